@@ -1,0 +1,32 @@
+"""What the scheduler tells the world after a commit or an abort."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.core.plan import TokenLogprob
+from inflight.core.stopping import Finish
+from inflight.records.timings import Timings
+
+
+@dataclass(frozen=True, slots=True)
+class TokensEvent:
+    """New tokens of one sample; `finish` comes with the last of them."""
+
+    request_id: str
+    sample_index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None
+    finish: Finish | None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEvent:
+    """The one terminal event of a request. `finishes` holds how each sample ended, by sample index."""
+
+    request_id: str
+    finishes: tuple[Finish, ...]
+    timings: Timings
+
+
+Event = TokensEvent | FinishedEvent

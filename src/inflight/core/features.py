@@ -1,0 +1,36 @@
+"""What a plan costs is a function of the plan alone; these are the numbers it is a function of.
+
+Read by the adaptive strategy, admission, preemption by cost and the simulator; fitted by `calibrate`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.core.plan import BatchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """tokens: token slots computed. rows: chunks. samples: rows whose next token is drawn (the output projection).
+    decode_context: Σ of positions read by chunks of one token. prefill_context: Σ length · (start + length / 2) over
+    longer chunks, the query-key pairs of their attention."""
+
+    tokens: int
+    rows: int
+    samples: int
+    decode_context: int
+    prefill_context: float
+
+
+def features(plan: BatchPlan) -> Features:
+    tokens = samples = decode_context = 0
+    prefill_context = 0.0
+    for chunk in plan.chunks:
+        tokens += chunk.length
+        samples += chunk.sample
+        if chunk.length == 1:
+            decode_context += chunk.start + 1
+        else:
+            prefill_context += chunk.length * (chunk.start + chunk.length / 2)
+    return Features(tokens, len(plan.chunks), samples, decode_context, prefill_context)

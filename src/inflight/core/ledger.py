@@ -1,0 +1,129 @@
+"""The ledger: for each sequence, where its time went, so that the parts sum to the whole.
+
+A sequence is always in one account. Waiting is charged through `QueueClock`, which runs once for the whole queue: a
+sequence notes the clock's hands when it joins and when it leaves, so that ten thousand waiting cost nothing per step.
+Knows nothing of why a sequence moves; the scheduler says that it does.
+"""
+
+from __future__ import annotations
+
+from inflight.records.timings import QUEUE_REASONS, Timings
+
+OTHER = "other"  # waiting for the step that was under way when the request came
+
+
+class QueueClock:
+    """Seconds that the queue has stood still, by what it stood still for."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys((*QUEUE_REASONS, OTHER), 0.0)
+        self._reason = OTHER
+        self._since: float | None = None
+
+    def charge(self, now: float, reason: str | None = None) -> None:
+        """Charge the time since the last call to the reason that held then; `reason` holds from now on."""
+        if self._since is not None:
+            self._seconds[self._reason] += now - self._since
+        self._since = now
+        if reason is not None:
+            self._reason = reason
+
+    def read(self, now: float) -> dict[str, float]:
+        hands = dict(self._seconds)
+        if self._since is not None:
+            hands[self._reason] += now - self._since
+        return hands
+
+
+class Ledger:
+    """Accounts of one sequence, in seconds on the engine's clock."""
+
+    __slots__ = (
+        "_entered",
+        "_hands",
+        "_state",
+        "cached_tokens",
+        "first_token",
+        "last_token",
+        "queued_by",
+        "recomputed_tokens",
+        "seconds",
+    )
+
+    def __init__(self) -> None:
+        self._state: str | None = None
+        self._entered = 0.0
+        self._hands: dict[str, float] = {}
+        self.seconds = dict.fromkeys(("queue", "prefill", "decode", "preempted", OTHER), 0.0)
+        self.queued_by = dict.fromkeys(QUEUE_REASONS, 0.0)
+        self.first_token: float | None = None
+        self.last_token: float | None = None
+        self.cached_tokens = 0
+        self.recomputed_tokens = 0
+
+    def arrive(self, arrival: float, now: float, clock: QueueClock) -> None:
+        """`arrival` may lie before `now`: the engine was busy, or the client's bridge was."""
+        self.seconds[OTHER] += max(0.0, now - arrival)
+        self._hands = clock.read(now)
+        self._enter("queue", now)
+
+    def start(self, now: float, clock: QueueClock) -> None:
+        """Its first chunk is planned. After a preemption the account stays `preempted` until the next token."""
+        if self._state == "queue":
+            self._leave_queue(now, clock)
+            self._enter("prefill", now)
+
+    def token(self, now: float) -> None:
+        if self.first_token is None:
+            self.first_token = now
+        self.last_token = now
+        self._enter("decode", now)
+
+    def preempt(self, now: float) -> None:
+        self._enter("preempted", now)
+
+    def end(self, now: float, clock: QueueClock) -> None:
+        if self._state == "queue":
+            self._leave_queue(now, clock)
+        self._enter(None, now)
+
+    def _leave_queue(self, now: float, clock: QueueClock) -> None:
+        hands = clock.read(now)
+        for reason, value in hands.items():
+            spent = value - self._hands[reason]
+            if reason == OTHER:
+                self.seconds[OTHER] += spent
+                self.seconds["queue"] -= spent  # `_enter` adds the whole stay to the queue
+            else:
+                self.queued_by[reason] += spent
+
+    def _enter(self, state: str | None, now: float) -> None:
+        if self._state is not None:
+            self.seconds[self._state] += now - self._entered
+        self._state = state
+        self._entered = now
+
+    def timings(self, arrival: float, prompt_tokens: int, output_tokens: int, lane: str) -> Timings:
+        """The account, once the sequence has ended."""
+        ms = {name: max(0.0, value * 1e3) for name, value in self.seconds.items()}
+        decode_ms = ms["decode"]
+        return Timings(
+            queue_ms=ms["queue"],
+            prefill_ms=ms["prefill"],
+            decode_ms=decode_ms,
+            preempted_ms=ms["preempted"],
+            other_ms=ms[OTHER],
+            total_ms=sum(ms.values()),
+            ttft_ms=None if self.first_token is None else (self.first_token - arrival) * 1e3,
+            cached_tokens=self.cached_tokens,
+            recomputed_tokens=self.recomputed_tokens,
+            swapped_blocks=0,
+            prompt_tokens_per_s=(
+                (prompt_tokens - self.cached_tokens) / ms["prefill"] * 1e3
+                if ms["prefill"] and self.first_token is not None
+                else None
+            ),
+            output_tokens_per_s=(output_tokens - 1) / decode_ms * 1e3 if decode_ms and output_tokens > 1 else None,
+            lane=lane,
+            queued_by={reason: value * 1e3 for reason, value in self.queued_by.items()},
+        )

@@ -1,0 +1,130 @@
+"""The plan of one step and what came of it: the only things that pass between scheduler and executor.
+
+A `BatchPlan` is complete: with the plans before it, it is enough to run the step in another process, to print it,
+to record and replay it, and to predict its cost. Nothing is written on a plan or a result after it is built.
+
+What an executor keeps between plans is one state per row: the tokens of the sequence, its block table and its
+sampling settings. `NewRow` starts that state, chunks extend it, `freed_rows` ends it. A sampled token is appended to
+its row by the executor itself, so that the next plan can be made before this one's result is known (depth 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from inflight.core.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A sequence takes a row: all that the executor must know of it besides its chunks.
+
+    token_ids: every known token: the prompt, and after a preemption the output so far.
+    banned_token_ids: may not be drawn while fewer than `params.min_tokens` output tokens exist.
+    """
+
+    row: int
+    token_ids: tuple[int, ...]
+    prompt_length: int
+    params: SamplingParams
+    seed: int
+    sample_index: int
+    banned_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The contiguous tokens of one sequence that this step computes.
+
+    start, length: positions start … start + length - 1; a decode has length 1.
+    new_blocks: appended to the row's block table before the step (shared prefix blocks come this way too).
+    sample: whether the next token is drawn at the chunk's last position.
+    """
+
+    sequence_id: int
+    row: int
+    start: int
+    length: int
+    new_blocks: tuple[int, ...]
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """One step. `freed_rows` are given up before `new_rows` are taken (a row may be in both)."""
+
+    step: int
+    chunks: tuple[Chunk, ...]
+    new_rows: tuple[NewRow, ...] = ()
+    freed_rows: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Token slots computed by the step."""
+        return sum(chunk.length for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """There is work, but none may start before this time (seconds on the engine's clock)."""
+
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural log-probability of a token under the untouched logits, with the likeliest alternatives."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one sampling chunk yielded: one token, or several when drafts were accepted."""
+
+    sequence_id: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """sampled: one entry per sampling chunk, in the plan's order. seconds: how long the step took.
+
+    error: a sentence when the step could not be computed; then `sampled` is empty and the plan's sequences fail.
+    """
+
+    step: int
+    sampled: tuple[Sampled, ...]
+    seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What an executor offers. block_size in tokens; max_model_len in tokens of prompt and output together."""
+
+    num_blocks: int
+    block_size: int
+    max_rows: int
+    max_model_len: int
+    vocab_size: int
+
+
+class Pending(Protocol):
+    def result(self) -> StepResult:
+        """Wait for the step; never raises for a failed step (see `StepResult.error`)."""
+
+
+class Executor(Protocol):
+    """What turns plans into results. Real, simulated, remote and null executors are the same to the engine."""
+
+    @property
+    def capacity(self) -> Capacity: ...
+
+    def submit(self, plan: BatchPlan) -> Pending: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,13 @@
+"""First come, first served, by arrival time; the latest arrival is preempted first (Orca, OSDI 2022; vLLM)."""
+
+from __future__ import annotations
+
+from inflight.core.policies import Rank
+from inflight.core.sequence import SequenceView
+
+
+class Fcfs:
+    name = "fcfs"
+
+    def rank(self, view: SequenceView) -> Rank:
+        return (view.arrival,)

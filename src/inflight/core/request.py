@@ -1,0 +1,37 @@
+"""A request: what a client asked, frozen at the door.
+
+Knows the prompt as token ids and the settings. Progress is `Sequence`'s, text is the text package's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inflight.core.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request.
+
+    request_id: unique among the requests that are alive.
+    prompt_token_ids: at least one token.
+    seed: resolved (params.seed, or one drawn from the engine's own seed), so that a replay draws the same.
+    arrival: intended send time in seconds on the engine's clock; latencies count from it.
+    cache_salt: prompts share cached prefixes only with prompts of the same salt.
+    forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:
+        policies, predictors and memory reservation see `params.max_tokens`, as they would in life.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    arrival: float = 0.0
+    lane: str = "interactive"
+    cache_salt: str = ""
+    forced_output_tokens: int | None = None
+
+
+class RequestRefused(ValueError):
+    """The engine will not take this request; the sentence holds the number that refused it."""

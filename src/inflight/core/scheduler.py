@@ -1,0 +1,250 @@
+"""The scheduler: the one owner of sequences and blocks. Six verbs: add, abort, plan, commit, idle, snapshot.
+
+Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
+a policy (the order), the composer (the mechanism) and the stop rules; it knows requests' beginnings and ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.core.composer import Composer
+from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.memory import KVMemory
+from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
+from inflight.core.policies import Policy
+from inflight.core.queue import WaitingQueue
+from inflight.core.request import Request, RequestRefused
+from inflight.core.sequence import Sequence
+from inflight.core.stopping import Finish, StopChecker, StopTextFactory
+from inflight.core.strategies import StepView, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Counts at one moment. Blocks: held + free + idle (cached, unheld) = all."""
+
+    step: int
+    waiting: int
+    running: int
+    held_blocks: int
+    free_blocks: int
+    idle_blocks: int
+    preemptions: int
+
+
+class Scheduler:
+    def __init__(
+        self,
+        capacity: Capacity,
+        strategy: Strategy,
+        policy: Policy,
+        *,
+        end_token_ids: frozenset[int] = frozenset(),
+        stop_text: StopTextFactory | None = None,
+        prefix_caching: bool = True,
+        watermark: float = 0.01,
+    ):
+        self._capacity = capacity
+        self._strategy = strategy
+        self._end_token_ids = end_token_ids
+        self._stop_text = stop_text
+        self._memory = KVMemory(capacity.num_blocks, capacity.block_size, prefix_caching)
+        self._queue = WaitingQueue(policy)
+        self._composer = Composer(self._memory, self._queue, capacity.max_rows, watermark)
+        self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
+        self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
+        self._next_number = 0
+        self._next_step = 0
+
+    # -- the six verbs ------------------------------------------------------------------------------------------
+
+    def add(self, request: Request, now: float) -> None:
+        """Accept a request; raises RequestRefused with the number that refuses it."""
+        self._check_door(request)
+        most_output = self._most_output(request)
+        banned = self._banned(request)
+        samples = []
+        for index in range(request.params.n):
+            text = self._stop_text(request) if self._stop_text and request.params.stop else None
+            checker = StopChecker(request, self._end_token_ids, most_output, text)
+            sequence = Sequence(self._next_number, request, index, checker, most_output, banned)
+            sequence.ledger.arrive(request.arrival, now, self._composer.clock)
+            self._next_number += 1
+            samples.append(sequence)
+        self._samples[request.request_id] = samples
+        if len(samples) > 1:
+            self._queue.hold(samples[0], samples[1:])
+        self._queue.push(samples[0])
+
+    def abort(self, request_id: str, now: float) -> list[Event]:
+        """End a request in whatever state it is; unknown (or ended) ids are ignored."""
+        samples = self._samples.get(request_id)
+        if samples is None:
+            return []
+        return self._end_request(samples, Finish("abort"), now)
+
+    def plan(self, now: float) -> BatchPlan | WaitUntil | None:
+        """The next step, the time before which none may start, or None when there is nothing to compute."""
+        view = StepView(now, len(self._queue), len(self._composer.running), self._capacity.max_rows)
+        shape = self._strategy.shape(view)
+        if isinstance(shape, WaitUntil):
+            return shape
+        plan = self._composer.compose(self._next_step, shape, now)
+        if plan is None:
+            return None
+        self._next_step += 1
+        for sequence in self._composer.running:
+            if sequence.in_flight:
+                self._planned[sequence.number] = sequence
+        return plan
+
+    def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
+        """Take in what a plan yielded. Plans are committed in the order in which they were made."""
+        if result.step != plan.step:
+            raise RuntimeError(f"the result of step {result.step} was committed for step {plan.step}")
+        for chunk in plan.chunks:
+            self._planned[chunk.sequence_id].in_flight -= 1
+        events: list[Event] = []
+        if result.error is not None:
+            events = self._fail(plan, result.error, now)
+        for sampled in result.sampled:
+            events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
+        for chunk in plan.chunks:
+            sequence = self._planned[chunk.sequence_id]
+            if not sequence.in_flight:
+                del self._planned[chunk.sequence_id]
+                if sequence.finish is not None and sequence.row is not None:
+                    self._composer.leave(sequence)
+        return events
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, runs or is in flight."""
+        return not self._samples and not self._planned
+
+    def snapshot(self) -> Snapshot:
+        pool = self._memory.pool
+        return Snapshot(
+            step=self._next_step,
+            waiting=len(self._queue),
+            running=len(self._composer.running),
+            held_blocks=pool.held,
+            free_blocks=pool.free,
+            idle_blocks=pool.idle,
+            preemptions=self._composer.preemptions,
+        )
+
+    # -- the door -----------------------------------------------------------------------------------------------
+
+    def _check_door(self, request: Request) -> None:
+        tokens, limit = len(request.prompt_token_ids), self._capacity.max_model_len
+        if request.request_id in self._samples:
+            raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
+        if not tokens:
+            raise RequestRefused("The prompt has 0 tokens; give at least one.")
+        if tokens >= limit:
+            raise RequestRefused(
+                f"The prompt has {tokens} tokens, but the model length is {limit} tokens and at least one must be "
+                f"left for the answer; shorten the prompt to {limit - 1} tokens or raise --max-model-len."
+            )
+        vocab_size = self._capacity.vocab_size
+        for token_id in (min(request.prompt_token_ids), max(request.prompt_token_ids)):
+            if not 0 <= token_id < vocab_size:
+                raise RequestRefused(
+                    f"The prompt holds the token id {token_id}, but the vocabulary has {vocab_size} tokens "
+                    f"(0 to {vocab_size - 1})."
+                )
+        needed = self._memory.blocks_for(tokens)
+        if needed > self._capacity.num_blocks:
+            raise RequestRefused(
+                f"The prompt needs {needed} KV blocks of {self._capacity.block_size} tokens, but there are "
+                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory."
+            )
+        if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
+            raise RequestRefused(f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.")
+
+    def _most_output(self, request: Request) -> int:
+        room = self._capacity.max_model_len - len(request.prompt_token_ids)
+        return room if request.params.max_tokens is None else min(room, request.params.max_tokens)
+
+    def _banned(self, request: Request) -> tuple[int, ...]:
+        params = request.params
+        if not params.min_tokens:
+            return ()
+        ends = frozenset() if params.ignore_eos else self._end_token_ids
+        return tuple(sorted(ends | frozenset(params.stop_token_ids)))
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
+        """New tokens of one sequence; those after its end (sampled ahead at depth 2) are dropped unseen."""
+        if sequence.finish is not None:
+            return []
+        taken = 0
+        for token_id in sampled.token_ids:
+            sequence.output.append(token_id)
+            sequence.promised -= 1
+            taken += 1
+            sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
+            if sequence.finish is not None:
+                break
+        sequence.ledger.token(now)
+        self._memory.publish(sequence)
+        request = sequence.request
+        logprobs = None if sampled.logprobs is None else sampled.logprobs[:taken]
+        tokens = TokensEvent(
+            request.request_id, sequence.sample_index, sampled.token_ids[:taken], logprobs, sequence.finish
+        )
+        if sequence.finish is None:
+            return [tokens]
+        self._end_sequence(sequence, now)
+        return [tokens, *self._finished(request, now)]
+
+    def _outgrown(self, sequence: Sequence) -> Finish | None:
+        """A sequence that needs more blocks than there are ends alone, with what it has."""
+        needed = self._memory.blocks_for(sequence.known)
+        if needed <= self._capacity.num_blocks:
+            return None
+        return Finish(
+            "length",
+            detail=f"After {len(sequence.output)} output tokens the sequence needs {needed} KV blocks of "
+            f"{self._capacity.block_size} tokens, but there are {self._capacity.num_blocks} in all; "
+            "raise --kv-memory.",
+        )
+
+    def _fail(self, plan: BatchPlan, error: str, now: float) -> list[Event]:
+        """The step broke: its requests end with the error, and no cached content is trusted any more."""
+        self._memory.forget_all()
+        events: list[Event] = []
+        for chunk in plan.chunks:
+            sequence = self._planned[chunk.sequence_id]
+            samples = self._samples.get(sequence.request.request_id)
+            if samples is not None:
+                events += self._end_request(samples, Finish("error", detail=error), now)
+        return events
+
+    def _end_request(self, samples: list[Sequence], finish: Finish, now: float) -> list[Event]:
+        for sequence in samples:
+            if sequence.finish is None:
+                sequence.finish = finish
+                self._end_sequence(sequence, now)
+        return self._finished(samples[0].request, now)
+
+    def _end_sequence(self, sequence: Sequence, now: float) -> None:
+        """It waits no longer; what it holds is released now, or when nothing of it is in flight any more."""
+        sequence.ledger.end(now, self._composer.clock)
+        self._queue.remove(sequence)
+        if sequence.row is not None and not sequence.in_flight:
+            self._composer.leave(sequence)
+
+    def _finished(self, request: Request, now: float) -> list[Event]:
+        """The terminal event, once every sample has ended."""
+        samples = self._samples[request.request_id]
+        if any(sequence.finish is None for sequence in samples):
+            return []
+        del self._samples[request.request_id]
+        last = max(samples, key=lambda sequence: (sequence.ledger.last_token or now, -sequence.sample_index))
+        timings = last.ledger.timings(request.arrival, len(last.prompt), len(last.output), request.lane)
+        finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
+        return [FinishedEvent(request.request_id, finishes, timings)]

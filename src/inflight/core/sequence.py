@@ -1,0 +1,124 @@
+"""A sequence: the progress of one sample of one request. Owned and changed by the scheduler alone.
+
+There are no phases. `known` tokens exist, `promised` ones are being sampled by plans in flight, `computed` ones have
+their keys and values (or will, when the plans in flight are done); computed catches up with known + promised, and
+whether that is prefill, decode or resumption after preemption is only a matter of how far behind it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from inflight.core.ledger import Ledger
+from inflight.core.request import Request
+from inflight.core.stopping import Finish, StopChecker
+
+
+class Sequence:
+    __slots__ = (
+        "banned",
+        "blocks",
+        "checker",
+        "computed",
+        "condemned",
+        "finish",
+        "in_flight",
+        "ledger",
+        "lost",
+        "most_output",
+        "node",
+        "number",
+        "output",
+        "promised",
+        "prompt",
+        "published",
+        "request",
+        "row",
+        "sample_index",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        request: Request,
+        sample_index: int,
+        checker: StopChecker,
+        most_output: int,
+        banned: tuple[int, ...],
+    ):
+        self.number = number  # rises with acceptance, unique in the engine
+        self.request = request
+        self.sample_index = sample_index
+        self.checker = checker
+        self.most_output = most_output  # from max_tokens and the model's length
+        self.banned = banned  # token ids that may not be drawn before min_tokens are there
+        self.prompt = request.prompt_token_ids
+        self.output: list[int] = []
+        self.promised = 0
+        self.computed = 0
+        self.blocks: list[int] = []
+        self.published = 0  # leading blocks that the prefix cache knows
+        self.node: Hashable = None  # prefix cache node of the last published block
+        self.row: int | None = None
+        self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
+        self.condemned = False  # to be preempted as soon as nothing of it is in flight
+        self.lost = 0  # computed tokens given up by the last preemption
+        self.finish: Finish | None = None
+        self.ledger = Ledger()
+
+    @property
+    def known(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def behind(self) -> int:
+        """Tokens that must be computed before the next one can be sampled; 1 for a decode, 0 when none may follow."""
+        if len(self.output) + self.promised >= self.most_output:
+            return 0
+        return self.known + self.promised - self.computed
+
+    def token_slice(self, start: int, end: int) -> tuple[int, ...]:
+        """Known tokens start … end - 1."""
+        length = len(self.prompt)
+        if end <= length:
+            return self.prompt[start:end]
+        head = self.prompt[start:length] if start < length else ()
+        return head + tuple(self.output[max(0, start - length) : end - length])
+
+
+class SequenceView:
+    """What policies and strategies may see of a sequence. Read-only, and silent about forced output lengths."""
+
+    __slots__ = ("_sequence",)
+
+    def __init__(self, sequence: Sequence):
+        self._sequence = sequence
+
+    @property
+    def number(self) -> int:
+        return self._sequence.number
+
+    @property
+    def arrival(self) -> float:
+        return self._sequence.request.arrival
+
+    @property
+    def lane(self) -> str:
+        return self._sequence.request.lane
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self._sequence.prompt)
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self._sequence.output)
+
+    @property
+    def computed_tokens(self) -> int:
+        return self._sequence.computed
+
+    @property
+    def max_output_tokens(self) -> int:
+        """From max_tokens and the model's length: what is known in life."""
+        return self._sequence.most_output

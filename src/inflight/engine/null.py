@@ -1,0 +1,94 @@
+"""The null executor: a device that computes nothing, and yet notices every mistake in a plan.
+
+In place of keys and values, the slot of position p holds a hash of tokens 0 … p, made from the slot of position p - 1
+*as the block table finds it*. The next token is a function of the last slot. A wrong block, a block written twice, a
+position skipped or a token lost therefore changes the tokens that come out, just as it would in a model; and they
+depend on nothing else, so that they are the same under every strategy, policy, batch and preemption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow, Sampled, StepResult
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class _Row:
+    start: NewRow
+    tokens: list[int]
+    table: list[int] = field(default_factory=list)
+
+
+class Done:
+    """A step whose result is there already."""
+
+    def __init__(self, result: StepResult):
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class NullExecutor:
+    def __init__(self, capacity: Capacity, seconds: Callable[[BatchPlan], float] = lambda plan: 0.0):
+        """seconds(plan): how long a step is said to take."""
+        self._capacity = capacity
+        self._seconds = seconds
+        self._slots: dict[int, int] = {}  # block * block_size + offset → hash of the prefix that ends there
+        self._rows: dict[int, _Row] = {}
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def submit(self, plan: BatchPlan) -> Done:
+        for row in plan.freed_rows:
+            del self._rows[row]
+        for new in plan.new_rows:
+            if new.row in self._rows:
+                raise RuntimeError(f"row {new.row} was given away twice")
+            self._rows[new.row] = _Row(new, list(new.token_ids))
+        sampled = []
+        for chunk in plan.chunks:
+            last = self._compute(self._rows[chunk.row], chunk)
+            if chunk.sample:
+                token = self._draw(self._rows[chunk.row], last)
+                sampled.append(Sampled(chunk.sequence_id, (token,)))
+        return Done(StepResult(plan.step, tuple(sampled), self._seconds(plan)))
+
+    def close(self) -> None:
+        self._rows.clear()
+        self._slots.clear()
+
+    def _compute(self, row: _Row, chunk: Chunk) -> int:
+        row.table.extend(chunk.new_blocks)
+        size = self._capacity.block_size
+        value = 0 if chunk.start == 0 else self._slots[self._slot(row, chunk.start - 1, size)]
+        for position in range(chunk.start, chunk.start + chunk.length):
+            value = _mix(value, row.tokens[position])
+            self._slots[self._slot(row, position, size)] = value
+        return value
+
+    def _draw(self, row: _Row, value: int) -> int:
+        start = row.start
+        if start.params.temperature > 0:
+            value = _mix(_mix(value, start.seed), start.sample_index)
+        token = (value >> 20) % self._capacity.vocab_size
+        output = len(row.tokens) - start.prompt_length
+        while output < start.params.min_tokens and token in start.banned_token_ids:
+            token = (token + 1) % self._capacity.vocab_size
+        row.tokens.append(token)
+        return token
+
+    @staticmethod
+    def _slot(row: _Row, position: int, size: int) -> int:
+        return row.table[position // size] * size + position % size
+
+
+def _mix(value: int, token: int) -> int:
+    value = (value ^ (token + 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9 & _MASK
+    return value ^ (value >> 31)

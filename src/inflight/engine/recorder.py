@@ -1,0 +1,143 @@
+"""The recorder: writes what the engine did, one JSON line per step and per ended request (records.schema).
+
+Knows core's types and the schema; the loop tells it what happens. Lines are flushed with each request's end, so that
+a run that is cut off keeps what it had finished.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import IO, Any
+
+from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.features import features
+from inflight.core.plan import BatchPlan, Capacity, StepResult
+from inflight.core.request import Request
+from inflight.core.sampling import SamplingParams
+from inflight.records.schema import VERSION
+
+
+@dataclass(slots=True)
+class _Alive:
+    request: Request
+    first_sequence: int
+    added: float
+    before_step: int
+    outputs: list[list[int]]
+
+
+class Recorder:
+    def __init__(self, file: IO[str], settings: dict[str, Any], capacity: Capacity, zero: float):
+        """zero: the clock's time from which recorded times count."""
+        self._file = file
+        self._zero = zero
+        self._next_step = 0
+        self._next_sequence = 0
+        self._alive: dict[str, _Alive] = {}
+        self._write(
+            {
+                "kind": "header",
+                "version": VERSION,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "settings": settings,
+                "capacity": asdict(capacity),
+            }
+        )
+
+    def added(self, request: Request, now: float) -> None:
+        samples = request.params.n
+        self._alive[request.request_id] = _Alive(
+            request, self._next_sequence, now - self._zero, self._next_step, [[] for _ in range(samples)]
+        )
+        self._next_sequence += samples
+
+    def planned(self, plan: BatchPlan) -> None:
+        self._next_step = plan.step + 1
+
+    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
+        record = {
+            "kind": "step",
+            "step": plan.step,
+            "planned": round(planned - self._zero, 6),
+            "committed": round(committed - self._zero, 6),
+            "seconds": round(result.seconds, 6),
+            "chunks": [
+                {
+                    "sequence": c.sequence_id,
+                    "row": c.row,
+                    "start": c.start,
+                    "length": c.length,
+                    "new_blocks": list(c.new_blocks),
+                    "sample": c.sample,
+                }
+                for c in plan.chunks
+            ],
+            "new_rows": [
+                {"row": n.row, "tokens": len(n.token_ids), "prompt_tokens": n.prompt_length} for n in plan.new_rows
+            ],
+            "freed_rows": list(plan.freed_rows),
+            "features": asdict(features(plan)),
+        }
+        if result.error is not None:
+            record["error"] = result.error
+        self._write(record)
+
+    def events(self, events: list[Event], now: float) -> None:
+        for event in events:
+            if isinstance(event, TokensEvent):
+                self._alive[event.request_id].outputs[event.sample_index].extend(event.token_ids)
+            else:
+                self._ended(self._alive.pop(event.request_id), event, now)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _ended(self, alive: _Alive, event: FinishedEvent, now: float) -> None:
+        request = alive.request
+        record: dict[str, Any] = {
+            "kind": "request",
+            "request_id": request.request_id,
+            "lane": request.lane,
+            "arrival": round(request.arrival - self._zero, 6),
+            "added": round(alive.added, 6),
+            "before_step": alive.before_step,
+            "ended": round(now - self._zero, 6),
+            "ended_before_step": self._next_step,
+            "prompt_token_ids": list(request.prompt_token_ids),
+            "params": _given(request.params),
+            "seed": request.seed,
+            "cache_salt": request.cache_salt,
+            "samples": [],
+            "timings": event.timings.to_json(),
+        }
+        if request.forced_output_tokens is not None:
+            record["forced_output_tokens"] = request.forced_output_tokens
+        for index, finish in enumerate(event.finishes):
+            sample: dict[str, Any] = {
+                "sequence": alive.first_sequence + index,
+                "token_ids": alive.outputs[index],
+                "finish_reason": finish.reason,
+            }
+            if finish.stopped_by is not None:
+                sample["stopped_by"] = finish.stopped_by
+            if finish.detail is not None:
+                sample["detail"] = finish.detail
+            record["samples"].append(sample)
+        self._write(record)
+        self._file.flush()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+
+
+def _given(params: SamplingParams) -> dict[str, Any]:
+    """The settings that differ from their defaults."""
+    given = {}
+    for item in fields(params):
+        value = getattr(params, item.name)
+        default = item.default if item.default is not MISSING else {}
+        if value != default:
+            given[item.name] = value
+    return given

@@ -1,0 +1,1 @@
+"""The one schema of step and request records. Standard library only; anyone may import it."""

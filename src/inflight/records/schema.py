@@ -1,0 +1,97 @@
+"""The record file: versioned JSON lines, written by `--record` and read by replay, calibrate, report and bench.
+
+First a header, then in the order of events a line per step, and a line per request when it has ended. Times are
+seconds on the engine's clock, from the header's zero. With the requests' `before_step` and the steps' times a run can
+be repeated exactly: requests are added, in the order of their sequence numbers, before the step they name is planned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+VERSION = 1
+
+
+class Header(TypedDict):
+    kind: str  # "header"
+    version: int
+    created: str  # ISO 8601, UTC
+    settings: dict[str, Any]  # resolved engine settings
+    capacity: dict[str, int]
+
+
+class ChunkRecord(TypedDict):
+    sequence: int
+    row: int
+    start: int
+    length: int
+    new_blocks: list[int]
+    sample: bool
+
+
+class NewRowRecord(TypedDict):
+    row: int
+    tokens: int  # known tokens at that time
+    prompt_tokens: int
+
+
+class StepRecord(TypedDict):
+    kind: str  # "step"
+    step: int
+    planned: float
+    committed: float
+    seconds: float  # as the executor measured the step
+    chunks: list[ChunkRecord]
+    new_rows: list[NewRowRecord]
+    freed_rows: list[int]
+    features: dict[str, float]  # core.features of the plan
+    error: NotRequired[str]
+
+
+class SampleRecord(TypedDict):
+    sequence: int  # the number its chunks carry
+    token_ids: list[int]
+    finish_reason: str
+    stopped_by: NotRequired[str | int]
+    detail: NotRequired[str]
+
+
+class RequestRecord(TypedDict):
+    kind: str  # "request"
+    request_id: str
+    lane: str
+    arrival: float
+    added: float
+    before_step: int  # first step planned after it was added
+    ended: float
+    ended_before_step: int  # first step planned after it had ended
+    prompt_token_ids: list[int]
+    params: dict[str, Any]  # SamplingParams as given, defaults left out
+    seed: int
+    cache_salt: str
+    forced_output_tokens: NotRequired[int]
+    samples: list[SampleRecord]
+    timings: dict[str, Any]
+
+
+class RecordError(ValueError):
+    """A record file cannot be read."""
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a record file, header first; refuses other versions and broken lines by number."""
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise RecordError(f"{path}, line {number}: not JSON ({error.msg}); the file may be cut off.") from None
+            if number == 1 and (record.get("kind") != "header" or record.get("version") != VERSION):
+                raise RecordError(
+                    f"{path} starts with kind {record.get('kind')!r}, version {record.get('version')!r}; this program "
+                    f"reads records of version {VERSION}, written by --record."
+                )
+            yield record

@@ -1,0 +1,39 @@
+"""Where a request's time went: the one account that responses, records, engine and simulator share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+QUEUE_REASONS = ("rows", "blocks", "budget", "share", "window")
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds, tokens and blocks of one request; with n > 1, of the sample that ended last.
+
+    queue_ms: waited before its first chunk, split by what it waited for (`queued_by`, keys QUEUE_REASONS).
+    prefill_ms: first chunk to first token. decode_ms: first token to last, without preempted_ms (evicted, until its
+    next token). other_ms: the rest, chiefly the step that was under way when the request came. The five sum to
+    total_ms, the time from arrival to the end. Rates are None where nothing was timed.
+    """
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    preempted_ms: float
+    other_ms: float
+    total_ms: float
+    ttft_ms: float | None
+    cached_tokens: int
+    recomputed_tokens: int
+    swapped_blocks: int
+    prompt_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    lane: str
+    queued_by: dict[str, float] = field(default_factory=lambda: dict.fromkeys(QUEUE_REASONS, 0.0))
+
+    def to_json(self) -> dict[str, Any]:
+        rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(self).items()}
+        rounded["queued_by"] = {k: round(v, 3) for k, v in self.queued_by.items()}
+        return rounded
