@@ -1,1 +1,22 @@
-"""inflight: an LLM inference server whose subject is batching."""
+"""inflight: an LLM inference server whose subject is batching.
+
+The public names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inflight.api import LLM, AsyncEngine, CompletionOutput, Logprob, RequestOutput, SamplingParams
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "AsyncEngine", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'inflight' has no attribute {name!r}; it has {', '.join(__all__)}")
+    from inflight import api
+
+    return getattr(api, name)

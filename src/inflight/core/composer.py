@@ -57,10 +57,9 @@ class Composer:
         preemptions = self.preemptions
         self._serve_running(fill, now)
         self.clock.charge(now)
-        if self.preemptions == preemptions:
-            reason = self._serve_waiting(fill, shape.row_limit, now)
-        else:
-            reason = "blocks"  # memory is short: a newcomer would only push out the next one
+        # After a preemption memory is short: a newcomer would only push out the next one.
+        short = self.preemptions > preemptions
+        reason = "blocks" if short else self._serve_waiting(fill, shape.row_limit, now)
         self.clock.charge(now, reason)
         if not fill.chunks:
             return None

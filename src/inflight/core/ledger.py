@@ -88,14 +88,15 @@ class Ledger:
         self._enter(None, now)
 
     def _leave_queue(self, now: float, clock: QueueClock) -> None:
+        """Split the stay by what the queue stood still for; what no reason claims is `other`."""
         hands = clock.read(now)
-        for reason, value in hands.items():
-            spent = value - self._hands[reason]
-            if reason == OTHER:
-                self.seconds[OTHER] += spent
-                self.seconds["queue"] -= spent  # `_enter` adds the whole stay to the queue
-            else:
-                self.queued_by[reason] += spent
+        waited = 0.0
+        for reason in QUEUE_REASONS:
+            spent = hands[reason] - self._hands[reason]
+            self.queued_by[reason] += spent
+            waited += spent
+        self.seconds["queue"] += waited
+        self._state, self._entered = OTHER, self._entered + waited
 
     def _enter(self, state: str | None, now: float) -> None:
         if self._state is not None:

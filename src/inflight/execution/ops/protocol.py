@@ -111,14 +111,16 @@ class KVArena(Protocol):
         """Copy whole blocks (all layers) inside the arena."""
 
 
-Linear = Any  # a weight matrix [N, K] with optional bias, packed by its op set; exposes .rows (N), .columns (K), .nbytes
+Linear = Any  # a weight matrix [N, K] with optional bias, packed; exposes .rows (N), .columns (K), .nbytes
 Gated = Any  # gate and up projections packed together; exposes .rows (F), .columns (E), .nbytes
 Table = Any  # an embedding table [V, E]; exposes .rows, .columns, .nbytes, and .linear (Linear, or None when untied)
 
 
 @runtime_checkable
 class OpSet(Protocol):
-    """Weights are given as numpy arrays [N, K] of float32, float16 or uint16 (= bf16) and may be read-only memory
+    """Handles (Linear, Gated, Table, arenas) are opaque: an op set takes back only what it gave out.
+
+    Weights are given as numpy arrays [N, K] of float32, float16 or uint16 (= bf16) and may be read-only memory
     maps; packing converts to `dtype` and copies, so that the source can be released at once."""
 
     name: str  # e.g. "reference", "native avx512_bf16"
@@ -157,7 +159,7 @@ class OpSet(Protocol):
     def rope_and_write_kv(
         self,
         qkv: Array,
-        arena: KVArena,
+        arena: Any,
         layer: int,
         layout: StepLayout,
         rope: RopeTable,
@@ -171,7 +173,7 @@ class OpSet(Protocol):
         All keys and values of the step are written before it returns: chunks may read each other's blocks."""
 
     def attention(
-        self, q: Array, arena: KVArena, layer: int, layout: StepLayout, scale: float, window: int, out: Array
+        self, q: Array, arena: Any, layer: int, layout: StepLayout, scale: float, window: int, out: Array
     ) -> None:
         """q act[T, H·D] → out act[T, H·D]. A query at position p sees positions max(0, p - window + 1) … p of its own
         chunk's table; window 0 sees all. Query head h reads key/value head h // (H / G)."""

@@ -1,0 +1,187 @@
+"""The public Python face: `LLM`, `AsyncEngine`, `SamplingParams`. Names and defaults are those vLLM's users know.
+
+Knows how to ask an engine; how it is put together, `build` knows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inflight.build import Engine, build_engine
+from inflight.config import EngineSettings, Resolved
+from inflight.core.events import FinishedEvent
+from inflight.core.plan import Capacity
+from inflight.core.sampling import SamplingParams
+from inflight.core.scheduler import Snapshot
+from inflight.engine.bridge import AsyncBridge
+from inflight.frontend.offline import Offline
+from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput
+from inflight.frontend.prompts import Prompt, PromptError
+
+__all__ = ["LLM", "AsyncEngine", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
+
+
+class LLM:
+    """A model for offline use. `model` None is the built-in one; the other settings are `EngineSettings`' fields.
+
+    >>> LLM().chat([{"role": "user", "content": "What is continuous batching?"}])[0].outputs[0].text
+    """
+
+    def __init__(self, model: str | None = None, *, record: str | Path | None = None, **settings: Any):
+        self._engine = build_engine(EngineSettings(model=model, **settings), _path(record))
+        self._offline = Offline(self._engine.loop, self._engine.tokenizer)
+        self._numbers = itertools.count()
+
+    @property
+    def settings(self) -> dict[str, Resolved]:
+        """Every setting in force, with its reason."""
+        return self._engine.settings
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._engine.capacity
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """One output per prompt, in order. A prompt is text, a list of token ids, or {"prompt_token_ids": […]}.
+
+        Raises PromptError or RequestRefused, before anything is computed, if one of them cannot be served.
+        """
+        many = _several(prompts)
+        encoded = [self._engine.prompts.tokens(prompt) for prompt in many]
+        return self._run(encoded, [_prompt_text(prompt) for prompt in many], sampling_params)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """One conversation, or several: lists of {"role": …, "content": …}. The model answers each.
+
+        Without sampling_params the likeliest tokens are taken until the model ends.
+        """
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        texts = [self._engine.prompts.chat_text(one) for one in conversations]
+        encoded = [self._engine.prompts.chat_tokens(one) for one in conversations]
+        return self._run(encoded, texts, sampling_params or SamplingParams(temperature=0, max_tokens=None))
+
+    def close(self) -> None:
+        """Closes the record file, if there is one; the model's memory goes with the object."""
+        self._engine.loop.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _run(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        texts: Sequence[str | None],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[RequestOutput]:
+        params = _params_for(len(prompts), sampling_params)
+        now = self._engine.loop.clock.now()
+        collectors: list[OutputCollector] = []
+        try:
+            for token_ids, text, one in zip(prompts, texts, params, strict=True):
+                request = self._engine.prompts.request(str(next(self._numbers)), token_ids, one, now)
+                collectors.append(self._offline.add(request, text))
+            for _ in self._offline.run():
+                pass
+        finally:
+            self._offline.abort_all()
+        return [collector.output() for collector in collectors]
+
+
+class AsyncEngine:
+    """A model for asyncio: many consumers, one engine that batches what they ask.
+
+    The engine runs in a thread of its own and sleeps while nothing is asked. Close it with `close()`, or use it in
+    `async with`.
+    """
+
+    def __init__(self, model: str | None = None, *, record: str | Path | None = None, **settings: Any):
+        self._engine = build_engine(EngineSettings(model=model, **settings), _path(record))
+        self._bridge = AsyncBridge(self._engine.loop)
+        self._numbers = itertools.count()
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """Outputs as they grow: each holds everything so far, the last one is `finished`.
+
+        Leaving the iteration aborts the request. Raises PromptError or RequestRefused.
+        """
+        if request_id is None:
+            request_id = f"request-{next(self._numbers)}"
+        token_ids = self._engine.prompts.tokens(prompt)
+        request = self._engine.prompts.request(
+            request_id, token_ids, sampling_params or SamplingParams(), self._engine.loop.clock.now()
+        )
+        collector = OutputCollector(request, self._engine.tokenizer, _prompt_text(prompt))
+        stream = self._bridge.stream(request)
+        try:
+            async for event in stream:
+                collector.take(event)
+                if isinstance(event, FinishedEvent) or event.token_ids:
+                    yield collector.output()
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]  # an async generator, which leaving must close at once
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its iteration ends with finish_reason "abort"."""
+        self._bridge.abort(request_id)
+
+    async def snapshot(self) -> Snapshot:
+        return await self._bridge.snapshot()
+
+    def close(self) -> None:
+        self._bridge.close()
+
+    async def __aenter__(self) -> AsyncEngine:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A single prompt is a list of one; a list of whole numbers is one prompt of token ids."""
+    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _params_for(count: int, given: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
+    if given is None:
+        given = SamplingParams()
+    if isinstance(given, SamplingParams):
+        return [given] * count
+    if len(given) != count:
+        raise PromptError(f"There are {count} prompts, but {len(given)} sampling_params; give one, or one per prompt.")
+    return list(given)
+
+
+def _prompt_text(prompt: Prompt) -> str | None:
+    if isinstance(prompt, Mapping):
+        prompt = prompt.get("prompt", ())
+    return prompt if isinstance(prompt, str) else None
+
+
+def _path(record: str | Path | None) -> Path | None:
+    return None if record is None else Path(record)

@@ -1,0 +1,171 @@
+"""The composition root: the one place where model, memory, scheduler, loop and text meet.
+
+Knows how an engine is put together from settings, and records the reason of every value it chose. Only the command
+line and the Python API import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from inflight.config import (
+    LOGIT_ROWS,
+    EngineSettings,
+    Resolved,
+    resolve_budget,
+    resolve_max_model_len,
+    resolve_rows,
+    resolve_threads,
+)
+from inflight.core.plan import Capacity
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.engine.clock import MonotonicClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.recorder import Recorder
+from inflight.execution.checkpoint import Checkpoint, resolve_model
+from inflight.execution.config import ModelConfig
+from inflight.execution.decoder import Decoder
+from inflight.execution.dummy import DummyWeights
+from inflight.execution.executor import ModelExecutor
+from inflight.execution.memory import kv_shape, kv_size
+from inflight.execution.ops import open_ops
+from inflight.execution.ops.protocol import DType, OpSet
+from inflight.execution.weights import ModelWeights, load_weights
+from inflight.frontend.prompts import PromptEncoder, stop_text
+from inflight.text import ChatTemplate, Tokenizer, TokenizerError
+
+BUILT_IN = Path(__file__).parent / "builtin_model"
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A model that is loaded and ready. `settings` holds every value in force with its reason."""
+
+    loop: EngineLoop
+    tokenizer: Tokenizer | None
+    prompts: PromptEncoder
+    model: ModelConfig
+    capacity: Capacity
+    settings: dict[str, Resolved]
+
+
+def model_folder(settings: EngineSettings) -> Path:
+    return BUILT_IN if settings.model is None else resolve_model(settings.model, settings.revision)
+
+
+def build_engine(settings: EngineSettings, record: Path | None = None, progress: Progress | None = None) -> Engine:
+    """Load a model and put an engine around it.
+
+    record: file for the step record. progress(done, total): called while weights are packed.
+    """
+    folder = model_folder(settings)
+    model = ModelConfig.from_folder(folder)
+    tokenizer, template = _text(folder, settings)
+    threads, rows = resolve_threads(settings), resolve_rows(settings)
+    budget = resolve_budget(settings, int(rows.value))
+    length = resolve_max_model_len(settings, model.default_model_len)
+    dtype = _dtype(settings, model)
+    shape = kv_shape(model, settings.block_size)
+    ops = open_ops(_dtype_of(dtype), int(threads.value))
+    weights = _weights(folder, model, settings, ops, int(length.value), progress)
+    size = kv_size(
+        shape,
+        ops.bytes_per_block(shape),
+        max_num_seqs=int(rows.value),
+        max_model_len=int(length.value),
+        kv_memory_gib=settings.kv_memory,
+        num_blocks=settings.num_blocks,
+    )
+    arena = ops.kv_arena(shape, size.num_blocks)
+    capacity = Capacity(
+        num_blocks=size.num_blocks,
+        block_size=settings.block_size,
+        max_rows=int(rows.value),
+        max_model_len=int(length.value),
+        vocab_size=model.vocab_size,
+    )
+    decoder = Decoder(model, weights, ops, arena, int(budget.value), LOGIT_ROWS)
+    executor = ModelExecutor(decoder, ops, capacity, LOGIT_ROWS)
+    scheduler = Scheduler(
+        capacity,
+        Chunked(int(budget.value)),
+        Fcfs(),
+        end_token_ids=_end_tokens(model, tokenizer),
+        stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
+        prefix_caching=settings.enable_prefix_caching,
+        watermark=settings.watermark,
+    )
+    resolved = {
+        "model": Resolved(settings.model or "built-in", f"{model.family}, {model.parameters / 1e6:,.1f} M parameters"),
+        "dtype": dtype,
+        "kernels": Resolved(ops.name, "the best instruction set of this CPU that the kernels know"),
+        "threads": threads,
+        "max_num_seqs": rows,
+        "max_num_batched_tokens": budget,
+        "max_model_len": length,
+        "block_size": Resolved(settings.block_size, "tokens per KV block"),
+        "num_blocks": Resolved(size.num_blocks, size.reason),
+        "prefix_caching": Resolved(settings.enable_prefix_caching, "finished prefixes are kept while there is room"),
+        "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
+        "strategy": Resolved("chunked", "decodes first, the rest of each step goes to prompts"),
+        "policy": Resolved("fcfs", "first come, first served"),
+        "seed": Resolved(settings.seed, "of requests that name none"),
+    }
+    clock = MonotonicClock()
+    recorder = None if record is None else _recorder(record, resolved, capacity, clock.now())
+    return Engine(
+        loop=EngineLoop(scheduler, executor, clock, recorder=recorder),
+        tokenizer=tokenizer,
+        prompts=PromptEncoder(tokenizer, template, settings.seed),
+        model=model,
+        capacity=capacity,
+        settings=resolved,
+    )
+
+
+def _text(folder: Path, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:
+    """Dummy weights may come without a tokenizer: then prompts are token ids."""
+    try:
+        return Tokenizer.load(folder), ChatTemplate.load(folder)
+    except TokenizerError:
+        if settings.load_format == "dummy" and not (folder / "tokenizer.json").exists():
+            return None, None
+        raise
+
+
+def _dtype(settings: EngineSettings, model: ModelConfig) -> Resolved:
+    if settings.dtype != "auto":
+        return Resolved(settings.dtype, "as set")
+    found = model.checkpoint_dtype or "no stated type"
+    return Resolved("bfloat16", f"half the bytes to read of float32 (the checkpoint has {found})")
+
+
+def _dtype_of(resolved: Resolved) -> DType:
+    return "float32" if resolved.value == "float32" else "bfloat16"
+
+
+def _weights(
+    folder: Path, model: ModelConfig, settings: EngineSettings, ops: OpSet, positions: int, progress: Progress | None
+) -> ModelWeights:
+    source = DummyWeights(ops.dtype, settings.seed) if settings.load_format == "dummy" else Checkpoint(folder)
+    return load_weights(model, source, ops, positions, progress)
+
+
+def _end_tokens(model: ModelConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """What the model's files name; the tokenizer's end token only where they name none."""
+    if model.end_token_ids:
+        return frozenset(model.end_token_ids)
+    named = tokenizer.eos_token_id if tokenizer is not None else None
+    return frozenset(() if named is None else (named,))
+
+
+def _recorder(path: Path, resolved: dict[str, Resolved], capacity: Capacity, zero: float) -> Recorder:
+    settings: dict[str, Any] = {name: asdict(entry) for name, entry in resolved.items()}
+    return Recorder(path.open("w", encoding="utf-8"), settings, capacity, zero)

@@ -1,0 +1,99 @@
+"""`inflight chat`: a conversation in the terminal that streams.
+
+Knows the terminal and the messages so far; the engine keeps no conversation (its prefix cache keeps the work).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.cli.interrupt import Interrupt
+from inflight.cli.options import engine_options, engine_settings, record_option, sampling_options, sampling_params
+from inflight.core.sampling import SamplingParams
+
+HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
+
+
+@click.command("chat")
+@engine_options
+@sampling_options
+@record_option
+@click.option("--system", metavar="TEXT", help="System message at the start of the conversation.")
+def command(system: str | None, record: Path | None, **values: Any) -> int:
+    """Talk with a model; each answer streams as it is made."""
+    if values["n"] != 1:
+        raise click.UsageError(f"--n is {values['n']}, but a conversation goes on from one answer; leave it out.")
+    params, settings = sampling_params(values), engine_settings(values)
+    from inflight.cli.loading import open_engine
+
+    engine = open_engine(settings, record)
+    try:
+        if not engine.prompts.can_chat:
+            raise click.UsageError("This model has no chat template; use `inflight run --raw PROMPT` instead.")
+        _talk(engine, params, system)
+    finally:
+        engine.loop.close()
+    return 0
+
+
+def _talk(engine: Any, params: SamplingParams, system: str | None) -> None:
+    from inflight.frontend.offline import Offline
+
+    if sys.stdin.isatty():
+        import readline  # noqa: F401  (gives input() history and editing)
+
+        print(HELP, file=sys.stderr)
+    start = [{"role": "system", "content": system}] if system else []
+    messages: list[dict[str, str]] = list(start)
+    offline = Offline(engine.loop, engine.tokenizer)
+    for turn, text in enumerate(_typed()):
+        if text == "/exit":
+            return
+        if text in ("/help", "/reset"):
+            messages = list(start) if text == "/reset" else messages
+            print(HELP if text == "/help" else "The conversation starts anew.", file=sys.stderr)
+            continue
+        messages.append({"role": "user", "content": text})
+        try:
+            answer = _answer(engine, offline, params, messages, turn)
+        except ValueError as error:
+            if not type(error).__module__.startswith("inflight."):
+                raise
+            messages.pop()
+            print(f"inflight: {error} (/reset starts a new conversation.)", file=sys.stderr)
+        else:
+            messages.append({"role": "assistant", "content": answer})
+
+
+def _typed() -> Any:
+    """Lines that are not empty, until the end of input."""
+    while True:
+        try:
+            text = input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            print("\n(/exit or Ctrl-D ends.)", file=sys.stderr)
+            continue
+        if text:
+            yield text
+
+
+def _answer(engine: Any, offline: Any, params: SamplingParams, messages: list[dict[str, str]], turn: int) -> str:
+    token_ids = engine.prompts.chat_tokens(messages)
+    request = engine.prompts.request(f"turn-{turn}", token_ids, params, engine.loop.clock.now())
+    collector = offline.add(request)
+    with Interrupt() as interrupt:
+        while not collector.finished:
+            deltas = offline.abort_all() if interrupt.wanted else offline.step()
+            print("".join(delta.text for delta in deltas), end="", flush=True)
+    one = collector.output().outputs[0]
+    print(" …" if interrupt.wanted else "")
+    if one.detail is not None:
+        print(f"inflight: {one.detail}", file=sys.stderr)
+    text: str = one.text
+    return text

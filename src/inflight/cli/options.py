@@ -1,0 +1,124 @@
+"""Options that several verbs share, as decorators, and `--config FILE.toml`, which holds them by their long names.
+
+Knows names, types and help texts; what the values may be, `EngineSettings` and `SamplingParams` know.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.config import EngineSettings, SettingsError
+from inflight.core.sampling import InvalidSampling, SamplingParams
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _stacked(*decorators: Decorator) -> Decorator:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise click.UsageError(f"--config {path} cannot be read: {error}.") from None
+    names = {name.lstrip("-"): parameter for parameter in ctx.command.params for name in parameter.opts}
+    defaults = {}
+    for key, value in values.items():
+        parameter = names.get(key)
+        if not isinstance(parameter, click.Option) or parameter.name == "config":
+            known = ", ".join(sorted(name for name, one in names.items() if isinstance(one, click.Option)))
+            raise click.UsageError(f"--config {path} has the key {key!r}, which is no option; known are: {known}.")
+        defaults[parameter.name] = not value if parameter.is_flag and key.startswith("no-") else value
+    ctx.default_map = defaults
+
+
+def _opposite(_: click.Context, __: click.Parameter, value: bool) -> bool:
+    return not value
+
+
+engine_options = _stacked(
+    click.option(
+        "--config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        callback=_load_config,
+        is_eager=True,
+        expose_value=False,
+        help="TOML file that holds any of these options by its long name; the command line wins.",
+    ),
+    click.option("--model", metavar="M", help="Model folder or hub id; without it the built-in model."),
+    click.option("--revision", help="Branch, tag or commit of a hub id."),
+    click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16 or float32."),
+    click.option("--load-format", default="auto", show_default=True, help="auto, or dummy for random weights."),
+    click.option("--max-num-seqs", type=int, help="Most sequences running at once."),
+    click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),
+    click.option("--max-model-len", type=int, help="Most tokens of prompt and answer together."),
+    click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per KV block."),
+    click.option("--kv-memory", type=float, help="GiB for keys and values."),
+    click.option("--num-blocks", type=int, help="KV blocks, instead of --kv-memory."),
+    click.option(
+        "--no-prefix-caching", "enable_prefix_caching", is_flag=True, callback=_opposite, help="Share no prefixes."
+    ),
+    click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),
+    click.option("--threads", type=int, help="Kernel threads; without it one per usable core."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of requests that name none."),
+)
+
+record_option = click.option(
+    "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write the step record (JSON lines) here."
+)
+
+sampling_options = _stacked(
+    click.option("--n", type=int, default=1, show_default=True, help="Samples of each prompt."),
+    click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the likeliest token."),
+    click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the k likeliest; 0: from all."),
+    click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from this share of probability."),
+    click.option("--min-p", type=float, default=0.0, show_default=True, help="Least share of the likeliest's."),
+    click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="Above 1: repeat less."),
+    click.option("--presence-penalty", type=float, default=0.0, show_default=True, help="Per token once there."),
+    click.option("--frequency-penalty", type=float, default=0.0, show_default=True, help="Per time it is there."),
+    click.option("--logit-bias", metavar="JSON", help='Numbers added to logits, such as {"12": -100}.'),
+    click.option("--max-tokens", type=int, default=512, show_default=True, help="Most tokens of an answer."),
+    click.option("--min-tokens", type=int, default=0, show_default=True, help="Fewest tokens of an answer."),
+    click.option("--stop", multiple=True, help="Text that ends an answer; may be given several times."),
+    click.option("--stop-token-ids", multiple=True, type=int, help="Token id that ends an answer; several times."),
+    click.option("--include-stop-str-in-output", is_flag=True, help="Keep the text that ended it."),
+    click.option("--ignore-eos", is_flag=True, help="Go on after the model's own end token."),
+    click.option("--logprobs", type=int, help="Report log-probabilities with this many alternatives."),
+)
+
+
+def engine_settings(values: dict[str, Any]) -> EngineSettings:
+    """Takes the engine's options out of a verb's arguments."""
+    return EngineSettings(**{item.name: values.pop(item.name) for item in fields(EngineSettings)})
+
+
+def sampling_params(values: dict[str, Any]) -> SamplingParams:
+    """Takes the sampling options out of a verb's arguments. `--seed` stays the engine's: each request draws its own."""
+    names = [item.name for item in fields(SamplingParams) if item.name in values and item.name != "seed"]
+    given = {name: values.pop(name) for name in names}
+    if given.get("logit_bias"):
+        try:
+            given["logit_bias"] = json.loads(given["logit_bias"])
+        except json.JSONDecodeError as error:
+            raise InvalidSampling(
+                f"--logit-bias is not JSON ({error.msg}); write it like '{{\"12\": -100}}'."
+            ) from None
+    return SamplingParams(**given)
+
+
+__all__ = ["SettingsError", "engine_options", "engine_settings", "record_option", "sampling_options", "sampling_params"]

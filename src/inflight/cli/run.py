@@ -1,0 +1,126 @@
+"""`inflight run`: answer one prompt as it streams, or every line of a JSONL file in one batched run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.cli.interrupt import Interrupt
+from inflight.cli.options import engine_options, engine_settings, record_option, sampling_options, sampling_params
+from inflight.core.sampling import SamplingParams
+
+QUESTION = "What is continuous batching?"
+
+
+@click.command("run")
+@click.argument("prompt", required=False)
+@engine_options
+@sampling_options
+@record_option
+@click.option(
+    "--input", "input_path", type=click.Path(path_type=Path, allow_dash=True), help="JSONL file, - for stdin."
+)
+@click.option("--output", "output_path", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@click.option("--raw", is_flag=True, help="Give PROMPT to the model as it is, without its chat template.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as an output line, and the summary as JSON.")
+@click.option("--verbose", is_flag=True, help="Show every setting in force, with its reason.")
+def command(prompt: str | None, input_path: Path | None, output_path: Path | None, **values: Any) -> int:
+    """Answer PROMPT, or every line of a JSONL file.
+
+    Input lines are objects with "prompt", "prompt_token_ids" or "messages", and any sampling field. Answers go to
+    standard output (or --output) in input order; progress and the summary go to standard error.
+    """
+    if prompt is not None and input_path is not None:
+        raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
+    if input_path is not None and str(input_path) != "-" and not input_path.is_file():
+        raise click.UsageError(f"--input {input_path} is no file that can be read.")
+    raw, as_json, verbose = values.pop("raw"), values.pop("as_json"), values.pop("verbose")
+    record: Path | None = values.pop("record")
+    params, settings = sampling_params(values), engine_settings(values)
+    _check_writable(record, output_path)
+
+    # Loaded only now, so that a mistake above is told at once.
+    from inflight.cli.loading import open_engine
+
+    engine = open_engine(settings, record)
+    try:
+        if verbose:
+            for name, entry in engine.settings.items():
+                print(f"{name}: {entry.value} ({entry.reason})", file=sys.stderr)
+        if input_path is not None:
+            from inflight.cli.run_lines import run_lines
+
+            return run_lines(engine, params, input_path, output_path, as_json)
+        return _answer(engine, params, prompt, raw, as_json, output_path)
+    finally:
+        engine.loop.close()
+
+
+def _check_writable(*paths: Path | None) -> None:
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise click.UsageError(f"{path} cannot be written: the folder {path.absolute().parent} does not exist.")
+
+
+def _answer(
+    engine: Any, params: SamplingParams, prompt: str | None, raw: bool, as_json: bool, output_path: Path | None
+) -> int:
+    """One prompt. Text streams as it comes; with n > 1 or --json it is printed at the end."""
+    from inflight.frontend.lines import output_line
+    from inflight.frontend.offline import Offline
+
+    if prompt is None:
+        prompt = QUESTION if sys.stdin.isatty() else sys.stdin.read().strip() or QUESTION
+        if prompt is QUESTION:
+            print(f"(No prompt was given, so here is one: {QUESTION})", file=sys.stderr)
+    chat = engine.prompts.can_chat and not raw
+    messages = [{"role": "user", "content": prompt}]
+    token_ids = engine.prompts.chat_tokens(messages) if chat else engine.prompts.tokens(prompt)
+    request = engine.prompts.request("0", token_ids, params, engine.loop.clock.now())
+    offline = Offline(engine.loop, engine.tokenizer)
+    streams = params.n == 1 and not as_json
+    with Interrupt() as interrupt, _output(output_path) as out:
+        collector = offline.add(request, prompt)
+        while not collector.finished:
+            deltas = offline.abort_all() if interrupt.wanted else offline.step()
+            if streams:
+                print("".join(delta.text for delta in deltas), end="", file=out, flush=True)
+        output = collector.output()
+        if as_json:
+            print(json.dumps(output_line(0, output), ensure_ascii=False), file=out)
+        elif streams:
+            print(file=out)
+        else:
+            for one in output.outputs:
+                print(one.text, end="\n\n" if one is not output.outputs[-1] else "\n", file=out)
+    return _tell_end(output, interrupt.wanted)
+
+
+def _output(path: Path | None) -> Any:
+    return (
+        open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False)
+        if path is None
+        else path.open("w", encoding="utf-8")
+    )
+
+
+def _tell_end(output: Any, interrupted: bool) -> int:
+    """How it ended, where that is not plain from the text; and the figures, on a terminal."""
+    if interrupted:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    for one in output.outputs:
+        if one.detail is not None:
+            print(f"inflight: {one.detail}", file=sys.stderr)
+    if any(one.finish_reason == "error" for one in output.outputs):
+        return 1
+    timings = output.timings
+    if sys.stderr.isatty() and timings is not None and timings.ttft_ms is not None:
+        tokens = sum(len(one.token_ids) for one in output.outputs)
+        rate = f", then {timings.output_tokens_per_s:,.0f} tokens/s" if timings.output_tokens_per_s else ""
+        print(f"({tokens} tokens, the first after {timings.ttft_ms:,.0f} ms{rate})", file=sys.stderr)
+    return 0

@@ -1,0 +1,184 @@
+"""A JSONL file through one engine: lines are read ahead, answers are written in input order as soon as they can be.
+
+Knows files, order, mistakes in lines, progress and the summary. A line that cannot be served is told with its number
+and answered by an error line; the others run on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from inflight.build import Engine
+from inflight.cli.interrupt import Interrupt
+from inflight.cli.progress import Progress
+from inflight.core.sampling import SamplingParams
+from inflight.frontend.lines import output_line, parse_line
+from inflight.frontend.offline import Delta, Offline
+from inflight.metrics.definitions import Percentiles
+from inflight.metrics.summary import RequestTimes, Summary, summarize
+
+AHEAD = 4096  # requests handed to the engine and not yet answered; bounds memory for files of any length
+LINES_PER_STEP = 64  # read between two steps, so that reading never makes the running ones wait long
+
+
+def run_lines(engine: Engine, defaults: SamplingParams, source: Path, target: Path | None, as_json: bool) -> int:
+    """Returns the exit code: 0, 1 when lines failed, 130 after Ctrl-C."""
+    with ExitStack() as stack:
+        lines = (
+            stack.enter_context(source.open(encoding="utf-8", errors="surrogateescape"))
+            if str(source) != "-"
+            else sys.stdin
+        )
+        out = stack.enter_context(target.open("w", encoding="utf-8")) if target is not None else sys.stdout
+        interrupt = stack.enter_context(Interrupt())
+        run = _Run(engine, defaults, out)
+        run.work(lines, interrupt)
+    summary = summarize(run.times, run.failed, run.seconds)
+    if as_json:
+        print(json.dumps(summary.to_json()), file=sys.stderr)
+    else:
+        print_summary(summary, engine.loop.snapshot().preemptions)
+    if interrupt.wanted:
+        print("Stopped; what was answered has been written.", file=sys.stderr)
+        return 130
+    return 1 if run.failed else 0
+
+
+class _Run:
+    def __init__(self, engine: Engine, defaults: SamplingParams, out: IO[str]):
+        self._engine, self._defaults, self._out = engine, defaults, out
+        self._offline = Offline(engine.loop, engine.tokenizer)
+        self._ready: dict[int, dict[str, Any]] = {}  # answered, but an earlier line is not
+        self._next_index = 0
+        self._started = time.monotonic()
+        self.times: list[RequestTimes] = []
+        self.failed = 0
+        self.seconds = 0.0
+
+    def work(self, lines: Iterator[str] | IO[str], interrupt: Interrupt) -> None:
+        numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        waiting = enumerate(numbered)
+        progress = Progress("Answering", "requests")
+        more = True
+        try:
+            while (more or self._offline.unfinished) and not interrupt.wanted:
+                more = more and self._read_some(waiting)
+                self._take(self._offline.step())
+                self._show(progress)
+            self._offline.abort_all()
+        finally:
+            progress.close()
+            self._flush_the_rest()
+            self.seconds = time.monotonic() - self._started
+
+    def _read_some(self, waiting: Iterator[tuple[int, tuple[int, str]]]) -> bool:
+        """Hand over lines while there is room; False at the end of the file."""
+        for _ in range(min(LINES_PER_STEP, AHEAD - self._offline.unfinished - len(self._ready))):
+            item = next(waiting, None)
+            if item is None:
+                return False
+            index, (number, line) = item
+            try:
+                self._add(index, line)
+            except ValueError as error:
+                if not type(error).__module__.startswith("inflight."):
+                    raise
+                self._fail(index, f"line {number}: {error}")
+        return True
+
+    def _add(self, index: int, line: str) -> None:
+        prompts = self._engine.prompts
+        entry = parse_line(line, self._defaults, prompts)
+        request = prompts.request(
+            str(index),
+            entry.prompt_token_ids,
+            entry.params,
+            self._engine.loop.clock.now(),
+            forced_output_tokens=entry.forced_output_tokens,
+            cache_salt=entry.cache_salt,
+        )
+        self._offline.add(request, entry.prompt)
+
+    def _take(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            if not delta.ends:
+                continue
+            collector = delta.collector
+            output, request, timings = collector.output(), collector.request, collector.timings
+            index = int(request.request_id)
+            failure = next((one.detail for one in output.outputs if one.finish_reason == "error"), None)
+            if failure is not None:
+                self._fail(index, failure)
+                continue
+            assert timings is not None
+            lengths = [len(one.token_ids) for one in output.outputs]
+            self.times.append(
+                RequestTimes(
+                    intended_send=request.arrival,
+                    first_token=None if timings.ttft_ms is None else request.arrival + timings.ttft_ms / 1e3,
+                    last_token=request.arrival + timings.total_ms / 1e3,
+                    prompt_tokens=len(output.prompt_token_ids),
+                    cached_tokens=timings.cached_tokens,
+                    output_tokens=sum(lengths),
+                    longest_output=max(lengths),
+                )
+            )
+            self._write(index, output_line(index, output))
+
+    def _fail(self, index: int, sentence: str) -> None:
+        self.failed += 1
+        print(f"inflight: {sentence}", file=sys.stderr)
+        self._write(index, {"index": index, "error": sentence})
+
+    def _write(self, index: int, line: dict[str, Any]) -> None:
+        self._ready[index] = line
+        while self._next_index in self._ready:
+            self._print(self._ready.pop(self._next_index))
+            self._next_index += 1
+
+    def _flush_the_rest(self) -> None:
+        """After Ctrl-C: what is answered behind a line that is not."""
+        for index in sorted(self._ready):
+            self._print(self._ready.pop(index))
+
+    def _print(self, line: dict[str, Any]) -> None:
+        # ASCII: a lone surrogate from a broken input file must not break the output.
+        print(json.dumps(line), file=self._out, flush=True)
+
+    def _show(self, progress: Progress) -> None:
+        tokens = sum(one.output_tokens for one in self.times)
+        rate = tokens / max(time.monotonic() - self._started, 1e-9)
+        done = len(self.times) + self.failed
+        progress.update(done, done + self._offline.unfinished, f"{rate:,.0f} output tokens/s")
+
+
+def print_summary(summary: Summary, preemptions: int) -> None:
+    """Throughput and latency side by side, on standard error."""
+    failed = f", {summary.failed} failed" if summary.failed else ""
+    preempted = f", {preemptions} preemptions" if preemptions else ""
+    print(
+        f"{summary.requests} requests answered{failed} in {summary.wall_seconds:.2f} s{preempted}\n"
+        f"throughput   {summary.requests_per_s:,.2f} requests/s   {summary.output_tokens_per_s:,.1f} output tokens/s   "
+        f"{summary.input_tokens_per_s:,.1f} input tokens/s "
+        f"({summary.cached_tokens:,} of {summary.prompt_tokens:,} cached)",
+        file=sys.stderr,
+    )
+    rows = (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e))
+    print(f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms", file=sys.stderr)
+    for name, figures in rows:
+        print(f"  {name:<10} {_milliseconds(figures)}  over {figures.samples} requests", file=sys.stderr)
+
+
+def _milliseconds(figures: Percentiles) -> str:
+    values = asdict(figures)
+    return " ".join(
+        f"{'-' if values[name] is None else format(values[name] * 1e3, ',.1f'):>10}"
+        for name in ("mean", "p50", "p95", "p99")
+    )

@@ -1,0 +1,134 @@
+"""User settings, and what becomes of them: every resolved setting has its reason.
+
+Knows names, defaults and limits; asks the machine and the model nothing itself (build.py does, and calls `resolve`
+with the answers).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+DTypeChoice = Literal["auto", "bfloat16", "float32"]
+LoadFormat = Literal["auto", "dummy"]
+
+
+class SettingsError(ValueError):
+    """A setting is outside its limits, or two of them do not go together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What a user may set; None means "choose for me". Names as in vLLM where they mean the same.
+
+    model: a folder or a hub id in the format of Hugging Face; None is the built-in model.
+    kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins).
+    max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
+    threads: kernel threads, the calling one included. watermark: share of the KV blocks kept free of newcomers.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    dtype: DTypeChoice = "auto"
+    load_format: LoadFormat = "auto"
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    block_size: int = 16
+    kv_memory: float | None = None
+    num_blocks: int | None = None
+    enable_prefix_caching: bool = True
+    watermark: float = 0.01
+    threads: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingsError(f"{option(name)} is {value}; give a whole number above 0.")
+        if self.max_model_len == 1:
+            raise SettingsError("--max-model-len is 1, which leaves no room for an answer; give at least 2.")
+        if self.block_size < 16 or self.block_size % 16:
+            raise SettingsError(f"--block-size is {self.block_size}; give a multiple of 16 tokens.")
+        if self.kv_memory is not None and not (math.isfinite(self.kv_memory) and self.kv_memory > 0):
+            raise SettingsError(f"--kv-memory is {self.kv_memory} GiB; give a number above 0.")
+        if not 0 <= self.watermark < 1:
+            raise SettingsError(f"--watermark is {self.watermark}; give a share from 0 to below 1.")
+        if self.kv_memory is not None and self.num_blocks is not None:
+            raise SettingsError("--kv-memory and --num-blocks both say how large the KV cache is; give one of them.")
+        if self.dtype not in ("auto", "bfloat16", "float32"):
+            raise SettingsError(f"--dtype is {self.dtype!r}; known are auto, bfloat16 and float32.")
+        if self.load_format not in ("auto", "dummy"):
+            raise SettingsError(f"--load-format is {self.load_format!r}; known are auto and dummy.")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A value in force, and the sentence that says why."""
+
+    value: int | float | str | bool
+    reason: str
+
+
+def option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+DEFAULT_ROWS = 32
+LOGIT_ROWS = 32  # rows sampled at a time: bounds the memory that logits over a large vocabulary take
+PROMPT_SHARE = 64  # tokens of prompts beside one token of every running sequence
+
+
+def resolve_rows(settings: EngineSettings) -> Resolved:
+    if settings.max_num_seqs is not None:
+        return Resolved(settings.max_num_seqs, "as set")
+    return Resolved(DEFAULT_ROWS, "enough to reuse each weight read from memory until the cores are the limit")
+
+
+def resolve_budget(settings: EngineSettings, rows: int) -> Resolved:
+    given = settings.max_num_batched_tokens
+    if given is None:
+        return Resolved(
+            rows + PROMPT_SHARE,
+            f"one token for each of {rows} sequences and {PROMPT_SHARE} of prompts: on a CPU a few dozen tokens "
+            "already keep the cores busy, more would only make running streams wait",
+        )
+    if given < rows:
+        raise SettingsError(
+            f"--max-num-batched-tokens is {given}, but {rows} sequences may run at once and each needs a token per "
+            f"step; raise it to at least {rows} or lower --max-num-seqs."
+        )
+    return Resolved(given, "as set")
+
+
+def resolve_threads(settings: EngineSettings) -> Resolved:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cpu_quota()
+    usable = cores if quota is None else max(1, min(cores, math.floor(quota)))
+    if settings.threads is not None:
+        if settings.threads > 4 * cores:
+            raise SettingsError(
+                f"--threads is {settings.threads}, but this process may use {cores} cores; give at most {4 * cores}."
+            )
+        return Resolved(settings.threads, "as set")
+    return Resolved(usable, "the cores this process may use")
+
+
+def resolve_max_model_len(settings: EngineSettings, default: int) -> Resolved:
+    """`default` is the model's own; whether a larger one makes sense, the loader knows."""
+    if settings.max_model_len is None:
+        return Resolved(default, "the model's own maximum")
+    return Resolved(settings.max_model_len, "as set")
+
+
+def _cpu_quota() -> float | None:
+    """CPUs that the control group allows (cgroup v2), if it limits them."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)

@@ -1,0 +1,91 @@
+"""The model executor: runs a plan on a decoder and gives back its tokens.
+
+Knows plans, row state, the decoder and sampling; not why the plan looks as it does. One step is: take up the plan's
+rows and blocks, one forward pass over all its tokens, logits of the rows that sample (in slabs, so that a wide batch
+over a large vocabulary needs little memory), sampling, and the new tokens go back into the rows.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from inflight.core.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, TokenLogprob
+from inflight.execution.decoder import Decoder
+from inflight.execution.ops.protocol import Array, OpSet, SampledBatch, SamplingBatch
+from inflight.execution.rows import RowStore
+
+
+class _Done:
+    def __init__(self, result: StepResult):
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class ModelExecutor:
+    """Runs at depth 1: the CPU that would plan ahead is the one that computes."""
+
+    def __init__(self, decoder: Decoder, ops: OpSet, capacity: Capacity, logit_rows: int):
+        """logit_rows: most rows whose logits the decoder gives at a time."""
+        self._decoder = decoder
+        self._ops = ops
+        self._capacity = capacity
+        self._logit_rows = logit_rows
+        self._rows = RowStore(capacity)
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def submit(self, plan: BatchPlan) -> _Done:
+        started = time.perf_counter()
+        try:
+            sampled, error = self._run(plan), None
+        except Exception as fault:  # whatever breaks a step must end its requests, not the engine
+            sampled, error = (), f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
+        return _Done(StepResult(plan.step, sampled, time.perf_counter() - started, error))
+
+    def close(self) -> None:
+        """Nothing outlives the executor's own references."""
+
+    def _run(self, plan: BatchPlan) -> tuple[Sampled, ...]:
+        for row in plan.freed_rows:
+            self._rows.free(row)
+        for new in plan.new_rows:
+            self._rows.start(new)
+        token_ids, layout = self._rows.layout(plan.chunks)
+        self._decoder.forward(token_ids, layout)
+        last_tokens = layout.offsets[1:] - 1
+        wanted = [index for index, chunk in enumerate(plan.chunks) if chunk.sample]
+        sampled: list[Sampled] = []
+        for start in range(0, len(wanted), self._logit_rows):
+            part = wanted[start : start + self._logit_rows]
+            sampled += self._sample([plan.chunks[index] for index in part], last_tokens[part])
+        return tuple(sampled)
+
+    def _sample(self, chunks: list[Chunk], hidden_rows: Array) -> list[Sampled]:
+        rows = np.array([chunk.row for chunk in chunks], np.int32)
+        batch = self._rows.sampling(rows)
+        drawn = self._ops.sample(self._decoder.logits(hidden_rows), batch)
+        self._rows.append(rows, drawn.token_ids)
+        tokens = drawn.token_ids.tolist()
+        if not batch.want_logprobs.any():
+            return [Sampled(chunk.sequence_id, (token,)) for chunk, token in zip(chunks, tokens, strict=True)]
+        return [
+            Sampled(chunk.sequence_id, (token,), _logprobs(drawn, batch, index))
+            for index, (chunk, token) in enumerate(zip(chunks, tokens, strict=True))
+        ]
+
+
+def _logprobs(drawn: SampledBatch, batch: SamplingBatch, index: int) -> tuple[TokenLogprob, ...] | None:
+    if not batch.want_logprobs[index]:
+        return None
+    count = int(batch.top_logprobs[index])
+    ids = drawn.top_ids[index, :count].tolist()
+    values = drawn.top_logprobs[index, :count].tolist()
+    return (
+        TokenLogprob(int(drawn.token_ids[index]), float(drawn.logprobs[index]), tuple(zip(ids, values, strict=True))),
+    )

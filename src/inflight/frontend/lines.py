@@ -1,0 +1,108 @@
+"""Input and output lines of offline runs (JSONL): the shapes that `inflight run` reads and writes.
+
+Knows one line at a time; files, order and progress are the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from inflight.core.plan import TokenLogprob
+from inflight.core.sampling import SamplingParams
+from inflight.frontend.fields import with_fields
+from inflight.frontend.outputs import RequestOutput
+from inflight.frontend.prompts import PromptEncoder
+
+PROMPT_FIELDS = ("prompt", "prompt_token_ids", "messages")
+OTHER_FIELDS = ("output_tokens", "cache_salt")
+
+
+class LineError(ValueError):
+    """An input line cannot be served; the sentence says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputLine:
+    """One prompt with its settings. forced_output_tokens: design section 4, for traces and benchmarks."""
+
+    prompt_token_ids: tuple[int, ...]
+    prompt: str | None
+    params: SamplingParams
+    forced_output_tokens: int | None
+    cache_salt: str
+
+
+def parse_line(line: str, defaults: SamplingParams, prompts: PromptEncoder) -> InputLine:
+    """Raises LineError, PromptError, InvalidSampling or a text error (all ValueErrors with a sentence)."""
+    try:
+        data = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise LineError(f"not JSON: {error.msg} at character {error.pos + 1}.") from None
+    except RecursionError:
+        raise LineError("not usable: the JSON is nested too deeply.") from None
+    if not isinstance(data, dict):
+        raise LineError(f'a JSON {type(data).__name__}; write an object such as {{"prompt": "…"}}.')
+    given = [name for name in PROMPT_FIELDS if name in data]
+    if len(given) != 1:
+        raise LineError(f"has {', '.join(given) or 'no prompt'}; give exactly one of {', '.join(PROMPT_FIELDS)}.")
+    params = with_fields(defaults, data, beside=PROMPT_FIELDS + OTHER_FIELDS)
+    text, token_ids = _prompt(data, given[0], prompts)
+    return InputLine(token_ids, text, params, _forced(data), _salt(data))
+
+
+def _prompt(data: dict[str, Any], kind: str, prompts: PromptEncoder) -> tuple[str | None, tuple[int, ...]]:
+    value = data[kind]
+    if kind == "messages":
+        return prompts.chat_text(value), prompts.chat_tokens(value)
+    if kind == "prompt":
+        if not isinstance(value, str):
+            raise LineError(f"prompt is a JSON {type(value).__name__}; give text, or prompt_token_ids.")
+        return value, prompts.tokens(value)
+    if not isinstance(value, list):
+        raise LineError(f"prompt_token_ids is a JSON {type(value).__name__}; give a list of whole numbers.")
+    return None, prompts.tokens(value)
+
+
+def _forced(data: dict[str, Any]) -> int | None:
+    value = data.get("output_tokens")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise LineError(f"output_tokens is {value!r}; give a whole number above 0.")
+    return value
+
+
+def _salt(data: dict[str, Any]) -> str:
+    value = data.get("cache_salt", "")
+    if not isinstance(value, str):
+        raise LineError(f"cache_salt is {value!r}; give text.")
+    return value
+
+
+def output_line(index: int, output: RequestOutput) -> dict[str, Any]:
+    """The line of a finished request. With n > 1 the samples stand in `samples`, and the first also at the top."""
+    samples = [_sample(one) for one in output.outputs]
+    line: dict[str, Any] = {"index": index, **samples[0]}
+    line["prompt_tokens"] = len(output.prompt_token_ids)
+    line["output_tokens"] = sum(len(one.token_ids) for one in output.outputs)
+    line["cached_tokens"] = output.num_cached_tokens
+    if len(samples) > 1:
+        line["samples"] = samples
+    if output.timings is not None:
+        line["timings"] = output.timings.to_json()
+    return line
+
+
+def _sample(one: Any) -> dict[str, Any]:
+    sample = {"text": one.text, "token_ids": one.token_ids, "finish_reason": one.finish_reason}
+    if one.stop_reason is not None:
+        sample["stop_reason"] = one.stop_reason
+    if one.detail is not None:
+        sample["detail"] = one.detail
+    if one.token_logprobs is not None:
+        sample["logprobs"] = [logprob_json(entry) for entry in one.token_logprobs]
+    return sample
+
+
+def logprob_json(entry: TokenLogprob) -> dict[str, Any]:
+    return {"token_id": entry.token_id, "logprob": entry.logprob, "top": [list(pair) for pair in entry.top]}

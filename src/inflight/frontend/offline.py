@@ -1,0 +1,70 @@
+"""Offline generation: requests in a list (or a generator), driven in the caller's own thread.
+
+Knows the loop and the collectors; not where requests come from or where outputs go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from inflight.core.events import Event
+from inflight.core.plan import WaitUntil
+from inflight.core.request import Request
+from inflight.engine.loop import EngineLoop
+from inflight.frontend.outputs import OutputCollector
+from inflight.text import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step added to one sample; `ends` with the last delta of the request. The collector holds it all."""
+
+    collector: OutputCollector
+    sample_index: int
+    text: str
+    ends: bool
+
+
+class Offline:
+    def __init__(self, loop: EngineLoop, tokenizer: Tokenizer | None):
+        self._loop = loop
+        self._tokenizer = tokenizer
+        self._collectors: dict[str, OutputCollector] = {}
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._collectors)
+
+    def add(self, request: Request, prompt: str | None = None) -> OutputCollector:
+        """Raises RequestRefused."""
+        self._loop.add(request)
+        collector = OutputCollector(request, self._tokenizer, prompt)
+        self._collectors[request.request_id] = collector
+        return collector
+
+    def step(self) -> list[Delta]:
+        """One round of the engine; finished requests are forgotten here (their last delta `ends` them)."""
+        outcome = self._loop.advance()
+        if isinstance(outcome, WaitUntil):
+            self._loop.clock.wait_until(outcome.time)
+            return []
+        return [self._take(event) for event in outcome]
+
+    def run(self) -> Iterator[Delta]:
+        """Until nothing is left."""
+        while self._collectors:
+            yield from self.step()
+
+    def abort_all(self) -> list[Delta]:
+        deltas = []
+        for request_id in list(self._collectors):
+            deltas += [self._take(event) for event in self._loop.abort(request_id)]
+        return deltas
+
+    def _take(self, event: Event) -> Delta:
+        collector = self._collectors[event.request_id]
+        sample_index, text = collector.take(event)
+        if collector.finished:
+            del self._collectors[event.request_id]
+        return Delta(collector, sample_index, text, collector.finished)

@@ -1,0 +1,147 @@
+"""From the engine's events to outputs: text, token ids, log-probabilities, how it ended. Names as vLLM's users know.
+
+Knows one request at a time. Streaming is taking the deltas as they come; not streaming is the same, collected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.plan import TokenLogprob
+from inflight.core.request import Request
+from inflight.core.stopping import Finish
+from inflight.frontend.prompts import text_stream
+from inflight.records.timings import Timings
+from inflight.text import TextStream, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """rank: 1 for the likeliest; None when it was not among the alternatives asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One sample. finish_reason: "stop", "length", "abort", "error", or None while it runs.
+
+    stop_reason: the stop string or stop token id that ended it. detail: a sentence where the end needs one.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    token_logprobs: list[TokenLogprob] | None
+    logprobs: list[dict[int, Logprob]] | None
+    finish_reason: str | None
+    stop_reason: str | int | None = None
+    detail: str | None = None
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        return None if self.token_logprobs is None else sum(entry.logprob for entry in self.token_logprobs)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """All samples of one request. timings and num_cached_tokens come with its end."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    timings: Timings | None
+
+    @property
+    def num_cached_tokens(self) -> int | None:
+        return None if self.timings is None else self.timings.cached_tokens
+
+
+@dataclass(slots=True)
+class _Sample:
+    stream: TextStream | None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    finish: Finish | None = None
+
+
+class OutputCollector:
+    def __init__(self, request: Request, tokenizer: Tokenizer | None, prompt: str | None = None):
+        self.request = request
+        self.prompt = prompt
+        self.timings: Timings | None = None
+        self._tokenizer = tokenizer
+        self._samples = [
+            _Sample(text_stream(tokenizer, request) if tokenizer is not None else None) for _ in range(request.params.n)
+        ]
+
+    @property
+    def finished(self) -> bool:
+        return self.timings is not None
+
+    def take(self, event: Event) -> tuple[int, str]:
+        """Take in an event of this request; returns the sample it concerns and its new text."""
+        if isinstance(event, FinishedEvent):
+            self.timings = event.timings
+            ends = zip(self._samples, event.finishes, strict=True)
+            return 0, "".join([self._end(sample, finish) for sample, finish in ends])
+        sample = self._samples[event.sample_index]
+        sample.token_ids.extend(event.token_ids)
+        if event.logprobs is not None:
+            sample.logprobs = [*(sample.logprobs or []), *event.logprobs]
+        text = "" if sample.stream is None else sample.stream.push(self._visible(event))
+        if event.finish is not None:
+            text += self._end(sample, event.finish)
+        return event.sample_index, text
+
+    def output(self) -> RequestOutput:
+        """Everything so far."""
+        return RequestOutput(
+            request_id=self.request.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=list(self.request.prompt_token_ids),
+            outputs=[self._completion(index, sample) for index, sample in enumerate(self._samples)],
+            finished=self.finished,
+            timings=self.timings,
+        )
+
+    def _visible(self, event: TokensEvent) -> tuple[int, ...]:
+        """The token that ends an output is no part of its text (it stays among its token ids)."""
+        finish = event.finish
+        ended_by_token = finish is not None and finish.reason == "stop" and not isinstance(finish.stopped_by, str)
+        if ended_by_token and not self.request.params.include_stop_str_in_output:
+            return event.token_ids[:-1]
+        return event.token_ids
+
+    def _end(self, sample: _Sample, finish: Finish) -> str:
+        if sample.finish is not None:
+            return ""
+        sample.finish = finish
+        return "" if sample.stream is None else sample.stream.finish()
+
+    def _completion(self, index: int, sample: _Sample) -> CompletionOutput:
+        finish = sample.finish
+        return CompletionOutput(
+            index=index,
+            text="" if sample.stream is None else sample.stream.text,
+            token_ids=list(sample.token_ids),
+            token_logprobs=sample.logprobs,
+            logprobs=None if sample.logprobs is None else [self._named(entry) for entry in sample.logprobs],
+            finish_reason=None if finish is None else finish.reason,
+            stop_reason=None if finish is None else finish.stopped_by,
+            detail=None if finish is None else finish.detail,
+        )
+
+    def _named(self, entry: TokenLogprob) -> dict[int, Logprob]:
+        named = {entry.token_id: Logprob(entry.logprob, None, self._name(entry.token_id))}
+        for rank, (token_id, value) in enumerate(entry.top, 1):
+            named[token_id] = Logprob(value, rank, self._name(token_id))
+        return named
+
+    def _name(self, token_id: int) -> str:
+        return "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special_tokens=False)

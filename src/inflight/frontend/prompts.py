@@ -1,0 +1,129 @@
+"""From what a caller hands in (text, token ids, messages) to a `Request`.
+
+Knows tokenizer and chat template, either of which a model may lack; draws the seed of requests that name none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inflight.core.request import Request
+from inflight.core.sampling import SamplingParams
+from inflight.core.stopping import StopText
+from inflight.text import ChatTemplate, TextStream, Tokenizer
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+class PromptError(ValueError):
+    """A prompt cannot be turned into tokens; the sentence says why."""
+
+
+class PromptEncoder:
+    def __init__(self, tokenizer: Tokenizer | None, chat_template: ChatTemplate | None, seed: int):
+        """seed: the engine's own; request number k without a seed draws from (seed, k), so that runs repeat."""
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._seed = seed
+        self._numbers = itertools.count()
+
+    @property
+    def can_chat(self) -> bool:
+        return self._tokenizer is not None and self._chat_template is not None and self._chat_template.is_available
+
+    def tokens(self, prompt: Prompt) -> tuple[int, ...]:
+        """A string, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}."""
+        if isinstance(prompt, Mapping):
+            if "prompt_token_ids" in prompt:
+                return _checked_ids(prompt["prompt_token_ids"])
+            if isinstance(prompt.get("prompt"), str):
+                return self.tokens(prompt["prompt"])
+            raise PromptError(f"The prompt has the keys {sorted(prompt)}; give 'prompt' or 'prompt_token_ids'.")
+        if isinstance(prompt, str):
+            return self._encode(prompt, add_special_tokens=True)
+        return _checked_ids(prompt)
+
+    def chat_text(self, messages: Any, **template_arguments: Any) -> str:
+        """The prompt text that the model's chat template makes of a conversation."""
+        if self._chat_template is None:
+            raise PromptError("This model has no chat template; give prompt text instead of messages.")
+        return self._chat_template.render(messages, add_generation_prompt=True, **template_arguments)
+
+    def chat_tokens(self, messages: Any, **template_arguments: Any) -> tuple[int, ...]:
+        # The template writes the special tokens itself.
+        return self._encode(self.chat_text(messages, **template_arguments), add_special_tokens=False)
+
+    def request(
+        self,
+        request_id: str,
+        prompt_token_ids: tuple[int, ...],
+        params: SamplingParams,
+        arrival: float,
+        *,
+        forced_output_tokens: int | None = None,
+        cache_salt: str = "",
+    ) -> Request:
+        if params.stop and self._tokenizer is None:
+            raise PromptError("stop strings need text, but this model has no tokenizer; use stop_token_ids.")
+        number = next(self._numbers)
+        return Request(
+            request_id=request_id,
+            prompt_token_ids=prompt_token_ids,
+            params=params,
+            seed=self._draw_seed(number) if params.seed is None else params.seed,
+            arrival=arrival,
+            cache_salt=cache_salt,
+            forced_output_tokens=forced_output_tokens,
+        )
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        if self._tokenizer is None:
+            raise PromptError("This model has no tokenizer; give prompt_token_ids instead of text.")
+        token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+        if not token_ids:
+            raise PromptError("The prompt is empty: it has 0 tokens; give at least one.")
+        return token_ids
+
+    def _draw_seed(self, number: int) -> int:
+        digest = hashlib.blake2b(f"{self._seed}/{number}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+
+def _checked_ids(token_ids: object) -> tuple[int, ...]:
+    if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence) or not token_ids:
+        raise PromptError(f"The prompt is {token_ids!r}; give text or a list of token ids that is not empty.")
+    for token_id in token_ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int):
+            raise PromptError(f"The prompt's token ids hold {token_id!r}; give whole numbers.")
+    return tuple(token_ids)
+
+
+class StopStrings:
+    """The scheduler's stop check for text (core.stopping.StopText), on the same stream a client reads."""
+
+    def __init__(self, stream: TextStream):
+        self._stream = stream
+
+    def push(self, token_id: int) -> str | None:
+        self._stream.push((token_id,))
+        return self._stream.stopped_by
+
+
+def text_stream(tokenizer: Tokenizer, request: Request) -> TextStream:
+    """The text of one sample of a request, as client and stop check both see it."""
+    params = request.params
+    return TextStream(
+        tokenizer,
+        request.prompt_token_ids,
+        stops=params.stop,
+        include_stop=params.include_stop_str_in_output,
+        skip_special_tokens=params.skip_special_tokens,
+        stops_from=params.min_tokens,
+    )
+
+
+def stop_text(tokenizer: Tokenizer, request: Request) -> StopText:
+    return StopStrings(text_stream(tokenizer, request))

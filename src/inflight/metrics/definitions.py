@@ -1,0 +1,73 @@
+"""What each metric means (design section 2). Engine, bench, simulator and planner all compute them here.
+
+Times are seconds on one clock: intended send s, first token f, last token l; n output tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+def ttft(intended_send: float, first_token: float) -> float:
+    """Time to first token, f - s."""
+    return first_token - intended_send
+
+
+def tpot(first_token: float, last_token: float, output_tokens: int) -> float | None:
+    """Time per output token, (l - f) / (n - 1); only for n > 1."""
+    return (last_token - first_token) / (output_tokens - 1) if output_tokens > 1 else None
+
+
+def itl(token_times: Sequence[float]) -> list[float]:
+    """Inter-token latencies: each gap between successive tokens."""
+    return [later - earlier for earlier, later in itertools.pairwise(token_times)]
+
+
+def e2e(intended_send: float, last_token: float) -> float:
+    """End-to-end latency, l - s."""
+    return last_token - intended_send
+
+
+def padding_waste(padded_slots: int, all_slots: int) -> float:
+    """Padded token slots / all token slots computed."""
+    return padded_slots / all_slots if all_slots else 0.0
+
+
+def kv_waste(allocated_slots: int, used_slots: int) -> float:
+    """(allocated - used) / allocated token slots."""
+    return (allocated_slots - used_slots) / allocated_slots if allocated_slots else 0.0
+
+
+def occupancy(running_rows: int, max_rows: int) -> float:
+    """Batch occupancy: running rows / max rows."""
+    return running_rows / max_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """p50, p95, p99 and mean, and how many samples they rest on. None where there are no samples."""
+
+    samples: int
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+def percentiles(values: Iterable[float]) -> Percentiles:
+    ordered = sorted(values)
+    if not ordered:
+        return Percentiles(0, None, None, None, None)
+    mean = math.fsum(ordered) / len(ordered)
+    return Percentiles(len(ordered), mean, *(quantile(ordered, share) for share in (0.50, 0.95, 0.99)))
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Quantile of a rising sequence, linear between neighbours."""
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,213 @@
+"""Chat messages to the prompt text a model was trained on.
+
+Knows where a model keeps its chat template, which shape messages may have, and how to say that something is wrong with
+either. Does not know Jinja's environment (`sandbox`), tokens, or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .errors import ChatTemplateError
+from .tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import jinja2
+
+_DEFAULT, _WITH_TOOLS = "default", "tool_use"
+
+
+class _Compiled(NamedTuple):
+    template: jinja2.Template
+    loops_over_parts: bool
+    asks_for_strings: bool
+
+
+class ChatTemplate:
+    """A model's chat template, or its several named ones. Compiled at first use; may be shared by threads."""
+
+    def __init__(
+        self, source: str | Mapping[str, str] | None, special_tokens: Mapping[str, str | list[str]] | None = None
+    ) -> None:
+        """Take one template, or several by name ("default", "tool_use", …), or None for a model that has none.
+
+        `special_tokens` are what the template sees by name, such as `bos_token`.
+        """
+        self._sources = {_DEFAULT: source} if isinstance(source, str) else dict(source or {})
+        self._special_tokens = dict(special_tokens or {})
+        self._compiled: dict[str, _Compiled] = {}
+
+    @classmethod
+    def load(cls, folder: Path) -> ChatTemplate:
+        """Read a model folder's templates: from `*.jinja` files, else from tokenizer_config.json.
+
+        A folder without one gives a template whose `render` says so.
+
+        Raises:
+            TokenizerError: tokenizer_config.json cannot be read.
+            ChatTemplateError: a template file cannot be read, or the setting has an unknown shape.
+        """
+        config = read_tokenizer_config(folder)
+        return cls(_template_files(folder) or _templates_in(config, folder), special_tokens(config))
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the model has a chat template at all."""
+        return bool(self._sources)
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], /, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> str:
+        """Write messages as one prompt text, to be encoded without adding special tokens.
+
+        Args:
+            messages: `{"role": …, "content": …}` each, with whatever else the template reads. Content is a string or
+                a list of `{"type": "text", "text": …}`; such parts are joined by newlines for templates that take
+                strings only. It may be missing where there are `tool_calls`.
+            add_generation_prompt: end with the beginning of an assistant's message.
+            kwargs: further variables of the template, such as `tools`, `documents` or `enable_thinking`.
+
+        Raises:
+            ChatTemplateError: the model has no template, the messages have a wrong shape, or the template fails.
+        """
+        if "messages" in kwargs:
+            raise ChatTemplateError("The template variable messages is the chat itself; leave it out of the variables.")
+        compiled = self._compile(self._choose(has_tools=bool(kwargs.get("tools"))))
+        variables = {"tools": None, "documents": None, **self._special_tokens, **_plain(kwargs, "template variables")}
+        try:
+            return compiled.template.render(
+                {**variables, "messages": _checked(messages, compiled), "add_generation_prompt": add_generation_prompt}
+            )
+        except ChatTemplateError:
+            raise
+        except Exception as error:  # a template is a program: it may fail in any way
+            raise ChatTemplateError(
+                f"The model's chat template fails on these {len(messages)} messages ({type(error).__name__}: {error}); "
+                "check the roles and fields it expects, or give the prompt as text."
+            ) from error
+
+    def _choose(self, has_tools: bool) -> str:
+        if not self._sources:
+            raise ChatTemplateError(
+                "This model has no chat template (neither chat_template.jinja nor a chat_template in "
+                f"{FILE_NAME}), so it takes no messages; give the prompt as text instead."
+            )
+        if has_tools and _WITH_TOOLS in self._sources:
+            return _WITH_TOOLS
+        if _DEFAULT not in self._sources:
+            raise ChatTemplateError(
+                f"This model's chat templates are named {', '.join(sorted(self._sources))}, and none of these is "
+                f"{_DEFAULT!r}; name one so in {FILE_NAME}, or give the prompt as text."
+            )
+        return _DEFAULT
+
+    def _compile(self, name: str) -> _Compiled:
+        if name not in self._compiled:
+            from jinja2 import TemplateSyntaxError  # here, because it takes longer to import than all of this package
+
+            from .sandbox import chat_environment, takes_parts
+
+            environment, source = chat_environment(), self._sources[name]
+            try:
+                self._compiled[name] = _Compiled(environment.from_string(source), *takes_parts(environment, source))
+            except TemplateSyntaxError as error:
+                raise ChatTemplateError(
+                    f"The model's chat template {name!r} has an error in line {error.lineno}: {error.message}; "
+                    "correct it in the model's folder, or give the prompt as text."
+                ) from error
+        return self._compiled[name]
+
+
+def _template_files(folder: Path) -> dict[str, str]:
+    """`chat_template.jinja` is the default one; further ones lie in `additional_chat_templates/NAME.jinja`."""
+    paths = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    if (default := folder / "chat_template.jinja").is_file():
+        paths[_DEFAULT] = default
+    sources: dict[str, str] = {}
+    for name, path in paths.items():
+        try:
+            sources[name] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ChatTemplateError(f"{path} cannot be read: {error}; check the file and its permissions.") from error
+    return sources
+
+
+def _templates_in(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """The `chat_template` setting: one template, or a list of `{"name", "template"}`, or nothing."""
+    setting = config.get("chat_template")
+    if setting is None:
+        return {}
+    if isinstance(setting, str):
+        return {_DEFAULT: setting}
+    try:
+        return {str(entry["name"]): str(entry["template"]) for entry in setting}
+    except (TypeError, KeyError) as error:
+        raise ChatTemplateError(
+            f"chat_template in {folder / FILE_NAME} is neither a string nor a list of objects with name and template; "
+            "correct it there, or put the template into chat_template.jinja beside it."
+        ) from error
+
+
+def _checked(messages: object, compiled: _Compiled) -> list[dict[str, Any]]:
+    """Copy the messages, each checked, with content in the form the template takes."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise ChatTemplateError(f"messages must be a list of messages, not a {type(messages).__name__}.")
+    if not messages:
+        raise ChatTemplateError("messages is empty (0 messages); send at least one.")
+    return [_checked_message(message, f"messages[{index}]", compiled) for index, message in enumerate(messages)]
+
+
+def _checked_message(message: object, where: str, compiled: _Compiled) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise ChatTemplateError(f"{where} must be an object with role and content, not a {type(message).__name__}.")
+    # Clients send `"content": null`, which templates would write out as the word None.
+    present = {key: _plain(value, f"{where}.{key}") for key, value in message.items() if value is not None}
+    if not isinstance(present.get("role"), str):
+        raise ChatTemplateError(f'{where} has no role; give it one, such as "user", as a string.')
+    if "content" in present:
+        present["content"] = _content(present["content"], f"{where}.content", compiled)
+    elif not present.get("tool_calls"):
+        raise ChatTemplateError(f"{where} has no content; give it a string or a list of text parts.")
+    return present
+
+
+def _content(content: object, where: str, compiled: _Compiled) -> object:
+    """Content as the template takes it: a string joined from parts, parts made from a string, or as it came."""
+    if isinstance(content, str):
+        only_parts = compiled.loops_over_parts and not compiled.asks_for_strings
+        return [{"type": "text", "text": content}] if only_parts else content
+    if not isinstance(content, list):
+        raise ChatTemplateError(f"{where} must be a string or a list of text parts, not a {type(content).__name__}.")
+    texts = [_text(part, f"{where}[{index}]") for index, part in enumerate(content)]
+    return content if compiled.loops_over_parts else "\n".join(texts)
+
+
+def _text(part: object, where: str) -> str:
+    if not isinstance(part, Mapping) or "type" not in part:
+        raise ChatTemplateError(f'{where} must be an object such as {{"type": "text", "text": "…"}}.')
+    if part["type"] != "text":
+        raise ChatTemplateError(f"{where} is of type {part['type']!r}, but only text can be read; send text parts.")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise ChatTemplateError(f"{where}.text must be a string, not a {type(text).__name__}.")
+    return text
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Rebuild a value from plain JSON types: methods of richer objects would be open to the template."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, str):  # an enum, or another kind of string
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    raise ChatTemplateError(f"{where} holds a {type(value).__name__}; send JSON values only.")

@@ -1,0 +1,179 @@
+"""Text to token ids and back, by the model's own `tokenizer.json`.
+
+Knows which files a tokenizer is made of, which special tokens they name, and how to say what is wrong with them. Leaves
+all splitting and merging to the `tokenizers` library. Does not know streams (`detokenizer`) or chats (`chat`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .errors import TokenizerError
+from .pieces import TokenPieces
+from .tokenizer_config import read_tokenizer_config, special_tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import tokenizers
+
+_SLOW_FILES = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "vocab.txt")
+
+
+class Tokenizer:
+    """One model's tokenizer. Nothing changes after loading, so threads and streams may share it.
+
+    Attributes:
+        special_tokens: the tokens that tokenizer_config.json names, e.g. `{"eos_token": "</s>"}`.
+        special_token_ids: every id that `skip_special_tokens` leaves out.
+        pieces: what each token adds to the text, as bytes.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any] | None = None) -> None:
+        """Take over a library tokenizer, whose padding and truncation are switched off, and the model's settings."""
+        config = config or {}
+        backend.no_padding()  # some files were saved with the padding and truncation of their training
+        backend.no_truncation()
+        self.special_tokens = special_tokens(config)
+        self._backend = backend
+        self._mark_special()
+        self.special_token_ids = self._special_ids()
+        self.pieces = TokenPieces(backend)
+        self._before, self._after = self._surrounding_ids(config)
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Load `tokenizer.json` and, where there is one, `tokenizer_config.json` from a model's folder.
+
+        Raises:
+            TokenizerError: there is no tokenizer.json, or one of the two files cannot be used.
+        """
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise TokenizerError(_missing(folder))
+        config = read_tokenizer_config(folder)
+        from tokenizers import Tokenizer as Backend  # here, because it takes longer to import than all of this package
+
+        try:
+            backend = Backend.from_file(str(path))
+        except Exception as error:  # the library raises bare Exceptions
+            raise TokenizerError(
+                f"{path} ({path.stat().st_size} bytes) is not a tokenizer that can be read: {error}; "
+                "download or export the model's files again."
+            ) from error
+        return cls(backend, config)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are, added ones included; a model's embedding may be padded to more rows."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that begins a text, if the settings name one."""
+        return self._named_id("bos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text, if the settings name one (generation_config.json may name more)."""
+        return self._named_id("eos_token")
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text; special tokens written in it become themselves.
+
+        Args:
+            text: any text.
+            add_special_tokens: add what the model expects around a text, such as a beginning token. Leave it out for
+                a rendered chat, whose template has written them already.
+
+        Raises:
+            TokenizerError: the text holds half of a surrogate pair, which no token can stand for.
+        """
+        try:
+            token_ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError as error:
+            raise TokenizerError(_not_text(text)) from error
+        return [*self._before, *token_ids, *self._after] if add_special_tokens else token_ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of token ids, as the library decodes them; ids without a token add nothing.
+
+        Raises:
+            TokenizerError: an id is negative or has more than 32 bits.
+        """
+        try:
+            return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        except OverflowError as error:
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < 2**32)
+            raise TokenizerError(
+                f"{wrong} is not a token id; send ids from 0 to {self.vocab_size - 1} (the vocabulary's last)."
+            ) from error
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The token as the vocabulary spells it (`Ġthe`, `▁the`, `<0x0A>`), or None if there is no such id."""
+        return self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it, or None if there is no such token."""
+        return self._backend.token_to_id(token)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token adds in the middle of a text, which may be part of a character; none for unknown ids."""
+        return self.pieces.inside(token_id) or b""
+
+    def _named_id(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        return self._backend.token_to_id(token) if isinstance(token, str) else None
+
+    def _special_ids(self) -> frozenset[int]:
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    def _mark_special(self) -> None:
+        """Make the settings' named tokens special, as transformers does, where tokenizer.json forgot to say so."""
+        named: list[str] = []
+        for value in self.special_tokens.values():
+            named.extend([value] if isinstance(value, str) else value)
+        # Not tokens without an id, as a new one would point past the model's embedding; and not those that are special
+        # already, as tokenizer.json knows how they treat the spaces around them.
+        special = self._special_ids()
+        ids = {token: self._backend.token_to_id(token) for token in named}
+        self._backend.add_special_tokens([token for token, i in ids.items() if i is not None and i not in special])
+
+    def _surrounding_ids(self, config: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+        """What add_bos_token and add_eos_token still have to add around a text.
+
+        tokenizer.json's post-processor decides. Only where it adds nothing (some Llama-shaped models leave it to the
+        loader) do these two settings speak.
+        """
+        if self._backend.encode("", add_special_tokens=True).ids:
+            return [], []
+        bos, eos = self.bos_token_id, self.eos_token_id
+        before = [bos] if config.get("add_bos_token") is True and bos is not None else []
+        after = [eos] if config.get("add_eos_token") is True and eos is not None else []
+        return before, after
+
+
+def _missing(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"There is no folder {folder}; give the path of a model's folder."
+    found = [name for name in _SLOW_FILES if (folder / name).is_file()]
+    if not found:
+        return f"{folder} has no tokenizer.json and no other tokenizer file; download the model's tokenizer too."
+    return (
+        f"{folder} has no tokenizer.json, only {', '.join(found)}; export a fast tokenizer once with transformers: "
+        f"AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
+    )
+
+
+def _not_text(text: object) -> str:
+    if not isinstance(text, str):
+        return f"A text is expected, not a {type(text).__name__}; pass token ids where token ids are taken."
+    position = next((n for n, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
+    if position is None:
+        return f"The tokenizer cannot take this text of {len(text)} characters."
+    return (
+        f"The text holds half of a surrogate pair (U+{ord(text[position]):04X}) at character {position}; "
+        "send the whole character."
+    )

@@ -1,0 +1,64 @@
+"""The settings that lie beside a tokenizer: `tokenizer_config.json`.
+
+Knows how to read that file and how it spells special tokens. Does not know the vocabulary (see `tokenizer`) nor what a
+chat template does (see `chat`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .errors import TokenizerError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE_NAME = "tokenizer_config.json"
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """Read `tokenizer_config.json`; a model folder without one has no settings, which is no error.
+
+    Raises:
+        TokenizerError: the file cannot be read, is not JSON, or is not a JSON object.
+    """
+    path = folder / FILE_NAME
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except json.JSONDecodeError as error:
+        raise TokenizerError(
+            f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
+            "download or export the model's files again."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path} cannot be read: {error}; check the file and its permissions.") from error
+    if not isinstance(config, dict):
+        raise TokenizerError(
+            f"{path} holds a JSON {type(config).__name__} where an object is expected; "
+            "download or export the model's files again."
+        )
+    return config
+
+
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str | list[str]]:
+    """The special tokens the settings name, e.g. `{"eos_token": "</s>"}`, under the names chat templates use."""
+    named: dict[str, str | list[str]] = {}
+    for name, value in config.items():
+        if name.endswith("_token") and (token := _content(value)) is not None:
+            named[name] = token
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        values = config.get(name)
+        if isinstance(values, list) and (tokens := [token for value in values if (token := _content(value))]):
+            named[name] = tokens
+    return named
+
+
+def _content(value: Any) -> str | None:
+    """A token is written as a string or as an object with its `content`; flags such as `add_bos_token` are neither."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
