@@ -1,0 +1,137 @@
+"""How light the program is: import, first token, resident memory, CPU when idle.
+
+Measures whole processes, as a user starts them; knows nothing of what they do inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import pty
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.results import table, write_section
+from benchmarks.shapes import QWEN25_05B, write_config
+
+_MEMORY = """
+import json, sys
+from inflight.api import LLM, SamplingParams
+llm = LLM(sys.argv[1], load_format=sys.argv[2], num_blocks=2048, max_model_len=4096)
+prompts = [[i * 3 + j for j in range(200)] for i in range(32)]
+llm.generate(prompts, SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
+peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps({"peak": peak}))
+"""
+
+
+def import_seconds() -> float:
+    code = "import time; t = time.perf_counter(); import inflight; print(time.perf_counter() - t)"
+    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)
+
+
+def first_token_seconds() -> float:
+    """From starting the command to its first character on a terminal."""
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "inflight.cli", "run", "What is continuous batching?"]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=terminal, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    select.select([controller], [], [], 60)
+    seconds = time.perf_counter() - started
+    os.close(terminal)
+    try:
+        while os.read(controller, 4096):
+            pass
+    except OSError:
+        pass  # the terminal is closed when the command has ended
+    process.wait()
+    os.close(controller)
+    return seconds
+
+
+def memory(model: str, load_format: str) -> dict[str, float]:
+    """Peak resident memory of a process that loads a model and serves 32 sequences, against weights + KV arena."""
+    from inflight.execution.config import ModelConfig
+
+    run = subprocess.run(
+        [sys.executable, "-c", _MEMORY, model, load_format], capture_output=True, check=True, text=True
+    )
+    config = ModelConfig.from_folder(model)
+    weights = config.weight_bytes("bfloat16")
+    arena = 2048 * 16 * config.kv_bytes_per_token("bfloat16")
+    peak = json.loads(run.stdout)["peak"]
+    mb = 1e6
+    return {"peak": peak / mb, "weights": weights / mb, "arena": arena / mb, "beside": (peak - weights - arena) / mb}
+
+
+def idle_cpu_share(seconds: float = 5.0) -> float:
+    """CPU time over wall time of a process whose engine has answered once and waits."""
+    from inflight.api import AsyncEngine, SamplingParams
+
+    async def idle() -> float:
+        async with AsyncEngine() as engine:
+            async for _ in engine.generate("Hello", SamplingParams(max_tokens=4)):
+                pass
+            await asyncio.sleep(0.5)
+            before = time.process_time()
+            await asyncio.sleep(seconds)
+            return (time.process_time() - before) / seconds
+
+    return asyncio.run(idle())
+
+
+def checkpoint(folder: Path) -> str:
+    """The same shape as a real checkpoint in shards, so that loading it goes through the memory-mapped files."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    write_config(folder, QWEN25_05B)
+    config = AutoConfig.from_pretrained(folder)
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder, max_shard_size="300MB")
+    return str(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+
+    def median(values: list[float]) -> str:
+        return f"{statistics.median(values):.3f} s ({min(values):.3f} to {max(values):.3f})"
+
+    rows: list[list[object]] = [
+        ["`import inflight`", median([import_seconds() for _ in range(arguments.repeats)]), "< 0.2 s"],
+        [
+            "`inflight run` to its first token",
+            median([first_token_seconds() for _ in range(arguments.repeats)]),
+            "< 1 s",
+        ],
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = memory(checkpoint(Path(folder) / "model"), "auto")
+    rows.append(
+        [
+            "peak memory, 0.5B-shaped checkpoint in 300 MB shards",
+            f"{sizes['peak']:,.0f} MB = weights {sizes['weights']:,.0f} + KV arena {sizes['arena']:,.0f} "
+            f"+ {sizes['beside']:,.0f}",
+            "weights + KV arena + 200 MB",
+        ]
+    )
+    rows.append(["CPU of an idle engine", f"{idle_cpu_share():.2%} of one core", "none"])
+    body = table(["what", "measured", "asked"], rows)
+    print(body)
+    if arguments.write:
+        command = f"python -m benchmarks.light --repeats {arguments.repeats}"
+        write_section("light", "Lightness", command, body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""`inflight doctor`: what this machine can do and what a model can reach on it at best.
+
+Knows how to tell it; the rates are measured with the kernels' own instructions (`ops.native`), the ceiling computed by
+`execution.roofline`.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.config import EngineSettings, resolve_threads
+
+BATCHES = (1, 8, 32)
+PROMPTS = (512, 2048)
+CONTEXT = 1024  # tokens of each sequence in the decode figures
+
+
+@click.command("doctor")
+@click.option("--model", metavar="M", help="Model folder or hub id to judge; without it the built-in model.")
+@click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+def command(model: str | None, threads: int | None, as_json: bool) -> None:
+    """Measure this machine and say what a model can reach on it at best."""
+    settings = EngineSettings(model=model, threads=threads)
+    from inflight.build import model_folder
+    from inflight.execution.config import ModelConfig
+
+    config = ModelConfig.from_folder(model_folder(settings))
+    if not as_json:
+        print("Measuring for a few seconds; other work on this machine lowers what is found ...", file=sys.stderr)
+    machine, report = _machine(int(resolve_threads(settings).value))
+    report["model"] = _model(config, machine, settings.model)
+    if as_json:
+        print(json.dumps(report))
+    else:
+        _print(report)
+
+
+def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
+    from inflight.execution.memory import machine_memory
+    from inflight.execution.ops import native
+    from inflight.execution.roofline import Machine
+
+    # The best of some tries: a ceiling is what the machine can do, not what its neighbours leave.
+    bandwidth = max(native.read_bandwidth_bytes_per_s(threads) for _ in range(3))
+    kinds = {"bfloat16": "bf16", "float32": "f32", "int8": "int8"}
+    peaks = {name: max(native.peak_flops(kind, threads) for _ in range(3)) for name, kind in kinds.items()}
+    memory = machine_memory()
+    report = {
+        "cpu": _cpu_name(),
+        "threads": threads,
+        "instruction_sets": native.available_isas(),
+        "memory_total_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "read_bytes_per_s": bandwidth,
+        "flops_per_s": peaks,
+    }
+    return Machine(bandwidth, peaks), report
+
+
+def _model(config: Any, machine: Any, name: str | None) -> dict[str, Any]:
+    from inflight.execution.roofline import decode_ceiling, prefill_ceiling, ridge_tokens
+
+    context = min(CONTEXT, config.default_model_len)
+    decode = []
+    for batch in BATCHES:
+        ceiling = decode_ceiling(config, "bfloat16", machine, batch, context)
+        decode.append(
+            {
+                "batch": batch,
+                "context": context,
+                "step_ms": ceiling.seconds * 1e3,
+                "tokens_per_s": batch / ceiling.seconds,
+                "bound_by": ceiling.bound_by,
+            }
+        )
+    prefill = []
+    for tokens in PROMPTS:
+        if tokens < config.default_model_len:
+            ceiling = prefill_ceiling(config, "bfloat16", machine, tokens)
+            prefill.append({"prompt": tokens, "ms": ceiling.seconds * 1e3, "tokens_per_s": tokens / ceiling.seconds})
+    return {
+        "name": name or "built-in",
+        "family": config.family,
+        "parameters": config.parameters,
+        "weight_bytes": config.weight_bytes("bfloat16"),
+        "kv_bytes_per_token": config.kv_bytes_per_token("bfloat16"),
+        "max_model_len": config.default_model_len,
+        "ridge_tokens": ridge_tokens(config, "bfloat16", machine),
+        "decode": decode,
+        "prefill": prefill,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _print(report: dict[str, Any]) -> None:
+    from inflight.execution.memory import gib
+
+    peaks, model = report["flops_per_s"], report["model"]
+    free = report["memory_available_bytes"]
+    isas = report["instruction_sets"]
+    print(f"CPU             {report['cpu']}, {report['threads']} threads")
+    print(f"kernels         {isas[0]} (also here: {', '.join(isas[1:]) or 'none'})")
+    print(f"memory          {gib(free)} free of {gib(report['memory_total_bytes'])}")
+    print(f"read bandwidth  {report['read_bytes_per_s'] / 1e9:,.1f} GB/s")
+    print(
+        f"peak            bf16 {peaks['bfloat16'] / 1e9:,.0f} GFLOP/s, f32 {peaks['float32'] / 1e9:,.0f} GFLOP/s, "
+        f"int8 {peaks['int8'] / 1e9:,.0f} GOP/s"
+    )
+    print(f"\nmodel           {model['name']}: {model['family']}, {model['parameters'] / 1e6:,.1f} M parameters")
+    print(f"weights         {gib(model['weight_bytes'])} in bfloat16", end="")
+    left = free - model["weight_bytes"]
+    if left <= 0:
+        print(f": more than the {gib(free)} that are free; it does not fit")
+        return
+    tokens = left // model["kv_bytes_per_token"]
+    print(f", leaving room for the keys and values of {tokens:,} tokens ({gib(model['kv_bytes_per_token'])} each)")
+    print(f"ridge           {model['ridge_tokens']:.0f} tokens per step: from there the cores are the limit")
+    print("\nat best         (no step can be faster than its bytes or its operations allow)")
+    for one in model["decode"]:
+        print(
+            f"  decode        batch {one['batch']:>2} at {one['context']} tokens: {one['step_ms']:8.2f} ms per step, "
+            f"{one['tokens_per_s']:8,.0f} tokens/s, bound by {one['bound_by']}"
+        )
+    for one in model["prefill"]:
+        print(f"  prefill       {one['prompt']:>5} tokens: {one['ms']:8.2f} ms, {one['tokens_per_s']:8,.0f} tokens/s")
