@@ -103,9 +103,14 @@ class SampledBatch:
 class KVArena(Protocol):
     """Key/value memory of all layers, opaque to everyone but its op set."""
 
-    shape: KVShape
-    num_blocks: int
-    nbytes: int
+    @property
+    def shape(self) -> KVShape: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
 
     def copy_blocks(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
         """Copy whole blocks (all layers) inside the arena."""

@@ -1,0 +1,144 @@
+"""A model's weights on disk: which files hold them, and each tensor by its name.
+
+Knows the two layouts of a Hugging Face folder (one `model.safetensors`, or shards named by an index), what is wrong
+with a folder that has neither, and how a hub id becomes a folder. Does not know which tensors a model has or how they
+are packed (`weights`). Pickled checkpoints are refused: loading one runs whatever code it contains.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from inflight.execution.config import read_json
+from inflight.execution.errors import ModelError
+from inflight.execution.ops.protocol import Array
+from inflight.execution.safetensors_file import SafetensorsFile
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+# What serving needs of a hub repository. Weights in other formats and in subfolders stay where they are.
+_HUB_FILES = ["*.json", "model*.safetensors", "*.jinja", "tokenizer*", "*.tiktoken"]
+_HUB_IGNORED = ["*/*", "*.bin", "*.pt", "*.pth"]
+
+
+class Checkpoint:
+    """The tensors of one folder. Views are read-only; nothing is copied."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Opens every shard and checks its header. Raises ModelError for missing, pickled or damaged files."""
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise ModelError(f"{self.folder} is no folder, so it holds no weights; give a Hugging Face model folder.")
+        if (self.folder / _INDEX).is_file():
+            self._files = self._open_shards()
+        elif (self.folder / _SINGLE).is_file():
+            file = SafetensorsFile(self.folder / _SINGLE)
+            self._files = dict.fromkeys(file.entries, file)
+        else:
+            raise ModelError(_why_no_weights(self.folder))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def tensor(self, name: str, shape: Sequence[int]) -> Array:
+        """A view [shape] of float32, float16 or uint16 (bf16). Raises ModelError where name or shape do not fit."""
+        if name not in self._files:
+            raise ModelError(
+                f"the checkpoint in {self.folder} lacks tensor {name!r}, which its config.json asks for; "
+                "take a complete checkpoint, or the config.json that belongs to it."
+            )
+        array = self._files[name].tensor(name)
+        if array.shape != tuple(shape):
+            raise ModelError(
+                f"tensor {name!r} in {self._files[name].path} has shape {list(array.shape)}, but config.json asks for "
+                f"{list(shape)}; take the config.json that belongs to this checkpoint."
+            )
+        return array
+
+    def release(self, name: str) -> None:
+        """Lets go of the memory that reading a tensor took. Its views stay valid."""
+        self._files[name].release(name)
+
+    def _open_shards(self) -> dict[str, SafetensorsFile]:
+        path = self.folder / _INDEX
+        shard_of = read_json(path).get("weight_map")
+        if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
+            raise ModelError(f"{path} has no weight_map of tensor names to files; download it again.")
+        shards = sorted(set(shard_of.values()))
+        outside = [shard for shard in shards if Path(shard).name != shard]
+        if outside:
+            raise ModelError(f"{path} names {outside[0]!r}, which is not a file of this folder; it is refused.")
+        missing = [shard for shard in shards if not (self.folder / shard).is_file()]
+        if missing:
+            raise ModelError(
+                f"{self.folder} lacks {len(missing)} of its {len(shards)} weight files: {', '.join(missing[:3])}"
+                f"{', …' if len(missing) > 3 else ''}; download them again."
+            )
+        files = {shard: SafetensorsFile(self.folder / shard) for shard in shards}
+        for name, shard in shard_of.items():
+            if name not in files[shard]:
+                raise ModelError(f"{path} places tensor {name!r} in {shard}, which lacks it; download both again.")
+        return {name: files[shard] for name, shard in shard_of.items()}
+
+
+def _why_no_weights(folder: Path) -> str:
+    pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
+    if pickled:
+        return (
+            f"{folder} holds its weights only as {pickled[0]}, a pickle, which can run code when it is opened and is "
+            "refused. Convert it where you trust it: load it with transformers and call "
+            "save_pretrained(folder, safe_serialization=True)."
+        )
+    others = sorted(path.name for pattern in ("*.safetensors", "*.gguf") for path in folder.glob(pattern))
+    found = f" (it holds {', '.join(others[:3])})" if others else ""
+    return (
+        f"{folder} has no weights{found}: expected is {_SINGLE} or {_INDEX}. Download the complete model, or use "
+        "--load-format dummy for random weights."
+    )
+
+
+def resolve_model(name: str, revision: str | None = None) -> Path:
+    """The folder of a model: an existing folder is itself, anything else is fetched from the hub as an id.
+
+    Only configuration, tokenizer, template and safetensors files are fetched. Raises ModelError for a path that does
+    not exist, a name that cannot be a hub id, and whatever keeps the hub from answering.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise ModelError(f"revision {revision!r} has no meaning for the local folder {path}; leave it out.")
+        return path
+    if path.exists():
+        raise ModelError(f"{path} is a file, not a model folder; give the folder that holds config.json.")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", name) or name.endswith((".safetensors", ".gguf", ".bin")):
+        raise ModelError(f"model folder {name} does not exist; give an existing folder or a hub id (owner/name).")
+    return _fetch(name, revision)
+
+
+def _fetch(name: str, revision: str | None) -> Path:
+    try:
+        from huggingface_hub import errors as hub
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise ModelError(
+            f"{name} is no local folder, and fetching it from the hub needs the huggingface-hub package; install it."
+        ) from None
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_IGNORED))
+    except hub.GatedRepoError:
+        cause = "its owner asks for consent first; accept the terms on its page and log in with `hf auth login`"
+    except hub.RevisionNotFoundError:
+        cause = f"it has no revision {revision!r}"
+    except hub.RepositoryNotFoundError:
+        cause = "there is no such public model; check the spelling, or log in with `hf auth login` if it is private"
+    except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
+        cause = "it is not in the local cache and the hub cannot be reached; go online once, or give a local folder"
+    except hub.HFValidationError as error:
+        cause = f"it cannot be a hub id ({str(error).splitlines()[0]})"
+    except Exception as error:  # the hub's client lets through whatever its HTTP library raises
+        first_line = (str(error).splitlines() or ["no reason given"])[0]
+        cause = f"the hub could not deliver it ({type(error).__name__}: {first_line})"
+    raise ModelError(f"model {name!r} is no local folder, and could not be fetched from the hub: {cause}.")

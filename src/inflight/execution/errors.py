@@ -1,0 +1,11 @@
+"""The one error of this package: a model or a memory setting that cannot be served as given.
+
+Knows nothing but its name. Every message is a sentence for the person at the terminal: the cause, the number or name
+that caused it, and the next step.
+"""
+
+from __future__ import annotations
+
+
+class ModelError(ValueError):
+    """A model folder, checkpoint, configuration or memory setting that cannot be used; the message says why."""

@@ -1,0 +1,188 @@
+"""How much memory there is, and how many KV blocks to take of it.
+
+Knows what the kernel and a container's limit say, the settings that ask for KV memory, and the sentences for asking
+too little or too much. Does not allocate anything, and does not know what a block holds beyond its bytes (the op set
+says how many).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from inflight.execution.config import ModelConfig
+from inflight.execution.errors import ModelError
+from inflight.execution.ops.protocol import KVShape
+
+GIB = 1024**3
+# Of the memory that is free once weights are loaded. The rest stays for activations, the page cache from which the
+# next start loads its weights, and whatever else the machine does.
+_DEFAULT_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMemory:
+    """Bytes that this process may have in all, and how many of them are still free."""
+
+    total: int
+    available: int
+    limited_by: str  # "the machine" or "the container"
+
+
+@dataclass(frozen=True, slots=True)
+class KVSize:
+    """How many blocks, their bytes together, and why so many."""
+
+    num_blocks: int
+    nbytes: int
+    reason: str
+
+
+def kv_shape(config: ModelConfig, block_size: int) -> KVShape:
+    """The shape of a model's blocks of `block_size` tokens. Raises ModelError where that is no multiple of 16."""
+    if block_size < 16 or block_size % 16:
+        raise ModelError(f"a block must hold a multiple of 16 tokens, not {block_size}; set --block-size 16 or 32.")
+    return KVShape(config.num_layers, block_size, config.num_kv_heads, config.head_dim)
+
+
+def kv_size(
+    shape: KVShape,
+    bytes_per_block: int,
+    *,
+    max_num_seqs: int,
+    max_model_len: int,
+    kv_memory_gib: float | None = None,
+    num_blocks: int | None = None,
+    memory: MachineMemory | None = None,
+) -> KVSize:
+    """Blocks to allocate, to be asked once the weights are loaded.
+
+    Either `kv_memory_gib` or `num_blocks` may be given; else it is half of the free memory, or all that `max_num_seqs`
+    sequences of `max_model_len` tokens could ever fill, whichever is less. `memory` defaults to this machine's. Raises
+    ModelError for less than one block and for more than is free.
+    """
+    if memory is None:
+        memory = machine_memory()
+    if kv_memory_gib is not None and num_blocks is not None:
+        raise ModelError("--kv-memory and --num-blocks both set the size of the KV cache; give one of them.")
+    if num_blocks is not None:
+        blocks, why = num_blocks, "as --num-blocks asks"
+        if blocks < 1:
+            raise ModelError(f"--num-blocks must be at least 1, not {blocks}: a sequence needs a block of its own.")
+    elif kv_memory_gib is not None:
+        blocks, why = _blocks_of(kv_memory_gib, shape, bytes_per_block), f"as --kv-memory {kv_memory_gib:g} asks"
+    else:
+        blocks, why = _default_blocks(shape, bytes_per_block, max_num_seqs, max_model_len, memory)
+    nbytes = blocks * bytes_per_block
+    if nbytes > memory.available:
+        raise ModelError(
+            f"the KV cache would take {gib(nbytes)}, but only {gib(memory.available)} of the {gib(memory.total)} of "
+            f"{memory.limited_by} are free; lower --kv-memory or --num-blocks."
+        )
+    return KVSize(blocks, nbytes, _reason(blocks, nbytes, shape, max_model_len, why))
+
+
+def _blocks_of(kv_memory_gib: float, shape: KVShape, bytes_per_block: int) -> int:
+    if not 0 < kv_memory_gib < float("inf"):
+        raise ModelError(f"--kv-memory must be a number of GiB above 0, not {kv_memory_gib:g}.")
+    blocks = int(kv_memory_gib * GIB // bytes_per_block)
+    if blocks < 1:
+        raise ModelError(
+            f"--kv-memory {kv_memory_gib:g} GiB is less than one block of {shape.block_size} tokens "
+            f"({gib(bytes_per_block)}), so no sequence could run; give at least that."
+        )
+    return blocks
+
+
+def _default_blocks(
+    shape: KVShape, bytes_per_block: int, max_num_seqs: int, max_model_len: int, memory: MachineMemory
+) -> tuple[int, str]:
+    usable = max_num_seqs * -(-max_model_len // shape.block_size)
+    affordable = int(memory.available * _DEFAULT_SHARE) // bytes_per_block
+    if affordable < 1:
+        raise ModelError(
+            f"{gib(memory.available)} of the {gib(memory.total)} of {memory.limited_by} are free, of which half is too "
+            f"little for one KV block of {shape.block_size} tokens ({gib(bytes_per_block)}); free memory, or take a "
+            "smaller model or --dtype bfloat16."
+        )
+    if usable <= affordable:
+        return usable, f"all that {max_num_seqs} sequences of {max_model_len:,} tokens can fill"
+    return affordable, f"half of the {gib(memory.available)} that {memory.limited_by} has free"
+
+
+def _reason(blocks: int, nbytes: int, shape: KVShape, max_model_len: int, why: str) -> str:
+    tokens = blocks * shape.block_size
+    text = f"{gib(nbytes)} for {blocks:,} KV blocks of {shape.block_size} tokens ({tokens:,} tokens), {why}"
+    if tokens < max_model_len:
+        text += f"; longer requests are refused, though the model allows {max_model_len:,} tokens"
+    return text
+
+
+def gib(nbytes: float) -> str:
+    """Bytes for people: GiB, or a smaller unit where GiB would read 0.0."""
+    for unit, size in (("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{int(nbytes)} bytes"
+
+
+# -- the machine ----------------------------------------------------------------------------------------------------
+def machine_memory(root: Path = Path("/")) -> MachineMemory:
+    """What this process may use: the machine's memory, or its control group's limit where that is lower.
+
+    `root` stands in for the file system's root in tests. Page cache that can be dropped counts as free.
+    """
+    total, available = _system_memory(root)
+    limited_by = "the machine"
+    for limit, used in _control_groups(root):
+        if limit < total:
+            total, limited_by = limit, "the container"
+        available = min(available, max(0, limit - used))
+    return MachineMemory(total, available, limited_by)
+
+
+def _system_memory(root: Path) -> tuple[int, int]:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+        return fields["MemTotal"], fields["MemAvailable"]
+    except (OSError, KeyError, ValueError, IndexError):
+        # Not Linux: the total is known, what is free is not. Half of it is a guess that --kv-memory corrects.
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total, total // 2
+
+
+def _control_groups(root: Path) -> Iterator[tuple[int, int]]:
+    """(limit, used) in bytes of each memory control group that holds this process, version 2 or 1."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            mount = root / "sys/fs/cgroup/memory"
+        else:
+            continue
+        folder = mount / path.strip("/")
+        # A limit may sit on any group above; inside a container the path is often not visible, but the mount is.
+        for group in (folder, *folder.parents):
+            if group == mount.parent:
+                break
+            yield from _limit(group, *names)
+
+
+def _limit(group: Path, limit_name: str, used_name: str, droppable_name: str) -> Iterator[tuple[int, int]]:
+    limit, used = _text(group / limit_name).strip(), _text(group / used_name).strip()
+    if not (limit.isdigit() and used.isdigit()):  # "max", or no such file
+        return
+    counters = dict(line.split(None, 1) for line in _text(group / "memory.stat").splitlines() if " " in line)
+    yield int(limit), max(0, int(used) - int(counters.get(droppable_name, 0)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

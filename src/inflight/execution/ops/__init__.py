@@ -1,0 +1,33 @@
+"""Op sets: what the decoder needs from a device (`protocol`), and who offers it (`reference`, `native`).
+
+Importing this package loads no kernels; `open_ops` loads the one that is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inflight.execution.ops.protocol import DType, OpSet
+
+__all__ = ["open_ops"]
+
+
+def open_ops(dtype: DType = "bfloat16", threads: int | None = None, isa: str = "auto") -> OpSet:
+    """The op set for this machine.
+
+    `threads` None takes the CPUs this process may run on. `isa` is "auto" (the best this CPU has, unless the
+    environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, or "reference" (numpy).
+    """
+    if threads is None:
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if isa == "auto":
+        isa = os.environ.get("INFLIGHT_ISA") or "auto"
+    if isa == "reference":
+        from inflight.execution.ops.reference import ReferenceOps
+
+        return ReferenceOps(dtype, threads)
+    from inflight.execution.ops.native import NativeOps
+
+    return NativeOps(dtype, threads, isa)

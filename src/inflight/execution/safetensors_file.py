@@ -1,0 +1,147 @@
+"""One `.safetensors` file, read through a memory map: names, shapes, and views of its tensors.
+
+Knows the format (eight bytes of header length, a JSON header, raw little-endian data) and checks everything that the
+header claims before a byte of data is touched. Does not know which tensors a model needs (`checkpoint`).
+
+Why not the `safetensors` library: numpy has no bfloat16, so its numpy face cannot hand out most of today's weights,
+and it gives no way to return the pages of one tensor to the kernel. Both decide whether a model that fills half of the
+memory can be loaded at all: here a bf16 tensor is a view of its uint16 halves, and `release` drops its pages as soon
+as it is packed, so that the resident memory stays near the packed weights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from inflight.execution.errors import ModelError
+from inflight.execution.ops.protocol import Array
+
+_ITEM_BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16}
+_ITEM_BITS |= {"U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64}
+_READABLE = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
+_LONGEST_HEADER = 100_000_000  # bytes, the limit of the format's own library
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """What the header says of one tensor. `begin` and `end` are bytes from the start of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class SafetensorsFile:
+    """Read-only tensors of one file. Views stay valid as long as somebody holds them."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Maps the file and checks its header. Raises ModelError for a file that is not whole or not this format."""
+        self.path = Path(path)
+        try:
+            with self.path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                self.entries = _checked_entries(self.path, _read_header(self.path, file, size), size)
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ModelError(f"{self.path} cannot be read ({error.strerror or error}).") from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.entries
+
+    def tensor(self, name: str) -> Array:
+        """A read-only view of one tensor: uint16 for BF16, float16, or float32.
+
+        Raises KeyError for an unknown name and ModelError for a tensor that is no floating-point weight.
+        """
+        entry = self.entries[name]
+        if entry.dtype not in _READABLE:
+            raise ModelError(
+                f"tensor {name!r} in {self.path} is stored as {entry.dtype}; "
+                "weights must be BF16, F16 or F32, so take or convert to an unquantized checkpoint."
+            )
+        array = np.frombuffer(self._map, _READABLE[entry.dtype], math.prod(entry.shape), entry.begin)
+        # The format does not promise alignment; kernels expect it.
+        return (array if array.flags.aligned else array.copy()).reshape(entry.shape)
+
+    def release(self, name: str) -> None:
+        """Gives the pages of one tensor back to the kernel; a view that is read again fetches them from the file.
+
+        Whole pages are dropped, those that a neighbour shares included: they are clean, so nothing is lost.
+        """
+        entry = self.entries[name]
+        begin = entry.begin - entry.begin % mmap.PAGESIZE
+        if entry.end > begin and hasattr(mmap, "MADV_DONTNEED"):  # absent outside Unix, where this is only a hint
+            self._map.madvise(mmap.MADV_DONTNEED, begin, entry.end - begin)
+
+
+def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    """The parsed header, and the byte at which data begins."""
+    prefix = file.read(8)
+    if len(prefix) < 8:
+        raise ModelError(f"{path} is truncated: {size} bytes cannot hold a safetensors header; download it again.")
+    length = int.from_bytes(prefix, "little")
+    if length > _LONGEST_HEADER:
+        raise ModelError(f"{path} is no safetensors file: its first bytes claim a header of {length} bytes.")
+    if 8 + length > size:
+        raise ModelError(
+            f"{path} is truncated: its header takes {length} bytes, but the file has only {size}; download it again."
+        )
+    try:
+        header = json.loads(file.read(length))
+    except ValueError as error:
+        raise ModelError(f"{path} is no safetensors file: its header is not JSON ({error}).") from None
+    if not isinstance(header, dict):
+        raise ModelError(f"{path} is no safetensors file: its header is not a JSON object.")
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _checked_entries(path: Path, header: tuple[dict[str, Any], int], size: int) -> dict[str, TensorEntry]:
+    tensors, data_begin = header
+    entries = {name: _entry(path, name, fields, data_begin) for name, fields in tensors.items()}
+    promised = max((entry.end for entry in entries.values()), default=data_begin)
+    if promised > size:
+        raise ModelError(
+            f"{path} is truncated: its header promises {promised} bytes, but the file has {size}; download it again."
+        )
+    expected = data_begin
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.begin != expected:
+            raise ModelError(
+                f"{path} is damaged: tensor {name!r} begins at byte {entry.begin}, where {expected} was due; "
+                "download it again."
+            )
+        expected = entry.end
+    if expected != size:
+        raise ModelError(f"{path} is damaged: {size - expected:,} bytes belong to no tensor; download it again.")
+    return entries
+
+
+def _entry(path: Path, name: str, fields: Any, data_begin: int) -> TensorEntry:
+    try:
+        dtype, shape, (begin, end) = fields["dtype"], tuple(fields["shape"]), fields["data_offsets"]
+        numbers = (*shape, begin, end)
+    except (TypeError, KeyError, ValueError):
+        raise ModelError(f"{path} is damaged: its header describes tensor {name!r} as {fields!r}.") from None
+    if dtype not in _ITEM_BITS:
+        raise ModelError(
+            f"tensor {name!r} in {path} has the unknown dtype {dtype!r}; known are {', '.join(_ITEM_BITS)}."
+        )
+    if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
+        raise ModelError(f"{path} is damaged: tensor {name!r} has shape {list(shape)} at bytes {begin} to {end}.")
+    needed = math.prod(shape) * _ITEM_BITS[dtype] // 8
+    if end - begin != needed:
+        raise ModelError(
+            f"{path} is damaged: tensor {name!r} of shape {list(shape)} and dtype {dtype} needs {needed} bytes, "
+            f"but its offsets {begin} to {end} span {end - begin}; download it again."
+        )
+    return TensorEntry(dtype, shape, data_begin + begin, data_begin + end)

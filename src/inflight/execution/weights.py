@@ -1,0 +1,183 @@
+"""A model's weights as the op set holds them: named as Hugging Face names them, packed once, then only read.
+
+Knows the tensor names of the supported families and the order in which to pack them so that memory never peaks above
+the packed model. Does not know where tensors come from (`checkpoint`, `dummy`) or how a forward pass uses them
+(`decoder`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from inflight.execution.config import ModelConfig
+from inflight.execution.errors import ModelError
+from inflight.execution.ops.bf16 import from_bf16
+from inflight.execution.ops.protocol import Array, Gated, Linear, OpSet, RopeTable, Table
+from inflight.execution.rope import rope_table
+
+_TABLE, _HEAD, _FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+_COMPARED_ROWS = 4096  # of two tables at a time: the comparison must not cost a table of memory itself
+
+Progress = Callable[[int, int], None]  # elements packed, elements in all
+
+
+class TensorSource(Protocol):
+    """Where tensors come from: a checkpoint, or random numbers."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def tensor(self, name: str, shape: Sequence[int]) -> Array:
+        """float32, float16 or uint16 (bf16), of exactly this shape. Raises ModelError."""
+
+    def release(self, name: str) -> None:
+        """The tensor has been packed; its memory may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. Norms are float32[E], or float32[D] where they act on heads."""
+
+    attention_norm: Array
+    qkv: Linear
+    q_norm: Array | None
+    k_norm: Array | None
+    output: Linear
+    mlp_norm: Array
+    gated: Gated
+    down: Linear
+    window: int  # tokens, 0 sees all
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    """A whole model, ready to run."""
+
+    table: Table
+    layers: tuple[LayerWeights, ...]
+    final_norm: Array
+    output: Linear  # the projection to logits; of a tied model the table's own
+    rope: RopeTable
+    nbytes: int  # of everything above
+
+
+def load_weights(
+    config: ModelConfig,
+    source: TensorSource,
+    ops: OpSet,
+    max_positions: int,
+    progress: Progress | None = None,
+) -> ModelWeights:
+    """Packs every tensor of the model once and lets its source go.
+
+    `max_positions` is the longest sequence that will be computed, in tokens. `progress` is called after each tensor.
+    Raises ModelError for a missing or misshapen tensor, and for more positions than the model's embedding makes sense.
+    """
+    if not 1 <= max_positions <= config.longest_model_len:
+        raise ModelError(
+            f"the model has positions for {config.longest_model_len} tokens, not for {max_positions}; "
+            f"set --max-model-len between 1 and {config.longest_model_len}."
+        )
+    packer = _Packer(config, source, ops, progress)
+    # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
+    table, output = packer.tables()
+    layers = tuple(packer.layer(index) for index in range(config.num_layers))
+    final_norm = packer.vector(_FINAL_NORM, config.hidden_size)
+    rope = rope_table(config.rope, max_positions)
+    nbytes = packer.nbytes + final_norm.nbytes + rope.cos.nbytes + rope.sin.nbytes
+    return ModelWeights(table, layers, final_norm, output, rope, nbytes)
+
+
+class _Packer:
+    """Takes tensors from the source, hands them to the op set, and counts."""
+
+    def __init__(self, config: ModelConfig, source: TensorSource, ops: OpSet, progress: Progress | None) -> None:
+        self._config, self._source, self._ops, self._progress = config, source, ops, progress
+        self._packed = 0
+        self.nbytes = 0
+
+    # -- pieces of a model ------------------------------------------------------------------------------------------
+    def tables(self) -> tuple[Table, Linear]:
+        """The embedding table, and the output projection: the same memory where the model ties them."""
+        config, ops, source = self._config, self._ops, self._source
+        shape = (config.vocab_size, config.hidden_size)
+        # A tied model may have been saved under either name, or under both.
+        name = _HEAD if config.tie_word_embeddings and _TABLE not in source and _HEAD in source else _TABLE
+        tied = config.tie_word_embeddings and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
+        table = ops.pack_table(source.tensor(name, shape), tied)
+        self._done(table.nbytes, (name, shape))
+        if tied:
+            return table, table.linear
+        return table, self._linear([(_HEAD, shape)])
+
+    def layer(self, index: int) -> LayerWeights:
+        config = self._config
+        prefix = f"model.layers.{index}."
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        hidden, width, inner = config.hidden_size, config.head_dim, config.intermediate_size
+        query, keys = config.num_heads * width, config.num_kv_heads * width
+        rows = {"q_proj": query, "k_proj": keys, "v_proj": keys}
+        return LayerWeights(
+            attention_norm=self._norm(prefix + "input_layernorm.weight", hidden),
+            qkv=self._linear(
+                [(f"{attention}{part}.weight", (count, hidden)) for part, count in rows.items()],
+                [(f"{attention}{part}.bias", count) for part, count in rows.items()] if config.qkv_bias else [],
+            ),
+            q_norm=self._norm(attention + "q_norm.weight", width) if config.qk_norm else None,
+            k_norm=self._norm(attention + "k_norm.weight", width) if config.qk_norm else None,
+            output=self._linear(
+                [(attention + "o_proj.weight", (hidden, query))],
+                [(attention + "o_proj.bias", hidden)] if config.output_bias else [],
+            ),
+            mlp_norm=self._norm(prefix + "post_attention_layernorm.weight", hidden),
+            gated=self._gated((mlp + "gate_proj.weight", (inner, hidden)), (mlp + "up_proj.weight", (inner, hidden))),
+            down=self._linear([(mlp + "down_proj.weight", (hidden, inner))]),
+            window=config.windows[index],
+        )
+
+    def vector(self, name: str, length: int) -> Array:
+        """A norm or bias: a float32 copy [length]."""
+        values = self._source.tensor(name, (length,))
+        copy = from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
+        self._done(0, (name, (length,)))
+        return copy
+
+    # -- packing ----------------------------------------------------------------------------------------------------
+    def _norm(self, name: str, length: int) -> Array:
+        vector = self.vector(name, length)
+        self.nbytes += vector.nbytes
+        return vector
+
+    def _linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
+        bias = np.concatenate([self.vector(name, length) for name, length in biases]) if biases else None
+        packed = self._ops.pack_linear([self._source.tensor(name, shape) for name, shape in parts], bias)
+        self._done(packed.nbytes, *parts)
+        return packed
+
+    def _gated(self, gate: tuple[str, tuple[int, int]], up: tuple[str, tuple[int, int]]) -> Gated:
+        packed = self._ops.pack_gated(self._source.tensor(*gate), self._source.tensor(*up))
+        self._done(packed.nbytes, gate, up)
+        return packed
+
+    def _done(self, nbytes: int, *tensors: tuple[str, tuple[int, ...]]) -> None:
+        self.nbytes += nbytes
+        for name, shape in tensors:
+            self._source.release(name)
+            self._packed += int(np.prod(shape))
+        if self._progress is not None:
+            self._progress(self._packed, max(self._packed, self._config.parameters))
+
+    def _heads_differ(self, shape: tuple[int, int]) -> bool:
+        """Whether a checkpoint that should be tied holds two different tables; then, as in transformers, it is not."""
+        table, head = self._source.tensor(_TABLE, shape), self._source.tensor(_HEAD, shape)
+        starts = range(0, shape[0], _COMPARED_ROWS)
+        differ = any(
+            not np.array_equal(table[start : start + _COMPARED_ROWS], head[start : start + _COMPARED_ROWS])
+            for start in starts
+        )
+        self._source.release(_TABLE)
+        self._source.release(_HEAD)
+        return differ

@@ -1,0 +1,133 @@
+"""The decoder against `transformers`: same logits, same greedy tokens, and the same bits however a step is cut."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inflight.execution.checkpoint import Checkpoint
+from inflight.execution.config import ModelConfig
+from inflight.execution.ops import open_ops
+from inflight.execution.weights import load_weights
+
+from .conftest import OracleOf
+from .driver import BLOCK, Driver, op_sets
+from .variants import VARIANTS
+
+OPS = op_sets()
+CHUNK = 32
+# One variant per mechanism, for the tests that need not see all of them.
+DISTINCT = ["llama32_tied", "mistral_window", "qwen2_some_windows", "qwen3_biases"]
+
+
+def relative_error(ours: np.ndarray, oracle: np.ndarray) -> float:
+    return float(np.abs(ours - oracle).max() / np.abs(oracle).max())
+
+
+@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_agree_in_f32(oracle_of: OracleOf, variant: str, isa: str) -> None:
+    oracle = oracle_of(variant)
+    driver = Driver.of(oracle.folder, "float32", isa)
+    longest = driver.start(oracle.prompt)
+    assert relative_error(driver.prefill(longest, CHUNK), oracle.logits) < 1e-4
+    driver.end(longest)
+    for length in (1, BLOCK - 1, BLOCK, BLOCK + 1, CHUNK + 5):
+        sequence = driver.start(oracle.prompt[:length])
+        logits = driver.prefill(sequence, CHUNK)
+        driver.end(sequence)
+        assert relative_error(logits, oracle.logits[:length]) < 1e-4, f"prompt of {length}"
+
+
+@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_bf16_errs_no_more_than_bf16_does_in_torch(oracle_of: OracleOf, variant: str, isa: str) -> None:
+    oracle = oracle_of(variant)
+    driver = Driver.of(oracle.folder, "bfloat16", isa)
+    ours = driver.prefill(driver.start(oracle.prompt), CHUNK)
+
+    def spread(logits: np.ndarray) -> float:
+        return float(np.sqrt(np.mean((logits - oracle.logits) ** 2)))
+
+    assert spread(ours) < spread(oracle.bf16_logits())
+
+
+@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_greedy_tokens_agree_over_64_steps(oracle_of: OracleOf, variant: str, isa: str) -> None:
+    oracle = oracle_of(variant)
+    prompt = oracle.prompt[: CHUNK + 5]
+    driver = Driver.of(oracle.folder, "float32", isa)
+    assert driver.greedy(prompt, 64, CHUNK) == oracle.greedy(prompt, 64)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("variant", DISTINCT)
+def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa: str, dtype: str) -> None:
+    oracle = oracle_of(variant)
+    driver = Driver.of(oracle.folder, dtype, isa)
+    prompt = oracle.prompt[:100]
+    alone = driver.prefill(driver.start(prompt), len(prompt))
+    for chunk in (1, 7, BLOCK, 33):
+        sequence = driver.start(prompt)
+        assert np.array_equal(driver.prefill(sequence, chunk), alone), f"chunks of {chunk}"
+        driver.end(sequence)
+    ours, others = driver.start(prompt), [driver.start(oracle.prompt[first:]) for first in (3, 40, 90)]
+    random = np.random.default_rng(1)
+    rows = []
+    while ours.computed < len(prompt):
+        count = min(int(random.integers(1, 20)), len(prompt) - ours.computed)
+        company = [(other, int(random.integers(1, 5))) for other in others if other.computed + 5 < len(other.tokens)]
+        before = int(random.integers(0, len(company) + 1))
+        chunks = [*company[:before], (ours, count), *company[before:]]
+        start = sum(length for _, length in company[:before])
+        rows.append(driver.step(chunks)[start : start + count])
+    assert np.array_equal(np.concatenate(rows), alone)
+
+
+def test_logits_are_those_of_the_rows_asked_for(oracle_of: OracleOf) -> None:
+    oracle = oracle_of("llama2")
+    driver = Driver.of(oracle.folder, "float32", "reference")
+    everything = driver.step([(driver.start(oracle.prompt[:20]), 20)])
+    rows = np.array([19, 0, 7, 7], np.int32)
+    assert np.array_equal(driver.decoder.logits(rows), everything[rows])
+
+
+def test_dynamic_rope_is_fixed_for_the_configured_length(oracle_of: OracleOf) -> None:
+    """Beyond the trained length the oracle's frequencies follow the sequence; ours are those of the longest."""
+    folder = oracle_of("llama_dynamic").folder
+    config = ModelConfig.from_folder(folder)
+    ops = open_ops("float32", 1, "reference")
+    short = load_weights(config, Checkpoint(folder), ops, config.default_model_len).rope
+    stretched = load_weights(config, Checkpoint(folder), ops, config.longest_model_len).rope
+    assert (len(short.cos), len(stretched.cos)) == (160, 320)
+    assert not np.array_equal(stretched.cos[:160], short.cos)
+
+
+def test_too_many_tokens_or_rows_are_refused(oracle_of: OracleOf) -> None:
+    oracle = oracle_of("llama2")
+    driver = Driver.of(oracle.folder, "float32", "reference")
+    with pytest.raises(ValueError, match="300 tokens does not fit a decoder made for 256"):
+        driver.step([(driver.start(np.zeros(300)), 300)])
+    with pytest.raises(ValueError, match="logits of 257 rows"):
+        driver.decoder.logits(np.zeros(257, np.int32))
+    assert driver.decoder.nbytes > 256 * 320 * 4
+
+
+def test_a_config_in_the_old_style_means_the_same(oracle_of: OracleOf, tmp_path: Path) -> None:
+    """Checkpoints from before transformers 5 write rope_theta and rope_scaling."""
+    oracle = oracle_of("llama31")
+    for file in oracle.folder.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    data = json.loads((oracle.folder / "config.json").read_text())
+    rope = data.pop("rope_parameters")
+    data["rope_theta"] = rope.pop("rope_theta")
+    data["rope_scaling"] = {"type": rope.pop("rope_type"), **rope}
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    driver = Driver.of(tmp_path, "float32", "reference")
+    assert relative_error(driver.prefill(driver.start(oracle.prompt), 160), oracle.logits) < 1e-4

@@ -1,0 +1,145 @@
+"""KV memory: what the machine has, and how a setting becomes blocks or a refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.execution.config import ModelConfig
+from inflight.execution.errors import ModelError
+from inflight.execution.memory import GIB, KVSize, MachineMemory, gib, kv_shape, kv_size, machine_memory
+
+CONFIG = ModelConfig.from_dict(
+    {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 1000,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
+)
+SHAPE = kv_shape(CONFIG, 16)
+BLOCK_BYTES = GIB // 64
+
+
+def size(**settings: Any) -> KVSize:
+    chosen = {"max_num_seqs": 8, "max_model_len": 100, "memory": MachineMemory(8 * GIB, 4 * GIB, "the machine")}
+    return kv_size(SHAPE, BLOCK_BYTES, **{**chosen, **settings})
+
+
+def test_the_shape_follows_the_model() -> None:
+    assert (SHAPE.layers, SHAPE.block_size, SHAPE.kv_heads, SHAPE.head_dim) == (4, 16, 4, 16)
+    for wrong in (0, 8, 24):
+        with pytest.raises(ModelError, match=f"a multiple of 16 tokens, not {wrong}"):
+            kv_shape(CONFIG, wrong)
+
+
+def test_by_default_no_more_than_could_be_used() -> None:
+    got = size()
+    assert (got.num_blocks, got.nbytes) == (8 * 7, 56 * BLOCK_BYTES)
+    assert (
+        got.reason
+        == "896.0 MiB for 56 KV blocks of 16 tokens (896 tokens), all that 8 sequences of 100 tokens can fill"
+    )
+
+
+def test_by_default_half_of_what_is_free() -> None:
+    got = size(max_num_seqs=1000)
+    assert got.num_blocks == 128
+    assert got.reason.endswith("half of the 4.0 GiB that the machine has free")
+
+
+def test_settings_decide() -> None:
+    assert size(kv_memory_gib=0.5).num_blocks == 32
+    assert size(num_blocks=3).num_blocks == 3
+    assert "as --num-blocks asks; longer requests are refused" in size(num_blocks=3).reason
+    assert "refused" not in size(num_blocks=7).reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"kv_memory_gib": 0.01}, r"--kv-memory 0.01 GiB is less than one block of 16 tokens \(16.0 MiB\)"),
+        ({"kv_memory_gib": 0}, "above 0, not 0"),
+        ({"kv_memory_gib": float("nan")}, "above 0, not nan"),
+        ({"kv_memory_gib": float("inf")}, "above 0, not inf"),
+        ({"num_blocks": 0}, "--num-blocks must be at least 1, not 0"),
+        ({"kv_memory_gib": 5}, "would take 5.0 GiB, but only 4.0 GiB of the 8.0 GiB of the machine are free"),
+        ({"num_blocks": 1000}, "would take 15.6 GiB, but only 4.0 GiB"),
+        ({"num_blocks": 1, "kv_memory_gib": 1}, "give one of them"),
+        (
+            {"memory": MachineMemory(GIB, GIB // 64, "the container")},
+            "16.0 MiB of the 1.0 GiB of the container are free",
+        ),
+    ],
+)
+def test_too_little_and_too_much(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        size(**settings)
+
+
+def test_sizes_for_people() -> None:
+    assert [gib(n) for n in (0, 2048, 5 * 1024**2, 3 * GIB)] == ["0 bytes", "2.0 KiB", "5.0 MiB", "3.0 GiB"]
+
+
+# -- the machine --------------------------------------------------------------------------------------------------
+def machine(root: Path, files: dict[str, str]) -> MachineMemory:
+    files = {"proc/meminfo": "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n", **files}
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return machine_memory(root)
+
+
+def test_a_machine_without_limits(tmp_path: Path) -> None:
+    assert machine(tmp_path, {}) == MachineMemory(8 * GIB, 4 * GIB, "the machine")
+
+
+def test_a_container_of_version_2(tmp_path: Path) -> None:
+    got = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/pod/box\n",
+            "sys/fs/cgroup/pod/box/memory.max": "max\n",
+            "sys/fs/cgroup/pod/box/memory.current": f"{GIB}\n",
+            "sys/fs/cgroup/pod/memory.max": f"{2 * GIB}\n",
+            "sys/fs/cgroup/pod/memory.current": f"{GIB}\n",
+            "sys/fs/cgroup/pod/memory.stat": f"anon 5\ninactive_file {GIB // 2}\n",
+        },
+    )
+    assert got == MachineMemory(2 * GIB, 3 * GIB // 2, "the container")
+
+
+def test_a_container_of_version_1_seen_from_inside(tmp_path: Path) -> None:
+    """The path in /proc is the host's; inside, the limit sits on the mount itself."""
+    got = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB // 4}\n",
+        },
+    )
+    assert got == MachineMemory(GIB, 3 * GIB // 4, "the container")
+
+
+def test_a_limit_above_the_machine_is_none(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "4:memory:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
+    }
+    assert machine(tmp_path, files).limited_by == "the machine"
+
+
+def test_this_machine_has_memory() -> None:
+    got = machine_memory()
+    assert 0 < got.available <= got.total
+
+
+def test_without_an_account_half_is_guessed(tmp_path: Path) -> None:
+    got = machine_memory(tmp_path)
+    assert got.available == got.total // 2 > 0

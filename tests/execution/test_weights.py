@@ -1,0 +1,177 @@
+"""Packing: dtypes, tying, progress, and random weights that load without a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inflight.execution.checkpoint import Checkpoint
+from inflight.execution.config import ModelConfig
+from inflight.execution.dummy import DummyWeights
+from inflight.execution.errors import ModelError
+from inflight.execution.ops import open_ops
+from inflight.execution.ops.bf16 import from_bf16
+from inflight.execution.weights import load_weights
+
+from .conftest import OracleOf
+from .driver import Driver
+
+REFERENCE = open_ops("float32", 1, "reference")
+
+
+def load(folder: Path, **settings: Any) -> Any:
+    config = ModelConfig.from_folder(folder)
+    return load_weights(config, Checkpoint(folder), REFERENCE, 16, **settings)
+
+
+def variant_of(folder: Path, target: Path, tensors: dict[str, Any] | None = None, **changes: Any) -> Path:
+    """A copy of a saved model with other tensors or another config."""
+    from safetensors.torch import load_file, save_file
+
+    held = load_file(folder / "model.safetensors")
+    for name, value in (tensors or {}).items():
+        if value is None:
+            held.pop(name)
+        else:
+            held[name] = value
+    save_file(held, target / "model.safetensors")
+    data = json.loads((folder / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**data, **changes}))
+    return target
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_checkpoints_load_exactly(oracle_of: OracleOf, tmp_path: Path, dtype: str) -> None:
+    """A checkpoint of 16 bits in an f32 engine answers as transformers does with the same rounded weights."""
+    import copy
+
+    import torch
+
+    oracle = oracle_of("qwen2")
+    rounded = copy.deepcopy(oracle.model).to(getattr(torch, dtype))
+    rounded.save_pretrained(tmp_path)
+    assert ModelConfig.from_folder(tmp_path).checkpoint_dtype == dtype
+    expected = oracle.loaded(tmp_path, torch.float32)(oracle.prompt[:40])
+    driver = Driver.of(tmp_path, "float32", "reference")
+    logits = driver.prefill(driver.start(oracle.prompt[:40]), 40)
+    assert np.abs(logits - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_a_tied_table_is_held_once(oracle_of: OracleOf) -> None:
+    weights = load(oracle_of("qwen3_tied").folder)
+    assert weights.output is weights.table.linear
+    config = ModelConfig.from_folder(oracle_of("qwen3_tied").folder)
+    rope = weights.rope.cos.nbytes + weights.rope.sin.nbytes
+    assert weights.nbytes == 4 * config.parameters + rope
+
+
+def test_an_untied_model_has_an_output_of_its_own(oracle_of: OracleOf) -> None:
+    weights = load(oracle_of("llama2").folder)
+    config = ModelConfig.from_folder(oracle_of("llama2").folder)
+    assert weights.table.linear is None and weights.output.rows == config.vocab_size
+    rope = weights.rope.cos.nbytes + weights.rope.sin.nbytes
+    assert weights.nbytes == 4 * config.parameters + rope
+
+
+def test_a_tied_model_may_be_saved_under_either_name_or_both(oracle_of: OracleOf, tmp_path: Path) -> None:
+    import torch
+
+    folder = oracle_of("qwen3_tied").folder
+    table = torch.from_numpy(Checkpoint(folder).tensor("model.embed_tokens.weight", (320, 64)).copy())
+    (tmp_path / "both").mkdir()
+    same = variant_of(folder, tmp_path / "both", {"lm_head.weight": table.clone()})
+    assert load(same).table.linear is not None
+    (tmp_path / "head").mkdir()
+    renamed = {"model.embed_tokens.weight": None, "lm_head.weight": table}
+    assert load(variant_of(folder, tmp_path / "head", renamed)).table.linear is not None
+    (tmp_path / "other").mkdir()
+    different = variant_of(folder, tmp_path / "other", {"lm_head.weight": table + 1})
+    weights = load(different)
+    assert weights.table.linear is None, "two different tables are not tied, whatever the config says"
+    assert np.array_equal(weights.output.weight, (table + 1).numpy())
+
+
+def test_an_untied_model_without_its_head_is_refused(oracle_of: OracleOf, tmp_path: Path) -> None:
+    folder = variant_of(oracle_of("qwen3_tied").folder, tmp_path, tie_word_embeddings=False)
+    with pytest.raises(ModelError, match=r"lacks tensor 'lm_head\.weight'"):
+        load(folder)
+
+
+def test_progress_ends_at_the_whole_model(oracle_of: OracleOf) -> None:
+    seen: list[tuple[int, int]] = []
+    load(oracle_of("qwen3_biases").folder, progress=lambda done, total: seen.append((done, total)))
+    parameters = ModelConfig.from_folder(oracle_of("qwen3_biases").folder).parameters
+    assert seen == sorted(seen) and seen[-1] == (parameters, parameters)
+
+
+def test_every_tensor_is_released_once_packed(oracle_of: OracleOf) -> None:
+    folder = oracle_of("qwen2").folder
+
+    class Counting(Checkpoint):
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder)
+            self.held: set[str] = set()
+            self.most = 0
+
+        def tensor(self, name: str, shape: Any) -> Any:
+            self.held.add(name)
+            self.most = max(self.most, len(self.held))
+            return super().tensor(name, shape)
+
+        def release(self, name: str) -> None:
+            self.held.remove(name)
+            super().release(name)
+
+    source = Counting(folder)
+    load_weights(ModelConfig.from_folder(folder), source, REFERENCE, 16)
+    assert source.held == set() and source.most <= 3
+
+
+def test_more_positions_than_the_model_has_are_refused(oracle_of: OracleOf) -> None:
+    folder = oracle_of("llama2").folder
+    config = ModelConfig.from_folder(folder)
+    with pytest.raises(
+        ModelError, match="positions for 160 tokens, not for 161; set --max-model-len between 1 and 160"
+    ):
+        load_weights(config, Checkpoint(folder), REFERENCE, 161)
+
+
+# -- random weights -----------------------------------------------------------------------------------------------
+def test_random_weights_look_like_weights() -> None:
+    source = DummyWeights("bfloat16")
+    matrix = source.tensor("model.layers.0.mlp.up_proj.weight", (3000, 512))
+    assert matrix.dtype == np.uint16
+    values = from_bf16(matrix)
+    assert abs(float(values.std()) - 0.02) < 1e-4 and abs(float(values.mean())) < 1e-4
+    assert len(np.unique(matrix[:, :8], axis=0)) == 3000, "no two rows alike"
+    norm = source.tensor("model.norm.weight", (512,))
+    assert norm.dtype == np.float32 and abs(float(norm.mean()) - 1) < 0.01
+
+
+def test_random_weights_follow_seed_and_name() -> None:
+    def draw(seed: int, name: str) -> np.ndarray:
+        return DummyWeights("float32", seed).tensor(name, (40, 30))
+
+    assert np.array_equal(draw(1, "a"), draw(1, "a"))
+    assert not np.array_equal(draw(1, "a"), draw(2, "a"))
+    assert not np.array_equal(draw(1, "a"), draw(1, "b"))
+
+
+@pytest.mark.parametrize("variant", ["llama2", "qwen3_tied", "qwen2"])
+def test_random_weights_make_a_model_of_any_config(oracle_of: OracleOf, variant: str) -> None:
+    config = ModelConfig.from_folder(oracle_of(variant).folder)
+    weights = load_weights(config, DummyWeights("float32"), REFERENCE, 16)
+    assert len(weights.layers) == config.num_layers
+    assert (weights.table.linear is not None) == config.tie_word_embeddings
+
+
+def test_random_weights_of_a_large_matrix_are_quick() -> None:
+    source = DummyWeights("bfloat16")
+    started = time.perf_counter()
+    source.tensor("model.embed_tokens.weight", (32_000, 896))
+    assert time.perf_counter() - started < 2, "copying 57 MB takes milliseconds; drawing 29 million normals does not"
