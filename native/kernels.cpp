@@ -1,0 +1,90 @@
+// Compiled once per instruction set: gathers the kernels of INFLIGHT_ISA into its table.
+//
+// Only headers that live in this namespace or declare plain functions may be included: an inline function shared with
+// other files could be kept in the version compiled here, for instructions that the machine lacks.
+#include "attention.h"
+#include "gemm.h"
+#include "norm_rope.h"
+#include "probes.h"
+#include "sampling.h"
+#include "types.h"
+
+#define TEXT_OF(name) #name
+#define TEXT(name) TEXT_OF(name)
+
+namespace inflight::INFLIGHT_ISA {
+
+extern const Kernels kernels;
+
+namespace {
+
+// Calls `then` with the kind of arithmetic for a format.
+template <class Then>
+INLINE void with(Format format, Then&& then) {
+  if (format == Format::bf16) {
+    then(Halves{});
+  } else {
+    then(Floats{});
+  }
+}
+
+void pack(Pool& pool, Format format, const SourceMatrix* parts, std::int64_t count, const Weights& w) {
+  with(format, [&](auto f) { pack_weights<decltype(f)>(pool, parts, count, w); });
+}
+
+void copy_rows(Pool& pool, Format format, const SourceMatrix& m, std::int64_t columns, void* out) {
+  with(format, [&](auto f) {
+    copy_table(pool, m, columns, static_cast<typename decltype(f)::Value*>(out));
+  });
+}
+
+void embed_packed(Pool& pool, Format format, const Weights& w, const std::int32_t* ids, std::int64_t tokens,
+                  float* out) {
+  with(format, [&](auto f) { embed_from_packed<decltype(f)>(pool, w, ids, tokens, out); });
+}
+
+void embed_rows(Pool& pool, Format format, const void* rows, std::int64_t columns, const std::int32_t* ids,
+                std::int64_t tokens, float* out) {
+  with(format, [&](auto f) {
+    embed_from_rows(pool, static_cast<const typename decltype(f)::Value*>(rows), columns, ids, tokens, out);
+  });
+}
+
+void rms_norm(Pool& pool, Format format, const float* x, const float* weight, float eps, std::int64_t tokens,
+              std::int64_t width, void* out) {
+  with(format, [&](auto f) {
+    normalise(pool, x, weight, eps, tokens, width, static_cast<typename decltype(f)::Value*>(out));
+  });
+}
+
+void gemm(Pool& pool, Format format, const void* x, const Weights& w, std::int64_t tokens, Epilogue epilogue,
+          void* out) {
+  with(format, [&](auto f) { product<decltype(f)>(pool, x, w, tokens, epilogue, out); });
+}
+
+void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const Arena& arena,
+                    std::int64_t layer, const Layout& layout, const Rope& rope, void* q_out) {
+  with(format, [&](auto f) {
+    using F = decltype(f);
+    rotate_and_write<F>(pool, qkv, heads, arena, layer, layout, rope, static_cast<typename F::Value*>(q_out));
+  });
+}
+
+void attention(Pool& pool, Format format, const void* q, std::int64_t heads, const Arena& arena, std::int64_t layer,
+               const Layout& layout, float scale, std::int64_t window, void* out) {
+  with(format, [&](auto f) {
+    using F = decltype(f);
+    using Value = typename F::Value;
+    Attention<F>(static_cast<const Value*>(q), heads, arena, layer, layout, scale, window, static_cast<Value*>(out))
+        .run(pool);
+  });
+}
+
+}  // namespace
+
+const Kernels kernels = {
+    TEXT(INFLIGHT_ISA), pack,      copy_rows,   embed_packed,   embed_rows, rms_norm, gemm,
+    rope_and_write,     attention, sample_rows, read_bandwidth, peak,
+};
+
+}  // namespace inflight::INFLIGHT_ISA

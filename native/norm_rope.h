@@ -1,0 +1,92 @@
+// RMS norm; rotation of queries and keys, and the writing of keys and values into their blocks.
+//
+// Knows the arena's layout (types.h) from the writing side; attention.h reads it.
+#pragma once
+#include "parallel.h"
+#include "tile.h"
+#include "types.h"
+
+namespace inflight::INFLIGHT_ISA {
+
+// 1 / sqrt(mean(x²) + eps) in one fixed order of additions.
+INLINE float inverse_rms(const float* x, std::int64_t width, float eps) {
+  vf sums[4] = {};
+  std::int64_t i = 0;
+  for (; i + 4 * lanes <= width; i += 4 * lanes)
+    for (int j = 0; j < 4; ++j) {
+      const vf v = load<vf>(x + i + j * lanes);
+      sums[j] = fma(v, v, sums[j]);
+    }
+  float squares = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (; i < width; ++i) squares += x[i] * x[i];
+  return 1.0f / __builtin_sqrtf(squares / static_cast<float>(width) + eps);
+}
+
+template <class Value>
+INLINE void hold(Value* to, float x) {
+  if constexpr (sizeof(Value) == 2) {
+    *to = to_bf16(x);
+  } else {
+    *to = x;
+  }
+}
+
+template <class Value>
+void normalise(Pool& pool, const float* x, const float* weight, float eps, std::int64_t tokens, std::int64_t width,
+               Value* out) {
+  parallel_rows(pool, tokens, tokens * width * 4, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const float* row = x + t * width;
+      Value* to = out + t * width;
+      const float inverse = inverse_rms(row, width, eps);
+      for (std::int64_t i = 0; i < width; ++i) hold(to + i, row[i] * inverse * weight[i]);
+    }
+  });
+}
+
+template <class F>
+void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const Arena& arena, std::int64_t layer,
+                      const Layout& layout, const Rope& rope, typename F::Value* q_out) {
+  using Value = typename F::Value;
+  constexpr std::int64_t per_step = F::values_per_step;
+  const std::int64_t width = arena.head_dim, half = width / 2, block = arena.block_size;
+  const std::int64_t row_width = (heads + 2 * arena.kv_heads) * width;
+  parallel_rows(pool, layout.tokens, layout.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
+    constexpr std::int64_t most = 1024;
+    float normed[most];
+    Value rotated[most];
+    std::int64_t chunk = 0;
+    for (std::int64_t t = first; t < last; ++t) {
+      while (layout.offsets[chunk + 1] <= t) ++chunk;
+      const std::int64_t position = layout.positions[t], slot = position % block;
+      const std::int64_t id = layout.tables[chunk * layout.table_width + position / block];
+      std::uint32_t* heads_of_block = arena.data + (layer * arena.blocks + id) * arena.kv_heads * arena.head_lanes;
+      const float *cos = rope.cos + position * half, *sin = rope.sin + position * half;
+      const float* row = qkv + t * row_width;
+      for (std::int64_t h = 0; h < heads + arena.kv_heads; ++h) {
+        const bool is_query = h < heads;
+        const float* x = row + h * width;
+        if (const float* weight = is_query ? rope.q_norm : rope.k_norm) {
+          const float inverse = inverse_rms(x, width, rope.eps);
+          for (std::int64_t i = 0; i < width; ++i) normed[i] = x[i] * inverse * weight[i];
+          x = normed;
+        }
+        Value* to = is_query ? q_out + (t * heads + h) * width : rotated;
+        for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
+        for (std::int64_t i = 0; i < half; ++i) hold(to + i + half, x[i + half] * cos[i] + x[i] * sin[i]);
+        if (!is_query) {
+          std::uint32_t* keys = heads_of_block + (h - heads) * arena.head_lanes + slot;
+          for (std::int64_t s = 0; s < width / per_step; ++s) std::memcpy(keys + s * block, rotated + s * per_step, 4);
+        }
+      }
+      for (std::int64_t g = 0; g < arena.kv_heads; ++g) {
+        const float* v = row + (heads + arena.kv_heads + g) * width;
+        std::uint32_t* values = heads_of_block + g * arena.head_lanes + arena.key_lanes;
+        Value* to = reinterpret_cast<Value*>(values + slot / per_step * arena.padded_dim) + slot % per_step;
+        for (std::int64_t i = 0; i < width; ++i) hold(to + i * per_step, v[i]);
+      }
+    }
+  });
+}
+
+}  // namespace inflight::INFLIGHT_ISA

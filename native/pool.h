@@ -1,0 +1,60 @@
+// A pool of threads that runs one job at a time on all of them.
+//
+// Knows threads, waiting and per-thread scratch memory; knows nothing of kernels. Workers spin for a short while after a
+// job, because the next kernel of a step follows within microseconds, and then sleep: an idle engine uses no CPU.
+// A job does not wait for workers that come too late: cores are shared, and a worker that the system has put aside must
+// not hold up a step whose tasks the others have finished.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace inflight {
+
+class Pool {
+ public:
+  using Body = void (*)(void* context, int worker);
+
+  explicit Pool(int threads);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int threads() const;
+
+  // Runs body(context, worker) on the caller (worker 0) and on every worker that wakes before the caller has finished;
+  // returns when all who entered have left. The body claims tasks from the context until none is left.
+  void run(Body body, void* context);
+
+  // Memory of at least `bytes`, 64-byte aligned, that stays valid until the next call with the same slot.
+  // Slots 0 … threads − 1 belong to the workers, `shared_slot()` + 0 … 3 to the caller of `run`.
+  void* scratch(int slot, std::size_t bytes);
+  int shared_slot() const { return threads(); }
+
+  // One op set may be called from several Python threads: calls take turns.
+  std::mutex turn;
+
+ private:
+  struct Buffer {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  void work(int worker);
+  std::uint64_t wait_for_job(std::uint32_t last);
+
+  // generation << 32 | open << 31 | number of workers inside
+  alignas(64) std::atomic<std::uint64_t> state_{0};
+  alignas(64) std::atomic<std::uint32_t> wake_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<bool> stopping_{false};
+  Body body_ = nullptr;
+  void* context_ = nullptr;
+  std::vector<Buffer> buffers_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace inflight

@@ -1,0 +1,247 @@
+// Vectors of the instruction set at hand, and every place where it shows.
+//
+// The types are the compiler's vector extensions, so + − × / and comparisons are written as such; what they cannot say
+// (fused multiply-add, broadcast, the bf16 and int8 dot products, horizontal sums) is here and nowhere else.
+// A multiply-add is fused where `fma` is written and only there (contraction is off).
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define INLINE inline __attribute__((always_inline))
+
+namespace inflight::INFLIGHT_ISA {
+
+#if defined(__AVX512F__)
+constexpr int lanes = 16;
+constexpr int tile_tokens = 6, tile_panels = 4;  // 24 sums in 32 registers
+#elif defined(__AVX2__)
+constexpr int lanes = 8;
+constexpr int tile_tokens = 6, tile_panels = 1;  // 12 sums in 16 registers
+#elif defined(__aarch64__)
+constexpr int lanes = 4;
+constexpr int tile_tokens = 5, tile_panels = 1;  // 20 sums in 32 registers
+#else
+constexpr int lanes = 4;
+constexpr int tile_tokens = 2, tile_panels = 1;  // 8 sums in 16 registers
+#endif
+constexpr int vectors = 16 / lanes;              // of a panel
+
+using vf = float __attribute__((vector_size(lanes * 4)));
+using vi = std::int32_t __attribute__((vector_size(lanes * 4)));
+using vu = std::uint32_t __attribute__((vector_size(lanes * 4)));
+using vh = std::uint16_t __attribute__((vector_size(lanes * 2)));
+using vd = double __attribute__((vector_size(lanes * 4)));
+using vl = std::int64_t __attribute__((vector_size(lanes * 4)));
+using vf_half = float __attribute__((vector_size(lanes * 2)));
+
+template <class V>
+INLINE V load(const void* from) {
+  V v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <class V>
+INLINE void store(void* to, V v) {
+  std::memcpy(to, &v, sizeof v);
+}
+
+INLINE vu all(std::uint32_t x) { return vu{} + x; }
+INLINE vi all(std::int32_t x) { return vi{} + x; }
+
+INLINE vf all(float x) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_set1_ps(x);
+#elif defined(__AVX2__)
+  return (vf)_mm256_set1_ps(x);
+#else
+  return vf{x, x, x, x};
+#endif
+}
+
+INLINE vd all(double x) {
+  vd v;
+  for (int i = 0; i < lanes / 2; ++i) v[i] = x;
+  return v;
+}
+
+// a · b + c, rounded once where the machine can.
+INLINE vf fma(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
+INLINE vf max(vf a, vf b) { return a > b ? a : b; }
+INLINE vf min(vf a, vf b) { return a < b ? a : b; }
+INLINE vd max(vd a, vd b) { return a > b ? a : b; }
+
+// Horizontal reductions, in one fixed order.
+INLINE float sum(vf v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float x[lanes];
+  store(x, v);
+  for (int n = lanes / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; ++i) x[i] += x[i + n];
+  return x[0];
+#endif
+}
+
+INLINE double sum(vd v) {
+  double x[lanes / 2];
+  store(x, v);
+  for (int n = lanes / 4; n > 0; n /= 2)
+    for (int i = 0; i < n; ++i) x[i] += x[i + n];
+  return x[0];
+}
+
+INLINE float largest(vf v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float x[lanes];
+  store(x, v);
+  for (int n = lanes / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; ++i) x[i] = x[i] > x[i + n] ? x[i] : x[i + n];
+  return x[0];
+#endif
+}
+
+// The two values of a bf16 pair, as float32.
+INLINE vf low(vu pair) { return (vf)(pair << 16); }
+INLINE vf high(vu pair) { return (vf)(pair & 0xffff0000u); }
+
+#if defined(__AVX512BF16__)
+constexpr bool has_bf16_dot = true;
+// sums + w.low · x.low + w.high · x.high
+INLINE vf dot2(vf sums, vu w, vu x) {
+  return (vf)_mm512_dpbf16_ps((__m512)sums, (__m512bh)w, (__m512bh)x);
+}
+#else
+constexpr bool has_bf16_dot = false;
+INLINE vf dot2(vf sums, vu w, vu x) { return fma(high(w), high(x), fma(low(w), low(x), sums)); }
+#endif
+
+#if defined(__AVX512VNNI__)
+constexpr bool has_int8_dot = true;
+// sums + Σ of four products of unsigned and signed bytes
+INLINE vi dot4(vi sums, vi bytes, vi signed_bytes) {
+  return (vi)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)bytes, (__m512i)signed_bytes);
+}
+#else
+constexpr bool has_int8_dot = false;
+INLINE vi dot4(vi sums, vi, vi) { return sums; }
+#endif
+
+INLINE void prefetch_to_l2(const void* at) { __builtin_prefetch(at, 0, 2); }
+INLINE void prefetch_to_l1(const void* at) { __builtin_prefetch(at, 0, 3); }
+
+// float32 → the 16 bits of the nearest bf16 (ties to even; NaN stays NaN), in the low half of each lane.
+INLINE vu to_bf16_bits(vf x) {
+  const vu bits = (vu)x;
+  const vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return (bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16 | 0x40u) : rounded;
+}
+
+INLINE void store_bf16(std::uint16_t* to, vf x) { store(to, __builtin_convertvector(to_bf16_bits(x), vh)); }
+INLINE vf load_bf16(const std::uint16_t* from) { return (vf)(__builtin_convertvector(load<vh>(from), vu) << 16); }
+
+INLINE std::uint16_t to_bf16(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+INLINE float from_bf16(std::uint16_t half) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(half) << 16;
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+INLINE float from_f16(std::uint16_t half) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16, rest = half & 0x7fffu;
+  std::uint32_t bits;
+  if (rest >= 0x7c00u) {
+    bits = sign | 0x7f800000u | (rest & 0x3ffu) << 13;
+  } else if (rest >= 0x400u) {
+    bits = sign | ((rest << 13) + (112u << 23));
+  } else {  // subnormal: rest · 2⁻²⁴, exact in float32
+    const float magnitude = static_cast<float>(rest) * 0x1p-24f;
+    std::memcpy(&bits, &magnitude, 4);
+    bits |= sign;
+  }
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+// eˣ to about 1 ulp: x = n·ln 2 + r, a polynomial for eʳ, 2ⁿ through the exponent bits. Below −87.33 it is 0 (so that
+// e^−∞ = 0), above 88.3 it stays at e^88.3. e⁰ is exactly 1.
+INLINE vf exp(vf x) {
+  const vf magic = all(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
+  const vf c = min(max(x, all(-87.33f)), all(88.3f));
+  const vf shifted = fma(c, all(1.44269504f), magic);
+  const vf n = shifted - magic;
+  const vf r = fma(n, all(-1.42860677e-6f), fma(n, all(-0.693145752f), c));
+  vf p = all(1.0f / 5040);
+  p = fma(p, r, all(1.0f / 720));
+  p = fma(p, r, all(1.0f / 120));
+  p = fma(p, r, all(1.0f / 24));
+  p = fma(p, r, all(1.0f / 6));
+  p = fma(p, r, all(0.5f));
+  p = fma(p, r, all(1.0f));
+  p = fma(p, r, all(1.0f));
+  const vf result = (vf)(((vi)shifted << 23) + (vi)p);
+  return x < all(-87.33f) ? vf{} : result;
+}
+
+INLINE float exp(float x) {
+  float e[lanes];
+  store(e, exp(all(x)));
+  return e[0];
+}
+
+// eˣ in double precision for x ≤ 0, to a few ulp; 0 below −708.
+INLINE vd exp(vd x) {
+  const vd magic = all(6755399441055744.0);  // 1.5 · 2⁵²
+  const vd c = max(x, all(-708.0));
+  const vd shifted = c * 1.4426950408889634 + magic;
+  const vd n = shifted - magic;
+  const vd r = (c - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+  vd p = all(1.0 / 6227020800.0);
+  p = p * r + 1.0 / 479001600.0;
+  p = p * r + 1.0 / 39916800.0;
+  p = p * r + 1.0 / 3628800.0;
+  p = p * r + 1.0 / 362880.0;
+  p = p * r + 1.0 / 40320.0;
+  p = p * r + 1.0 / 5040.0;
+  p = p * r + 1.0 / 720.0;
+  p = p * r + 1.0 / 120.0;
+  p = p * r + 1.0 / 24.0;
+  p = p * r + 1.0 / 6.0;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  const vd result = (vd)(((vl)shifted << 52) + (vl)p);
+  return x < all(-708.0) ? vd{} : result;
+}
+
+INLINE vd to_double(vf_half x) { return __builtin_convertvector(x, vd); }
+
+}  // namespace inflight::INFLIGHT_ISA

@@ -1,0 +1,149 @@
+// The one inner kernel: a tile of sums of products, rows of x against panels of 16 outputs.
+//
+// Matrix products, attention scores and the mix of values are all made of it. It knows pointers and strides, nothing
+// of what they mean. Each sum is one chain of multiply-adds over the steps in rising order, whatever the tile's shape:
+// this is where batch invariance comes from.
+#pragma once
+#include "simd.h"
+
+namespace inflight::INFLIGHT_ISA {
+
+using x_pair = std::uint32_t __attribute__((may_alias, aligned(2)));
+
+// How weights and x are held, and one step over a tile. `Value` is the type that numpy sees.
+struct PairsByPairs {  // bf16 · bf16 with the machine's dot product
+  using X = x_pair;
+  using Value = std::uint16_t;
+  static constexpr int x_per_step = 1, values_per_step = 2;
+  template <int M, int N>
+  INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+    for (int m = 0; m < M; ++m) {
+      const vu pair = all(static_cast<std::uint32_t>(x[m][i]));
+      for (int n = 0; n < N; ++n) sums[m][n] = dot2(sums[m][n], w[n], pair);
+    }
+  }
+};
+
+struct PairsByFloats {  // bf16 · float32 (x converted beforehand), for machines without that dot product
+  using X = float;
+  using Value = std::uint16_t;
+  static constexpr int x_per_step = 2, values_per_step = 2;
+  template <int M, int N>
+  INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+    vf half[N];
+    for (int n = 0; n < N; ++n) half[n] = low(w[n]);
+    for (int m = 0; m < M; ++m) {
+      const vf value = all(x[m][2 * i]);
+      for (int n = 0; n < N; ++n) sums[m][n] = fma(half[n], value, sums[m][n]);
+    }
+    for (int n = 0; n < N; ++n) half[n] = high(w[n]);
+    for (int m = 0; m < M; ++m) {
+      const vf value = all(x[m][2 * i + 1]);
+      for (int n = 0; n < N; ++n) sums[m][n] = fma(half[n], value, sums[m][n]);
+    }
+  }
+};
+
+struct Floats {  // float32 · float32
+  using X = float;
+  using Value = float;
+  static constexpr int x_per_step = 1, values_per_step = 1;
+  template <int M, int N>
+  INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+    for (int m = 0; m < M; ++m) {
+      const vf value = all(x[m][i]);
+      for (int n = 0; n < N; ++n) sums[m][n] = fma((vf)w[n], value, sums[m][n]);
+    }
+  }
+};
+
+// The kind for bf16 on this machine.
+template <bool dot>
+struct HalfKind {
+  using type = PairsByPairs;
+};
+template <>
+struct HalfKind<false> {
+  using type = PairsByFloats;
+};
+using Halves = HalfKind<has_bf16_dot>::type;
+
+// Memory to bring near while a tile computes: `lines` cache lines from `at` on for every four steps.
+struct Ahead {
+  const char* at = nullptr;
+  int lines = 0;
+};
+
+// One tile's work. Panel p of segment s begins at w[s · P + p] and goes on every `stride` lanes for `steps` steps;
+// row m of x begins at x[m] and runs through all segments. Sums are [M][P · 16], `sums_stride` floats a row.
+template <class F>
+struct Work {
+  const std::uint32_t* const* w;
+  std::int64_t stride;
+  int segments, steps;
+  const typename F::X* const* x;
+  float* sums;
+  std::int64_t sums_stride;
+  bool fresh;  // begin with zeros instead of what stands in sums
+  Ahead ahead;
+};
+
+template <class F, int M, int P>
+__attribute__((noinline)) void tile(const Work<F>& work) {
+  constexpr int N = P * vectors;
+  vf sums[M][N];
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n)
+      sums[m][n] = work.fresh ? vf{} : load<vf>(work.sums + m * work.sums_stride + n * lanes);
+
+  const typename F::X* x[M];
+  for (int m = 0; m < M; ++m) x[m] = work.x[m];
+  const char* ahead = work.ahead.at;
+  const int lines = work.ahead.lines, steps = work.steps;
+  const std::int64_t stride = work.stride;
+  std::int64_t at = 0;  // in x, in steps
+
+  for (int segment = 0; segment < work.segments; ++segment) {
+    const std::uint32_t* w[P];
+    for (int p = 0; p < P; ++p) w[p] = work.w[segment * P + p];
+    const auto one = [&](std::int64_t i) __attribute__((always_inline)) {
+      vu row[N];
+      for (int p = 0; p < P; ++p)
+        for (int v = 0; v < vectors; ++v) row[p * vectors + v] = load<vu>(w[p] + v * lanes);
+      F::template step<M, N>(sums, row, x, i);
+      for (int p = 0; p < P; ++p) w[p] += stride;
+    };
+    int i = 0;
+    for (; i + 4 <= steps; i += 4) {
+      for (int line = 0; line < lines; ++line, ahead += 64) prefetch_to_l2(ahead);
+      one(at), one(at + 1), one(at + 2), one(at + 3);
+      at += 4;
+    }
+    for (; i < steps; ++i, ++at) one(at);
+  }
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) store(work.sums + m * work.sums_stride + n * lanes, sums[m][n]);
+}
+
+template <class F, int P, int M = tile_tokens>
+INLINE void tile_of(int rows, const Work<F>& work) {
+  if constexpr (M > 1) {
+    if (rows < M) return tile_of<F, P, M - 1>(rows, work);
+  }
+  tile<F, M, P>(work);
+}
+
+// A tile of `rows` ≤ tile_tokens and as many panels as given (≤ tile_panels).
+template <class F>
+INLINE void run_tile(int rows, int panels, const Work<F>& work) {
+  if constexpr (tile_panels >= 4) {
+    if (panels == 4) return tile_of<F, 4>(rows, work);
+    if (panels == 2) return tile_of<F, 2>(rows, work);
+  }
+  tile_of<F, 1>(rows, work);
+}
+
+// How many of `left` panels the next tile takes.
+INLINE int tile_width(std::int64_t left) { return left >= 4 && tile_panels >= 4 ? 4 : left >= 2 && tile_panels >= 2 ? 2 : 1; }
+
+}  // namespace inflight::INFLIGHT_ISA

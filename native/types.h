@@ -1,0 +1,95 @@
+// What module.cpp hands to the kernels: plain structs over memory that others own, and the table of functions that
+// each instruction set fills. Knows no Python and no instruction set.
+//
+// Letters as in protocol.py: T tokens, C chunks, S sampled rows, H query heads, G key/value heads, D head dimension,
+// B block size. A "lane" is four bytes: one float32, or a pair of bf16 that stand next to each other along the
+// dimension that is summed over. A "step" is one lane of that dimension: 2 values in bf16, 1 in float32.
+#pragma once
+#include <cstdint>
+
+namespace inflight {
+
+class Pool;
+
+enum class Format : std::int32_t { bf16, f32 };                // how weights, keys, values and activations are held
+enum class Source : std::int32_t { bf16, f16, f32 };           // how a checkpoint holds its weights
+enum class Epilogue : std::int32_t { store, add, gated };      // what becomes of a sum of products
+
+constexpr std::int64_t panel = 16;                             // outputs that stand side by side
+constexpr std::int64_t group_lanes = 64;                       // outputs of a group: four panels
+
+// W[N, K] as [groups][steps][64] lanes: a group's memory is read front to back by whoever computes its outputs.
+// Gated: panels 0 and 2 of a group are gate outputs, 1 and 3 the up outputs of the same rows.
+// Lanes past N and values past K are zero.
+struct Weights {
+  std::uint32_t* data;
+  std::int64_t rows, columns;  // N (gated: F), K
+  std::int64_t steps, groups;
+  const float* bias;           // [rows] or null
+  bool gated;
+};
+
+struct SourceMatrix {
+  const void* data;            // [rows, columns], row-major
+  std::int64_t rows;
+  Source kind;
+};
+
+// One block of one layer and head: keys as [D / per_step][B] lanes, then values as [B / per_step][padded D] lanes.
+// Arena: [layers][blocks][G] of these.
+struct Arena {
+  std::uint32_t* data;
+  std::int64_t layers, blocks, block_size, kv_heads, head_dim, padded_dim;
+  std::int64_t key_lanes, head_lanes;  // lanes of one head's keys; of its keys and values
+};
+
+struct Layout {
+  const std::int32_t *positions, *offsets, *starts, *tables;
+  std::int64_t tokens, chunks, table_width;
+};
+
+struct Rope {
+  const float *cos, *sin;      // [positions, D / 2]
+  const float *q_norm, *k_norm;  // [D] or null
+  float eps;
+};
+
+struct Sampling {
+  const float *temperature, *top_p, *min_p, *repetition_penalty, *presence_penalty, *frequency_penalty;
+  const std::int32_t *top_k, *prompt_lengths, *bias_offsets, *bias_ids, *top_logprobs;
+  const std::uint64_t* seed;
+  const std::uint32_t *sample_index, *draw_index;
+  const bool* want_logprobs;
+  const float* bias_values;
+  const std::int32_t* const* histories;  // null where there is none
+  const std::int64_t* history_lengths;
+  std::int32_t* token_ids;
+  float* logprobs;
+  std::int32_t* top_ids;
+  float* top_values;
+  std::int64_t width;          // columns of top_ids and top_values
+};
+
+struct Kernels {
+  const char* name;
+  void (*pack)(Pool&, Format, const SourceMatrix* parts, std::int64_t count, const Weights&);
+  void (*copy_rows)(Pool&, Format, const SourceMatrix&, std::int64_t columns, void* out);
+  void (*embed_packed)(Pool&, Format, const Weights&, const std::int32_t* ids, std::int64_t tokens, float* out);
+  void (*embed_rows)(Pool&, Format, const void* rows, std::int64_t columns, const std::int32_t* ids,
+                     std::int64_t tokens, float* out);
+  void (*rms_norm)(Pool&, Format, const float* x, const float* weight, float eps, std::int64_t tokens,
+                   std::int64_t width, void* out);
+  void (*gemm)(Pool&, Format, const void* x, const Weights&, std::int64_t tokens, Epilogue, void* out);
+  void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const Arena&, std::int64_t layer,
+                         const Layout&, const Rope&, void* q_out);
+  void (*attention)(Pool&, Format, const void* q, std::int64_t heads, const Arena&, std::int64_t layer, const Layout&,
+                    float scale, std::int64_t window, void* out);
+  void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
+  double (*read_bandwidth)(Pool&, const void* data, std::int64_t bytes);   // bytes per second of one pass
+  double (*peak)(Pool&, int kind, double seconds);  // operations per second; kind 0 bf16, 1 f32, 2 int8; 0.0 = none
+};
+
+// The tables this machine can run, best first.
+const Kernels* const* available_kernels(int* count);
+
+}  // namespace inflight

@@ -1,0 +1,170 @@
+"""Rotation, key/value memory and attention of the kernels against numpy, and the sameness of their bits.
+
+Tolerances: scores and sums differ in the order of float32 additions; in bf16 mode probabilities are rounded relative to
+the largest score known when their tile is met, on the other side relative to the largest of all, so one rounding to
+bf16 (2⁻⁹) of weights that sum to 1 may differ, and one of the output.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.execution.ops.protocol import KVShape
+
+from .conftest import ISAS, ops_for
+from .material import Case, act, layout_of, normal, read, rope_table
+
+
+def close(dtype, out, want):
+    bound = dict(atol=2e-2, rtol=2e-2) if dtype == "bfloat16" else dict(atol=3e-6, rtol=2e-5)
+    np.testing.assert_allclose(read(dtype, out), read(dtype, want), **bound)
+
+
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize(("dim", "heads", "kv_heads"), [(64, 4, 2), (80, 3, 1), (32, 2, 2), (10, 5, 1)])
+def test_rotation_of_queries(ops, reference, dtype, dim, heads, kv_heads, norms):
+    shape = KVShape(2, 16, kv_heads, dim)
+    got = []
+    for one in (ops, reference):
+        q = act(dtype, 9, heads * dim)
+        weights = (1 + normal(1, dim), 1 + normal(2, dim)) if norms else (None, None)
+        layout = layout_of([(30, 5, [3, 1, 0]), (0, 4, [2])])
+        qkv = normal(3, 9, (heads + 2 * kv_heads) * dim)
+        one.rope_and_write_kv(qkv, one.kv_arena(shape, 4), 1, layout, rope_table(40, dim), *weights, 1e-6, q)
+        got.append(read(dtype, q))
+    np.testing.assert_allclose(*got, rtol=2**-7 if dtype == "bfloat16" else 1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dim", "heads", "kv_heads", "block", "window"),
+    [(64, 14, 2, 16, 0), (128, 4, 4, 32, 0), (80, 6, 2, 48, 0), (32, 3, 1, 16, 20), (64, 4, 2, 64, 100), (10, 2, 1, 16, 7)],
+)
+def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
+    shape = KVShape(2, block, kv_heads, dim)
+    lengths = [1, 16, 17, 70, 150]
+    out, want = (
+        Case.build(one, shape, heads, lengths).run([(i, 0, n) for i, n in enumerate(lengths)], 1, window, norms=True)
+        for one in (ops, reference)
+    )
+    for got, expected in zip(out, want, strict=True):
+        close(dtype, got, expected)
+
+
+def test_long_decode_is_split_over_threads(dtype, isa):
+    """One row over several partitions: few tasks and many threads take the other way through the code."""
+    shape, length = KVShape(1, 16, 1, 64), 1700
+    results = []
+    for threads in (1, 2, 3):
+        case = Case.build(ops_for(dtype, isa, threads), shape, 2, [length])
+        case.run([(0, 0, length - 1)])
+        results.append(case.run([(0, length - 1, 1)])[0])
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_long_decode_is_right(ops, reference, dtype):
+    shape, length = KVShape(1, 16, 1, 64), 1100
+    results = []
+    for one in (ops, reference):
+        case = Case.build(one, shape, 2, [length])
+        layout = layout_of([(0, length, case.blocks[0])])
+        q = act(dtype, length, 128)
+        one.rope_and_write_kv(case.qkv[0], case.arena, 0, layout, rope_table(length, 64), None, None, 1e-6, q)
+        last = layout_of([(length - 1, 1, case.blocks[0])])
+        out = act(dtype, 1, 128)
+        one.attention(np.ascontiguousarray(q[-1:]), case.arena, 0, last, 0.125, 0, out)
+        results.append(out)
+    close(dtype, *results)
+
+
+@pytest.mark.parametrize("window", [0, 40])
+def test_a_query_has_the_same_bits_in_every_batch_and_chunking(dtype, isa, window):
+    shape, lengths = KVShape(1, 16, 2, 64), [600, 33, 129]
+    alone = Case.build(ops_for(dtype, isa, 1), shape, 6, lengths)
+    want = [alone.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
+
+    # Chunked, beside others, on several threads, and at last token by token.
+    case = Case.build(ops_for(dtype, isa, 3), shape, 6, lengths)
+    first = case.run([(2, 0, 50), (0, 0, 257), (1, 0, 32)], window=window)
+    np.testing.assert_array_equal(first[0], want[2][:50])
+    np.testing.assert_array_equal(first[1], want[0][:257])
+    np.testing.assert_array_equal(first[2], want[1][:32])
+    second = case.run([(0, 257, 342), (1, 32, 1), (2, 50, 78)], window=window)
+    np.testing.assert_array_equal(second[0], want[0][257:599])
+    np.testing.assert_array_equal(second[1], want[1][32:])
+    np.testing.assert_array_equal(second[2], want[2][50:128])
+    third = case.run([(2, 128, 1), (0, 599, 1)], window=window)
+    np.testing.assert_array_equal(third[0], want[2][128:])
+    np.testing.assert_array_equal(third[1], want[0][599:])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_attention_of_any_chunks(data):
+    """Sequences cut into random chunks give the bits of whole sequences, which agree with numpy's."""
+    dtype, isa = data.draw(st.sampled_from(["bfloat16", "float32"])), data.draw(st.sampled_from(ISAS))
+    kv_heads, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
+    shape = KVShape(1, data.draw(st.sampled_from([16, 32, 80])), kv_heads, data.draw(st.sampled_from([16, 32, 64])))
+    lengths = data.draw(st.lists(st.integers(1, 90), min_size=1, max_size=3))
+    window = data.draw(st.sampled_from([0, 0, 1, 9, 64]))
+    threads = data.draw(st.integers(1, 3))
+    whole = Case.build(ops_for(dtype, isa, threads), shape, kv_heads * group, lengths)
+    want = [whole.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
+    cut = Case.build(ops_for(dtype, isa, threads), shape, kv_heads * group, lengths)
+    done = [0] * len(lengths)
+    while any(d < n for d, n in zip(done, lengths, strict=True)):
+        chunks = [
+            (i, done[i], data.draw(st.integers(1, n - done[i]))) for i, n in enumerate(lengths) if done[i] < n
+        ]
+        for (i, start, n), out in zip(chunks, cut.run(chunks, window=window), strict=True):
+            np.testing.assert_array_equal(out, want[i][start : start + n])
+            done[i] += n
+
+
+@pytest.mark.parametrize("length", [1, 16, 37, 63])
+def test_garbage_in_unwritten_slots_does_not_matter(dtype, isa, length):
+    """Blocks full of NaN, as if another sequence had left them, then written up to `length`."""
+    shape = KVShape(1, 16, 1, 32)
+    clean = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
+    want = clean.run([(0, 0, length)])[0]
+    dirty = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
+    blocks = list(range(dirty.arena.num_blocks))
+    n = len(blocks) * 16
+    nan = np.full((n, 5 * 32), np.nan, np.float32)
+    dirty.ops.rope_and_write_kv(
+        nan, dirty.arena, 0, layout_of([(0, n, blocks)]), rope_table(n, 32), None, None, 1e-6, act(dtype, n, 96)
+    )
+    np.testing.assert_array_equal(dirty.run([(0, 0, length)])[0], want)
+    assert np.isfinite(read(dtype, want)).all()
+
+
+def test_copied_blocks_hold_what_their_sources_held(ops, dtype):
+    shape = KVShape(3, 16, 2, 32)
+    case = Case.build(ops, shape, 4, [40])
+    want = [case.run([(0, 0, 40)], layer)[0] for layer in range(3)]
+    spare = [b for b in range(case.arena.num_blocks) if b not in case.blocks[0]]
+    case.arena.copy_blocks(case.blocks[0], spare)
+    case.blocks[0] = spare
+    for layer in range(3):
+        np.testing.assert_array_equal(case.run([(0, 39, 1)], layer)[0], want[layer][39:])
+    assert case.arena.shape == shape
+    assert case.arena.nbytes == case.arena.num_blocks * ops.bytes_per_block(shape)
+
+
+def test_wrong_tables_are_refused_with_a_sentence(ops, dtype):
+    shape = KVShape(1, 16, 1, 32)
+    arena, q, out = ops.kv_arena(shape, 2), act(dtype, 3, 64), act(dtype, 3, 64)
+    for chunks, why in [([(20, 3, [0])], "too short"), ([(0, 3, [2])], "names block 2"), ([(20, 3, [-1, 0])], "block -1")]:
+        with pytest.raises(ValueError, match=why):
+            ops.attention(q, arena, 0, layout_of(chunks), 1.0, 0, out)
+    with pytest.raises(ValueError, match="layer 1"):
+        ops.attention(q, arena, 1, layout_of([(0, 3, [0])]), 1.0, 0, out)
+    with pytest.raises(ValueError, match="rope table"):
+        ops.rope_and_write_kv(
+            normal(0, 3, 128), arena, 0, layout_of([(0, 3, [0])]), rope_table(2, 32), None, None, 1e-6, q
+        )
+    with pytest.raises(ValueError, match="multiple of 16"):
+        ops.kv_arena(KVShape(1, 20, 1, 32), 2)

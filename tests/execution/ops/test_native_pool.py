@@ -1,0 +1,68 @@
+"""The kernels' threads: many op sets at once, many calls, calls from several Python threads, and no work when idle."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+
+from inflight.execution.ops import open_ops
+from inflight.execution.ops.native import NativeOps, available_isas
+from inflight.execution.ops.protocol import OpSet
+
+from .material import normal
+
+
+def test_open_ops_gives_what_is_asked_for(monkeypatch):
+    for isa in [*available_isas(), "reference"]:
+        ops = open_ops("float32", 1, isa)
+        assert isinstance(ops, OpSet)
+        assert ops.name in (isa, f"native {isa}")
+        monkeypatch.setenv("INFLIGHT_ISA", isa)
+        assert open_ops("bfloat16", 1).name == ops.name
+
+
+def test_many_small_jobs_on_several_pools():
+    weight, x = normal(1, 600, 64), normal(2, 9, 64)
+    want = x @ weight.T
+    for _ in range(20):
+        pools = [NativeOps("float32", threads) for threads in (1, 2, 4)]
+        packed = [ops.pack_linear([weight]) for ops in pools]
+        for _ in range(50):
+            for ops, linear in zip(pools, packed, strict=True):
+                out = np.empty((9, 600), np.float32)
+                ops.linear(x, linear, out)
+                np.testing.assert_allclose(out, want, atol=1e-4)
+
+
+def test_calls_from_several_threads_take_turns():
+    ops = NativeOps("float32", 2)
+    linear, x = ops.pack_linear([normal(1, 600, 64)]), normal(2, 9, 64)
+    want = np.empty((9, 600), np.float32)
+    ops.linear(x, linear, want)
+    wrong = []
+
+    def call() -> None:
+        for _ in range(100):
+            out = np.empty((9, 600), np.float32)
+            ops.linear(x, linear, out)
+            if not np.array_equal(out, want):
+                wrong.append(out)
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_idle_threads_sleep():
+    ops = NativeOps("float32", 3)
+    linear, out = ops.pack_linear([normal(1, 600, 64)]), np.empty((9, 600), np.float32)
+    ops.linear(normal(2, 9, 64), linear, out)
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.1

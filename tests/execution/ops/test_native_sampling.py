@@ -1,0 +1,153 @@
+"""The kernels' sampler against numpy's, token by token, and against the distribution it should draw from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.execution.ops.reference import ReferenceOps, philox4x32_10, uniform
+
+from .conftest import ISAS, ops_for
+from .material import normal, sampling
+
+
+def both(isa, logits, threads=2, **given_settings):
+    """What both samplers make of the same rows; asserts that they agree."""
+    rows = len(logits)
+    got = ops_for("float32", isa, threads).sample(logits.copy(), sampling(rows, **given_settings))
+    want = ReferenceOps("float32").sample(logits.copy(), sampling(rows, **given_settings))
+    np.testing.assert_array_equal(got.token_ids, want.token_ids)
+    wants = np.broadcast_to(given_settings.get("want_logprobs", False), rows)
+    np.testing.assert_allclose(got.logprobs[wants], want.logprobs[wants], rtol=1e-6, atol=1e-6)
+    tops = np.broadcast_to(given_settings.get("top_logprobs", 0), rows)
+    for row in np.flatnonzero(wants):
+        n = min(int(tops[row]), logits.shape[1])
+        np.testing.assert_array_equal(got.top_ids[row, :n], want.top_ids[row, :n])
+        np.testing.assert_allclose(got.top_logprobs[row, :n], want.top_logprobs[row, :n], rtol=1e-6, atol=1e-6)
+    return got
+
+
+def test_philox_known_answers():
+    """Of the generator's authors."""
+    assert philox4x32_10((0, 0, 0, 0), (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    ones = 0xFFFFFFFF
+    assert philox4x32_10((ones,) * 4, (ones,) * 2) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
+    assert 0 <= uniform(2**64 - 1, 3, 4) < 1
+
+
+def test_greedy_takes_the_lowest_id_of_the_largest(isa):
+    logits = np.zeros((5, 300), np.float32)
+    logits[0, [70, 200]] = 3
+    logits[1] = -np.inf
+    logits[2, 5] = np.nan
+    logits[3, 299] = np.inf
+    logits[4] = -5
+    assert both(isa, logits).token_ids.tolist() == [70, 0, 0, 299, 0]
+    both(isa, logits, temperature=0.5, top_k=3)
+
+
+@pytest.mark.parametrize("vocabulary", [3, 64, 1000, 5003])
+@pytest.mark.parametrize("spread", [0.1, 3.0, 30.0])
+@pytest.mark.parametrize(
+    "filters",
+    [{}, {"top_k": 1}, {"top_k": 7}, {"top_k": 900}, {"top_p": 0.9}, {"top_p": 0.01}, {"min_p": 0.1}, {"min_p": 1.0},
+     {"top_k": 50, "top_p": 0.8, "min_p": 0.02}, {"top_p": 0.95, "min_p": 1e-6}, {"top_p": 0.0}],
+)  # fmt: skip
+def test_filters(isa, vocabulary, spread, filters):
+    rows = 12
+    both(isa, spread * normal(7, rows, vocabulary), temperature=0.7, seed=np.arange(rows), draw_index=5, **filters)
+
+
+def test_ties_are_taken_by_rising_id(isa):
+    logits = np.round(normal(1, 40, 500))
+    for filters in ({"top_k": 20}, {"top_p": 0.5}, {"top_k": 400, "top_p": 0.99}):
+        both(isa, logits, temperature=1.0, seed=np.arange(40), **filters)
+
+
+def test_penalties_and_bias(isa):
+    rows, vocabulary = 9, 400
+    rng = np.random.default_rng(3)
+    histories = [None if r % 3 == 0 else rng.integers(0, 40, 60).astype(np.int32) for r in range(rows)]
+    for temperature in (0.0, 0.8):
+        both(
+            isa,
+            2 * normal(4, rows, vocabulary),
+            temperature=temperature,
+            seed=np.arange(rows),
+            histories=histories,
+            prompt_lengths=np.where(np.arange(rows) % 2, 30, 60),
+            repetition_penalty=1.3,
+            presence_penalty=0.4,
+            frequency_penalty=np.linspace(-0.5, 0.5, rows),
+            bias_offsets=(np.arange(rows + 1) * 2).astype(np.int32),
+            bias_ids=rng.integers(0, 50, 2 * rows).astype(np.int32),
+            bias_values=np.where(np.arange(2 * rows) % 3, 2.5, -np.inf).astype(np.float32),
+            want_logprobs=True,
+            top_logprobs=np.arange(rows),
+        )
+
+
+def test_log_probabilities(isa):
+    logits = 4 * normal(5, 6, 1000)
+    logits[1, :990] = -np.inf
+    got = both(isa, logits, temperature=1.0, want_logprobs=[True] * 5 + [False], top_logprobs=[0, 20, 1, 600, 1000, 3])
+    assert got.top_ids.shape == (6, 1000)
+    np.testing.assert_allclose(np.exp(got.top_logprobs[4]).sum(), 1, rtol=1e-5)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_any_settings(data):
+    isa, vocabulary = data.draw(st.sampled_from(ISAS)), data.draw(st.integers(1, 700))
+    rows = data.draw(st.integers(1, 4))
+    logits = data.draw(st.sampled_from([0.0, 0.5, 5.0])) * normal(data.draw(st.integers(0, 99)), rows, vocabulary)
+    banned = data.draw(st.integers(0, vocabulary - 1))
+    logits[:, :banned] = data.draw(st.sampled_from([-np.inf, 0.0]))
+    both(
+        isa,
+        logits,
+        threads=data.draw(st.integers(1, 3)),
+        temperature=data.draw(st.sampled_from([0.0, 0.01, 1.0, 2.0])),
+        top_k=data.draw(st.integers(0, 800)),
+        top_p=data.draw(st.floats(0, 1, width=32)),
+        min_p=data.draw(st.floats(0, 1, width=32)),
+        seed=data.draw(st.integers(0, 2**64 - 1)),
+        sample_index=np.arange(rows),
+        draw_index=data.draw(st.integers(0, 2**32 - 1)),
+        want_logprobs=True,
+        top_logprobs=data.draw(st.integers(0, 9)),
+    )
+
+
+def test_a_row_is_drawn_alike_in_every_batch(isa):
+    logits = normal(1, 32, 40000)  # enough for several threads
+    chosen = dict(temperature=1.0, top_p=0.9)
+    whole = ops_for("float32", isa, 3).sample(logits.copy(), sampling(32, seed=np.arange(32), **chosen)).token_ids
+    for row in (0, 5, 31):
+        alone = ops_for("float32", isa, 1).sample(logits[row : row + 1].copy(), sampling(1, seed=row, **chosen))
+        assert alone.token_ids[0] == whole[row]
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}])
+def test_draws_follow_the_distribution(filters):
+    """Chi-square of 20 000 draws with fixed seeds, against probabilities computed here."""
+    draws, vocabulary, temperature = 20_000, 12, 0.8
+    logits = 1.5 * normal(8, 1, vocabulary)
+    batch = sampling(draws, temperature=temperature, seed=7, draw_index=np.arange(draws), **filters)
+    drawn = ops_for("float32", ISAS[0], 2).sample(np.repeat(logits, draws, axis=0), batch).token_ids
+    p = np.exp(logits[0].astype(np.float64) / temperature)
+    p /= p.sum()
+    order = np.argsort(-p)
+    before = np.cumsum(p[order]) - p[order]
+    keep = np.ones(vocabulary, bool)
+    keep[order] &= before < filters.get("top_p", 1.0) + 1e-12
+    keep[order[filters.get("top_k", vocabulary) :]] = False
+    keep &= p >= filters.get("min_p", 0.0) * p.max()
+    p = np.where(keep, p, 0) / p[keep].sum()
+    counts = np.bincount(drawn, minlength=vocabulary)
+    assert counts[~keep].sum() == 0
+    statistic = ((counts - draws * p)[keep] ** 2 / (draws * p[keep])).sum()
+    freedom = keep.sum() - 1
+    assert statistic < freedom + 4 * (2 * freedom) ** 0.5 + 6  # about one in ten thousand; the seeds are fixed
