@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from inflight.build import Engine, build_engine
 from inflight.config import EngineSettings, Resolved
@@ -16,7 +16,7 @@ from inflight.core.events import FinishedEvent
 from inflight.core.plan import Capacity
 from inflight.core.sampling import SamplingParams
 from inflight.core.scheduler import Snapshot
-from inflight.engine.bridge import AsyncBridge
+from inflight.engine.bridge import AsyncBridge, EngineStopped
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput
 from inflight.frontend.prompts import Prompt, PromptError
@@ -34,6 +34,7 @@ class LLM:
         self._engine = build_engine(EngineSettings(model=model, **settings), _path(record))
         self._offline = Offline(self._engine.loop, self._engine.tokenizer)
         self._numbers = itertools.count()
+        self._closed = False
 
     @property
     def settings(self) -> dict[str, Resolved]:
@@ -68,11 +69,12 @@ class LLM:
         """
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
         texts = [self._engine.prompts.chat_text(one) for one in conversations]
-        encoded = [self._engine.prompts.chat_tokens(one) for one in conversations]
+        encoded = [self._engine.prompts.rendered_tokens(text) for text in texts]
         return self._run(encoded, texts, sampling_params or SamplingParams(temperature=0, max_tokens=None))
 
     def close(self) -> None:
         """Closes the record file, if there is one; the model's memory goes with the object."""
+        self._closed = True
         self._engine.loop.close()
 
     def __enter__(self) -> LLM:
@@ -87,6 +89,8 @@ class LLM:
         texts: Sequence[str | None],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> list[RequestOutput]:
+        if self._closed:
+            raise EngineStopped("The engine was closed; make a new LLM.")
         params = _params_for(len(prompts), sampling_params)
         now = self._engine.loop.clock.now()
         collectors: list[OutputCollector] = []
@@ -138,7 +142,8 @@ class AsyncEngine:
         try:
             async for event in stream:
                 collector.take(event)
-                if isinstance(event, FinishedEvent) or event.token_ids:
+                # The last token and the finish come together, as one output.
+                if isinstance(event, FinishedEvent) or not collector.all_ended:
                     yield collector.output()
         finally:
             await stream.aclose()  # type: ignore[attr-defined]  # an async generator, which leaving must close at once
@@ -162,7 +167,7 @@ class AsyncEngine:
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A single prompt is a list of one; a list of whole numbers is one prompt of token ids."""
-    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
+    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], SupportsIndex)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 

@@ -16,6 +16,7 @@ from inflight.config import (
     LOGIT_ROWS,
     EngineSettings,
     Resolved,
+    SettingsError,
     resolve_budget,
     resolve_max_model_len,
     resolve_rows,
@@ -65,6 +66,16 @@ def build_engine(settings: EngineSettings, record: Path | None = None, progress:
 
     record: file for the step record. progress(done, total): called while weights are packed.
     """
+    try:
+        return _build(settings, record, progress)
+    except MemoryError as error:
+        raise SettingsError(
+            f"The machine's memory is not enough ({error}); lower --max-num-seqs, --max-num-batched-tokens or "
+            "--kv-memory, or take a smaller model."
+        ) from error
+
+
+def _build(settings: EngineSettings, record: Path | None, progress: Progress | None) -> Engine:
     folder = model_folder(settings)
     model = ModelConfig.from_folder(folder)
     tokenizer, template = _text(folder, settings)
@@ -73,7 +84,7 @@ def build_engine(settings: EngineSettings, record: Path | None = None, progress:
     length = resolve_max_model_len(settings, model.default_model_len)
     dtype = _dtype(settings, model)
     shape = kv_shape(model, settings.block_size)
-    ops = open_ops(_dtype_of(dtype), int(threads.value))
+    ops = _open_ops(_dtype_of(dtype), int(threads.value))
     weights = _weights(folder, model, settings, ops, int(length.value), progress)
     size = kv_size(
         shape,
@@ -112,7 +123,10 @@ def build_engine(settings: EngineSettings, record: Path | None = None, progress:
         "max_model_len": length,
         "block_size": Resolved(settings.block_size, "tokens per KV block"),
         "num_blocks": Resolved(size.num_blocks, size.reason),
-        "prefix_caching": Resolved(settings.enable_prefix_caching, "finished prefixes are kept while there is room"),
+        "prefix_caching": Resolved(
+            settings.enable_prefix_caching,
+            "prefixes are kept while there is room" if settings.enable_prefix_caching else "as set",
+        ),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         "strategy": Resolved("chunked", "decodes first, the rest of each step goes to prompts"),
         "policy": Resolved("fcfs", "first come, first served"),
@@ -149,6 +163,13 @@ def _dtype(settings: EngineSettings, model: ModelConfig) -> Resolved:
 
 def _dtype_of(resolved: Resolved) -> DType:
     return "float32" if resolved.value == "float32" else "bfloat16"
+
+
+def _open_ops(dtype: DType, threads: int) -> OpSet:
+    try:
+        return open_ops(dtype, threads)
+    except (ImportError, ValueError) as error:  # not built, or INFLIGHT_ISA names one that is not here
+        raise SettingsError(f"The kernels cannot be used: {str(error).rstrip('.')}.") from error
 
 
 def _weights(

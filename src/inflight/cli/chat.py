@@ -5,6 +5,7 @@ Knows the terminal and the messages so far; the engine keeps no conversation (it
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) 
 @click.option("--system", metavar="TEXT", help="System message at the start of the conversation.")
 def command(system: str | None, record: Path | None, **values: Any) -> int:
     """Talk with a model; each answer streams as it is made."""
+    if sys.stdin is None:
+        raise click.UsageError("Standard input is closed, so there is nobody to talk with; use `inflight run PROMPT`.")
     if values["n"] != 1:
         raise click.UsageError(f"--n is {values['n']}, but a conversation goes on from one answer; leave it out.")
     params, settings = sampling_params(values), engine_settings(values)
@@ -43,6 +46,7 @@ def command(system: str | None, record: Path | None, **values: Any) -> int:
 def _talk(engine: Any, params: SamplingParams, system: str | None) -> None:
     from inflight.frontend.offline import Offline
 
+    _take_any_text()
     if sys.stdin.isatty():
         import readline  # noqa: F401  (gives input() history and editing)
 
@@ -67,6 +71,13 @@ def _talk(engine: Any, params: SamplingParams, system: str | None) -> None:
             print(f"inflight: {error} (/reset starts a new conversation.)", file=sys.stderr)
         else:
             messages.append({"role": "assistant", "content": answer})
+
+
+def _take_any_text() -> None:
+    """Broken bytes are told by the tokenizer, and what the terminal cannot show must not end the conversation."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def _typed() -> Any:

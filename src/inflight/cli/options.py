@@ -5,6 +5,7 @@ Knows names, types and help texts; what the values may be, `EngineSettings` and 
 
 from __future__ import annotations
 
+import difflib
 import json
 import tomllib
 from collections.abc import Callable
@@ -41,10 +42,32 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     for key, value in values.items():
         parameter = names.get(key)
         if not isinstance(parameter, click.Option) or parameter.name == "config":
-            known = ", ".join(sorted(name for name, one in names.items() if isinstance(one, click.Option)))
-            raise click.UsageError(f"--config {path} has the key {key!r}, which is no option; known are: {known}.")
-        defaults[parameter.name] = not value if parameter.is_flag and key.startswith("no-") else value
+            known = sorted(name for name in names if name not in ("config", "prompt"))
+            near = difflib.get_close_matches(key.replace("_", "-"), known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}."
+            raise click.UsageError(f"--config {path} has the key {key!r}, which is no option; {hint}")
+        try:
+            defaults[parameter.name] = _as_typed(parameter, value)
+        except ValueError as error:
+            raise click.UsageError(f"--config {path}: {key} = {json.dumps(value, default=str)}; {error}.") from None
     ctx.default_map = defaults
+
+
+def _as_typed(parameter: click.Option, value: Any) -> Any:
+    """A TOML value as it would stand on the command line, so that both are checked alike."""
+    if parameter.is_flag:
+        if not isinstance(value, bool):
+            raise ValueError("give true or false")
+        return value
+    if parameter.multiple:
+        return [_text(one) for one in (value if isinstance(value, list) else [value])]
+    return json.dumps(value) if parameter.name == "logit_bias" and isinstance(value, dict) else _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("give one number or text")
+    return str(value)
 
 
 def _opposite(_: click.Context, __: click.Parameter, value: bool) -> bool:
@@ -114,10 +137,9 @@ def sampling_params(values: dict[str, Any]) -> SamplingParams:
     if given.get("logit_bias"):
         try:
             given["logit_bias"] = json.loads(given["logit_bias"])
-        except json.JSONDecodeError as error:
-            raise InvalidSampling(
-                f"--logit-bias is not JSON ({error.msg}); write it like '{{\"12\": -100}}'."
-            ) from None
+        except ValueError as error:
+            cause = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise InvalidSampling(f"--logit-bias is not JSON ({cause}); write it like '{{\"12\": -100}}'.") from None
     return SamplingParams(**given)
 
 

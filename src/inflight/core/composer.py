@@ -79,8 +79,8 @@ class Composer:
         self.running.sort(key=self._queue.rank)
         prefills = []
         for sequence in tuple(self.running):
-            if sequence.condemned and not sequence.in_flight:
-                self._preempt(sequence, now)
+            if not sequence.in_flight:
+                sequence.condemned = False  # whoever still needs its blocks ranks before it and takes them in this loop
             if sequence.row is None or sequence.condemned or sequence.finish is not None:
                 continue
             behind = sequence.behind
@@ -98,7 +98,7 @@ class Composer:
         """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
 
         None: the sequence must sit out this step (it was the lowest ranked itself, or the victim's last tokens are
-        still in flight and it gives way at the next commit).
+        still in flight: it computes nothing more, and can be preempted in the next plan).
         """
         while True:
             new_blocks = self._memory.grow(sequence, sequence.computed + 1)
@@ -174,7 +174,7 @@ class Composer:
         sequence.promised += sample
         sequence.in_flight += 1
         self._memory.publish(sequence)
-        if sequence.sample_index == 0 and sequence.computed >= len(sequence.prompt):
+        if sequence.sample_index == 0 and start < len(sequence.prompt) <= sequence.computed:
             self._queue.let_go(sequence)
 
 

@@ -62,10 +62,10 @@ class KVMemory:
     def publish(self, sequence: Sequence) -> None:
         """Make full blocks findable whose tokens are known and computed (or planned: steps run in order, and a step
         writes all keys and values of a layer before it reads any)."""
-        if self._root(sequence) is None:
-            return
         size = self.block_size
         full = min(sequence.computed, sequence.known) // size
+        if sequence.published >= full or self._root(sequence) is None:
+            return
         while sequence.published < full:
             start = sequence.published * size
             tokens = sequence.token_slice(start, start + size)

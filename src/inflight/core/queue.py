@@ -19,9 +19,10 @@ class WaitingQueue:
         self._heap: list[tuple[Rank, int, Sequence]] = []
         self._inside: set[int] = set()  # numbers; heap entries of others are stale and skipped
         self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
+        self._held_count = 0
 
     def __len__(self) -> int:
-        return len(self._inside) + sum(len(siblings) for siblings in self._held.values())
+        return len(self._inside) + self._held_count
 
     def rank(self, sequence: Sequence) -> tuple[Rank, int]:
         """The total order of waiting and running sequences."""
@@ -44,12 +45,18 @@ class WaitingQueue:
     def remove(self, sequence: Sequence) -> None:
         """Take out a sequence wherever it waits; harmless if it does not."""
         self._inside.discard(sequence.number)
-        self._held.pop(sequence.number, None)
+        self._take_held(sequence)
 
     def hold(self, leader: Sequence, siblings: Iterable[Sequence]) -> None:
         self._held[leader.number] = list(siblings)
+        self._held_count += len(self._held[leader.number])
 
     def let_go(self, leader: Sequence) -> None:
         """The leader's prompt is computed (or planned): its siblings may be served."""
-        for sibling in self._held.pop(leader.number, ()):
+        for sibling in self._take_held(leader):
             self.push(sibling)
+
+    def _take_held(self, leader: Sequence) -> list[Sequence]:
+        siblings = self._held.pop(leader.number, [])
+        self._held_count -= len(siblings)
+        return siblings

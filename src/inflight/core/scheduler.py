@@ -6,6 +6,7 @@ a policy (the order), the composer (the mechanism) and the stop rules; it knows 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from inflight.core.composer import Composer
@@ -47,6 +48,7 @@ class Scheduler:
     ):
         self._capacity = capacity
         self._strategy = strategy
+        self._most_known = capacity.num_blocks * capacity.block_size  # tokens of a sequence that has all the memory
         self._end_token_ids = end_token_ids
         self._stop_text = stop_text
         self._memory = KVMemory(capacity.num_blocks, capacity.block_size, prefix_caching)
@@ -107,7 +109,7 @@ class Scheduler:
             self._planned[chunk.sequence_id].in_flight -= 1
         events: list[Event] = []
         if result.error is not None:
-            events = self._fail(plan, result.error, now)
+            events = self._fail(result.error, now)
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
         for chunk in plan.chunks:
@@ -148,13 +150,10 @@ class Scheduler:
                 f"The prompt has {tokens} tokens, but the model length is {limit} tokens and at least one must be "
                 f"left for the answer; shorten the prompt to {limit - 1} tokens or raise --max-model-len."
             )
-        vocab_size = self._capacity.vocab_size
-        for token_id in (min(request.prompt_token_ids), max(request.prompt_token_ids)):
-            if not 0 <= token_id < vocab_size:
-                raise RequestRefused(
-                    f"The prompt holds the token id {token_id}, but the vocabulary has {vocab_size} tokens "
-                    f"(0 to {vocab_size - 1})."
-                )
+        self._check_token_ids("The prompt holds", request.prompt_token_ids)
+        # One bad id in a step would break it for the whole batch.
+        self._check_token_ids("logit_bias names", request.params.logit_bias)
+        self._check_token_ids("stop_token_ids names", request.params.stop_token_ids)
         needed = self._memory.blocks_for(tokens)
         if needed > self._capacity.num_blocks:
             raise RequestRefused(
@@ -163,6 +162,14 @@ class Scheduler:
             )
         if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
             raise RequestRefused(f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.")
+
+    def _check_token_ids(self, where: str, token_ids: Collection[int]) -> None:
+        vocab_size = self._capacity.vocab_size
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+            raise RequestRefused(
+                f"{where} the token id {wrong}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1})."
+            )
 
     def _most_output(self, request: Request) -> int:
         room = self._capacity.max_model_len - len(request.prompt_token_ids)
@@ -183,8 +190,7 @@ class Scheduler:
             return []
         taken = 0
         for token_id in sampled.token_ids:
-            sequence.output.append(token_id)
-            sequence.promised -= 1
+            sequence.append(token_id)
             taken += 1
             sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
             if sequence.finish is not None:
@@ -203,9 +209,9 @@ class Scheduler:
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
-        needed = self._memory.blocks_for(sequence.known)
-        if needed <= self._capacity.num_blocks:
+        if sequence.known <= self._most_known:
             return None
+        needed = self._memory.blocks_for(sequence.known)
         return Finish(
             "length",
             detail=f"After {len(sequence.output)} output tokens the sequence needs {needed} KV blocks of "
@@ -213,14 +219,14 @@ class Scheduler:
             "raise --kv-memory.",
         )
 
-    def _fail(self, plan: BatchPlan, error: str, now: float) -> list[Event]:
-        """The step broke: its requests end with the error, and no cached content is trusted any more."""
+    def _fail(self, error: str, now: float) -> list[Event]:
+        """The step broke: no cached content is trusted any more, and all that is in flight ends with the error, that
+        of later plans too, since they may share blocks which this step should have written."""
         self._memory.forget_all()
         events: list[Event] = []
-        for chunk in plan.chunks:
-            sequence = self._planned[chunk.sequence_id]
-            samples = self._samples.get(sequence.request.request_id)
-            if samples is not None:
+        for sequence in tuple(self._planned.values()):
+            if sequence.finish is None:
+                samples = self._samples[sequence.request.request_id]
                 events += self._end_request(samples, Finish("error", detail=error), now)
         return events
 
@@ -244,7 +250,8 @@ class Scheduler:
         if any(sequence.finish is None for sequence in samples):
             return []
         del self._samples[request.request_id]
-        last = max(samples, key=lambda sequence: (sequence.ledger.last_token or now, -sequence.sample_index))
+        last = next(sequence for sequence in samples if sequence.ledger.ended == now)
+        last.ledger.cached_tokens = samples[0].ledger.cached_tokens  # later samples also find what the first computed
         timings = last.ledger.timings(request.arrival, len(last.prompt), len(last.output), request.lane)
         finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
         return [FinishedEvent(request.request_id, finishes, timings)]
