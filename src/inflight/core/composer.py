@@ -2,12 +2,15 @@
 
 The mechanism of batching: it alone hands out rows, blocks and token budget, preempts, and keeps the accounts. Running
 sequences come first (those that need one token before those in the middle of a prompt), then waiting ones while there
-is a row, budget, and enough blocks to stay above the watermark. Knows nothing of requests' ends (`scheduler`).
+is a row, budget, and enough blocks to stay above the watermark. Under a strategy that batches requests together, ended
+sequences linger: they keep row and blocks and are computed as padding until the last one ends. Knows nothing of
+requests' ends (`scheduler`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from inflight.core.ledger import OTHER, QueueClock
 from inflight.core.memory import KVMemory
@@ -45,6 +48,7 @@ class Composer:
         """watermark: share of all blocks that must stay available when a sequence joins others."""
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self.together = False  # whether what runs is one batch that starts and ends together
         self.clock = QueueClock()
         self._memory = memory
         self._queue = queue
@@ -53,25 +57,47 @@ class Composer:
 
     def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
         """The plan of this step, or None when no token can be computed now."""
-        fill = _Fill(shape.token_budget)
+        if not self.running:
+            self.together = shape.together
+        fill = _Fill(shape)
         preemptions = self.preemptions
         self._serve_running(fill, now)
         self.clock.charge(now)
         # After a preemption memory is short: a newcomer would only push out the next one.
         short = self.preemptions > preemptions
-        reason = "blocks" if short else self._serve_waiting(fill, shape.row_limit, now)
+        reason = "blocks" if short else self._serve_waiting(fill, now)
         self.clock.charge(now, reason)
         if not fill.chunks:
             return None
-        return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), self._rows.drain_freed())
+        padding = self._padding(fill) if self.together else ()
+        return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), self._rows.drain_freed(), padding)
 
-    def leave(self, sequence: Sequence) -> None:
+    def load(self) -> tuple[int, int]:
+        """Running sequences that need one token, and the tokens that they look back over, together."""
+        decoding = [one for one in self.running if one.finish is None and one.behind == 1]
+        return len(decoding), sum(one.computed + 1 for one in decoding)
+
+    def ended(self, sequence: Sequence) -> None:
+        """A sequence of a running row has its end, and nothing of it is in flight."""
+        if not self.together:
+            self._leave(sequence)
+        elif all(one.finish is not None and not one.in_flight for one in self.running):
+            for one in tuple(self.running):
+                self._leave(one)
+
+    def _leave(self, sequence: Sequence) -> None:
         """A running sequence gives up its row and blocks."""
         self.running.remove(sequence)
         if sequence.row is not None:
             self._rows.give_up(sequence.row)
             sequence.row = None
         self._memory.release(sequence)
+
+    def _padding(self, fill: _Fill) -> tuple[int, ...]:
+        """What fills every row of the batch up to the longest chunk; ended rows are padding from end to end."""
+        longest = max(chunk.length for chunk in fill.chunks)
+        short = [longest - chunk.length for chunk in fill.chunks if chunk.length < longest]
+        return (*short, *[longest] * (len(self.running) - len(fill.chunks)))
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -86,13 +112,13 @@ class Composer:
             behind = sequence.behind
             if behind > 1:
                 prefills.append(sequence)
-            elif behind == 1 and fill.budget:
+            elif behind == 1 and fill.budget > 0:
                 new_blocks = self._make_room(sequence, now)
                 if new_blocks is not None:
                     self._add_chunk(fill, sequence, 1, new_blocks)
         for sequence in prefills:
-            if sequence.row is not None and fill.budget:
-                self._add_chunk(fill, sequence, min(sequence.behind, fill.budget), ())
+            if sequence.row is not None and fill.budget > 0:
+                self._add_chunk(fill, sequence, fill.share(sequence.behind), ())
 
     def _make_room(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
         """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
@@ -119,25 +145,38 @@ class Composer:
         sequence.condemned = False
         sequence.lost = sequence.computed
         sequence.ledger.preempt(now)
-        self.leave(sequence)
+        self._leave(sequence)
         self._queue.push(sequence)
         self.preemptions += 1
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
-    def _serve_waiting(self, fill: _Fill, row_limit: int, now: float) -> str:
+    def _serve_waiting(self, fill: _Fill, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
-        while (sequence := self._queue.peek()) is not None:
-            if not self._rows.free or len(self.running) >= row_limit:
+        shape = fill.shape
+        for sequence in self._candidates(shape):
+            if not self._rows.free or len(self.running) >= shape.row_limit:
                 return "rows"
-            if not fill.budget:
+            if not fill.has_room_for(sequence):
                 return "budget"
-            table = self._memory.admit(sequence, self._spare if self.running else 0)
+            spare = self._spare if self.running else 0
+            table = self._memory.admit(sequence, spare, to_the_end=shape.together)
             if table is None:
                 return "blocks"
-            self._queue.pop()
+            self._queue.take(sequence)
             self._admit(fill, sequence, table, now)
-        return OTHER
+        return OTHER if shape.joins is None or not self.together else "window"
+
+    def _candidates(self, shape: StepShape) -> Iterator[Sequence]:
+        """The waiting in order, as far as the strategy lets them join; looked up anew after each one is served."""
+        if shape.joins is None:
+            while (sequence := self._queue.peek()) is not None:
+                yield sequence
+            return
+        for sequence in self._queue.select(shape.joins):
+            siblings = tuple(self._queue.siblings(sequence))
+            yield sequence
+            yield from siblings  # their prompt is planned by now, and they belong to the same batch
 
     def _admit(self, fill: _Fill, sequence: Sequence, table: tuple[int, ...], now: float) -> None:
         ledger = sequence.ledger
@@ -161,7 +200,7 @@ class Composer:
                 banned_token_ids=sequence.banned,
             )
         )
-        self._add_chunk(fill, sequence, min(sequence.behind, fill.budget), table)
+        self._add_chunk(fill, sequence, fill.share(sequence.behind), table)
 
     def _add_chunk(self, fill: _Fill, sequence: Sequence, length: int, new_blocks: tuple[int, ...]) -> None:
         """The counters advance at once, so that the next plan can be made while this one runs."""
@@ -181,9 +220,20 @@ class Composer:
 class _Fill:
     """A plan under construction."""
 
-    __slots__ = ("budget", "chunks", "new_rows")
+    __slots__ = ("budget", "chunks", "new_rows", "shape")
 
-    def __init__(self, budget: int):
-        self.budget = budget
+    def __init__(self, shape: StepShape):
+        self.shape = shape
+        self.budget = shape.token_budget
         self.chunks: list[Chunk] = []
         self.new_rows: list[NewRow] = []
+
+    def has_room_for(self, sequence: Sequence) -> bool:
+        """Whether a newcomer may have tokens: some, or with whole prompts all of them, unless none has joined yet."""
+        if self.budget <= 0:
+            return False
+        return not self.shape.whole_prompts or not self.new_rows or sequence.known <= self.budget
+
+    def share(self, behind: int) -> int:
+        """Tokens that a sequence gets in this step."""
+        return behind if self.shape.whole_prompts else min(behind, self.budget)

@@ -12,7 +12,7 @@ from inflight.core.plan import BatchPlan
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """tokens: token slots computed. rows: chunks. samples: rows whose next token is drawn (the output projection).
+    """tokens: token slots computed, padding included. rows: chunks and padded rows. samples: rows whose next token is drawn (the output projection).
     decode_context: Σ of positions read by chunks of one token. prefill_context: Σ length · (start + length / 2) over
     longer chunks, the query-key pairs of their attention."""
 
@@ -33,4 +33,7 @@ def features(plan: BatchPlan) -> Features:
             decode_context += chunk.start + 1
         else:
             prefill_context += chunk.length * (chunk.start + chunk.length / 2)
-    return Features(tokens, len(plan.chunks), samples, decode_context, prefill_context)
+    for length in plan.padding:
+        tokens += length
+        prefill_context += length * (length / 2)
+    return Features(tokens, len(plan.chunks) + len(plan.padding), samples, decode_context, prefill_context)

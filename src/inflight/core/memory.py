@@ -24,8 +24,10 @@ class KVMemory:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
-    def admit(self, sequence: Sequence, spare: int) -> tuple[int, ...] | None:
+    def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> tuple[int, ...] | None:
         """Give a sequence without blocks the ones for all its known tokens, cached ones first.
+
+        to_the_end: for all the tokens that it may ever have, so that nothing can stop it on its way.
 
         Sets `computed` to the cached tokens; at least one token is left to compute, since the next is sampled from
         it. Returns the table, or None (nothing changed) when fewer than `spare` blocks would stay available.
@@ -36,7 +38,12 @@ class KVMemory:
         if root is not None:
             most = (sequence.known - 1) // self.block_size
             hits, node = self.prefix.match(root, sequence.token_slice(0, most * self.block_size), most)
-        fresh = self.blocks_for(sequence.known) - len(hits)
+        blocks = self.blocks_for(sequence.known)
+        if to_the_end:
+            # All there is, if it may outgrow that: it then runs alone and ends when the memory does.
+            longest = self.blocks_for(len(sequence.prompt) + sequence.most_output)
+            blocks = max(blocks, min(longest, self.pool.num_blocks))
+        fresh = blocks - len(hits)
         idle_hits = sum(self.pool.is_idle(block) for block in hits)
         if self.pool.available - idle_hits - fresh < spare:
             return None

@@ -52,17 +52,22 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """One step. `freed_rows` are given up before `new_rows` are taken (a row may be in both)."""
+    """One step. `freed_rows` are given up before `new_rows` are taken (a row may be in both).
+
+    padding: lengths of runs of token slots that carry nothing and are computed all the same, one per padded row: what
+    static and dynamic batching insist on.
+    """
 
     step: int
     chunks: tuple[Chunk, ...]
     new_rows: tuple[NewRow, ...] = ()
     freed_rows: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
-        """Token slots computed by the step."""
-        return sum(chunk.length for chunk in self.chunks)
+        """Token slots computed by the step, padding included."""
+        return sum(chunk.length for chunk in self.chunks) + sum(self.padding)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,10 @@ class WaitingQueue:
         """The total order of waiting and running sequences."""
         return self._policy.rank(SequenceView(sequence)), sequence.number
 
+    def views(self) -> list[SequenceView]:
+        """Everyone who may be served, in order."""
+        return [SequenceView(entry[2]) for entry in sorted(self._heap) if entry[1] in self._inside]
+
     def push(self, sequence: Sequence) -> None:
         heapq.heappush(self._heap, (*self.rank(sequence), sequence))
         self._inside.add(sequence.number)
@@ -36,10 +40,18 @@ class WaitingQueue:
             heapq.heappop(self._heap)
         return self._heap[0][2] if self._heap else None
 
-    def pop(self) -> None:
-        """Take out the sequence that `peek` showed."""
-        _, number, _ = heapq.heappop(self._heap)
-        self._inside.remove(number)
+    def select(self, numbers: Iterable[int]) -> list[Sequence]:
+        """The waiting sequences with these numbers, in that order; numbers that do not wait are passed over."""
+        found = {entry[1]: entry[2] for entry in self._heap if entry[1] in self._inside}
+        return [found[number] for number in numbers if number in found]
+
+    def take(self, sequence: Sequence) -> None:
+        """It is served: it waits no longer, its siblings still wait for it."""
+        self._inside.remove(sequence.number)
+
+    def siblings(self, leader: Sequence) -> list[Sequence]:
+        """Those that wait for the leader's prompt."""
+        return self._held.get(leader.number, [])
 
     def remove(self, sequence: Sequence) -> None:
         """Take out a sequence wherever it waits; harmless if it does not."""

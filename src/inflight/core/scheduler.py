@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.core.composer import Composer
+from inflight.core.delivery import Delivery
 from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.features import features
 from inflight.core.memory import KVMemory
 from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
 from inflight.core.policies import Policy
@@ -54,6 +56,7 @@ class Scheduler:
         self._composer = Composer(self._memory, self._queue, capacity.max_rows, watermark)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
+        self._delivery = Delivery()
         self._next_number = 0
         self._next_step = 0
 
@@ -82,12 +85,14 @@ class Scheduler:
         samples = self._samples.get(request_id)
         if samples is None:
             return []
-        return self._end_request(samples, Finish("abort"), now)
+        together = self._composer.together
+        events = self._end_request(samples, Finish("abort"), now)
+        # The aborted request is told at once; its end may have been the batch's.
+        return events + (self._delivery.release(now) if together and not self._composer.running else [])
 
     def plan(self, now: float) -> BatchPlan | WaitUntil | None:
         """The next step, the time before which none may start, or None when there is nothing to compute."""
-        view = StepView(now, len(self._queue), len(self._composer.running), self._capacity.max_rows)
-        shape = self._strategy.shape(view)
+        shape = self._strategy.shape(self._view(now))
         if isinstance(shape, WaitUntil):
             return shape
         plan = self._composer.compose(self._next_step, shape, now)
@@ -105,8 +110,11 @@ class Scheduler:
             raise RuntimeError(f"the result of step {result.step} was committed for step {plan.step}")
         for chunk in plan.chunks:
             self._planned[chunk.sequence_id].in_flight -= 1
+        together = self._composer.together
         events: list[Event] = []
-        if result.error is not None:
+        if result.error is None:
+            self._strategy.observe(features(plan), result.seconds)
+        else:
             events = self._fail(plan, result.error, now)
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
@@ -115,8 +123,8 @@ class Scheduler:
             if not sequence.in_flight:
                 del self._planned[chunk.sequence_id]
                 if sequence.finish is not None and sequence.row is not None:
-                    self._composer.leave(sequence)
-        return events
+                    self._composer.ended(sequence)
+        return self._deliver(events, now) if together else events
 
     @property
     def idle(self) -> bool:
@@ -163,6 +171,17 @@ class Scheduler:
             )
         if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
             raise RequestRefused(f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.")
+
+    def _view(self, now: float) -> StepView:
+        decoding, decode_context = self._composer.load()
+        return StepView(
+            now=now,
+            waiting=self._queue,
+            running=len(self._composer.running),
+            decoding=decoding,
+            decode_context=decode_context,
+            max_rows=self._capacity.max_rows,
+        )
 
     def _most_output(self, request: Request) -> int:
         room = self._capacity.max_model_len - len(request.prompt_token_ids)
@@ -236,7 +255,12 @@ class Scheduler:
         sequence.ledger.end(now, self._composer.clock)
         self._queue.remove(sequence)
         if sequence.row is not None and not sequence.in_flight:
-            self._composer.leave(sequence)
+            self._composer.ended(sequence)
+
+    def _deliver(self, events: list[Event], now: float) -> list[Event]:
+        """Of a batch that runs together nothing is told before its last sequence has ended."""
+        self._delivery.keep(events, now)
+        return [] if self._composer.running else self._delivery.release(now)
 
     def _finished(self, request: Request, now: float) -> list[Event]:
         """The terminal event, once every sample has ended."""
