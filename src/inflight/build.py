@@ -83,7 +83,7 @@ def build_engine(settings: EngineSettings, record: Path | None = None, progress:
         kv_memory_gib=settings.kv_memory,
         num_blocks=settings.num_blocks,
     )
-    arena = ops.kv_arena(shape, size.num_blocks)
+    arena = ops.kv_arena(shape, size.num_blocks + 1)  # one more, for padding
     capacity = Capacity(
         num_blocks=size.num_blocks,
         block_size=settings.block_size,
@@ -92,7 +92,7 @@ def build_engine(settings: EngineSettings, record: Path | None = None, progress:
         vocab_size=model.vocab_size,
     )
     decoder = Decoder(model, weights, ops, arena, int(budget.value), LOGIT_ROWS)
-    executor = ModelExecutor(decoder, ops, capacity, LOGIT_ROWS)
+    executor = ModelExecutor(decoder, ops, capacity)
     scheduler = Scheduler(
         capacity,
         Chunked(int(budget.value)),

@@ -16,7 +16,7 @@ from inflight.core.ledger import OTHER, QueueClock
 from inflight.core.memory import KVMemory
 from inflight.core.plan import BatchPlan, Chunk, NewRow
 from inflight.core.queue import WaitingQueue
-from inflight.core.sequence import Sequence
+from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.strategies import StepShape
 
 
@@ -60,6 +60,7 @@ class Composer:
         if not self.running:
             self.together = shape.together
         fill = _Fill(shape)
+        self._make_way(shape, now)
         preemptions = self.preemptions
         self._serve_running(fill, now)
         self.clock.charge(now)
@@ -99,10 +100,26 @@ class Composer:
         short = [longest - chunk.length for chunk in fill.chunks if chunk.length < longest]
         return (*short, *[longest] * (len(self.running) - len(fill.chunks)))
 
+    def _make_way(self, shape: StepShape, now: float) -> None:
+        """Where the policy allows it, the first of the waiting pushes out lowest ranked running ones to get in."""
+        if shape.joins is not None or not self.running:
+            return
+        head = next(self._queue.in_order(now), None)
+        if head is None:
+            return
+        waiting = SequenceView(head)
+        for victim in sorted(self.running, key=lambda sequence: self._queue.rank(sequence, now), reverse=True):
+            enough_rows = self._rows.free and len(self.running) < shape.row_limit
+            if enough_rows and self._memory.fits(head, self._spare if self.running else 0):
+                return
+            if victim.in_flight or not self._queue.policy.may_preempt(waiting, SequenceView(victim)):
+                return
+            self._preempt(victim, now)
+
     # -- running ------------------------------------------------------------------------------------------------
 
     def _serve_running(self, fill: _Fill, now: float) -> None:
-        self.running.sort(key=self._queue.rank)
+        self.running.sort(key=lambda sequence: self._queue.rank(sequence, now))
         prefills = []
         for sequence in tuple(self.running):
             if sequence.condemned and not sequence.in_flight:
@@ -115,10 +132,10 @@ class Composer:
             elif behind == 1 and fill.budget > 0:
                 new_blocks = self._make_room(sequence, now)
                 if new_blocks is not None:
-                    self._add_chunk(fill, sequence, 1, new_blocks)
+                    self._add_chunk(fill, sequence, 1, new_blocks, now)
         for sequence in prefills:
             if sequence.row is not None and fill.budget > 0:
-                self._add_chunk(fill, sequence, fill.share(sequence.behind), ())
+                self._add_chunk(fill, sequence, fill.share(sequence.behind), (), now)
 
     def _make_room(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
         """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
@@ -146,7 +163,7 @@ class Composer:
         sequence.lost = sequence.computed
         sequence.ledger.preempt(now)
         self._leave(sequence)
-        self._queue.push(sequence)
+        self._queue.push(sequence, now)
         self.preemptions += 1
 
     # -- waiting ------------------------------------------------------------------------------------------------
@@ -154,7 +171,7 @@ class Composer:
     def _serve_waiting(self, fill: _Fill, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
         shape = fill.shape
-        for sequence in self._candidates(shape):
+        for sequence in self._candidates(shape, now):
             if not self._rows.free or len(self.running) >= shape.row_limit:
                 return "rows"
             if not fill.has_room_for(sequence):
@@ -167,11 +184,10 @@ class Composer:
             self._admit(fill, sequence, table, now)
         return OTHER if shape.joins is None or not self.together else "window"
 
-    def _candidates(self, shape: StepShape) -> Iterator[Sequence]:
-        """The waiting in order, as far as the strategy lets them join; looked up anew after each one is served."""
+    def _candidates(self, shape: StepShape, now: float) -> Iterator[Sequence]:
+        """The waiting in order, as far as the strategy lets them join."""
         if shape.joins is None:
-            while (sequence := self._queue.peek()) is not None:
-                yield sequence
+            yield from self._queue.in_order(now)
             return
         for sequence in self._queue.select(shape.joins):
             siblings = tuple(self._queue.siblings(sequence))
@@ -200,9 +216,9 @@ class Composer:
                 banned_token_ids=sequence.banned,
             )
         )
-        self._add_chunk(fill, sequence, fill.share(sequence.behind), table)
+        self._add_chunk(fill, sequence, fill.share(sequence.behind), table, now)
 
-    def _add_chunk(self, fill: _Fill, sequence: Sequence, length: int, new_blocks: tuple[int, ...]) -> None:
+    def _add_chunk(self, fill: _Fill, sequence: Sequence, length: int, new_blocks: tuple[int, ...], now: float) -> None:
         """The counters advance at once, so that the next plan can be made while this one runs."""
         assert sequence.row is not None
         start = sequence.computed
@@ -214,7 +230,11 @@ class Composer:
         sequence.in_flight += 1
         self._memory.publish(sequence)
         if sequence.sample_index == 0 and sequence.computed >= len(sequence.prompt):
-            self._queue.let_go(sequence)
+            self._queue.let_go(sequence, now)
+        new_prompt_tokens = min(sequence.computed, len(sequence.prompt)) - max(start, sequence.charged)
+        if new_prompt_tokens > 0:
+            sequence.charged += new_prompt_tokens
+            self._queue.policy.served(SequenceView(sequence), new_prompt_tokens, 0)
 
 
 class _Fill:

@@ -12,9 +12,9 @@ from inflight.core.plan import BatchPlan
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """tokens: token slots computed, padding included. rows: chunks and padded rows. samples: rows whose next token is drawn (the output projection).
-    decode_context: Σ of positions read by chunks of one token. prefill_context: Σ length · (start + length / 2) over
-    longer chunks, the query-key pairs of their attention."""
+    """tokens: token slots computed, padding included. rows: chunks and padded rows. samples: rows whose next token is
+    drawn (the output projection). decode_context: Σ of positions read by chunks of one token. prefill_context:
+    Σ length · (start + length / 2) over longer chunks, the query-key pairs of their attention."""
 
     tokens: int
     rows: int

@@ -57,3 +57,11 @@ def _vector(features: Features) -> tuple[float, ...]:
         features.decode_context / 1e5,
         features.prefill_context / 1e5,
     )
+
+
+def prefill_seconds(model: LatencyModel, tokens: int) -> float:
+    """What computing so many prompt tokens takes, beside what a step takes anyway; 0 before anything is known."""
+    if not model.ready:
+        return 0.0
+    empty = Features(0, 0, 0, 0, 0.0)
+    return model.seconds(Features(tokens, 1, 1, 0, tokens * (tokens / 2))) - model.seconds(empty)

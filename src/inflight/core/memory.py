@@ -32,20 +32,9 @@ class KVMemory:
         Sets `computed` to the cached tokens; at least one token is left to compute, since the next is sampled from
         it. Returns the table, or None (nothing changed) when fewer than `spare` blocks would stay available.
         """
-        root = self._root(sequence)
-        hits: list[int] = []
-        node: Hashable = root
-        if root is not None:
-            most = (sequence.known - 1) // self.block_size
-            hits, node = self.prefix.match(root, sequence.token_slice(0, most * self.block_size), most)
-        blocks = self.blocks_for(sequence.known)
-        if to_the_end:
-            # All there is, if it may outgrow that: it then runs alone and ends when the memory does.
-            longest = self.blocks_for(len(sequence.prompt) + sequence.most_output)
-            blocks = max(blocks, min(longest, self.pool.num_blocks))
-        fresh = blocks - len(hits)
-        idle_hits = sum(self.pool.is_idle(block) for block in hits)
-        if self.pool.available - idle_hits - fresh < spare:
+        hits, node = self._find(sequence)
+        fresh = self._fresh(sequence, hits, to_the_end)
+        if not self._affordable(hits, fresh, spare):
             return None
         for block in hits:
             self.pool.share(block)
@@ -54,6 +43,34 @@ class KVMemory:
         sequence.node = node
         sequence.computed = len(hits) * self.block_size
         return tuple(sequence.blocks)
+
+    def fits(self, sequence: Sequence, spare: int) -> bool:
+        """Whether `admit` would succeed now."""
+        hits, _ = self._find(sequence)
+        return self._affordable(hits, self._fresh(sequence, hits, False), spare)
+
+    def cached_tokens(self, sequence: Sequence) -> int:
+        """Leading tokens of a waiting sequence that are cached now."""
+        return len(self._find(sequence)[0]) * self.block_size
+
+    def _find(self, sequence: Sequence) -> tuple[list[int], Hashable]:
+        root = self._root(sequence)
+        if root is None:
+            return [], None
+        most = (sequence.known - 1) // self.block_size
+        return self.prefix.match(root, sequence.token_slice(0, most * self.block_size), most)
+
+    def _fresh(self, sequence: Sequence, hits: list[int], to_the_end: bool) -> int:
+        blocks = self.blocks_for(sequence.known)
+        if to_the_end:
+            # All there is, if it may outgrow that: it then runs alone and ends when the memory does.
+            longest = self.blocks_for(len(sequence.prompt) + sequence.most_output)
+            blocks = max(blocks, min(longest, self.pool.num_blocks))
+        return blocks - len(hits)
+
+    def _affordable(self, hits: list[int], fresh: int, spare: int) -> bool:
+        idle_hits = sum(self.pool.is_idle(block) for block in hits)
+        return self.pool.available - idle_hits - fresh >= spare
 
     def grow(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
         """New blocks so that the table holds `tokens`; None (nothing changed) when there are too few."""

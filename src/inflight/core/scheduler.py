@@ -15,9 +15,10 @@ from inflight.core.features import features
 from inflight.core.memory import KVMemory
 from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
 from inflight.core.policies import Policy
+from inflight.core.predictor import Predictor, Quantiles
 from inflight.core.queue import WaitingQueue
 from inflight.core.request import Request, RequestRefused
-from inflight.core.sequence import Sequence
+from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import Finish, StopChecker, StopTextFactory
 from inflight.core.strategies import StepView, Strategy
 
@@ -46,13 +47,16 @@ class Scheduler:
         stop_text: StopTextFactory | None = None,
         prefix_caching: bool = True,
         watermark: float = 0.01,
+        predictor: Predictor | None = None,
     ):
         self._capacity = capacity
         self._strategy = strategy
+        self._policy = policy
+        self._predictor = predictor or Quantiles()
         self._end_token_ids = end_token_ids
         self._stop_text = stop_text
         self._memory = KVMemory(capacity.num_blocks, capacity.block_size, prefix_caching)
-        self._queue = WaitingQueue(policy)
+        self._queue = WaitingQueue(policy, self._memory.cached_tokens)
         self._composer = Composer(self._memory, self._queue, capacity.max_rows, watermark)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
@@ -73,12 +77,14 @@ class Scheduler:
             checker = StopChecker(request, self._end_token_ids, most_output, text)
             sequence = Sequence(self._next_number, request, index, checker, most_output, banned)
             sequence.ledger.arrive(request.arrival, now, self._composer.clock)
+            sequence.predicted = self._predictor.predict(request, most_output, 0)
+            self._policy.arrived(SequenceView(sequence))
             self._next_number += 1
             samples.append(sequence)
         self._samples[request.request_id] = samples
         if len(samples) > 1:
             self._queue.hold(samples[0], samples[1:])
-        self._queue.push(samples[0])
+        self._queue.push(samples[0], now)
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         """End a request in whatever state it is; unknown (or ended) ids are ignored."""
@@ -208,6 +214,9 @@ class Scheduler:
             sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
             if sequence.finish is not None:
                 break
+        self._policy.served(SequenceView(sequence), 0, taken)
+        if len(sequence.output) >= sequence.predicted:
+            sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
         sequence.ledger.token(now)
         self._memory.publish(sequence)
         request = sequence.request
@@ -253,6 +262,9 @@ class Scheduler:
     def _end_sequence(self, sequence: Sequence, now: float) -> None:
         """It waits no longer; what it holds is released now, or when nothing of it is in flight any more."""
         sequence.ledger.end(now, self._composer.clock)
+        self._policy.left(SequenceView(sequence))
+        if sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
+            self._predictor.observe(sequence.request, len(sequence.output))
         self._queue.remove(sequence)
         if sequence.row is not None and not sequence.in_flight:
             self._composer.ended(sequence)

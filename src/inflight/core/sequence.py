@@ -18,6 +18,8 @@ class Sequence:
     __slots__ = (
         "banned",
         "blocks",
+        "cached_hint",
+        "charged",
         "checker",
         "computed",
         "condemned",
@@ -29,6 +31,7 @@ class Sequence:
         "node",
         "number",
         "output",
+        "predicted",
         "promised",
         "prompt",
         "published",
@@ -63,6 +66,9 @@ class Sequence:
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
         self.condemned = False  # to be preempted as soon as nothing of it is in flight
         self.lost = 0  # computed tokens given up by the last preemption
+        self.charged = 0  # prompt tokens that the policy has been told of
+        self.predicted = 0.0  # output tokens expected in all
+        self.cached_hint = 0  # prompt tokens that were cached when the policy last asked
         self.finish: Finish | None = None
         self.ledger = Ledger()
 
@@ -105,6 +111,38 @@ class SequenceView:
     @property
     def lane(self) -> str:
         return self._sequence.request.lane
+
+    @property
+    def tenant(self) -> str:
+        return self._sequence.request.tenant
+
+    @property
+    def priority(self) -> int:
+        return self._sequence.request.priority
+
+    @property
+    def ttft_target(self) -> float | None:
+        """Seconds."""
+        return self._sequence.request.slo.ttft
+
+    @property
+    def itl_target(self) -> float | None:
+        """Seconds."""
+        return self._sequence.request.slo.itl
+
+    @property
+    def is_running(self) -> bool:
+        return self._sequence.row is not None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of a waiting sequence, how many leading tokens the prefix cache holds (policies with a window only)."""
+        return self._sequence.cached_hint
+
+    @property
+    def predicted_output_tokens(self) -> float:
+        """Expected output tokens in all."""
+        return self._sequence.predicted
 
     @property
     def prompt_tokens(self) -> int:

@@ -15,6 +15,7 @@ from inflight.core.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, 
 from inflight.execution.decoder import Decoder
 from inflight.execution.ops.protocol import Array, OpSet, SampledBatch, SamplingBatch
 from inflight.execution.rows import RowStore
+from inflight.execution.slices import slices
 
 
 class _Done:
@@ -28,13 +29,12 @@ class _Done:
 class ModelExecutor:
     """Runs at depth 1: the CPU that would plan ahead is the one that computes."""
 
-    def __init__(self, decoder: Decoder, ops: OpSet, capacity: Capacity, logit_rows: int):
-        """logit_rows: most rows whose logits the decoder gives at a time."""
+    def __init__(self, decoder: Decoder, ops: OpSet, capacity: Capacity):
+        """The decoder's arena has one block more than the capacity says: padding writes there."""
         self._decoder = decoder
         self._ops = ops
         self._capacity = capacity
-        self._logit_rows = logit_rows
-        self._rows = RowStore(capacity)
+        self._rows = RowStore(capacity, capacity.num_blocks)
 
     @property
     def capacity(self) -> Capacity:
@@ -56,15 +56,22 @@ class ModelExecutor:
             self._rows.free(row)
         for new in plan.new_rows:
             self._rows.start(new)
-        token_ids, layout = self._rows.layout(plan.chunks)
+        padding = [Chunk(-1, self._rows.padding_row, 0, length, (), False) for length in plan.padding]
+        sampled: list[Sampled] = []
+        for part in slices((*plan.chunks, *padding), self._decoder.max_tokens):
+            sampled += self._forward(part)
+        return tuple(sampled)
+
+    def _forward(self, chunks: list[Chunk]) -> list[Sampled]:
+        token_ids, layout = self._rows.layout(chunks)
         self._decoder.forward(token_ids, layout)
         last_tokens = layout.offsets[1:] - 1
-        wanted = [index for index, chunk in enumerate(plan.chunks) if chunk.sample]
+        wanted = [index for index, chunk in enumerate(chunks) if chunk.sample]
         sampled: list[Sampled] = []
-        for start in range(0, len(wanted), self._logit_rows):
-            part = wanted[start : start + self._logit_rows]
-            sampled += self._sample([plan.chunks[index] for index in part], last_tokens[part])
-        return tuple(sampled)
+        for start in range(0, len(wanted), self._decoder.max_logit_rows):
+            part = wanted[start : start + self._decoder.max_logit_rows]
+            sampled += self._sample([chunks[index] for index in part], last_tokens[part])
+        return sampled
 
     def _sample(self, chunks: list[Chunk], hidden_rows: Array) -> list[Sampled]:
         rows = np.array([chunk.row for chunk in chunks], np.int32)

@@ -15,7 +15,9 @@ Array = np.ndarray[Any, Any]
 def to_bf16(values: Array) -> Array:
     """float32 (or anything that casts to it) → uint16 of the same shape, rounded to nearest even."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype(np.uint16)
+    rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype(
+        np.uint16
+    )
     nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     if nan.any():
         # Adding could carry a NaN over into infinity: keep its upper half and make it quiet instead.
