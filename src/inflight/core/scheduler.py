@@ -6,17 +6,19 @@ a policy (the order), the composer (the mechanism) and the stop rules; it knows 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from inflight.core.composer import Composer
+from inflight.core.composer import UNLIMITED, Composer
 from inflight.core.delivery import Delivery
 from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.features import features
+from inflight.core.lanes import Lanes, LaneSettings
 from inflight.core.memory import KVMemory
 from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
 from inflight.core.policies import Policy
+from inflight.core.policies.fcfs import Fcfs
 from inflight.core.predictor import Predictor, Quantiles
-from inflight.core.queue import WaitingQueue
 from inflight.core.request import Request, RequestRefused
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import Finish, StopChecker, StopTextFactory
@@ -41,8 +43,9 @@ class Scheduler:
         self,
         capacity: Capacity,
         strategy: Strategy,
-        policy: Policy,
+        lanes: Policy | Iterable[LaneSettings],
         *,
+        token_budget: int = UNLIMITED,
         end_token_ids: frozenset[int] = frozenset(),
         stop_text: StopTextFactory | None = None,
         prefix_caching: bool = True,
@@ -51,13 +54,13 @@ class Scheduler:
     ):
         self._capacity = capacity
         self._strategy = strategy
-        self._policy = policy
         self._predictor = predictor or Quantiles()
         self._end_token_ids = end_token_ids
         self._stop_text = stop_text
         self._memory = KVMemory(capacity.num_blocks, capacity.block_size, prefix_caching)
-        self._queue = WaitingQueue(policy, self._memory.cached_tokens)
-        self._composer = Composer(self._memory, self._queue, capacity.max_rows, watermark)
+        settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
+        self._lanes = Lanes(settings, capacity.max_rows, token_budget, self._memory.cached_tokens)
+        self._composer = Composer(self._memory, self._lanes, capacity.max_rows, watermark)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._delivery = Delivery()
@@ -71,20 +74,23 @@ class Scheduler:
         self._check_door(request)
         most_output = self._most_output(request)
         banned = self._banned(request)
+        lane = self._lanes.named(request.lane)
+        assert lane is not None  # the door saw to it
+        self._lanes.wake(lane)
         samples = []
         for index in range(request.params.n):
             text = self._stop_text(request) if self._stop_text and request.params.stop else None
             checker = StopChecker(request, self._end_token_ids, most_output, text)
             sequence = Sequence(self._next_number, request, index, checker, most_output, banned)
-            sequence.ledger.arrive(request.arrival, now, self._composer.clock)
+            sequence.ledger.arrive(request.arrival, now, lane.clock)
             sequence.predicted = self._predictor.predict(request, most_output, 0)
-            self._policy.arrived(SequenceView(sequence))
+            lane.queue.policy.arrived(SequenceView(sequence))
             self._next_number += 1
             samples.append(sequence)
         self._samples[request.request_id] = samples
         if len(samples) > 1:
-            self._queue.hold(samples[0], samples[1:])
-        self._queue.push(samples[0], now)
+            lane.queue.hold(samples[0], samples[1:])
+        lane.queue.push(samples[0], now)
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         """End a request in whatever state it is; unknown (or ended) ids are ignored."""
@@ -100,6 +106,7 @@ class Scheduler:
         """The next step, the time before which none may start, or None when there is nothing to compute."""
         shape = self._strategy.shape(self._view(now))
         if isinstance(shape, WaitUntil):
+            self._composer.stand_still(now)
             return shape
         plan = self._composer.compose(self._next_step, shape, now)
         if plan is None:
@@ -141,7 +148,7 @@ class Scheduler:
         pool = self._memory.pool
         return Snapshot(
             step=self._next_step,
-            waiting=len(self._queue),
+            waiting=len(self._lanes),
             running=len(self._composer.running),
             held_blocks=pool.held,
             free_blocks=pool.free,
@@ -152,6 +159,7 @@ class Scheduler:
     # -- the door -----------------------------------------------------------------------------------------------
 
     def _check_door(self, request: Request) -> None:
+        self._check_lane(request)
         tokens, limit = len(request.prompt_token_ids), self._capacity.max_model_len
         if request.request_id in self._samples:
             raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
@@ -178,11 +186,21 @@ class Scheduler:
         if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
             raise RequestRefused(f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.")
 
+    def _check_lane(self, request: Request) -> None:
+        lane = self._lanes.named(request.lane)
+        if lane is None:
+            raise RequestRefused(f"There is no lane {request.lane!r}; there are: {', '.join(self._lanes.names)}.")
+        limit = lane.settings.queue_limit
+        if limit is not None and len(lane.queue) + request.params.n > limit:
+            raise RequestRefused(
+                f"{len(lane.queue)} requests wait in the lane {request.lane!r}, and it holds at most {limit}; try later."
+            )
+
     def _view(self, now: float) -> StepView:
         decoding, decode_context = self._composer.load()
         return StepView(
             now=now,
-            waiting=self._queue,
+            waiting=self._lanes,
             running=len(self._composer.running),
             decoding=decoding,
             decode_context=decode_context,
@@ -214,7 +232,7 @@ class Scheduler:
             sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
             if sequence.finish is not None:
                 break
-        self._policy.served(SequenceView(sequence), 0, taken)
+        self._lanes.of(sequence).queue.policy.served(SequenceView(sequence), 0, taken)
         if len(sequence.output) >= sequence.predicted:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
         sequence.ledger.token(now)
@@ -261,11 +279,12 @@ class Scheduler:
 
     def _end_sequence(self, sequence: Sequence, now: float) -> None:
         """It waits no longer; what it holds is released now, or when nothing of it is in flight any more."""
-        sequence.ledger.end(now, self._composer.clock)
-        self._policy.left(SequenceView(sequence))
+        lane = self._lanes.of(sequence)
+        sequence.ledger.end(now, lane.clock)
+        lane.queue.policy.left(SequenceView(sequence))
         if sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
             self._predictor.observe(sequence.request, len(sequence.output))
-        self._queue.remove(sequence)
+        lane.queue.remove(sequence)
         if sequence.row is not None and not sequence.in_flight:
             self._composer.ended(sequence)
 
@@ -284,3 +303,11 @@ class Scheduler:
         timings = last.ledger.timings(request.arrival, len(last.prompt), len(last.output), request.lane)
         finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
         return [FinishedEvent(request.request_id, finishes, timings)]
+
+
+def default_lanes(policy: Policy) -> tuple[LaneSettings, LaneSettings]:
+    """Interactive work under the policy; batch work fills what that leaves, first come, first served."""
+    return (
+        LaneSettings(name="interactive", policy=policy),
+        LaneSettings(name="batch", policy=Fcfs(), background=True),
+    )
