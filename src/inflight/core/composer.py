@@ -17,6 +17,7 @@ from inflight.core.lanes import Lane, Lanes
 from inflight.core.ledger import OTHER
 from inflight.core.memory import KVMemory
 from inflight.core.plan import BatchPlan, Chunk, NewRow
+from inflight.core.preemption import Preemption
 from inflight.core.rows import Rows
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.strategies import StepShape
@@ -25,13 +26,14 @@ UNLIMITED = 2**31 - 1
 
 
 class Composer:
-    def __init__(self, memory: KVMemory, lanes: Lanes, max_rows: int, watermark: float):
+    def __init__(self, memory: KVMemory, lanes: Lanes, preemption: Preemption, max_rows: int, watermark: float):
         """watermark: share of all blocks that must stay available when a sequence joins others."""
         self.running: list[Sequence] = []
         self.preemptions = 0
         self.together = False  # whether what runs is one batch that starts and ends together
         self._memory = memory
         self._lanes = lanes
+        self._preemption = preemption
         self._rows = Rows(max_rows)
         self._spare = math.ceil(watermark * memory.pool.num_blocks)
 
@@ -50,7 +52,8 @@ class Composer:
         if not fill.chunks:
             return None
         padding = fill.padding(len(self.running)) if self.together else ()
-        return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), self._rows.drain_freed(), padding)
+        freed, moves = self._rows.drain_freed(), self._memory.swap.drain()
+        return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), freed, padding, moves)
 
     def load(self) -> tuple[int, int]:
         """Running sequences that need one token, and the tokens that they look back over, together."""
@@ -107,22 +110,28 @@ class Composer:
         return lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
 
     def _preempt(self, sequence: Sequence, now: float) -> None:
-        """Recompute: the blocks are given up (their content stays findable while nobody needs the space)."""
+        """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
+        is forgotten and recomputed, or swapped."""
         sequence.condemned = False
         sequence.lost = sequence.computed
         sequence.ledger.preempt(now)
-        self._leave(sequence)
+        keep = self._preemption.keeps(sequence.computed, len(sequence.blocks))
+        self._give_up_row(sequence)
+        self._memory.preempt(sequence, keep)
         self._lanes.of(sequence).queue.push(sequence, now)
         self.preemptions += 1
 
     def _leave(self, sequence: Sequence) -> None:
-        """A running sequence gives up its row and blocks."""
+        """An ended sequence gives up what it holds."""
+        self._give_up_row(sequence)
+        self._memory.end(sequence)
+
+    def _give_up_row(self, sequence: Sequence) -> None:
+        assert sequence.row is not None
         self.running.remove(sequence)
         self._lanes.of(sequence).running -= 1
-        if sequence.row is not None:
-            self._rows.give_up(sequence.row)
-            sequence.row = None
-        self._memory.release(sequence)
+        self._rows.give_up(sequence.row)
+        sequence.row = None
 
     # -- running sequences that need one token ------------------------------------------------------------------
 

@@ -14,10 +14,12 @@ from inflight.core.delivery import Delivery
 from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.features import features
 from inflight.core.lanes import Lanes, LaneSettings
-from inflight.core.memory import KVMemory
+from inflight.core.latency import LatencyModel
+from inflight.core.memory import Allocation, KVMemory
 from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.preemption import Mode, Preemption
 from inflight.core.predictor import Predictor, Quantiles
 from inflight.core.request import Request, RequestRefused
 from inflight.core.sequence import Sequence, SequenceView
@@ -50,17 +52,27 @@ class Scheduler:
         stop_text: StopTextFactory | None = None,
         prefix_caching: bool = True,
         watermark: float = 0.01,
+        allocation: Allocation = "paged",
+        preemption: Mode = "recompute",
         predictor: Predictor | None = None,
+        latency: LatencyModel | None = None,
     ):
         self._capacity = capacity
         self._strategy = strategy
         self._predictor = predictor or Quantiles()
         self._end_token_ids = end_token_ids
         self._stop_text = stop_text
-        self._memory = KVMemory(capacity.num_blocks, capacity.block_size, prefix_caching)
+        self._latency = latency or LatencyModel()
+        self._memory = KVMemory(capacity, prefix_caching, allocation)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(settings, capacity.max_rows, token_budget, self._memory.cached_tokens)
-        self._composer = Composer(self._memory, self._lanes, capacity.max_rows, watermark)
+        self._composer = Composer(
+            self._memory,
+            self._lanes,
+            Preemption(preemption, self._latency, capacity.copy_seconds),
+            capacity.max_rows,
+            watermark,
+        )
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._delivery = Delivery()
@@ -126,7 +138,9 @@ class Scheduler:
         together = self._composer.together
         events: list[Event] = []
         if result.error is None:
-            self._strategy.observe(features(plan), result.seconds)
+            held = features(plan)
+            self._latency.observe(held, result.seconds)
+            self._strategy.observe(held, result.seconds)
         else:
             events = self._fail(plan, result.error, now)
         for sampled in result.sampled:
@@ -285,7 +299,9 @@ class Scheduler:
         if sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
             self._predictor.observe(sequence.request, len(sequence.output))
         lane.queue.remove(sequence)
-        if sequence.row is not None and not sequence.in_flight:
+        if sequence.row is None:
+            self._memory.end(sequence)  # a preempted one may have content on the host
+        elif not sequence.in_flight:
             self._composer.ended(sequence)
 
     def _deliver(self, events: list[Event], now: float) -> list[Event]:

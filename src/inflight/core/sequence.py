@@ -38,6 +38,7 @@ class Sequence:
         "request",
         "row",
         "sample_index",
+        "wanted",
     )
 
     def __init__(
@@ -62,6 +63,7 @@ class Sequence:
         self.blocks: list[int] = []
         self.published = 0  # leading blocks that the prefix cache knows
         self.node: Hashable = None  # prefix cache node of the last published block
+        self.wanted: tuple[int, ...] = ()  # nodes kept for it since it was preempted
         self.row: int | None = None
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
         self.condemned = False  # to be preempted as soon as nothing of it is in flight

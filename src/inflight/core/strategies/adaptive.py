@@ -19,14 +19,14 @@ SHRINK, GROW = 0.7, 1.05  # of the correction, when steps miss the target and wh
 class Adaptive:
     name = "adaptive"
 
-    def __init__(self, token_budget: int, itl_target: float):
+    def __init__(self, token_budget: int, itl_target: float, latency: LatencyModel):
         """token_budget: the most that is ever proposed, and the start before anything is learnt.
 
-        itl_target: seconds between two tokens of a running stream.
+        itl_target: seconds between two tokens of a running stream. latency: the scheduler's model, which it teaches.
         """
         self._most = token_budget
         self._target = itl_target
-        self._model = LatencyModel()
+        self._model = latency
         self._correction = 1.0
 
     def shape(self, view: StepView) -> StepShape:
@@ -37,7 +37,6 @@ class Adaptive:
         return StepShape(token_budget=view.decoding + self._prompt_tokens(view), row_limit=rows)
 
     def observe(self, features: Features, seconds: float) -> None:
-        self._model.observe(features, seconds)
         factor = SHRINK if seconds > self._target else GROW
         self._correction = min(1.0, max(0.05, self._correction * factor))
 
