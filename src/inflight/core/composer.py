@@ -1,10 +1,10 @@
 """The composer: fills the step that the strategy proposed, in the order that lanes and policies gave.
 
-The mechanism of batching: it alone hands out rows, blocks and token budget, preempts, and keeps the accounts. Foreground
-lanes come before background lanes; in each, running sequences that need one token come first, then prompts: those that
-run, then waiting ones while there is a row, budget, and enough blocks to stay above the watermark. Under a strategy that
-batches requests together, ended sequences linger: they keep row and blocks and are computed as padding until the last
-one ends. Knows nothing of requests' ends (`scheduler`).
+The mechanism of batching: it alone hands out rows, blocks and token budget, preempts, and keeps the accounts.
+Foreground lanes come before background lanes; in each, running sequences that need one token come first, then prompts:
+those that run, then waiting ones while there is a row, budget, and enough blocks to stay above the watermark. Under a
+strategy that batches requests together, ended sequences linger: they keep row and blocks and are computed as padding
+until the last one ends. Knows nothing of requests' ends (`scheduler`).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class LaneSettings:
                 raise LaneError(f"Lane {self.name!r} has {name} {value}; give a whole number above 0.")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lane:
     """A lane at work. service: tokens computed for it over its weight, the order in which lanes are served."""
 

@@ -52,6 +52,10 @@ class WaitingQueue:
         while (heap := self._next_heap()) is not None:
             yield heap[0][3]
 
+    def sequences(self) -> list[Sequence]:
+        """Everyone who may be served, in no order."""
+        return [entry[3] for entry in self._valid()]
+
     def views(self) -> list[SequenceView]:
         """Everyone who may be served, by rank of when they came."""
         return [SequenceView(entry[3]) for entry in sorted(self._valid())]

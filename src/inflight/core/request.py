@@ -47,4 +47,11 @@ class Request:
 
 
 class RequestRefused(ValueError):
-    """The engine will not take this request; the sentence holds the number that refused it."""
+    """The engine will not take this request; the sentence holds the number that refused it.
+
+    retry_after: seconds after which it makes sense to try again; None when it never will.
+    """
+
+    def __init__(self, sentence: str, retry_after: float | None = None):
+        super().__init__(sentence)
+        self.retry_after = retry_after

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from inflight.core.admission import Admission, Load
 from inflight.core.composer import UNLIMITED, Composer
 from inflight.core.delivery import Delivery
 from inflight.core.events import Event, FinishedEvent, TokensEvent
@@ -19,8 +20,8 @@ from inflight.core.memory import Allocation, KVMemory
 from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.preemption import Mode, Preemption
 from inflight.core.predictor import Predictor, Quantiles
+from inflight.core.preemption import Mode, Preemption
 from inflight.core.request import Request, RequestRefused
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import Finish, StopChecker, StopTextFactory
@@ -56,6 +57,7 @@ class Scheduler:
         preemption: Mode = "recompute",
         predictor: Predictor | None = None,
         latency: LatencyModel | None = None,
+        admission: Admission | None = None,
     ):
         self._capacity = capacity
         self._strategy = strategy
@@ -63,6 +65,8 @@ class Scheduler:
         self._end_token_ids = end_token_ids
         self._stop_text = stop_text
         self._latency = latency or LatencyModel()
+        self._admission = admission or Admission("off", self._latency)
+        self._token_budget = token_budget
         self._memory = KVMemory(capacity, prefix_caching, allocation)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(settings, capacity.max_rows, token_budget, self._memory.cached_tokens)
@@ -84,6 +88,8 @@ class Scheduler:
     def add(self, request: Request, now: float) -> None:
         """Accept a request; raises RequestRefused with the number that refuses it."""
         self._check_door(request)
+        if self._admission.asks:
+            self._admission.check(request, self._load(request))
         most_output = self._most_output(request)
         banned = self._banned(request)
         lane = self._lanes.named(request.lane)
@@ -207,8 +213,30 @@ class Scheduler:
         limit = lane.settings.queue_limit
         if limit is not None and len(lane.queue) + request.params.n > limit:
             raise RequestRefused(
-                f"{len(lane.queue)} requests wait in the lane {request.lane!r}, and it holds at most {limit}; try later."
+                f"{len(lane.queue)} requests wait in the lane {request.lane!r}, and it holds at most {limit}; "
+                "try again later."
             )
+
+    def _load(self, request: Request) -> Load:
+        """What stands before a newcomer. Background lanes give way to foreground ones and do not count for them."""
+        lane = self._lanes.named(request.lane)
+        assert lane is not None
+        before = [
+            one for one in self._lanes.all() if lane.settings.background or not one.settings.background or one is lane
+        ]
+        waiting = [one for other in before for one in other.queue.sequences()]
+        running = [one for one in self._composer.running if one.finish is None and self._lanes.of(one) in before]
+        return Load(
+            ahead=len(waiting),
+            prompt_tokens=sum(one.known for one in waiting) + sum(one.behind for one in running if one.behind > 1),
+            queued_tokens=sum(one.known for one in waiting),
+            remaining=[max(1.0, one.predicted - len(one.output)) for one in running],
+            remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
+            free_rows=self._capacity.max_rows - len(running),
+            rows=self._capacity.max_rows,
+            budget=min(self._token_budget, self._capacity.max_model_len),
+            context=sum(one.computed for one in running) / max(1, len(running)),
+        )
 
     def _view(self, now: float) -> StepView:
         decoding, decode_context = self._composer.load()
