@@ -11,9 +11,9 @@ import time
 
 import numpy as np
 
-from inflight.core.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, TokenLogprob
+from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, Sampled, StepResult, TokenLogprob
 from inflight.execution.decoder import Decoder
-from inflight.execution.ops.protocol import Array, OpSet, SampledBatch, SamplingBatch
+from inflight.execution.ops.protocol import Array, KVArena, OpSet, SampledBatch, SamplingBatch
 from inflight.execution.rows import RowStore
 from inflight.execution.slices import slices
 
@@ -29,10 +29,12 @@ class _Done:
 class ModelExecutor:
     """Runs at depth 1: the CPU that would plan ahead is the one that computes."""
 
-    def __init__(self, decoder: Decoder, ops: OpSet, capacity: Capacity):
-        """The decoder's arena has one block more than the capacity says: padding writes there."""
+    def __init__(self, decoder: Decoder, ops: OpSet, arena: KVArena, capacity: Capacity):
+        """The decoder's arena holds the capacity's blocks, then one that padding writes to, then the host blocks (on a
+        CPU both memories are the same, but the copies are real)."""
         self._decoder = decoder
         self._ops = ops
+        self._arena = arena
         self._capacity = capacity
         self._rows = RowStore(capacity, capacity.num_blocks)
 
@@ -52,6 +54,8 @@ class ModelExecutor:
         """Nothing outlives the executor's own references."""
 
     def _run(self, plan: BatchPlan) -> tuple[Sampled, ...]:
+        if plan.moves:
+            self._move(plan.moves)
         for row in plan.freed_rows:
             self._rows.free(row)
         for new in plan.new_rows:
@@ -61,6 +65,13 @@ class ModelExecutor:
         for part in slices((*plan.chunks, *padding), self._decoder.max_tokens):
             sampled += self._forward(part)
         return tuple(sampled)
+
+    def _move(self, moves: BlockMoves) -> None:
+        first_host = self._capacity.num_blocks + 1
+        if moves.out:
+            self._arena.copy_blocks([one for one, _ in moves.out], [first_host + host for _, host in moves.out])
+        if moves.back:
+            self._arena.copy_blocks([first_host + host for host, _ in moves.back], [one for _, one in moves.back])
 
     def _forward(self, chunks: list[Chunk]) -> list[Sampled]:
         token_ids, layout = self._rows.layout(chunks)
@@ -96,3 +107,14 @@ def _logprobs(drawn: SampledBatch, batch: SamplingBatch, index: int) -> tuple[To
     return (
         TokenLogprob(int(drawn.token_ids[index]), float(drawn.logprobs[index]), tuple(zip(ids, values, strict=True))),
     )
+
+
+def copy_seconds(arena: KVArena, blocks: int = 8) -> float:
+    """Measured time to copy one block within the arena, which must hold twice as many as are tried."""
+    blocks = min(blocks, arena.num_blocks // 2)
+    best = float("inf")
+    for _ in range(3):  # the first touches the pages
+        started = time.perf_counter()
+        arena.copy_blocks(list(range(blocks)), list(range(blocks, 2 * blocks)))
+        best = min(best, time.perf_counter() - started)
+    return best / blocks
