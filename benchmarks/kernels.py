@@ -16,7 +16,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,10 +30,12 @@ QKV = (HEADS + 2 * KV_HEADS) * DIM
 Array = np.ndarray[Any, Any]
 
 
-def timed(body: Callable[[], None]) -> float:
+def timed(body: Callable[[], object], count: int = 1) -> float:
+    """Seconds of one call, over `count` of them."""
     start = time.perf_counter()
-    body()
-    return time.perf_counter() - start
+    for _ in range(count):
+        body()
+    return (time.perf_counter() - start) / count
 
 
 class Weights:
@@ -144,7 +147,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     ops = NativeOps(arguments.dtype, arguments.threads, arguments.isa)
-    kind = "bf16" if arguments.dtype == "bfloat16" else "f32"
+    kind: Literal["bf16", "f32"] = "bf16" if arguments.dtype == "bfloat16" else "f32"
     bandwidths, peaks = [], []
     benches: list[tuple[str, Callable[[], None], float, float]] = []
     if arguments.only in (None, "products"):
@@ -201,20 +204,17 @@ def main() -> None:
             ("top-k 20, top-p 0.8", sampling(32, 0.7, 20, 0.8)),
             ("top-p 0.95", sampling(32, 0.7, 0, 0.95)),
         ]:
-            others.append((f"sample 32 rows, {label}", lambda batch=batch: ops.sample(logits, batch)))
+            others.append((f"sample 32 rows, {label}", partial(ops.sample, logits, batch)))
         for tokens in (1, 32, 512):
             act = np.uint16 if ops.dtype == "bfloat16" else np.float32
             x, out = np.ones((tokens, HIDDEN), np.float32), np.empty((tokens, HIDDEN), act)
             norm = np.ones(HIDDEN, np.float32)
-            others.append((f"rms_norm T={tokens}", lambda x=x, norm=norm, out=out: ops.rms_norm(x, norm, 1e-6, out)))
+            others.append((f"rms_norm T={tokens}", partial(ops.rms_norm, x, norm, 1e-6, out)))
         small = ops.pack_linear([np.ones((16, 16), np.float32)])
         x, y = np.ones((1, 16), np.uint16 if ops.dtype == "bfloat16" else np.float32), np.empty((1, 16), np.float32)
-        others.append(("linear 16×16, T=1 (cost of a call)", lambda: ops.linear(x, small, y)))
-        for name, body in others:
-            spans = []
-            for _ in range(5):
-                count = 1 if "sample" in name else 200
-                spans.append(timed(lambda body=body, count=count: [body() for _ in range(count)] and None) / count)
+        others.append(("linear 16×16, T=1 (cost of a call)", partial(ops.linear, x, small, y)))
+        for name, call in others:
+            spans = [timed(call, 1 if "sample" in name else 200) for _ in range(5)]
             report["rows"].append({"name": name, "best_s": min(spans), "median_s": statistics.median(spans)})
             print(
                 f"{name:40s} {min(spans) * 1e6:9.1f} µs (median {statistics.median(spans) * 1e6:9.1f})", file=sys.stderr

@@ -112,11 +112,19 @@ class Attention {
   }
 
  private:
+  // Keys and values of 64 positions.
+  struct Tile {
+    const std::uint32_t* keys[tile_positions / panel];
+    const std::uint32_t* values[tile_positions / segment_positions];  // without the segments that nobody sees
+    int segments;
+    std::int64_t skipped;
+  };
+
   struct Scratch {
-    X* probabilities;       // [R][64 positions]
+    X* probabilities;       // [rows of a tile][64 positions]
     X* queries;             // [R][D], where x is not read in place
     const X** rows;         // [R]
-    float *scores, *sums;   // [R][64], [R][lanes]
+    float *scores, *sums;   // [rows of a tile][64], [R][lanes]
     std::int32_t* last;     // [R] position of the query
     Mixture total, part;
     std::uint32_t* segment;  // one segment of values
@@ -130,8 +138,8 @@ class Attention {
         floats += (n + 15) / 16 * 16;
         return at;
       };
-      const std::int64_t p = take(r * tile_positions / per_step * x_lanes), q = take(r * width / per_step * x_lanes),
-                         x = take(r * 2), s = take(r * tile_positions), l = take(r * lanes), o = take(r),
+      const std::int64_t p = take(tile_tokens * tile_positions / per_step * x_lanes), q = take(r * width / per_step * x_lanes),
+                         x = take(r * 2), s = take(tile_tokens * tile_positions), l = take(r * lanes), o = take(r),
                          t = take(r * (width + 2)), m = take(r * (width + 2)), v = take(segment_positions * width);
       float* base = static_cast<float*>(pool.scratch(worker, floats * sizeof(float)));
       probabilities = reinterpret_cast<X*>(base + p);
@@ -199,10 +207,23 @@ class Attention {
     const std::int64_t past = first_position(task) + task.tokens;
     if (begin < seen) begin = seen;
     if (end > past) end = past;
+    const std::int64_t tiles = (rows + tile_tokens - 1) / tile_tokens;
     for (std::int64_t p = begin; p < end; p += tile_positions) {
-      score(task, s, p);
-      for (std::int64_t r = 0; r < rows; ++r) weigh(s, p, r, part);
-      mix(task, s, p, part);
+      const Tile tile = look_up(task, s, p);
+      for (std::int64_t i = 0; i < tiles; ++i) {
+        const std::int64_t row = rows * i / tiles;
+        const int count = static_cast<int>(rows * (i + 1) / tiles - row);
+        fetch(task, p + tile_positions, end, i, tiles);
+        score(s, tile, row, count);
+        for (std::int64_t r = row; r < row + count; ++r) {
+          if (first_seen(s.last[r]) <= p && p + tile_positions - 1 <= s.last[r]) {
+            weigh<true>(s, p, r, r - row, part);
+          } else {
+            weigh<false>(s, p, r, r - row, part);
+          }
+        }
+        mix(s, tile, row, count, part);
+      }
     }
     for (std::int64_t r = 0; r < rows; ++r) part.sum[r] = sum(load<vf>(s.sums + r * lanes));
   }
@@ -212,45 +233,69 @@ class Attention {
     return layer_data_ + (id * arena_.kv_heads + task.head) * arena_.head_lanes;
   }
 
-  // Scores of all rows against the 64 positions from `position` on.
-  void score(const AttentionTask& task, Scratch& s, std::int64_t position) const {
+  // Where the keys and values of the 64 positions from `position` on lie. Blocks that nobody sees are not looked up.
+  Tile look_up(const AttentionTask& task, Scratch& s, std::int64_t position) const {
     const std::int64_t seen = first_seen(first_position(task)), past = first_position(task) + task.tokens;
-    const std::uint32_t* panels[tile_positions / panel];
+    Tile tile;
     for (std::int64_t j = 0; j < tile_positions / panel; ++j) {
       const std::int64_t at = position + j * panel;
       const std::int64_t read = at + panel <= seen ? seen / panel * panel : at < past ? at : (past - 1) / panel * panel;
-      panels[j] = head_at(task, read) + read % arena_.block_size;  // blocks that nobody sees are not looked up
+      tile.keys[j] = head_at(task, read) + read % arena_.block_size;
     }
-    const std::int64_t rows = task.tokens * group_, tiles = (rows + tile_tokens - 1) / tile_tokens;
-    for (std::int64_t i = 0; i < tiles; ++i) {
-      const std::int64_t row = rows * i / tiles;
-      for (int j = 0; j < tile_positions / panel; j += tile_panels) {
-        const Work<F> work{panels + j, arena_.block_size, 1, static_cast<int>(arena_.head_dim / per_step),
-                           s.rows + row, s.scores + row * tile_positions + j * panel, tile_positions, true, {}};
-        run_tile(static_cast<int>(rows * (i + 1) / tiles - row), tile_panels, work);
-      }
+    tile.skipped = seen > position ? (seen - position) / segment_positions : 0;
+    tile.segments = 0;
+    const std::int64_t width = arena_.padded_dim, end = chunk_end(task);
+    for (std::int64_t at = position + tile.skipped * segment_positions; at < position + tile_positions && at < past;
+         at += segment_positions) {
+      const std::uint32_t* values =
+          head_at(task, at) + arena_.key_lanes + at % arena_.block_size / per_step * width;
+      tile.values[tile.segments++] = at + segment_positions > end ? cleaned(s, values, end - at) : values;
+    }
+    return tile;
+  }
+
+  // Share i of n of the next tile's keys and values into the second-level cache: blocks lie apart, and the machine
+  // cannot guess the next.
+  void fetch(const AttentionTask& task, std::int64_t position, std::int64_t end, std::int64_t i, std::int64_t n) const {
+    if (position >= end || arena_.block_size > tile_positions) return;
+    const std::int64_t past = end < position + tile_positions ? end : position + tile_positions;
+    const std::int64_t lines = arena_.head_lanes / panel;
+    for (std::int64_t at = position; at < past; at += arena_.block_size) {
+      const std::uint32_t* from = head_at(task, at);
+      for (std::int64_t line = lines * i / n; line < lines * (i + 1) / n; ++line) prefetch_to_l2(from + line * panel);
+    }
+  }
+
+  // Scores of a few rows against a tile of positions.
+  void score(Scratch& s, const Tile& tile, std::int64_t row, int count) const {
+    for (int j = 0; j < tile_positions / panel; j += tile_panels) {
+      const Work<F> work{tile.keys + j, arena_.block_size, 1, static_cast<int>(arena_.head_dim / per_step),
+                         s.rows + row, s.scores + j * panel, tile_positions, true, {}};
+      run_tile(count, tile_panels, work);
     }
   }
 
   // Scores of one row → probabilities relative to the largest score so far; what was found before is scaled to it.
-  void weigh(Scratch& s, std::int64_t position, std::int64_t row, const Mixture& part) const {
+  // `all_seen`: the row sees every position of the tile.
+  template <bool all_seen>
+  void weigh(Scratch& s, std::int64_t position, std::int64_t row, std::int64_t slot, const Mixture& part) const {
     constexpr int count = tile_positions / lanes;
-    const std::int64_t last = s.last[row], first = first_seen(last);
     vf p[count];
-    vf top = all(-__builtin_inff());
-    const bool all_seen = first <= position && position + tile_positions - 1 <= last;
-    vi lane;
-    for (int i = 0; i < lanes; ++i) lane[i] = i;
-    for (int i = 0; i < count; ++i) {
-      p[i] = load<vf>(s.scores + row * tile_positions + i * lanes) * scale_;
-      if (!all_seen) {
+    for (int i = 0; i < count; ++i) p[i] = load<vf>(s.scores + slot * tile_positions + i * lanes);
+    [[maybe_unused]] vi seen[count];
+    if constexpr (!all_seen) {
+      const auto last = s.last[row], first = static_cast<std::int32_t>(first_seen(last));
+      vi lane;
+      for (int i = 0; i < lanes; ++i) lane[i] = i;
+      for (int i = 0; i < count; ++i) {
         const vi at = lane + static_cast<std::int32_t>(position + i * lanes);
-        p[i] = (at >= static_cast<std::int32_t>(first)) & (at <= static_cast<std::int32_t>(last))
-                   ? p[i] : all(-__builtin_inff());
+        seen[i] = (at >= first) & (at <= last);
+        p[i] = seen[i] ? p[i] : all(-__builtin_inff());
       }
-      top = max(p[i], top);
     }
-    const float before = part.largest[row], found = largest(top), now = found > before ? found : before;
+    vf top = p[0];
+    for (int i = 1; i < count; ++i) top = max(p[i], top);
+    const float before = part.largest[row], found = largest(top) * scale_, now = found > before ? found : before;
     if (now == -__builtin_inff()) {
       for (int i = 0; i < count; ++i) p[i] = vf{};
     } else {
@@ -264,52 +309,38 @@ class Attention {
         for (std::int64_t i = 0; i < arena_.padded_dim; i += lanes) store(mixed + i, load<vf>(mixed + i) * factor);
       }
       for (int i = 0; i < count; ++i) {
-        p[i] = exp(p[i] - now);
+        p[i] = exp_of_negative(fma(p[i], all(scale_), all(-now)));
+        if constexpr (!all_seen) p[i] = seen[i] ? p[i] : vf{};
         total += p[i];
       }
       store(sums, total);
     }
     for (int i = 0; i < count; ++i) {
       if constexpr (sizeof(Value) == 4) {
-        store(s.probabilities + row * tile_positions + i * lanes, p[i]);
+        store(s.probabilities + slot * tile_positions + i * lanes, p[i]);
       } else if constexpr (F::x_per_step == 2) {
-        store(s.probabilities + row * tile_positions + i * lanes, (vf)(to_bf16_bits(p[i]) << 16));
+        store(s.probabilities + slot * tile_positions + i * lanes, (vf)(to_bf16_bits(p[i]) << 16));
       } else {
-        store_bf16(reinterpret_cast<std::uint16_t*>(s.probabilities) + row * tile_positions + i * lanes, p[i]);
+        store_bf16_fast(reinterpret_cast<std::uint16_t*>(s.probabilities) + slot * tile_positions + i * lanes, p[i]);
       }
     }
   }
 
-  // part.mix += probabilities · values of the 64 positions from `position` on.
-  void mix(const AttentionTask& task, Scratch& s, std::int64_t position, const Mixture& part) const {
-    const std::int64_t width = arena_.padded_dim, end = chunk_end(task);
-    const std::uint32_t* starts[tile_positions / segment_positions];
-    const std::int64_t seen = first_seen(first_position(task)), past = first_position(task) + task.tokens;
-    const std::int64_t skipped = seen > position ? (seen - position) / segment_positions : 0;
-    int segments = 0;
-    for (std::int64_t at = position + skipped * segment_positions; at < position + tile_positions && at < past;
-         at += segment_positions) {
-      const std::uint32_t* values =
-          head_at(task, at) + arena_.key_lanes + at % arena_.block_size / per_step * width;
-      if (at + segment_positions > end) values = cleaned(s, values, end - at);
-      starts[segments++] = values;
-    }
-    const std::int64_t rows = task.tokens * group_, tiles = (rows + tile_tokens - 1) / tile_tokens;
+  // part.mix += probabilities · values of the tile, for a few rows.
+  void mix(Scratch& s, const Tile& tile, std::int64_t row, int count, const Mixture& part) const {
+    const std::int64_t width = arena_.padded_dim;
     constexpr std::int64_t x_row = tile_positions / per_step * F::x_per_step;
     constexpr std::int64_t x_segment = segment_positions / per_step * F::x_per_step;
+    const X* x[tile_tokens];
+    for (int m = 0; m < tile_tokens; ++m) x[m] = s.probabilities + m * x_row + tile.skipped * x_segment;
     for (std::int64_t p = 0; p < width / panel;) {
-      const int panels = tile_width(width / panel - p);
-      const std::uint32_t* w[tile_positions / segment_positions * tile_panels];
-      for (int i = 0; i < segments; ++i)
-        for (int j = 0; j < panels; ++j) w[i * panels + j] = starts[i] + (p + j) * panel;
-      for (std::int64_t i = 0; i < tiles; ++i) {
-        const std::int64_t row = rows * i / tiles;
-        const X* x[tile_tokens];
-        for (int m = 0; m < tile_tokens; ++m) x[m] = s.probabilities + (row + m) * x_row + skipped * x_segment;
-        const Work<F> work{w, width, segments, static_cast<int>(segment_positions / per_step), x,
-                           part.mix + row * width + p * panel, width, false, {}};
-        run_tile(static_cast<int>(rows * (i + 1) / tiles - row), panels, work);
-      }
+      const int panels = tile_width(width / panel - p, count);
+      const std::uint32_t* w[tile_positions / segment_positions * most_panels];
+      for (int i = 0; i < tile.segments; ++i)
+        for (int j = 0; j < panels; ++j) w[i * panels + j] = tile.values[i] + (p + j) * panel;
+      const Work<F> work{w, width, tile.segments, static_cast<int>(segment_positions / per_step), x,
+                         part.mix + row * width + p * panel, width, false, {}};
+      run_tile(count, panels, work);
       p += panels;
     }
   }

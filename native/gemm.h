@@ -13,7 +13,6 @@ namespace inflight::INFLIGHT_ISA {
 
 constexpr std::int64_t block_steps = 1024;   // × 256 bytes: a quarter of a usual second-level cache
 constexpr std::int64_t tokens_per_task = 192;
-constexpr std::int64_t ahead_steps = 32;     // × 256 bytes: how far a single stream is fetched ahead
 
 template <class F>
 const typename F::X* staged(Pool& pool, const void* x, std::int64_t tokens, std::int64_t columns, std::int64_t steps,
@@ -43,6 +42,11 @@ const typename F::X* staged(Pool& pool, const void* x, std::int64_t tokens, std:
     }
   });
   return to;
+}
+
+INLINE Ahead bytes_at(const std::uint32_t* from, std::int64_t lines, int lines_per_step) {
+  const char* at = reinterpret_cast<const char*>(from);
+  return {at, at + lines * 64, lines_per_step};
 }
 
 INLINE vf silu_times(vf gate, vf up) { return gate / (all(1.0f) + exp(-gate)) * up; }
@@ -102,8 +106,10 @@ void product(Pool& pool, const void* values, const Weights& w, std::int64_t toke
   const std::int64_t width = group_lanes / halves;
   const std::int64_t tasks = w.groups * halves * token_blocks;
 
-  on_all(pool, w.groups * w.steps < 64 ? 1 : tasks, [&](Claims& claims, int worker) {
-    const bool alone = claims.count() == 1;  // too small to share: do all tasks here
+  // Below about two microseconds of work it costs more to share it.
+  const bool tiny = w.groups * w.steps * (4 + tokens) < 2048;
+  on_all(pool, tiny ? 1 : tasks, [&](Claims& claims, int worker) {
+    const bool alone = claims.count() == 1;
     const std::int64_t most = (tokens + token_blocks - 1) / token_blocks;
     float* sums = static_cast<float*>(pool.scratch(worker, most * width * sizeof(float)));
     for (std::int64_t task = alone ? 0 : claims.next(); task < tasks; task = alone ? task + 1 : claims.next()) {
@@ -129,31 +135,33 @@ void product(Pool& pool, const void* values, const Weights& w, std::int64_t toke
           for (int m = 0; m < rows; ++m) x_rows[m] = x + (first + row + m) * x_stride + begin * F::x_per_step;
           float* at = sums + row * width;
           for (std::int64_t p = 0; p < width / panel;) {
-            const int panels = tile_width(width / panel - p);
-            const std::uint32_t* starts[tile_panels];
+            const int panels = tile_width(width / panel - p, rows);
+            const std::uint32_t* starts[most_panels];
             for (int j = 0; j < panels; ++j) starts[j] = base + begin * group_lanes + (p + j) * panel;
             Work<F> work{starts, group_lanes, 1, static_cast<int>(steps), x_rows, at + p * panel, width, block == 0, {}};
-            if (panels < 4) {
-              run_tile(rows, panels, work);
+            if (p > 0 || halves > 1) {
+              run_tile(rows, panels, work);  // the first panels' tile fetches for all of the group
             } else if (tiles == 1) {
               // A single pass over the stream: fetch a little ahead in it, and at its end the beginning of the next.
+              // The more rows, the slower a step, the fewer steps ahead: measured, about a kilobyte to three.
+              const std::int64_t ahead_steps = rows < 5 ? 24 / (rows + 1) : 4;
               const std::int64_t tail = steps < ahead_steps ? steps : ahead_steps, head = (steps - tail) / 4 * 4;
               work.steps = static_cast<int>(head);
-              work.ahead = {reinterpret_cast<const char*>(starts[0] + ahead_steps * group_lanes), 16};
+              work.ahead = bytes_at(starts[0] + ahead_steps * group_lanes, head * 4, 4);
               run_tile(rows, panels, work);
               for (int j = 0; j < panels; ++j) starts[j] += head * group_lanes;
-              for (int m = 0; m < rows; ++m) x_rows[m] += head * F::x_per_step;
+              const typename F::X* x_tail[tile_tokens];
+              for (int m = 0; m < rows; ++m) x_tail[m] = x_rows[m] + head * F::x_per_step;
+              work.x = x_tail;
               work.steps = static_cast<int>(steps - head);
               work.fresh = false;
-              work.ahead = {reinterpret_cast<const char*>(next_base), next_base ? 16 : 0};
+              work.ahead = bytes_at(next_base, next_base ? work.steps * 4 : 0, 4);
               run_tile(rows, panels, work);
             } else {
               // Each tile of tokens fetches its share of the next block.
               const std::int64_t lines = steps * 4, share = (lines + tiles - 1) / tiles;
-              if (next != nullptr) {
-                work.ahead = {reinterpret_cast<const char*>(next) + i * share * 64,
-                              static_cast<int>((share * 4 + steps - 1) / steps)};
-              }
+              if (next != nullptr)
+                work.ahead = bytes_at(next + i * share * panel, share, static_cast<int>((share + steps - 1) / steps));
               run_tile(rows, panels, work);
             }
             p += panels;

@@ -185,8 +185,8 @@ struct LayoutArrays {
   LayoutArrays(nb::handle positions_, nb::handle offsets_, nb::handle starts_, nb::handle tables_, std::int64_t tokens)
       : positions(positions_, "positions", Kind::i32, {tokens}),
         offsets(offsets_, "offsets", Kind::i32, {any}),
-        starts(starts_, "starts", Kind::i32, {offsets.size(0) - 1}),
-        tables(tables_, "tables", Kind::i32, {offsets.size(0) - 1, any}) {
+        starts(starts_, "starts", Kind::i32, {chunks()}),
+        tables(tables_, "tables", Kind::i32, {chunks(), any}) {
     layout = {positions.data<std::int32_t>(), offsets.data<std::int32_t>(), starts.data<std::int32_t>(),
               tables.data<std::int32_t>(), tokens, offsets.size(0) - 1, tables.size(1)};
     if (layout.offsets[0] != 0 || layout.offsets[layout.chunks] != tokens)
@@ -194,6 +194,11 @@ struct LayoutArrays {
     for (std::int64_t c = 0; c < layout.chunks; ++c)
       if (layout.offsets[c] > layout.offsets[c + 1] || layout.starts[c] < 0)
         refuse("offsets must ascend, and starts must not be negative");
+  }
+
+  std::int64_t chunks() const {
+    if (offsets.size(0) < 1) refuse("offsets must have one element more than there are chunks");
+    return offsets.size(0) - 1;
   }
 
   // Every block that holds positions [first seen, end) of a chunk must exist.
@@ -374,6 +379,7 @@ class Ops {
     if (from.size(1) % arena.head_dim != 0 || heads < 1 || heads % arena.kv_heads != 0)
       refuse("q must hold a whole number of heads for every key/value head");
     if (window < 0) refuse("window must not be negative");
+    if (!(scale > 0)) refuse("scale must be positive");
     LayoutArrays layout(positions, offsets, starts, tables, from.size(0));
     layout.check_blocks(arena, false, window);
     Array to(out, "out", act_, {from.size(0), from.size(1)}, true);

@@ -198,17 +198,23 @@ class Row {
     return found_[k - 1].value;
   }
 
-  // Logits ≥ threshold that `keep` accepts, divided by the temperature → found_.
-  template <class Keep>
-  std::int64_t gather(float threshold, float temperature, Keep&& keep) {
+  // Logits that divided by the temperature reach `least`, in that form → found_.
+  std::int64_t gather(float least, float temperature) {
+    // Compared before the division, with room for its rounding; then exactly.
+    const float product = least * temperature;
+    const float near = least == minus_infinity ? least : product - 1e-5f * __builtin_fabsf(product) - 1e-30f;
     std::int64_t n = 0;
+    const auto take = [&](std::int64_t i) {
+      const float scaled = logits_[i] / temperature;
+      if (scaled >= least) found_[n++] = {scaled, static_cast<std::int32_t>(i)};
+    };
     for (std::int64_t b = 0; b < blocks_; ++b) {
-      if (tops_[b] < threshold || !keep(tops_[b] / temperature)) continue;
-      for (std::int64_t i = b * sample_block; i < end(b); ++i) {
-        if (logits_[i] < threshold) continue;
-        const float scaled = logits_[i] / temperature;
-        if (keep(scaled)) found_[n++] = {scaled, static_cast<std::int32_t>(i)};
-      }
+      if (tops_[b] < near) continue;
+      std::int64_t i = b * sample_block;
+      for (; i + lanes <= end(b); i += lanes)
+        for (std::uint32_t bits = lanes_from(load<vf>(logits_ + i), near); bits != 0; bits &= bits - 1)
+          take(i + __builtin_ctz(bits));
+      for (; i < end(b); ++i) take(i);
     }
     return n;
   }
@@ -217,7 +223,7 @@ class Row {
     std::int64_t wanted = s.top_logprobs[row];
     if (wanted > s.width) wanted = s.width;
     if (wanted <= 0) return;
-    std::int64_t n = gather(bound(wanted), 1.0f, [](float) { return true; });
+    std::int64_t n = gather(bound(wanted), 1.0f);
     n = order(found_, n, wanted);
     for (std::int64_t i = 0; i < n; ++i) {
       s.top_ids[row * s.width + i] = found_[i].id;
@@ -260,7 +266,7 @@ class Row {
   std::int64_t draw(const Sampling& s, std::int64_t row) {
     const std::int64_t best = greedy();
     const float temperature = s.temperature[row];
-    if (temperature == 0) return best;
+    if (!(temperature > 0)) return best;
     const float top = logits_[best] / temperature;
     if (!(top - top == 0)) return best;  // not finite
     const std::int64_t top_k = s.top_k[row];
@@ -268,14 +274,29 @@ class Row {
     const double u = uniform(s.seed[row], s.draw_index[row], s.sample_index[row]);
     if (top_k <= 0 && top_p >= 1 && min_p <= 0) return draw_by_id(temperature, top, u, best);
 
-    const double least = min_p > 0 ? __builtin_log(static_cast<double>(min_p)) : -__builtin_inf();
-    const std::int64_t n = gather(top_k > 0 ? bound(top_k) : minus_infinity, temperature, [&](float scaled) {
-      return scaled != minus_infinity && static_cast<double>(scaled) - static_cast<double>(top) >= least;
-    });
+    const bool cuts_mass = top_p < 1;
+    double total = 0;  // of all that min-p and top-k leave
+    std::int64_t n = 0;
+    if (min_p > 0) {
+      const double least = __builtin_log(static_cast<double>(min_p));
+      const float about = static_cast<float>(top + least);
+      const std::int64_t near = gather(about - 1e-5f * __builtin_fabsf(about) - 1e-5f, temperature);
+      for (std::int64_t i = 0; i < near; ++i)
+        if (static_cast<double>(found_[i].value) - static_cast<double>(top) >= least) found_[n++] = found_[i];
+    } else if (top_k > 0 && top_k <= blocks_ / 2) {
+      n = gather(bound(top_k) / temperature, temperature);
+    } else {
+      // Most of a vocabulary is far below the largest: try without it first.
+      if (top_k <= 0) total = total_mass(temperature, top);
+      for (const float distance : {6.0f, 9.0f, 12.0f, 16.0f, 24.0f, __builtin_inff()}) {
+        n = gather(top - distance, temperature);
+        if (top_k > 0 ? n >= top_k : mass_of(found_, n, top) >= static_cast<double>(top_p) * total) break;
+      }
+    }
     if (n == 0) return best;
     drop_into_buckets(n, top);
     if (top_k > 0) keep_first(top_k, top);
-    if (top_p < 1) keep_mass(static_cast<double>(top_p), top);
+    if (cuts_mass) keep_mass(static_cast<double>(top_p), total > 0 ? total : kept_mass(), top);
     return draw_by_order(u, top);
   }
 
@@ -314,21 +335,34 @@ class Row {
       const int b = bucket(found_[i].value, top);
       placed_[begin_[b] + kept_[b]++] = found_[i];
     }
-    for (int b = 0; b < buckets; ++b) weigh(b, top);
+    for (int b = 0; b < buckets; ++b) {
+      if (kept_[b] > 0) {
+        weigh(b, top);
+      } else {
+        mass_[b] = 0;
+      }
+    }
   }
 
-  void weigh(int b, double top) {
+  static double mass_of(const Candidate* from, std::int64_t count, double top) {
     constexpr int width = lanes / 2;
-    const Candidate* from = placed_ + begin_[b];
     double total = 0;
-    for (std::int32_t i = 0; i < kept_[b]; i += width) {
-      vd x = {};
-      const int n = kept_[b] - i < width ? kept_[b] - i : width;
+    for (std::int64_t i = 0; i < count; i += width) {
+      double x[width] = {};
+      const int n = count - i < width ? static_cast<int>(count - i) : width;
       for (int j = 0; j < n; ++j) x[j] = static_cast<double>(from[i + j].value) - top;
-      const vd e = exp(x);
-      for (int j = 0; j < n; ++j) total += e[j];
+      store(x, exp(load<vd>(x)));
+      for (int j = 0; j < n; ++j) total += x[j];
     }
-    mass_[b] = total;
+    return total;
+  }
+
+  void weigh(int b, double top) { mass_[b] = mass_of(placed_ + begin_[b], kept_[b], top); }
+
+  double kept_mass() const {
+    double total = 0;
+    for (int b = 0; b < buckets; ++b) total += mass_[b];
+    return total;
   }
 
   void put_in_order(int b) {
@@ -355,9 +389,8 @@ class Row {
     }
   }
 
-  void keep_mass(double share, double top) {
-    double total = 0, passed = 0;
-    for (int b = 0; b < buckets; ++b) total += mass_[b];
+  void keep_mass(double share, double total, double top) {
+    double passed = 0;
     const double target = share * total;
     bool any = false;  // the most likely token is always kept
     for (int b = 0; b < buckets; ++b) {
@@ -378,9 +411,8 @@ class Row {
   }
 
   std::int64_t draw_by_order(double u, double top) {
-    double total = 0, passed = 0;
-    for (int b = 0; b < buckets; ++b) total += mass_[b];
-    const double target = u * total;
+    double passed = 0;
+    const double target = u * kept_mass();
     std::int64_t last = 0;
     for (int b = 0; b < buckets; ++b) {
       if (kept_[b] == 0) continue;

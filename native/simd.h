@@ -19,16 +19,16 @@ namespace inflight::INFLIGHT_ISA {
 
 #if defined(__AVX512F__)
 constexpr int lanes = 16;
-constexpr int tile_tokens = 6, tile_panels = 4;  // 24 sums in 32 registers
+constexpr int tile_tokens = 6, tile_panels = 4, most_panels = 4;  // 24 sums in 32 registers
 #elif defined(__AVX2__)
 constexpr int lanes = 8;
-constexpr int tile_tokens = 6, tile_panels = 1;  // 12 sums in 16 registers
+constexpr int tile_tokens = 6, tile_panels = 1, most_panels = 2;  // 12 sums in 16 registers
 #elif defined(__aarch64__)
 constexpr int lanes = 4;
-constexpr int tile_tokens = 5, tile_panels = 1;  // 20 sums in 32 registers
+constexpr int tile_tokens = 5, tile_panels = 1, most_panels = 1;  // 20 sums in 32 registers
 #else
 constexpr int lanes = 4;
-constexpr int tile_tokens = 2, tile_panels = 1;  // 8 sums in 16 registers
+constexpr int tile_tokens = 2, tile_panels = 1, most_panels = 1;  // 8 sums in 16 registers
 #endif
 constexpr int vectors = 16 / lanes;              // of a panel
 
@@ -84,6 +84,16 @@ INLINE vf fma(vf a, vf b, vf c) {
 #endif
 }
 
+INLINE vd fma(vd a, vd b, vd c) {
+#if defined(__AVX512F__)
+  return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX2__)
+  return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+  return a * b + c;
+#endif
+}
+
 INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 INLINE vf min(vf a, vf b) { return a < b ? a : b; }
 INLINE vd max(vd a, vd b) { return a > b ? a : b; }
@@ -118,6 +128,19 @@ INLINE float largest(vf v) {
   for (int n = lanes / 2; n > 0; n /= 2)
     for (int i = 0; i < n; ++i) x[i] = x[i] > x[i + n] ? x[i] : x[i + n];
   return x[0];
+#endif
+}
+
+// Bit i tells whether lane i reaches the bound.
+INLINE std::uint32_t lanes_from(vf x, float bound) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bound), _CMP_GE_OQ);
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_set1_ps(bound), _CMP_GE_OQ));
+#else
+  std::uint32_t bits = 0;
+  for (int i = 0; i < lanes; ++i) bits |= static_cast<std::uint32_t>(x[i] >= bound) << i;
+  return bits;
 #endif
 }
 
@@ -158,6 +181,16 @@ INLINE vu to_bf16_bits(vf x) {
 }
 
 INLINE void store_bf16(std::uint16_t* to, vf x) { store(to, __builtin_convertvector(to_bf16_bits(x), vh)); }
+
+// The same where speed counts and numbers too small to be normal may become 0.
+INLINE void store_bf16_fast(std::uint16_t* to, vf x) {
+#if defined(__AVX512BF16__)
+  store(to, _mm512_cvtneps_pbh((__m512)x));
+#else
+  store_bf16(to, x);
+#endif
+}
+
 INLINE vf load_bf16(const std::uint16_t* from) { return (vf)(__builtin_convertvector(load<vh>(from), vu) << 16); }
 
 INLINE std::uint16_t to_bf16(float x) {
@@ -191,14 +224,13 @@ INLINE float from_f16(std::uint16_t half) {
   return x;
 }
 
-// eˣ to about 1 ulp: x = n·ln 2 + r, a polynomial for eʳ, 2ⁿ through the exponent bits. Below −87.33 it is 0 (so that
-// e^−∞ = 0), above 88.3 it stays at e^88.3. e⁰ is exactly 1.
-INLINE vf exp(vf x) {
+// eˣ to about 1 ulp for −87.33 ≤ x ≤ 88.3: x = n·ln 2 + r, a polynomial for eʳ, 2ⁿ through the exponent bits.
+// e⁰ is exactly 1.
+INLINE vf exp_bounded(vf x) {
   const vf magic = all(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
-  const vf c = min(max(x, all(-87.33f)), all(88.3f));
-  const vf shifted = fma(c, all(1.44269504f), magic);
+  const vf shifted = fma(x, all(1.44269504f), magic);
   const vf n = shifted - magic;
-  const vf r = fma(n, all(-1.42860677e-6f), fma(n, all(-0.693145752f), c));
+  const vf r = fma(n, all(-1.42860677e-6f), fma(n, all(-0.693145752f), x));
   vf p = all(1.0f / 5040);
   p = fma(p, r, all(1.0f / 720));
   p = fma(p, r, all(1.0f / 120));
@@ -207,9 +239,17 @@ INLINE vf exp(vf x) {
   p = fma(p, r, all(0.5f));
   p = fma(p, r, all(1.0f));
   p = fma(p, r, all(1.0f));
-  const vf result = (vf)(((vi)shifted << 23) + (vi)p);
+  return (vf)(((vi)shifted << 23) + (vi)p);
+}
+
+// eˣ for any x: 0 below −87.33 (so that e^−∞ = 0), e^88.3 above 88.3.
+INLINE vf exp(vf x) {
+  const vf result = exp_bounded(min(max(x, all(-87.33f)), all(88.3f)));
   return x < all(-87.33f) ? vf{} : result;
 }
+
+// The same for x ≤ 0 and without the zero: far below it stays at e^−87.33.
+INLINE vf exp_of_negative(vf x) { return exp_bounded(max(x, all(-87.33f))); }
 
 INLINE float exp(float x) {
   float e[lanes];
@@ -221,23 +261,23 @@ INLINE float exp(float x) {
 INLINE vd exp(vd x) {
   const vd magic = all(6755399441055744.0);  // 1.5 · 2⁵²
   const vd c = max(x, all(-708.0));
-  const vd shifted = c * 1.4426950408889634 + magic;
+  const vd shifted = fma(c, all(1.4426950408889634), magic);
   const vd n = shifted - magic;
-  const vd r = (c - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+  const vd r = fma(n, all(-1.90821492927058770002e-10), fma(n, all(-0.693147180369123816490), c));
   vd p = all(1.0 / 6227020800.0);
-  p = p * r + 1.0 / 479001600.0;
-  p = p * r + 1.0 / 39916800.0;
-  p = p * r + 1.0 / 3628800.0;
-  p = p * r + 1.0 / 362880.0;
-  p = p * r + 1.0 / 40320.0;
-  p = p * r + 1.0 / 5040.0;
-  p = p * r + 1.0 / 720.0;
-  p = p * r + 1.0 / 120.0;
-  p = p * r + 1.0 / 24.0;
-  p = p * r + 1.0 / 6.0;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
+  p = fma(p, r, all(1.0 / 479001600.0));
+  p = fma(p, r, all(1.0 / 39916800.0));
+  p = fma(p, r, all(1.0 / 3628800.0));
+  p = fma(p, r, all(1.0 / 362880.0));
+  p = fma(p, r, all(1.0 / 40320.0));
+  p = fma(p, r, all(1.0 / 5040.0));
+  p = fma(p, r, all(1.0 / 720.0));
+  p = fma(p, r, all(1.0 / 120.0));
+  p = fma(p, r, all(1.0 / 24.0));
+  p = fma(p, r, all(1.0 / 6.0));
+  p = fma(p, r, all(0.5));
+  p = fma(p, r, all(1.0));
+  p = fma(p, r, all(1.0));
   const vd result = (vd)(((vl)shifted << 52) + (vl)p);
   return x < all(-708.0) ? vd{} : result;
 }

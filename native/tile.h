@@ -68,9 +68,10 @@ struct HalfKind<false> {
 };
 using Halves = HalfKind<has_bf16_dot>::type;
 
-// Memory to bring near while a tile computes: `lines` cache lines from `at` on for every four steps.
+// Memory to bring near while a tile computes: from `at` to `end`, `lines` cache lines a step.
 struct Ahead {
   const char* at = nullptr;
+  const char* end = nullptr;
   int lines = 0;
 };
 
@@ -88,17 +89,21 @@ struct Work {
   Ahead ahead;
 };
 
-template <class F, int M, int P>
+template <class F, int M, int P, bool fresh>
 __attribute__((noinline)) void tile(const Work<F>& work) {
   constexpr int N = P * vectors;
   vf sums[M][N];
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n)
-      sums[m][n] = work.fresh ? vf{} : load<vf>(work.sums + m * work.sums_stride + n * lanes);
+      if constexpr (fresh) {
+        sums[m][n] = vf{};
+      } else {
+        sums[m][n] = load<vf>(work.sums + m * work.sums_stride + n * lanes);
+      }
 
   const typename F::X* x[M];
   for (int m = 0; m < M; ++m) x[m] = work.x[m];
-  const char* ahead = work.ahead.at;
+  const char *ahead = work.ahead.at, *const ahead_end = work.ahead.end;
   const int lines = work.ahead.lines, steps = work.steps;
   const std::int64_t stride = work.stride;
   std::int64_t at = 0;  // in x, in steps
@@ -113,11 +118,16 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
       F::template step<M, N>(sums, row, x, i);
       for (int p = 0; p < P; ++p) w[p] += stride;
     };
-    int i = 0;
-    for (; i + 4 <= steps; i += 4) {
+    const auto fetch = [&]() __attribute__((always_inline)) {
       for (int line = 0; line < lines; ++line, ahead += 64) prefetch_to_l2(ahead);
-      one(at), one(at + 1), one(at + 2), one(at + 3);
-      at += 4;
+    };
+    int i = 0;
+    for (; i + 4 <= steps; i += 4, at += 4) {
+      if (ahead < ahead_end) {  // spread over the steps, or the requests would queue up
+        fetch(), one(at), fetch(), one(at + 1), fetch(), one(at + 2), fetch(), one(at + 3);
+      } else {
+        one(at), one(at + 1), one(at + 2), one(at + 3);
+      }
     }
     for (; i < steps; ++i, ++at) one(at);
   }
@@ -130,20 +140,28 @@ INLINE void tile_of(int rows, const Work<F>& work) {
   if constexpr (M > 1) {
     if (rows < M) return tile_of<F, P, M - 1>(rows, work);
   }
-  tile<F, M, P>(work);
+  return work.fresh ? tile<F, M, P, true>(work) : tile<F, M, P, false>(work);
 }
 
-// A tile of `rows` ≤ tile_tokens and as many panels as given (≤ tile_panels).
+// A tile of `rows` ≤ tile_tokens and of as many panels as `tile_width` says.
 template <class F>
 INLINE void run_tile(int rows, int panels, const Work<F>& work) {
   if constexpr (tile_panels >= 4) {
     if (panels == 4) return tile_of<F, 4>(rows, work);
     if (panels == 2) return tile_of<F, 2>(rows, work);
+  } else if constexpr (most_panels == 2) {
+    if (panels == 2) return tile_of<F, 2, 2>(rows, work);
   }
   tile_of<F, 1>(rows, work);
 }
 
-// How many of `left` panels the next tile takes.
-INLINE int tile_width(std::int64_t left) { return left >= 4 && tile_panels >= 4 ? 4 : left >= 2 && tile_panels >= 2 ? 2 : 1; }
+// How many of `left` panels the next tile takes. With one or two rows a single panel would wait for its own sums.
+INLINE int tile_width(std::int64_t left, std::int64_t rows) {
+  if constexpr (most_panels >= 4) {
+    if (left >= 4) return 4;
+    return left >= 2 ? 2 : 1;
+  }
+  return most_panels == 2 && left >= 2 && rows <= 2 ? 2 : 1;
+}
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from inflight.build import Engine, build_engine
 from inflight.config import EngineSettings, Resolved
@@ -16,24 +17,27 @@ from inflight.core.events import FinishedEvent
 from inflight.core.plan import Capacity
 from inflight.core.sampling import SamplingParams
 from inflight.core.scheduler import Snapshot
-from inflight.engine.bridge import AsyncBridge
+from inflight.engine.bridge import AsyncBridge, EngineStopped
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput
 from inflight.frontend.prompts import Prompt, PromptError
+from inflight.scheduling import SchedulingSettings
 
 __all__ = ["LLM", "AsyncEngine", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
 
 
 class LLM:
-    """A model for offline use. `model` None is the built-in one; the other settings are `EngineSettings`' fields.
+    """A model for offline use. `model` None is the built-in one; the other settings are the fields of `EngineSettings`
+    and `SchedulingSettings`.
 
     >>> LLM().chat([{"role": "user", "content": "What is continuous batching?"}])[0].outputs[0].text
     """
 
     def __init__(self, model: str | None = None, *, record: str | Path | None = None, **settings: Any):
-        self._engine = build_engine(EngineSettings(model=model, **settings), _path(record))
+        self._engine = build_engine(*_settings(model, settings), _path(record))
         self._offline = Offline(self._engine.loop, self._engine.tokenizer)
         self._numbers = itertools.count()
+        self._closed = False
 
     @property
     def settings(self) -> dict[str, Resolved]:
@@ -68,11 +72,12 @@ class LLM:
         """
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
         texts = [self._engine.prompts.chat_text(one) for one in conversations]
-        encoded = [self._engine.prompts.chat_tokens(one) for one in conversations]
+        encoded = [self._engine.prompts.rendered_tokens(text) for text in texts]
         return self._run(encoded, texts, sampling_params or SamplingParams(temperature=0, max_tokens=None))
 
     def close(self) -> None:
         """Closes the record file, if there is one; the model's memory goes with the object."""
+        self._closed = True
         self._engine.loop.close()
 
     def __enter__(self) -> LLM:
@@ -87,6 +92,8 @@ class LLM:
         texts: Sequence[str | None],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> list[RequestOutput]:
+        if self._closed:
+            raise EngineStopped("The engine was closed; make a new LLM.")
         params = _params_for(len(prompts), sampling_params)
         now = self._engine.loop.clock.now()
         collectors: list[OutputCollector] = []
@@ -109,7 +116,7 @@ class AsyncEngine:
     """
 
     def __init__(self, model: str | None = None, *, record: str | Path | None = None, **settings: Any):
-        self._engine = build_engine(EngineSettings(model=model, **settings), _path(record))
+        self._engine = build_engine(*_settings(model, settings), _path(record))
         self._bridge = AsyncBridge(self._engine.loop)
         self._numbers = itertools.count()
 
@@ -138,7 +145,8 @@ class AsyncEngine:
         try:
             async for event in stream:
                 collector.take(event)
-                if isinstance(event, FinishedEvent) or event.token_ids:
+                # The last token and the finish come together, as one output.
+                if isinstance(event, FinishedEvent) or not collector.all_ended:
                     yield collector.output()
         finally:
             await stream.aclose()  # type: ignore[attr-defined]  # an async generator, which leaving must close at once
@@ -160,9 +168,15 @@ class AsyncEngine:
         self.close()
 
 
+def _settings(model: str | None, given: dict[str, Any]) -> tuple[EngineSettings, SchedulingSettings]:
+    names = {item.name for item in fields(SchedulingSettings)}
+    scheduling = {name: given.pop(name) for name in tuple(given) if name in names}
+    return EngineSettings(model=model, **given), SchedulingSettings(**scheduling)
+
+
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A single prompt is a list of one; a list of whole numbers is one prompt of token ids."""
-    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
+    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], SupportsIndex)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 

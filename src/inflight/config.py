@@ -15,6 +15,9 @@ DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
 
 
+MOST = 2**31 - 1  # of anything that is counted: what the kernels' indices hold
+
+
 class SettingsError(ValueError):
     """A setting is outside its limits, or two of them do not go together."""
 
@@ -47,14 +50,18 @@ class EngineSettings:
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingsError(f"{option(name)} is {value}; give a whole number above 0.")
+            if value is not None and not 1 <= value <= MOST:
+                raise SettingsError(f"{option(name)} is {value}; give a whole number from 1 to {MOST:,}.")
+        if self.model == "":
+            raise SettingsError("--model is empty; give a folder or a hub id, or leave it out for the built-in model.")
+        if not 0 <= self.seed < 2**64:
+            raise SettingsError(f"--seed is {self.seed}; give a whole number from 0 to 2^64 - 1.")
         if self.max_model_len == 1:
             raise SettingsError("--max-model-len is 1, which leaves no room for an answer; give at least 2.")
         if self.block_size < 16 or self.block_size % 16:
             raise SettingsError(f"--block-size is {self.block_size}; give a multiple of 16 tokens.")
-        if self.kv_memory is not None and not (math.isfinite(self.kv_memory) and self.kv_memory > 0):
-            raise SettingsError(f"--kv-memory is {self.kv_memory} GiB; give a number above 0.")
+        if self.kv_memory is not None and not 0 < self.kv_memory <= MOST:
+            raise SettingsError(f"--kv-memory is {self.kv_memory:g} GiB; give a number above 0, up to {MOST:,}.")
         if not 0 <= self.watermark < 1:
             raise SettingsError(f"--watermark is {self.watermark}; give a share from 0 to below 1.")
         if self.kv_memory is not None and self.num_blocks is not None:
@@ -88,13 +95,21 @@ def resolve_rows(settings: EngineSettings) -> Resolved:
     return Resolved(DEFAULT_ROWS, "enough to reuse each weight read from memory until the cores are the limit")
 
 
-def resolve_budget(settings: EngineSettings, rows: int) -> Resolved:
+def resolve_budget(settings: EngineSettings, rows: int, batches_together: bool = False) -> Resolved:
+    """batches_together: the strategy bounds its batches by count, so that a budget of tokens has nothing to say."""
     given = settings.max_num_batched_tokens
     if given is None:
+        if batches_together:
+            return Resolved(rows + PROMPT_SHARE, "tokens of one forward pass; a padded batch takes as many as it needs")
         return Resolved(
             rows + PROMPT_SHARE,
             f"one token for each of {rows} sequences and {PROMPT_SHARE} of prompts: on a CPU a few dozen tokens "
             "already keep the cores busy, more would only make running streams wait",
+        )
+    if batches_together:
+        raise SettingsError(
+            f"--max-num-batched-tokens is {given}, but static and dynamic batches are bounded by --batch-size alone; "
+            "leave it out."
         )
     if given < rows:
         raise SettingsError(

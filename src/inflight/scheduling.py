@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from inflight.config import SettingsError, option
+from inflight.config import Resolved, SettingsError, option
 from inflight.core.admission import Admission
 from inflight.core.lanes import LaneSettings
 from inflight.core.latency import LatencyModel
@@ -80,11 +80,37 @@ class SchedulingSettings:
         if self.admission == "queue" and self.max_queued_requests is None and self.max_queued_tokens is None:
             raise SettingsError("--admission queue needs a bound: give --max-queued-requests or --max-queued-tokens.")
 
+    def resolved(self) -> dict[str, Resolved]:
+        """What is in force, with its reason; what is not set and has no default is left out."""
+        shown = {"strategy": Resolved(self.strategy, _WHY.get(self.strategy, "as set"))}
+        shown["policy"] = Resolved(self.policy, _WHY.get(self.policy, "as set"))
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name not in shown and value not in (None, {}):
+                is_default = value == item.default
+                shown[item.name] = Resolved(
+                    value if not isinstance(value, Mapping) else str(dict(value)), _why(is_default)
+                )
+        return shown
+
     @property
     def batches_together(self) -> bool:
         return self.strategy in ("static", "dynamic")
 
 
+_WHY = {
+    "static": "a batch starts when nothing runs and ends with its last sequence",
+    "dynamic": "static batches of one length bucket each",
+    "continuous": "anyone joins at any step, with the whole prompt",
+    "chunked": "decodes first, the rest of each step goes to prompts",
+    "adaptive": "as chunked, with the budget set each step to hold the ITL target",
+    "fcfs": "first come, first served",
+    "sjf": "shortest predicted remaining work first, with ageing",
+    "priority": "the lower number first, with ageing",
+    "fair": "the tenant that was served least first",
+    "deadline": "least slack to its target first",
+    "prefix": "longest cached prefix first, with ageing",
+}
 _MEANINGFUL_WITH = {
     "batch_size": ("strategy", ("static", "dynamic")),
     "max_wait": ("strategy", ("static",)),
@@ -182,6 +208,10 @@ def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admis
         settings.max_queued_tokens,
         settings.ttft_target,
     )
+
+
+def _why(is_default: bool) -> str:
+    return "the default" if is_default else "as set"
 
 
 def _buckets(given: str | None) -> int | tuple[int, ...]:

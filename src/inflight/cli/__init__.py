@@ -6,10 +6,13 @@ Knows the verbs' names and how a mistake is told: one sentence on standard error
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
 import click
+
+from inflight import __version__
 
 VERBS = {
     "run": "Answer a prompt, or every line of a JSONL file.",
@@ -28,13 +31,20 @@ class _Verbs(click.Group):
         command: click.Command = importlib.import_module(f"inflight.cli.{cmd_name}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # told here, because click has an answer of its own to it
+            _forget_output()
+            return 141
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))  # from the table above: help imports no verb
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="inflight", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def app() -> None:
     """inflight: an LLM inference server whose subject is batching."""
 
@@ -54,12 +64,20 @@ def call(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         print("\nStopped.", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of standard output went away (as `head` does); nothing is left to say to it.
-        sys.stderr.close()
-        return 141
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename is not None else ""
+        cause = error.strerror or type(error).__name__
+        print(f"inflight: {named}{cause}; check the path, its permissions and the space that is left.", file=sys.stderr)
+        return 1
     except ValueError as error:
         if not type(error).__module__.startswith("inflight."):
             raise  # a bug of ours, not the user's mistake
         print(f"inflight: {error}", file=sys.stderr)
         return 1
+
+
+def _forget_output() -> None:
+    """The reader of standard output went away, as `head` does: what is left to be written has nowhere to go."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -5,6 +5,7 @@ Knows the terminal and the messages so far; the engine keeps no conversation (it
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,15 @@ from typing import Any
 import click
 
 from inflight.cli.interrupt import Interrupt
-from inflight.cli.options import engine_options, engine_settings, record_option, sampling_options, sampling_params
+from inflight.cli.options import (
+    engine_options,
+    engine_settings,
+    record_option,
+    sampling_options,
+    sampling_params,
+    scheduling_options,
+    scheduling_settings,
+)
 from inflight.core.sampling import SamplingParams
 
 HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
@@ -20,17 +29,20 @@ HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) 
 
 @click.command("chat")
 @engine_options
+@scheduling_options
 @sampling_options
 @record_option
 @click.option("--system", metavar="TEXT", help="System message at the start of the conversation.")
 def command(system: str | None, record: Path | None, **values: Any) -> int:
     """Talk with a model; each answer streams as it is made."""
+    if sys.stdin is None:
+        raise click.UsageError("Standard input is closed, so there is nobody to talk with; use `inflight run PROMPT`.")
     if values["n"] != 1:
         raise click.UsageError(f"--n is {values['n']}, but a conversation goes on from one answer; leave it out.")
-    params, settings = sampling_params(values), engine_settings(values)
+    params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     from inflight.cli.loading import open_engine
 
-    engine = open_engine(settings, record)
+    engine = open_engine(settings, scheduling, record)
     try:
         if not engine.prompts.can_chat:
             raise click.UsageError("This model has no chat template; use `inflight run --raw PROMPT` instead.")
@@ -43,6 +55,7 @@ def command(system: str | None, record: Path | None, **values: Any) -> int:
 def _talk(engine: Any, params: SamplingParams, system: str | None) -> None:
     from inflight.frontend.offline import Offline
 
+    _take_any_text()
     if sys.stdin.isatty():
         import readline  # noqa: F401  (gives input() history and editing)
 
@@ -67,6 +80,13 @@ def _talk(engine: Any, params: SamplingParams, system: str | None) -> None:
             print(f"inflight: {error} (/reset starts a new conversation.)", file=sys.stderr)
         else:
             messages.append({"role": "assistant", "content": answer})
+
+
+def _take_any_text() -> None:
+    """Broken bytes are told by the tokenizer, and what the terminal cannot show must not end the conversation."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def _typed() -> Any:

@@ -10,7 +10,7 @@ import json
 import platform
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -49,7 +49,7 @@ def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
 
     # The best of some tries: a ceiling is what the machine can do, not what its neighbours leave.
     bandwidth = max(native.read_bandwidth_bytes_per_s(threads) for _ in range(3))
-    kinds = {"bfloat16": "bf16", "float32": "f32", "int8": "int8"}
+    kinds: dict[str, Literal["bf16", "f32", "int8"]] = {"bfloat16": "bf16", "float32": "f32", "int8": "int8"}
     peaks = {name: max(native.peak_flops(kind, threads) for _ in range(3)) for name, kind in kinds.items()}
     memory = machine_memory()
     report = {

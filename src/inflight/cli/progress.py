@@ -37,6 +37,7 @@ class Progress:
             self._bar = None
 
     def _show_bar(self, done: float, total: float | None, note: str) -> None:
+        shown = f"{done:,.0f}" + ("" if total is None else f"/{total:,.0f}") + f" {self._unit}{note and '  ' + note}"
         if self._bar is None:
             # Imported here: rich takes longer to load than a short run takes.
             from rich.console import Console
@@ -45,7 +46,7 @@ class Progress:
 
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
             self._bar = Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(self._what, total=total, note=note)
+            self._task = self._bar.add_task(self._what, total=total, note=shown)
+            self._bar.tasks[0].start_time -= time.monotonic() - self._started  # it has begun before it is shown
             self._bar.start()
-        shown = f"{done:,.0f}" + ("" if total is None else f"/{total:,.0f}") + f" {self._unit}"
-        self._bar.update(self._task, completed=done, total=total, note=f"{shown}{note and '  ' + note}")
+        self._bar.update(self._task, completed=done, total=total, note=shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ from typing import Any
 import click
 
 from inflight.cli.interrupt import Interrupt
-from inflight.cli.options import engine_options, engine_settings, record_option, sampling_options, sampling_params
+from inflight.cli.options import (
+    engine_options,
+    engine_settings,
+    record_option,
+    sampling_options,
+    sampling_params,
+    scheduling_options,
+    scheduling_settings,
+)
 from inflight.core.sampling import SamplingParams
 
 QUESTION = "What is continuous batching?"
@@ -19,6 +28,7 @@ QUESTION = "What is continuous batching?"
 @click.command("run")
 @click.argument("prompt", required=False)
 @engine_options
+@scheduling_options
 @sampling_options
 @record_option
 @click.option(
@@ -36,17 +46,16 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
     """
     if prompt is not None and input_path is not None:
         raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
-    if input_path is not None and str(input_path) != "-" and not input_path.is_file():
-        raise click.UsageError(f"--input {input_path} is no file that can be read.")
     raw, as_json, verbose = values.pop("raw"), values.pop("as_json"), values.pop("verbose")
     record: Path | None = values.pop("record")
-    params, settings = sampling_params(values), engine_settings(values)
-    _check_writable(record, output_path)
+    params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
+    _check_readable(input_path)
+    _check_writable(input_path, output_path, record)
 
     # Loaded only now, so that a mistake above is told at once.
     from inflight.cli.loading import open_engine
 
-    engine = open_engine(settings, record)
+    engine = open_engine(settings, scheduling, record)
     try:
         if verbose:
             for name, entry in engine.settings.items():
@@ -60,10 +69,30 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         engine.loop.close()
 
 
+def _check_readable(path: Path | None) -> None:
+    if path is None or str(path) == "-":
+        return
+    if not path.exists():
+        raise click.UsageError(f"--input {path} does not exist; give a JSONL file, or - for standard input.")
+    if path.is_dir() or not os.access(path, os.R_OK):
+        raise click.UsageError(f"--input {path} is {'a folder' if path.is_dir() else 'not readable'}; give a file.")
+
+
 def _check_writable(*paths: Path | None) -> None:
-    for path in paths:
-        if path is not None and not path.absolute().parent.is_dir():
-            raise click.UsageError(f"{path} cannot be written: the folder {path.absolute().parent} does not exist.")
+    """Told before a model is loaded. The first is read, so that it must not be overwritten."""
+    taken = {paths[0].resolve()} if paths[0] is not None and paths[0].is_file() else set()
+    for path in paths[1:]:
+        if path is None:
+            continue
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise click.UsageError(f"{path} cannot be written: the folder {folder} does not exist; create it first.")
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            raise click.UsageError(f"{path} cannot be written: permission is denied; choose another place.")
+        if path.resolve() in taken:
+            raise click.UsageError(f"{path} is given twice, and would be overwritten; use another file.")
+        if not path.exists() or path.is_file():
+            taken.add(path.resolve())
 
 
 def _answer(
@@ -74,7 +103,7 @@ def _answer(
     from inflight.frontend.offline import Offline
 
     if prompt is None:
-        prompt = QUESTION if sys.stdin.isatty() else sys.stdin.read().strip() or QUESTION
+        prompt = _piped() or QUESTION
         if prompt is QUESTION:
             print(f"(No prompt was given, so here is one: {QUESTION})", file=sys.stderr)
     chat = engine.prompts.can_chat and not raw
@@ -98,6 +127,13 @@ def _answer(
             for one in output.outputs:
                 print(one.text, end="\n\n" if one is not output.outputs[-1] else "\n", file=out)
     return _tell_end(output, interrupt.wanted)
+
+
+def _piped() -> str:
+    """A prompt from standard input, where that is neither a terminal nor closed."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    return open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False).read().strip()
 
 
 def _output(path: Path | None) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO, Any
 from inflight.build import Engine
 from inflight.cli.interrupt import Interrupt
 from inflight.cli.progress import Progress
+from inflight.cli.reading import LineReader
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.lines import output_line, parse_line
 from inflight.frontend.offline import Delta, Offline
@@ -26,20 +26,17 @@ from inflight.metrics.summary import RequestTimes, Summary, summarize
 
 AHEAD = 4096  # requests handed to the engine and not yet answered; bounds memory for files of any length
 LINES_PER_STEP = 64  # read between two steps, so that reading never makes the running ones wait long
+IDLE_SECONDS = 0.2  # waits for a line so long when there is nothing to compute, then looks for Ctrl-C
 
 
 def run_lines(engine: Engine, defaults: SamplingParams, source: Path, target: Path | None, as_json: bool) -> int:
     """Returns the exit code: 0, 1 when lines failed, 130 after Ctrl-C."""
     with ExitStack() as stack:
-        lines = (
-            stack.enter_context(source.open(encoding="utf-8", errors="surrogateescape"))
-            if str(source) != "-"
-            else sys.stdin
-        )
+        file = 0 if str(source) == "-" else stack.enter_context(source.open("rb", buffering=0)).fileno()
         out = stack.enter_context(target.open("w", encoding="utf-8")) if target is not None else sys.stdout
         interrupt = stack.enter_context(Interrupt())
         run = _Run(engine, defaults, out)
-        run.work(lines, interrupt)
+        run.work(LineReader(file), interrupt)
     summary = summarize(run.times, run.failed, run.seconds)
     if as_json:
         print(json.dumps(summary.to_json()), file=sys.stderr)
@@ -54,44 +51,43 @@ def run_lines(engine: Engine, defaults: SamplingParams, source: Path, target: Pa
 class _Run:
     def __init__(self, engine: Engine, defaults: SamplingParams, out: IO[str]):
         self._engine, self._defaults, self._out = engine, defaults, out
+        self._watched = out.isatty()  # then the answers themselves show how far it is
         self._offline = Offline(engine.loop, engine.tokenizer)
         self._ready: dict[int, dict[str, Any]] = {}  # answered, but an earlier line is not
-        self._next_index = 0
+        self._read = 0  # lines taken, which is the next one's index
+        self._next_index = 0  # of the answer to write next
         self._started = time.monotonic()
         self.times: list[RequestTimes] = []
+        self._tokens = 0  # of all answers
         self.failed = 0
         self.seconds = 0.0
 
-    def work(self, lines: Iterator[str] | IO[str], interrupt: Interrupt) -> None:
-        numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        waiting = enumerate(numbered)
+    def work(self, lines: LineReader, interrupt: Interrupt) -> None:
         progress = Progress("Answering", "requests")
-        more = True
         try:
-            while (more or self._offline.unfinished) and not interrupt.wanted:
-                more = more and self._read_some(waiting)
+            while not (lines.ended and not self._offline.unfinished) and not interrupt.wanted:
+                self._read_some(lines)
                 self._take(self._offline.step())
-                self._show(progress)
+                if not self._watched:
+                    self._show(progress)
             self._offline.abort_all()
         finally:
             progress.close()
             self._flush_the_rest()
             self.seconds = time.monotonic() - self._started
 
-    def _read_some(self, waiting: Iterator[tuple[int, tuple[int, str]]]) -> bool:
-        """Hand over lines while there is room; False at the end of the file."""
-        for _ in range(min(LINES_PER_STEP, AHEAD - self._offline.unfinished - len(self._ready))):
-            item = next(waiting, None)
-            if item is None:
-                return False
-            index, (number, line) = item
+    def _read_some(self, lines: LineReader) -> None:
+        """Hand over lines while there is room. A pipe that says nothing stops nobody who is running."""
+        unfinished = self._offline.unfinished
+        room = min(LINES_PER_STEP, AHEAD - unfinished - len(self._ready))
+        for number, line in lines.take(room, 0 if unfinished else IDLE_SECONDS):
+            index, self._read = self._read, self._read + 1
             try:
                 self._add(index, line)
             except ValueError as error:
                 if not type(error).__module__.startswith("inflight."):
                     raise
                 self._fail(index, f"line {number}: {error}")
-        return True
 
     def _add(self, index: int, line: str) -> None:
         prompts = self._engine.prompts
@@ -102,7 +98,7 @@ class _Run:
             entry.params,
             self._engine.loop.clock.now(),
             forced_output_tokens=entry.forced_output_tokens,
-            cache_salt=entry.cache_salt,
+            **entry.placement,
         )
         self._offline.add(request, entry.prompt)
 
@@ -119,6 +115,7 @@ class _Run:
                 continue
             assert timings is not None
             lengths = [len(one.token_ids) for one in output.outputs]
+            self._tokens += sum(lengths)
             self.times.append(
                 RequestTimes(
                     intended_send=request.arrival,
@@ -153,8 +150,7 @@ class _Run:
         print(json.dumps(line), file=self._out, flush=True)
 
     def _show(self, progress: Progress) -> None:
-        tokens = sum(one.output_tokens for one in self.times)
-        rate = tokens / max(time.monotonic() - self._started, 1e-9)
+        rate = self._tokens / max(time.monotonic() - self._started, 1e-9)
         done = len(self.times) + self.failed
         progress.update(done, done + self._offline.unfinished, f"{rate:,.0f} output tokens/s")
 
@@ -163,17 +159,20 @@ def print_summary(summary: Summary, preemptions: int) -> None:
     """Throughput and latency side by side, on standard error."""
     failed = f", {summary.failed} failed" if summary.failed else ""
     preempted = f", {preemptions} preemptions" if preemptions else ""
+    answered = f"{summary.requests:,} request{'' if summary.requests == 1 else 's'}"
     print(
-        f"{summary.requests} requests answered{failed} in {summary.wall_seconds:.2f} s{preempted}\n"
+        f"{answered} answered{failed} in {summary.wall_seconds:.2f} s{preempted}\n"
         f"throughput   {summary.requests_per_s:,.2f} requests/s   {summary.output_tokens_per_s:,.1f} output tokens/s   "
         f"{summary.input_tokens_per_s:,.1f} input tokens/s "
         f"({summary.cached_tokens:,} of {summary.prompt_tokens:,} cached)",
         file=sys.stderr,
     )
+    if not summary.requests:
+        return
     rows = (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e))
     print(f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms", file=sys.stderr)
     for name, figures in rows:
-        print(f"  {name:<10} {_milliseconds(figures)}  over {figures.samples} requests", file=sys.stderr)
+        print(f"  {name:<10} {_milliseconds(figures)}  over {figures.samples:,} requests", file=sys.stderr)
 
 
 def _milliseconds(figures: Percentiles) -> str:

@@ -140,8 +140,8 @@ class Composer:
         for sequence in tuple(self.running):
             if sequence.request.lane not in mine:
                 continue
-            if sequence.condemned and not sequence.in_flight:
-                self._preempt(sequence, now)
+            if not sequence.in_flight:
+                sequence.condemned = False  # whoever still needs its blocks ranks before it and takes them in this loop
             if sequence.row is None or sequence.condemned or sequence.finish is not None:
                 continue
             if sequence.behind == 1 and fill.budget > 0:
@@ -153,7 +153,7 @@ class Composer:
         """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
 
         None: the sequence must sit out this step (it was the lowest ranked itself, or the victim's last tokens are
-        still in flight and it gives way at the next commit).
+        still in flight: it computes nothing more, and can be preempted in the next plan).
         """
         while True:
             new_blocks = self._memory.grow(sequence, sequence.computed + 1)
@@ -277,7 +277,7 @@ class Composer:
         self._memory.publish(sequence)
         lane = self._lanes.of(sequence)
         lane.served(length)
-        if sequence.sample_index == 0 and sequence.computed >= len(sequence.prompt):
+        if sequence.sample_index == 0 and start < len(sequence.prompt) <= sequence.computed:
             lane.queue.let_go(sequence, now)
         new_prompt_tokens = min(sequence.computed, len(sequence.prompt)) - max(start, sequence.charged)
         if new_prompt_tokens > 0:

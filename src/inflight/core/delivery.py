@@ -18,9 +18,10 @@ class Delivery:
     def keep(self, events: list[Event], now: float) -> None:
         self._kept += [(event, now) for event in events]
 
-    def release(self, now: float) -> list[Event]:
-        """Everything kept, in order, with the accounts brought up to now."""
-        kept, self._kept = self._kept, []
+    def release(self, now: float, request_id: str | None = None) -> list[Event]:
+        """Everything kept (or all of one request), in order, with the accounts brought up to now."""
+        kept = [one for one in self._kept if request_id in (None, one[0].request_id)]
+        self._kept = [] if request_id is None else [one for one in self._kept if one[0].request_id != request_id]
         return [_late(event, (now - ready) * 1e3) for event, ready in kept]
 
 

@@ -43,8 +43,8 @@ class Ledger:
         "_hands",
         "_state",
         "cached_tokens",
+        "ended",
         "first_token",
-        "last_token",
         "queued_by",
         "recomputed_tokens",
         "seconds",
@@ -58,7 +58,7 @@ class Ledger:
         self.seconds = dict.fromkeys(("queue", "prefill", "decode", "preempted", OTHER), 0.0)
         self.queued_by = dict.fromkeys(QUEUE_REASONS, 0.0)
         self.first_token: float | None = None
-        self.last_token: float | None = None
+        self.ended: float | None = None
         self.cached_tokens = 0
         self.recomputed_tokens = 0
         self.swapped_blocks = 0
@@ -78,8 +78,8 @@ class Ledger:
     def token(self, now: float) -> None:
         if self.first_token is None:
             self.first_token = now
-        self.last_token = now
-        self._enter("decode", now)
+        if self._state != "decode":
+            self._enter("decode", now)
 
     def preempt(self, now: float) -> None:
         self._enter("preempted", now)
@@ -88,6 +88,7 @@ class Ledger:
         if self._state == "queue":
             self._leave_queue(now, clock)
         self._enter(None, now)
+        self.ended = now
 
     def _leave_queue(self, now: float, clock: QueueClock) -> None:
         """Split the stay by what the queue stood still for; what no reason claims is `other`."""

@@ -82,6 +82,8 @@ class KVMemory:
         writes all keys and values of a layer before it reads any)."""
         size = self.block_size
         full = min(sequence.computed, sequence.known) // size
+        if sequence.published >= full or self._root(sequence) is None:
+            return
         while sequence.published < full:
             start = sequence.published * size
             tokens = sequence.token_slice(start, start + size)

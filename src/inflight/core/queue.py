@@ -27,9 +27,10 @@ class WaitingQueue:
         self._inside: dict[int, int] = {}  # number → ticket of its valid entry; other entries are stale and skipped
         self._tickets = itertools.count()
         self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
+        self._held_count = 0
 
     def __len__(self) -> int:
-        return len(self._inside) + sum(len(siblings) for siblings in self._held.values())
+        return len(self._inside) + self._held_count
 
     def rank(self, sequence: Sequence, now: float) -> tuple[Rank, int]:
         """The total order of sequences, waiting or running."""
@@ -72,10 +73,11 @@ class WaitingQueue:
     def remove(self, sequence: Sequence) -> None:
         """Take out a sequence wherever it waits; harmless if it does not."""
         self._inside.pop(sequence.number, None)
-        self._held.pop(sequence.number, None)
+        self._take_held(sequence)
 
     def hold(self, leader: Sequence, siblings: Iterable[Sequence]) -> None:
         self._held[leader.number] = list(siblings)
+        self._held_count += len(self._held[leader.number])
 
     def siblings(self, leader: Sequence) -> list[Sequence]:
         """Those that wait for the leader's prompt."""
@@ -83,8 +85,13 @@ class WaitingQueue:
 
     def let_go(self, leader: Sequence, now: float) -> None:
         """The leader's prompt is computed (or planned): its siblings may be served."""
-        for sibling in self._held.pop(leader.number, ()):
+        for sibling in self._take_held(leader):
             self.push(sibling, now)
+
+    def _take_held(self, leader: Sequence) -> list[Sequence]:
+        siblings = self._held.pop(leader.number, [])
+        self._held_count -= len(siblings)
+        return siblings
 
     def _is_valid(self, entry: Entry) -> bool:
         return self._inside.get(entry[1]) == entry[2]

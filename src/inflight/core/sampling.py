@@ -5,9 +5,9 @@ Knows the meaning and the limits of each setting; not how a token is drawn (exec
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class InvalidSampling(ValueError):
@@ -53,9 +53,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         # Lists and a bare string are what callers write; the frozen form is a tuple.
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        stop = (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop)
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _clean_bias(self.logit_bias))
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
@@ -85,11 +85,22 @@ class SamplingParams:
                 raise InvalidSampling(f"stop holds {stop!r}; give one or more strings that are not empty.")
         for token_id in self.stop_token_ids:
             _whole("stop_token_ids", token_id, 0, None)
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidSampling(f"{name} is {getattr(self, name)!r}; give true or false.")
 
     @property
     def needs_history(self) -> bool:
         """Whether a draw depends on which tokens came before."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise InvalidSampling(f"{name} is {value!r}; give a list.")
+    return tuple(value)
 
 
 def _clean_bias(bias: Mapping[int, float] | None) -> dict[int, float]:
@@ -103,7 +114,7 @@ def _clean_bias(bias: Mapping[int, float] | None) -> dict[int, float]:
     for token_id, value in bias.items():
         try:
             number = int(token_id)  # JSON objects have string keys
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InvalidSampling(f"logit_bias names the token {token_id!r}; use token ids (whole numbers).") from None
         _whole("logit_bias token id", number, 0, None)
         _real(f"logit_bias of token {number}", value, -100, 100)
@@ -122,7 +133,7 @@ def _whole(name: str, value: object, least: int, most: int | None) -> None:
 def _real(name: str, value: object, least: float, most: float, *, open_below: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidSampling(f"{name} is {value!r}; give a number.")
-    below = value <= least if open_below else value < least
-    if not math.isfinite(value) or below or value > most:
+    # Comparisons refuse NaN and infinities, and take whole numbers that no float holds.
+    if not (least < value if open_below else least <= value) or not value <= most:
         limits = f"above {least} and up to {most}" if open_below else f"from {least} to {most}"
         raise InvalidSampling(f"{name} is {value}; give a number {limits}.")

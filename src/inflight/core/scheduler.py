@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from inflight.core.admission import Admission, Load
 from inflight.core.composer import UNLIMITED, Composer
 from inflight.core.delivery import Delivery
+from inflight.core.door import Door
 from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.features import features
 from inflight.core.lanes import Lanes, LaneSettings
@@ -62,6 +63,7 @@ class Scheduler:
         self._capacity = capacity
         self._strategy = strategy
         self._predictor = predictor or Quantiles()
+        self._most_known = capacity.num_blocks * capacity.block_size  # tokens of a sequence that has all the memory
         self._end_token_ids = end_token_ids
         self._stop_text = stop_text
         self._latency = latency or LatencyModel()
@@ -77,6 +79,7 @@ class Scheduler:
             capacity.max_rows,
             watermark,
         )
+        self._door = Door(capacity, self._lanes, end_token_ids)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._delivery = Delivery()
@@ -87,11 +90,12 @@ class Scheduler:
 
     def add(self, request: Request, now: float) -> None:
         """Accept a request; raises RequestRefused with the number that refuses it."""
-        self._check_door(request)
+        if request.request_id in self._samples:
+            raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
+        self._door.check(request)
         if self._admission.asks:
             self._admission.check(request, self._load(request))
-        most_output = self._most_output(request)
-        banned = self._banned(request)
+        most_output, banned = self._door.most_output(request), self._door.banned(request)
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the door saw to it
         self._lanes.wake(lane)
@@ -115,10 +119,11 @@ class Scheduler:
         samples = self._samples.get(request_id)
         if samples is None:
             return []
-        together = self._composer.together
-        events = self._end_request(samples, Finish("abort"), now)
-        # The aborted request is told at once; its end may have been the batch's.
-        return events + (self._delivery.release(now) if together and not self._composer.running else [])
+        events = self._delivery.release(now, request_id)  # what a batch kept back for it comes first
+        events += self._end_request(samples, Finish("abort"), now)
+        if not self._composer.running:
+            events += self._delivery.release(now)  # its end was the batch's
+        return events
 
     def plan(self, now: float) -> BatchPlan | WaitUntil | None:
         """The next step, the time before which none may start, or None when there is nothing to compute."""
@@ -148,7 +153,7 @@ class Scheduler:
             self._latency.observe(held, result.seconds)
             self._strategy.observe(held, result.seconds)
         else:
-            events = self._fail(plan, result.error, now)
+            events = self._fail(result.error, now)
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
         for chunk in plan.chunks:
@@ -176,46 +181,7 @@ class Scheduler:
             preemptions=self._composer.preemptions,
         )
 
-    # -- the door -----------------------------------------------------------------------------------------------
-
-    def _check_door(self, request: Request) -> None:
-        self._check_lane(request)
-        tokens, limit = len(request.prompt_token_ids), self._capacity.max_model_len
-        if request.request_id in self._samples:
-            raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
-        if not tokens:
-            raise RequestRefused("The prompt has 0 tokens; give at least one.")
-        if tokens >= limit:
-            raise RequestRefused(
-                f"The prompt has {tokens} tokens, but the model length is {limit} tokens and at least one must be "
-                f"left for the answer; shorten the prompt to {limit - 1} tokens or raise --max-model-len."
-            )
-        vocab_size = self._capacity.vocab_size
-        for token_id in (min(request.prompt_token_ids), max(request.prompt_token_ids)):
-            if not 0 <= token_id < vocab_size:
-                raise RequestRefused(
-                    f"The prompt holds the token id {token_id}, but the vocabulary has {vocab_size} tokens "
-                    f"(0 to {vocab_size - 1})."
-                )
-        needed = self._memory.blocks_for(tokens)
-        if needed > self._capacity.num_blocks:
-            raise RequestRefused(
-                f"The prompt needs {needed} KV blocks of {self._capacity.block_size} tokens, but there are "
-                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory."
-            )
-        if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
-            raise RequestRefused(f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.")
-
-    def _check_lane(self, request: Request) -> None:
-        lane = self._lanes.named(request.lane)
-        if lane is None:
-            raise RequestRefused(f"There is no lane {request.lane!r}; there are: {', '.join(self._lanes.names)}.")
-        limit = lane.settings.queue_limit
-        if limit is not None and len(lane.queue) + request.params.n > limit:
-            raise RequestRefused(
-                f"{len(lane.queue)} requests wait in the lane {request.lane!r}, and it holds at most {limit}; "
-                "try again later."
-            )
+    # -- what strategies and admission see ----------------------------------------------------------------------
 
     def _load(self, request: Request) -> Load:
         """What stands before a newcomer. Background lanes give way to foreground ones and do not count for them."""
@@ -249,17 +215,6 @@ class Scheduler:
             max_rows=self._capacity.max_rows,
         )
 
-    def _most_output(self, request: Request) -> int:
-        room = self._capacity.max_model_len - len(request.prompt_token_ids)
-        return room if request.params.max_tokens is None else min(room, request.params.max_tokens)
-
-    def _banned(self, request: Request) -> tuple[int, ...]:
-        params = request.params
-        if not params.min_tokens:
-            return ()
-        ends = frozenset() if params.ignore_eos else self._end_token_ids
-        return tuple(sorted(ends | frozenset(params.stop_token_ids)))
-
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
@@ -268,8 +223,7 @@ class Scheduler:
             return []
         taken = 0
         for token_id in sampled.token_ids:
-            sequence.output.append(token_id)
-            sequence.promised -= 1
+            sequence.append(token_id)
             taken += 1
             sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
             if sequence.finish is not None:
@@ -291,9 +245,9 @@ class Scheduler:
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
-        needed = self._memory.blocks_for(sequence.known)
-        if needed <= self._capacity.num_blocks:
+        if sequence.known <= self._most_known:
             return None
+        needed = self._memory.blocks_for(sequence.known)
         return Finish(
             "length",
             detail=f"After {len(sequence.output)} output tokens the sequence needs {needed} KV blocks of "
@@ -301,14 +255,14 @@ class Scheduler:
             "raise --kv-memory.",
         )
 
-    def _fail(self, plan: BatchPlan, error: str, now: float) -> list[Event]:
-        """The step broke: its requests end with the error, and no cached content is trusted any more."""
+    def _fail(self, error: str, now: float) -> list[Event]:
+        """The step broke: no cached content is trusted any more, and all that is in flight ends with the error, that
+        of later plans too, since they may share blocks which this step should have written."""
         self._memory.forget_all()
         events: list[Event] = []
-        for chunk in plan.chunks:
-            sequence = self._planned[chunk.sequence_id]
-            samples = self._samples.get(sequence.request.request_id)
-            if samples is not None:
+        for sequence in tuple(self._planned.values()):
+            if sequence.finish is None:
+                samples = self._samples[sequence.request.request_id]
                 events += self._end_request(samples, Finish("error", detail=error), now)
         return events
 
@@ -343,7 +297,8 @@ class Scheduler:
         if any(sequence.finish is None for sequence in samples):
             return []
         del self._samples[request.request_id]
-        last = max(samples, key=lambda sequence: (sequence.ledger.last_token or now, -sequence.sample_index))
+        last = next(sequence for sequence in samples if sequence.ledger.ended == now)
+        last.ledger.cached_tokens = samples[0].ledger.cached_tokens  # later samples also find what the first computed
         timings = last.ledger.timings(request.arrival, len(last.prompt), len(last.output), request.lane)
         finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
         return [FinishedEvent(request.request_id, finishes, timings)]

@@ -25,6 +25,7 @@ class Sequence:
         "condemned",
         "finish",
         "in_flight",
+        "known",
         "ledger",
         "lost",
         "most_output",
@@ -58,6 +59,7 @@ class Sequence:
         self.banned = banned  # token ids that may not be drawn before min_tokens are there
         self.prompt = request.prompt_token_ids
         self.output: list[int] = []
+        self.known = len(self.prompt)  # prompt and output together
         self.promised = 0
         self.computed = 0
         self.blocks: list[int] = []
@@ -66,7 +68,7 @@ class Sequence:
         self.wanted: tuple[int, ...] = ()  # nodes kept for it since it was preempted
         self.row: int | None = None
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
-        self.condemned = False  # to be preempted as soon as nothing of it is in flight
+        self.condemned = False  # its blocks are wanted: no new chunks until nothing of it is in flight
         self.lost = 0  # computed tokens given up by the last preemption
         self.charged = 0  # prompt tokens that the policy has been told of
         self.predicted = 0.0  # output tokens expected in all
@@ -74,9 +76,11 @@ class Sequence:
         self.finish: Finish | None = None
         self.ledger = Ledger()
 
-    @property
-    def known(self) -> int:
-        return len(self.prompt) + len(self.output)
+    def append(self, token_id: int) -> None:
+        """One promised token is there."""
+        self.output.append(token_id)
+        self.known += 1
+        self.promised -= 1
 
     @property
     def behind(self) -> int:

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from inflight.core.events import Event, FinishedEvent
 from inflight.core.plan import WaitUntil
@@ -60,28 +61,25 @@ class AsyncBridge:
                 yield item
         finally:
             if not ended:
-                self.abort(request.request_id)
+                self._command(lambda: self._leave(request.request_id, stream))
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it is; its stream ends with finish reason "abort". Unknown ids are ignored."""
-        with contextlib.suppress(EngineStopped):
-            self._send(lambda: self._deliver(self._loop.abort(request_id)))
+        self._command(lambda: self._abort(request_id))
 
     async def snapshot(self) -> Snapshot:
         """Counts taken between two steps."""
         future: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
 
         def answer() -> None:
-            counts = self._loop.snapshot()
-            future.get_loop().call_soon_threadsafe(_resolve, future, counts)
+            _call(future.get_loop(), partial(_resolve, future, self._loop.snapshot()))
 
         self._send(answer)
         return await future
 
     def close(self) -> None:
         """Abort what runs, end the thread and close the executor."""
-        with contextlib.suppress(EngineStopped):
-            self._send(lambda: self._stop("The engine was closed."))
+        self._command(self._close)
         self._thread.join()
 
     # -- any thread ---------------------------------------------------------------------------------------------
@@ -92,6 +90,11 @@ class AsyncBridge:
                 raise EngineStopped(self._stopped)
             self._inbox.put(command)
         self._wake.set()
+
+    def _command(self, command: Command) -> None:
+        """What there is nothing to do for when the engine has stopped."""
+        with contextlib.suppress(EngineStopped):
+            self._send(command)
 
     # -- engine thread ------------------------------------------------------------------------------------------
 
@@ -105,7 +108,8 @@ class AsyncBridge:
             self._stop(f"The engine stopped by a fault: {type(fault).__name__}: {fault}. Restart it.")
         finally:
             self._drain()
-            self._loop.close()
+            with contextlib.suppress(OSError):  # a record file whose disk is full must not hide the fault
+                self._loop.close()
 
     def _take_commands(self) -> None:
         """Run all commands that are there; wait for one when the engine has nothing else to do."""
@@ -131,28 +135,40 @@ class AsyncBridge:
 
     def _add(self, request: Request, stream: _Stream) -> None:
         if self._stopped is not None:
-            return _post(stream, [EngineStopped(self._stopped)])
+            return _post([(stream, EngineStopped(self._stopped))])
         try:
             self._loop.add(request)
         except RequestRefused as refusal:
-            _post(stream, [refusal])
+            _post([(stream, refusal)])
         else:
             self._streams[request.request_id] = stream
 
+    def _abort(self, request_id: str) -> None:
+        if self._stopped is None:
+            self._deliver(self._loop.abort(request_id))
+
+    def _leave(self, request_id: str, stream: _Stream) -> None:
+        """The consumer went away. Another's request may bear the id of one that was refused for it."""
+        if self._streams.get(request_id) is stream:
+            self._abort(request_id)
+
     def _deliver(self, events: list[Event]) -> None:
-        parcels: dict[str, list[Event | Exception]] = {}
+        _post([(self._streams[event.request_id], event) for event in events])
         for event in events:
-            parcels.setdefault(event.request_id, []).append(event)
-        for request_id, parcel in parcels.items():
-            _post(self._streams[request_id], parcel)
-            if isinstance(parcel[-1], FinishedEvent):
-                del self._streams[request_id]
+            if isinstance(event, FinishedEvent):
+                del self._streams[event.request_id]
+
+    def _close(self) -> None:
+        """The requests end in the engine's accounts too; their consumers are told why."""
+        streams = list(self._streams)
+        self._stop("The engine was closed.")
+        for request_id in streams:
+            self._loop.abort(request_id)
 
     def _stop(self, sentence: str) -> None:
         with self._door:
             self._stopped = sentence
-        for stream in self._streams.values():
-            _post(stream, [EngineStopped(sentence)])
+        _post([(stream, EngineStopped(sentence)) for stream in self._streams.values()])
         self._streams.clear()
 
 
@@ -161,10 +177,20 @@ def _resolve(future: asyncio.Future[Snapshot], counts: Snapshot) -> None:
         future.set_result(counts)
 
 
-def _post(stream: _Stream, items: list[Event | Exception]) -> None:
-    def put() -> None:
-        for item in items:
-            stream.items.put_nowait(item)
+def _post(items: Sequence[tuple[_Stream, Event | Exception]]) -> None:
+    """One call per event loop: each wakes it up, which costs more than many items do."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, Event | Exception]]] = {}
+    for stream, item in items:
+        by_loop.setdefault(stream.loop, []).append((stream, item))
+    for loop, parcel in by_loop.items():
+        _call(loop, partial(_put, parcel))
 
+
+def _put(parcel: list[tuple[_Stream, Event | Exception]]) -> None:
+    for stream, item in parcel:
+        stream.items.put_nowait(item)
+
+
+def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
     with contextlib.suppress(RuntimeError):  # the consumer's event loop is closed: nobody is left to tell
-        stream.loop.call_soon_threadsafe(put)
+        loop.call_soon_threadsafe(callback)

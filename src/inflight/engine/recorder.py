@@ -25,6 +25,7 @@ class _Alive:
     first_sequence: int
     added: float
     before_step: int
+    before_commit: int
     outputs: list[list[int]]
 
 
@@ -34,6 +35,7 @@ class Recorder:
         self._file = file
         self._zero = zero
         self._next_step = 0
+        self._next_commit = 0
         self._next_sequence = 0
         self._alive: dict[str, _Alive] = {}
         self._write(
@@ -49,7 +51,12 @@ class Recorder:
     def added(self, request: Request, now: float) -> None:
         samples = request.params.n
         self._alive[request.request_id] = _Alive(
-            request, self._next_sequence, now - self._zero, self._next_step, [[] for _ in range(samples)]
+            request=request,
+            first_sequence=self._next_sequence,
+            added=now - self._zero,
+            before_step=self._next_step,
+            before_commit=self._next_commit,
+            outputs=[[] for _ in range(samples)],
         )
         self._next_sequence += samples
 
@@ -57,6 +64,7 @@ class Recorder:
         self._next_step = plan.step + 1
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
+        self._next_commit = plan.step + 1
         record = {
             "kind": "step",
             "step": plan.step,
@@ -78,6 +86,8 @@ class Recorder:
                 {"row": n.row, "tokens": len(n.token_ids), "prompt_tokens": n.prompt_length} for n in plan.new_rows
             ],
             "freed_rows": list(plan.freed_rows),
+            "padding": list(plan.padding),
+            "moves": {"out": [list(one) for one in plan.moves.out], "back": [list(one) for one in plan.moves.back]},
             "features": asdict(features(plan)),
         }
         if result.error is not None:
@@ -103,12 +113,17 @@ class Recorder:
             "arrival": round(request.arrival - self._zero, 6),
             "added": round(alive.added, 6),
             "before_step": alive.before_step,
+            "before_commit": alive.before_commit,
             "ended": round(now - self._zero, 6),
             "ended_before_step": self._next_step,
+            "ended_before_commit": self._next_commit,
             "prompt_token_ids": list(request.prompt_token_ids),
             "params": _given(request.params),
             "seed": request.seed,
             "cache_salt": request.cache_salt,
+            "tenant": request.tenant,
+            "priority": request.priority,
+            "slo": asdict(request.slo),
             "samples": [],
             "timings": event.timings.to_json(),
         }

@@ -31,6 +31,7 @@ class RowStore:
         self.padding_row = capacity.max_rows
         rows = capacity.max_rows + 1
         self._block_size = capacity.block_size
+        self._vocab_size = capacity.vocab_size
         # Untouched pages of these cost nothing: they come zeroed from the kernel when first written.
         self._tokens = np.zeros((rows, capacity.max_model_len + 1), np.int32)
         self._tables = np.zeros((rows, -(-capacity.max_model_len // capacity.block_size)), np.int32)
@@ -55,7 +56,9 @@ class RowStore:
         self._blocks[row] = 0
         self._prompt_lengths[row] = new.prompt_length
         for name, values in self._settings.items():
-            values[row] = getattr(params, name)
+            value = getattr(params, name)
+            # More candidates may be asked for than there are tokens, in numbers that no array holds.
+            values[row] = min(value, self._vocab_size) if name == "top_k" else value
         self._seed[row] = new.seed % 2**64
         self._sample_index[row] = new.sample_index
         self._want_logprobs[row] = params.logprobs is not None

@@ -13,6 +13,7 @@ from typing import Any
 from inflight.core.sampling import SamplingParams
 
 SAMPLING_FIELDS = tuple(item.name for item in fields(SamplingParams))
+_NONE_MEANS = ("max_tokens", "seed", "logprobs")  # no limit but the model's, a seed of the engine's, none
 
 
 class UnknownField(ValueError):
@@ -26,8 +27,10 @@ def with_fields(defaults: SamplingParams, given: Mapping[str, Any], *, beside: t
             near = difflib.get_close_matches(name, (*SAMPLING_FIELDS, *beside), 1)
             hint = f" Did you mean {near[0]!r}?" if near else f" Known are {', '.join((*beside, *SAMPLING_FIELDS))}."
             raise UnknownField(f"The field {name!r} is unknown.{hint}")
-    chosen = {name: value for name, value in given.items() if name in SAMPLING_FIELDS}
-    for name in ("stop", "stop_token_ids", "logit_bias"):
-        if name in chosen and chosen[name] is None:  # JSON clients send null for "not set"
-            del chosen[name]
+    # JSON clients send null for "not set", which is a value of its own only where the setting says so.
+    chosen = {
+        name: value
+        for name, value in given.items()
+        if name in SAMPLING_FIELDS and (value is not None or name in _NONE_MEANS)
+    }
     return replace(defaults, **chosen)

@@ -6,17 +6,21 @@ Knows one line at a time; files, order and progress are the caller's.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from inflight.core.plan import TokenLogprob
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.fields import with_fields
 from inflight.frontend.outputs import RequestOutput
+from inflight.frontend.placement import PLACEMENT_FIELDS, placement
 from inflight.frontend.prompts import PromptEncoder
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "messages")
-OTHER_FIELDS = ("output_tokens", "cache_salt")
+OTHER_FIELDS = ("output_tokens", *PLACEMENT_FIELDS)
+_KINDS = {
+    dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"
+}  # fmt: skip
 
 
 class LineError(ValueError):
@@ -25,57 +29,69 @@ class LineError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class InputLine:
-    """One prompt with its settings. forced_output_tokens: design section 4, for traces and benchmarks."""
+    """One prompt with its settings. forced_output_tokens: design section 4, for traces and benchmarks. placement: lane,
+    tenant and the like, as arguments for `PromptEncoder.request`."""
 
     prompt_token_ids: tuple[int, ...]
     prompt: str | None
     params: SamplingParams
     forced_output_tokens: int | None
-    cache_salt: str
+    placement: dict[str, Any]
 
 
 def parse_line(line: str, defaults: SamplingParams, prompts: PromptEncoder) -> InputLine:
     """Raises LineError, PromptError, InvalidSampling or a text error (all ValueErrors with a sentence)."""
+    data = _object(line)
+    given = [name for name in PROMPT_FIELDS if data.get(name) is not None]
+    if len(given) != 1:
+        raise LineError(f"has {', '.join(given) or 'no prompt'}; give exactly one of {', '.join(PROMPT_FIELDS)}.")
+    params = with_fields(defaults, data, beside=PROMPT_FIELDS + OTHER_FIELDS)
+    if data.get("output_tokens") is not None and "max_tokens" not in data:
+        # A trace that says how long an answer was need not say what it might have been: the default is no cap of its.
+        params = replace(params, max_tokens=None)
+    text, token_ids = _prompt(data, given[0], prompts)
+    return InputLine(token_ids, text, params, _forced(data, params), placement(data))
+
+
+def _object(line: str) -> dict[str, Any]:
     try:
         data = json.loads(line)
     except json.JSONDecodeError as error:
         raise LineError(f"not JSON: {error.msg} at character {error.pos + 1}.") from None
     except RecursionError:
         raise LineError("not usable: the JSON is nested too deeply.") from None
+    except ValueError:  # Python reads no longer ones
+        raise LineError("not usable: it holds a number of thousands of digits.") from None
     if not isinstance(data, dict):
-        raise LineError(f'a JSON {type(data).__name__}; write an object such as {{"prompt": "…"}}.')
-    given = [name for name in PROMPT_FIELDS if name in data]
-    if len(given) != 1:
-        raise LineError(f"has {', '.join(given) or 'no prompt'}; give exactly one of {', '.join(PROMPT_FIELDS)}.")
-    params = with_fields(defaults, data, beside=PROMPT_FIELDS + OTHER_FIELDS)
-    text, token_ids = _prompt(data, given[0], prompts)
-    return InputLine(token_ids, text, params, _forced(data), _salt(data))
+        raise LineError(f'a JSON {_KINDS[type(data)]}; write an object such as {{"prompt": "…"}}.')
+    # A reader that lets broken bytes through marks them so; a surrogate that JSON itself escapes comes up later.
+    broken = next((n for n, character in enumerate(line, 1) if "\udc80" <= character <= "\udcff"), None)
+    if broken is not None:
+        byte = ord(line[broken - 1]) - 0xDC00
+        raise LineError(f"not UTF-8: byte 0x{byte:02X} at character {broken}; convert the file to UTF-8.")
+    return data
 
 
 def _prompt(data: dict[str, Any], kind: str, prompts: PromptEncoder) -> tuple[str | None, tuple[int, ...]]:
     value = data[kind]
     if kind == "messages":
-        return prompts.chat_text(value), prompts.chat_tokens(value)
+        text = prompts.chat_text(value)
+        return text, prompts.rendered_tokens(text)
     if kind == "prompt":
         if not isinstance(value, str):
-            raise LineError(f"prompt is a JSON {type(value).__name__}; give text, or prompt_token_ids.")
+            raise LineError(f"prompt is a JSON {_KINDS[type(value)]}; give text, or prompt_token_ids.")
         return value, prompts.tokens(value)
     if not isinstance(value, list):
-        raise LineError(f"prompt_token_ids is a JSON {type(value).__name__}; give a list of whole numbers.")
+        raise LineError(f"prompt_token_ids is a JSON {_KINDS[type(value)]}; give a list of whole numbers.")
     return None, prompts.tokens(value)
 
 
-def _forced(data: dict[str, Any]) -> int | None:
+def _forced(data: dict[str, Any], params: SamplingParams) -> int | None:
     value = data.get("output_tokens")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise LineError(f"output_tokens is {value!r}; give a whole number above 0.")
-    return value
-
-
-def _salt(data: dict[str, Any]) -> str:
-    value = data.get("cache_salt", "")
-    if not isinstance(value, str):
-        raise LineError(f"cache_salt is {value!r}; give text.")
+    if value is not None and params.max_tokens is not None and value > params.max_tokens:
+        raise LineError(f"output_tokens is {value}, but max_tokens is {params.max_tokens}; raise max_tokens.")
     return value
 
 

@@ -67,6 +67,7 @@ class _Sample:
     stream: TextStream | None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None
+    named: list[dict[int, Logprob]] = field(default_factory=list)  # of the first so many of `logprobs`
     finish: Finish | None = None
 
 
@@ -84,6 +85,11 @@ class OutputCollector:
     def finished(self) -> bool:
         return self.timings is not None
 
+    @property
+    def all_ended(self) -> bool:
+        """Every sample has its last token; the event that finishes the request follows at once."""
+        return all(sample.finish is not None for sample in self._samples)
+
     def take(self, event: Event) -> tuple[int, str]:
         """Take in an event of this request; returns the sample it concerns and its new text."""
         if isinstance(event, FinishedEvent):
@@ -93,7 +99,8 @@ class OutputCollector:
         sample = self._samples[event.sample_index]
         sample.token_ids.extend(event.token_ids)
         if event.logprobs is not None:
-            sample.logprobs = [*(sample.logprobs or []), *event.logprobs]
+            sample.logprobs = sample.logprobs or []
+            sample.logprobs.extend(event.logprobs)
         text = "" if sample.stream is None else sample.stream.push(self._visible(event))
         if event.finish is not None:
             text += self._end(sample, event.finish)
@@ -130,12 +137,17 @@ class OutputCollector:
             index=index,
             text="" if sample.stream is None else sample.stream.text,
             token_ids=list(sample.token_ids),
-            token_logprobs=sample.logprobs,
-            logprobs=None if sample.logprobs is None else [self._named(entry) for entry in sample.logprobs],
+            token_logprobs=None if sample.logprobs is None else list(sample.logprobs),
+            logprobs=None if sample.logprobs is None else self._all_named(sample, sample.logprobs),
             finish_reason=None if finish is None else finish.reason,
             stop_reason=None if finish is None else finish.stopped_by,
             detail=None if finish is None else finish.detail,
         )
+
+    def _all_named(self, sample: _Sample, logprobs: list[TokenLogprob]) -> list[dict[int, Logprob]]:
+        """Each is named once, however often a growing output is looked at."""
+        sample.named.extend(self._named(entry) for entry in logprobs[len(sample.named) :])
+        return list(sample.named)
 
     def _named(self, entry: TokenLogprob) -> dict[int, Logprob]:
         named = {entry.token_id: Logprob(entry.logprob, None, self._name(entry.token_id))}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
-from inflight.core.request import Request
+from inflight.core.request import SLO, Request
 from inflight.core.sampling import SamplingParams
 from inflight.core.stopping import StopText
 from inflight.text import ChatTemplate, TextStream, Tokenizer
@@ -53,8 +54,11 @@ class PromptEncoder:
         return self._chat_template.render(messages, add_generation_prompt=True, **template_arguments)
 
     def chat_tokens(self, messages: Any, **template_arguments: Any) -> tuple[int, ...]:
-        # The template writes the special tokens itself.
-        return self._encode(self.chat_text(messages, **template_arguments), add_special_tokens=False)
+        return self.rendered_tokens(self.chat_text(messages, **template_arguments))
+
+    def rendered_tokens(self, text: str) -> tuple[int, ...]:
+        """Token ids of what `chat_text` gave: the template has written the special tokens itself."""
+        return self._encode(text, add_special_tokens=False)
 
     def request(
         self,
@@ -65,6 +69,10 @@ class PromptEncoder:
         *,
         forced_output_tokens: int | None = None,
         cache_salt: str = "",
+        lane: str = "interactive",
+        tenant: str = "",
+        priority: int = 0,
+        slo: SLO = SLO(),  # noqa: B008  (frozen)
     ) -> Request:
         if params.stop and self._tokenizer is None:
             raise PromptError("stop strings need text, but this model has no tokenizer; use stop_token_ids.")
@@ -76,6 +84,10 @@ class PromptEncoder:
             seed=self._draw_seed(number) if params.seed is None else params.seed,
             arrival=arrival,
             cache_salt=cache_salt,
+            lane=lane,
+            tenant=tenant,
+            priority=priority,
+            slo=slo,
             forced_output_tokens=forced_output_tokens,
         )
 
@@ -95,10 +107,16 @@ class PromptEncoder:
 def _checked_ids(token_ids: object) -> tuple[int, ...]:
     if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence) or not token_ids:
         raise PromptError(f"The prompt is {token_ids!r}; give text or a list of token ids that is not empty.")
-    for token_id in token_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
-            raise PromptError(f"The prompt's token ids hold {token_id!r}; give whole numbers.")
+    if not all(type(token_id) is int for token_id in token_ids):
+        return tuple(_whole(token_id) for token_id in token_ids)
     return tuple(token_ids)
+
+
+def _whole(token_id: object) -> int:
+    """numpy's integers count as whole numbers; True and 1.0 do not."""
+    if isinstance(token_id, bool) or not isinstance(token_id, SupportsIndex):
+        raise PromptError(f"The prompt's token ids hold {token_id!r}; give whole numbers.")
+    return operator.index(token_id)
 
 
 class StopStrings:

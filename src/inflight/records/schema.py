@@ -1,8 +1,9 @@
 """The record file: versioned JSON lines, written by `--record` and read by replay, calibrate, report and bench.
 
 First a header, then in the order of events a line per step, and a line per request when it has ended. Times are
-seconds on the engine's clock, from the header's zero. With the requests' `before_step` and the steps' times a run can
-be repeated exactly: requests are added, in the order of their sequence numbers, before the step they name is planned.
+seconds on the engine's clock, from the header's zero. A run can be repeated exactly: requests are added, in the order
+of their sequence numbers, and aborted, in the order of their lines, between the plans and commits that they name, and
+plans are made and committed at the steps' times.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class StepRecord(TypedDict):
     chunks: list[ChunkRecord]
     new_rows: list[NewRowRecord]
     freed_rows: list[int]
+    padding: list[int]  # lengths of runs of padded token slots
+    moves: dict[str, list[list[int]]]  # "out": [device block, host block], "back": [host block, device block]
     features: dict[str, float]  # core.features of the plan
     error: NotRequired[str]
 
@@ -66,12 +69,17 @@ class RequestRecord(TypedDict):
     arrival: float
     added: float
     before_step: int  # first step planned after it was added
+    before_commit: int  # first step committed after it was added; less than before_step when plans were in flight
     ended: float
     ended_before_step: int  # first step planned after it had ended
+    ended_before_commit: int  # first step committed after it had ended
     prompt_token_ids: list[int]
     params: dict[str, Any]  # SamplingParams as given, defaults left out
     seed: int
     cache_salt: str
+    tenant: str
+    priority: int
+    slo: dict[str, float | None]  # seconds: ttft, itl
     forced_output_tokens: NotRequired[int]
     samples: list[SampleRecord]
     timings: dict[str, Any]

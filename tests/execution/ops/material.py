@@ -89,7 +89,9 @@ class Case:
             case.qkv.append(normal(1000 * seed + i, length, width))
         return case
 
-    def run(self, chunks: list[tuple[int, int, int]], layer: int = 0, window: int = 0, norms: bool = False) -> list[Array]:
+    def run(
+        self, chunks: list[tuple[int, int, int]], layer: int = 0, window: int = 0, norms: bool = False
+    ) -> list[Array]:
         """One step over chunks (sequence, start, length): writes keys and values, attends; per chunk what came out."""
         dim = self.shape.head_dim
         layout = layout_of([(start, n, self.blocks[i]) for i, start, n in chunks])

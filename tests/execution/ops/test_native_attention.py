@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution.ops.protocol import KVShape
+from inflight.execution.ops.protocol import KVShape, StepLayout
 
 from .conftest import ISAS, ops_for
 from .material import Case, act, layout_of, normal, read, rope_table
@@ -40,7 +40,14 @@ def test_rotation_of_queries(ops, reference, dtype, dim, heads, kv_heads, norms)
 
 @pytest.mark.parametrize(
     ("dim", "heads", "kv_heads", "block", "window"),
-    [(64, 14, 2, 16, 0), (128, 4, 4, 32, 0), (80, 6, 2, 48, 0), (32, 3, 1, 16, 20), (64, 4, 2, 64, 100), (10, 2, 1, 16, 7)],
+    [
+        (64, 14, 2, 16, 0),
+        (128, 4, 4, 32, 0),
+        (80, 6, 2, 48, 0),
+        (32, 3, 1, 16, 20),
+        (64, 4, 2, 64, 100),
+        (10, 2, 1, 16, 7),
+    ],
 )
 def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
     shape = KVShape(2, block, kv_heads, dim)
@@ -116,9 +123,7 @@ def test_attention_of_any_chunks(data):
     cut = Case.build(ops_for(dtype, isa, threads), shape, kv_heads * group, lengths)
     done = [0] * len(lengths)
     while any(d < n for d, n in zip(done, lengths, strict=True)):
-        chunks = [
-            (i, done[i], data.draw(st.integers(1, n - done[i]))) for i, n in enumerate(lengths) if done[i] < n
-        ]
+        chunks = [(i, done[i], data.draw(st.integers(1, n - done[i]))) for i, n in enumerate(lengths) if done[i] < n]
         for (i, start, n), out in zip(chunks, cut.run(chunks, window=window), strict=True):
             np.testing.assert_array_equal(out, want[i][start : start + n])
             done[i] += n
@@ -141,6 +146,30 @@ def test_garbage_in_unwritten_slots_does_not_matter(dtype, isa, length):
     assert np.isfinite(read(dtype, want)).all()
 
 
+def test_blocks_before_the_window_are_never_looked_up(dtype, isa):
+    """A sliding window lets a sequence give its oldest blocks back."""
+    shape, length, window = KVShape(1, 16, 1, 32), 200, 30
+    case = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
+    want = case.run([(0, 0, length)], window=window)[0]
+    case.blocks[0][: (length - 10 - window) // 16] = [-1] * ((length - 10 - window) // 16)
+    np.testing.assert_array_equal(case.run([(0, length - 10, 10)], window=window)[0], want[-10:])
+
+
+def test_a_step_without_tokens(ops, dtype):
+    shape = KVShape(1, 16, 1, 32)
+    none = StepLayout(*(np.zeros(n, np.int32) for n in (0, 1, 0)), np.zeros((0, 1), np.int32))
+    q = act(dtype, 0, 64)
+    ops.rope_and_write_kv(
+        np.zeros((0, 128), np.float32), ops.kv_arena(shape, 1), 0, none, rope_table(1, 32), None, None, 1e-6, q
+    )
+    ops.attention(q, ops.kv_arena(shape, 1), 0, none, 1.0, 0, act(dtype, 0, 64))
+    with pytest.raises(ValueError, match="offsets"):
+        empty = np.zeros(0, np.int32)
+        ops.attention(
+            q, ops.kv_arena(shape, 1), 0, StepLayout(empty, empty, empty, none.tables), 1.0, 0, act(dtype, 0, 64)
+        )
+
+
 def test_copied_blocks_hold_what_their_sources_held(ops, dtype):
     shape = KVShape(3, 16, 2, 32)
     case = Case.build(ops, shape, 4, [40])
@@ -157,7 +186,11 @@ def test_copied_blocks_hold_what_their_sources_held(ops, dtype):
 def test_wrong_tables_are_refused_with_a_sentence(ops, dtype):
     shape = KVShape(1, 16, 1, 32)
     arena, q, out = ops.kv_arena(shape, 2), act(dtype, 3, 64), act(dtype, 3, 64)
-    for chunks, why in [([(20, 3, [0])], "too short"), ([(0, 3, [2])], "names block 2"), ([(20, 3, [-1, 0])], "block -1")]:
+    for chunks, why in [
+        ([(20, 3, [0])], "too short"),
+        ([(0, 3, [2])], "names block 2"),
+        ([(20, 3, [-1, 0])], "block -1"),
+    ]:
         with pytest.raises(ValueError, match=why):
             ops.attention(q, arena, 0, layout_of(chunks), 1.0, 0, out)
     with pytest.raises(ValueError, match="layer 1"):

@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from .conftest import ISAS, ops_for
 from .material import act, held, normal, read
 
-SHAPES = [(1, 16, 16), (1, 200, 100), (2, 65, 34), (5, 33, 18), (7, 96, 64), (13, 130, 50), (33, 17, 2050), (70, 80, 96)]
+SHAPES = [
+    (1, 16, 16),
+    (1, 200, 100),
+    (2, 65, 34),
+    (5, 33, 18),
+    (7, 96, 64),
+    (13, 130, 50),
+    (33, 17, 2050),
+    (70, 80, 96),
+]
 
 
 def expected_product(ops, reference, x, weight, bias=None):

@@ -60,6 +60,17 @@ def test_filters(isa, vocabulary, spread, filters):
     both(isa, spread * normal(7, rows, vocabulary), temperature=0.7, seed=np.arange(rows), draw_index=5, **filters)
 
 
+def test_settings_out_of_range_do_no_harm(isa):
+    """The door refuses them; the kernels must at least not crash."""
+    logits = normal(2, 6, 500)
+    both(isa, logits, temperature=-1.0)
+    strange = sampling(
+        6, temperature=[1, np.nan, np.inf, 1e-30, 1, 1], top_k=-3, top_p=[2, 1, 1, 1, np.nan, -1], min_p=-1
+    )
+    tokens = ops_for("float32", isa, 2).sample(logits, strange).token_ids
+    assert ((tokens >= 0) & (tokens < 500)).all()
+
+
 def test_ties_are_taken_by_rising_id(isa):
     logits = np.round(normal(1, 40, 500))
     for filters in ({"top_k": 20}, {"top_p": 0.5}, {"top_k": 400, "top_p": 0.99}):

@@ -18,11 +18,13 @@ class Policy(Protocol):
     """`Ordered` has sensible answers to all but `rank`; write a policy by deriving from it.
 
     window: 0 when the rank of a waiting sequence never changes (linear ageing does not: everyone ages alike). Above 0,
-    the first so many by arrival are ranked anew at every step.
+    the first so many by arrival are ranked anew at every step. reads_priority: whether a request's priority means
+    something here; where it does not, a request that names one is refused.
     """
 
     name: str
     window: int
+    reads_priority: bool
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         """Smaller is served sooner; ties go by order of acceptance. now: seconds on the engine's clock."""
@@ -50,6 +52,7 @@ class Ordered:
     """One queue, ranks that do not change, no preemption by rank, nothing to remember."""
 
     window = 0
+    reads_priority = False
 
     def group(self, view: SequenceView) -> Hashable:
         return None

@@ -23,6 +23,7 @@ class Guarded:
         self._report = report
         self._fallback = Fcfs()
         self._failed = False
+        self.reads_priority = bool(getattr(policy, "reads_priority", False))
         window: Any = getattr(policy, "window", 0)
         self.window: int = window if isinstance(window, int) and window >= 0 else 0
 

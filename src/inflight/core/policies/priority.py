@@ -15,6 +15,7 @@ AGEING = 10.0  # seconds of waiting that are worth one level
 
 class Priority(Ordered):
     name = "priority"
+    reads_priority = True
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         return (view.priority + view.arrival / AGEING, view.arrival)

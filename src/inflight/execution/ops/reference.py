@@ -293,7 +293,7 @@ def _draw(logits: Array, batch: SamplingBatch, row: int) -> int:
     """One token by the settings of a row. A largest logit that is not finite leaves nothing to draw: it is taken."""
     greedy = int(np.argmax(logits))
     temperature = np.float32(batch.temperature[row])
-    if temperature == 0:
+    if not temperature > 0:
         return greedy
     with np.errstate(over="ignore"):
         scaled = logits / temperature
@@ -319,7 +319,7 @@ def _draw(logits: Array, batch: SamplingBatch, row: int) -> int:
 
 
 def uniform(seed: int, draw_index: int, sample_index: int) -> float:
-    """The documented draw in [0, 1): words 0 (low) and 1 (high) form 64 bits, of which the upper 53 are the fraction."""
+    """The documented draw in [0, 1): words 0 (low) and 1 (high) form 64 bits, the upper 53 are the fraction."""
     words = philox4x32_10((draw_index, sample_index, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))
     return ((words[1] << 32 | words[0]) >> 11) * 2.0**-53
 

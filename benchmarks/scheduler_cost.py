@@ -1,0 +1,205 @@
+"""Times the scheduler: what planning and committing a step cost, without a model.
+
+    python benchmarks/scheduler_cost.py [--steps N] [--profile SCENE] [--json]
+
+Scenes: 32 rows, and 256 rows with 10,000 requests waiting; each in steady decode (no one comes or goes) and in churn
+(short answers, so that every step ends some requests and admits others). The null executor runs the plans, and its
+own time is told apart. Prompts are 128 tokens, half of them shared with others; the waiting queue is kept at its
+length by new arrivals, whose `add` is timed per request. Times are CPU time of the thread, so that a shared machine
+does not blur them; the wall time of plan + commit is printed beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TypeVar
+
+from inflight.core.events import FinishedEvent
+from inflight.core.plan import BatchPlan, Capacity
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.request import Request
+from inflight.core.sampling import SamplingParams
+from inflight.core.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.engine.null import NullExecutor
+
+T = TypeVar("T")
+PROMPT_TOKENS, SHARED_TOKENS = 128, 64
+BUDGET = 4096  # the null executor is not the bottleneck that a budget protects
+LONGEST = 4096
+
+
+@dataclass(frozen=True)
+class Scene:
+    name: str
+    rows: int
+    waiting: int
+    churn: bool
+    target_ms: float  # of plan + commit, at the median; clearly less than a step may cost in all
+
+
+SCENES = (
+    Scene("32 rows, steady", 32, 0, False, 0.4),
+    Scene("32 rows, churn", 32, 64, True, 0.4),
+    Scene("256 rows, 10,000 waiting, steady", 256, 10_000, False, 2.0),
+    Scene("256 rows, 10,000 waiting, churn", 256, 10_000, True, 2.0),
+)
+
+
+@dataclass
+class Times:
+    """CPU seconds per step, and per request for `add`; wall: of plan + commit."""
+
+    plan: list[float] = field(default_factory=list)
+    commit: list[float] = field(default_factory=list)
+    submit: list[float] = field(default_factory=list)
+    add: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    admitted: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    scene: str
+    steps: int
+    admitted_per_step: float
+    plan_median_ms: float
+    commit_median_ms: float
+    both_median_ms: float
+    both_p99_ms: float
+    wall_median_ms: float
+    wall_p99_ms: float
+    null_submit_median_ms: float
+    add_median_us: float
+    target_ms: float
+
+
+class Bench:
+    def __init__(self, scene: Scene, steps: int):
+        self.times = Times()
+        self._scene = scene
+        self._random = random.Random(0)
+        self._shared = tuple(self._random.randrange(1000) for _ in range(SHARED_TOKENS))
+        self._added = 0
+        blocks = scene.rows * (PROMPT_TOKENS + steps + 64) // 16 * 2
+        capacity = Capacity(blocks, 16, scene.rows, LONGEST, 1000)
+        self._scheduler = Scheduler(capacity, Chunked(BUDGET), Fcfs())
+        self._executor = NullExecutor(capacity)
+        for _ in range(scene.rows + scene.waiting):
+            self._add()
+        while self._scheduler.snapshot().running < scene.rows:
+            self._step()
+        for _ in range(40):  # past the first answers' ends, which come together
+            self._step()
+        self.times = Times()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self._step()
+
+    def _add(self) -> None:
+        """Half of the prompts begin alike."""
+        alike = self._added % 2 == 0
+        head = self._shared if alike else tuple(self._random.randrange(1000) for _ in range(SHARED_TOKENS))
+        tail = tuple(self._random.randrange(1000) for _ in range(PROMPT_TOKENS - SHARED_TOKENS))
+        request = Request(
+            request_id=str(self._added),
+            prompt_token_ids=head + tail,
+            params=SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True),
+            arrival=float(self._added),
+            forced_output_tokens=self._random.randint(8, 24) if self._scene.churn else LONGEST,
+        )
+        self._added += 1
+        _, seconds, _ = _timed(lambda: self._scheduler.add(request, request.arrival))
+        self.times.add.append(seconds)
+
+    def _step(self) -> None:
+        now, times = float(self._added), self.times
+        plan, seconds, wall = _timed(lambda: self._scheduler.plan(now))
+        times.plan.append(seconds)
+        assert isinstance(plan, BatchPlan)
+        times.admitted += len(plan.new_rows)
+        done, seconds, _ = _timed(lambda: self._executor.submit(plan))
+        times.submit.append(seconds)
+        events, seconds, more = _timed(lambda: self._scheduler.commit(plan, done.result(), now))
+        times.commit.append(seconds)
+        times.wall.append(wall + more)
+        for event in events:
+            if isinstance(event, FinishedEvent):
+                self._add()
+
+
+def _timed(body: Callable[[], T]) -> tuple[T, float, float]:
+    """The value, CPU seconds and wall seconds."""
+    wall, start = time.perf_counter(), time.thread_time()
+    value = body()
+    return value, time.thread_time() - start, time.perf_counter() - wall
+
+
+def measure(scene: Scene, steps: int) -> Row:
+    bench = Bench(scene, steps)
+    bench.run(steps)
+    times = bench.times
+    both = [plan + commit for plan, commit in zip(times.plan, times.commit, strict=True)]
+    return Row(
+        scene=scene.name,
+        steps=steps,
+        admitted_per_step=times.admitted / steps,
+        plan_median_ms=statistics.median(times.plan) * 1e3,
+        commit_median_ms=statistics.median(times.commit) * 1e3,
+        both_median_ms=statistics.median(both) * 1e3,
+        both_p99_ms=statistics.quantiles(both, n=100)[98] * 1e3,
+        wall_median_ms=statistics.median(times.wall) * 1e3,
+        wall_p99_ms=statistics.quantiles(times.wall, n=100)[98] * 1e3,
+        null_submit_median_ms=statistics.median(times.submit) * 1e3,
+        add_median_us=statistics.median(times.add) * 1e6 if times.add else 0.0,
+        target_ms=scene.target_ms,
+    )
+
+
+def profile(scene: Scene, steps: int) -> None:
+    bench = Bench(scene, steps)
+    profiler = cProfile.Profile()
+    profiler.enable()
+    bench.run(steps)
+    profiler.disable()
+    pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time the scheduler without a model.")
+    parser.add_argument("--steps", type=int, default=500, help="steps measured per scene (default 500)")
+    parser.add_argument("--profile", metavar="SCENE", help="profile one scene (its name, or the beginning of it)")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON on standard output")
+    arguments = parser.parse_args()
+    if arguments.profile is not None:
+        for scene in SCENES:
+            if scene.name.startswith(arguments.profile):
+                profile(scene, arguments.steps)
+        return
+    rows = [measure(scene, arguments.steps) for scene in SCENES]
+    head = f"{'ms per step':34s} {'admitted':>8s} {'plan':>7s} {'commit':>7s} {'both':>7s} {'p99':>7s} {'target':>7s}"
+    print(f"{head} {'wall':>7s} {'p99':>7s} {'null':>7s} {'add, µs':>8s}", file=sys.stderr)
+    for row in rows:
+        print(
+            f"{row.scene:34s} {row.admitted_per_step:8.1f} {row.plan_median_ms:7.3f} {row.commit_median_ms:7.3f} "
+            f"{row.both_median_ms:7.3f} {row.both_p99_ms:7.3f} {row.target_ms:7.1f} "
+            f"{row.wall_median_ms:7.3f} {row.wall_p99_ms:7.3f} {row.null_submit_median_ms:7.3f} "
+            f"{row.add_median_us:8.1f}",
+            file=sys.stderr,
+        )
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Everything a user can get wrong before a prompt is answered: one sentence, no traceback, an exit code above 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from models import write_model
+from safetensors.numpy import load_file, save_file
+
+from .terminal import Caller, write_lines
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--max-tokens 0", "max_tokens is 0; give a whole number"),
+        ("--max-tokens -4", "max_tokens is -4"),
+        ("--max-tokens 1.5", "'1.5' is not a valid integer"),
+        ("--temperature nan", "temperature is nan; give a number from 0 to 100."),
+        ("--temperature -1", "temperature is -1.0"),
+        ("--top-p 0", "top_p is 0.0"),
+        ("--n 0", "n is 0"),
+        ("--logprobs 21", "logprobs is 21"),
+        ("--min-tokens 9 --max-tokens 8", "min_tokens is 9"),
+        ("--stop=", "stop holds ''"),
+        ("--logit-bias nonsense", "--logit-bias is not JSON"),
+        ("--logit-bias [1]", "give an object"),
+        ('--logit-bias {"1":NaN}', "logit_bias of token 1 is nan"),
+        ('--logit-bias {"384":1}', "logit_bias names the token id 384, but the vocabulary has 384 tokens (0 to 383)."),
+        ("--logit-bias " + "9" * 5000, "--logit-bias is not JSON"),
+        ("--stop-token-ids 384", "stop_token_ids names the token id 384, but the vocabulary has 384 tokens"),
+        ("--threads 0", "--threads is 0"),
+        ("--threads 99999", "--threads is 99999, but this process may use"),
+        ("--dtype float16", "--dtype is 'float16'; known are"),
+        ("--load-format gguf", "--load-format is 'gguf'; known are"),
+        ("--max-num-seqs 0", "--max-num-seqs is 0"),
+        ("--max-num-seqs 1000000000", "memory is not enough"),
+        ("--max-num-seqs 99999999999999999999", "from 1 to 2,147,483,647"),
+        ("--max-num-batched-tokens 31", "is 31, but 32 sequences may run at once"),
+        ("--max-num-batched-tokens 1000000000", "memory is not enough"),
+        ("--max-model-len 1", "leaves no room for an answer"),
+        ("--max-model-len 999999", "the model has positions for 256 tokens, not for 999999"),
+        ("--block-size 20", "--block-size is 20; give a multiple of 16"),
+        ("--block-size 1600000000", "too little for one KV block"),
+        ("--kv-memory 0", "--kv-memory is 0 GiB"),
+        ("--kv-memory nan", "--kv-memory is nan GiB"),
+        ("--kv-memory 1e308", "--kv-memory is 1e+308 GiB"),
+        ("--kv-memory 1e-9", "is less than one block of 16 tokens"),
+        ("--kv-memory 1000000", "are free; lower --kv-memory"),
+        ("--num-blocks 0", "--num-blocks is 0"),
+        ("--num-blocks 2000000000", "are free; lower --kv-memory or --num-blocks"),
+        ("--kv-memory 1 --num-blocks 9", "give one of them"),
+        ("--watermark 1", "--watermark is 1.0"),
+        ("--seed -1", "--seed is -1"),
+        ("--raw --input -", "PROMPT and --input both say what to answer"),
+        ("surplus", "unexpected extra argument"),
+        ("--nonsense", "No such option"),
+    ],
+)
+def test_options(inflight: Caller, options: str, sentence: str) -> None:
+    assert sentence in inflight("run", "hello", *options.split(" ")).sentence()
+
+
+def test_prompts(inflight: Caller) -> None:
+    assert "tokens, but the model length is 256 tokens" in inflight("run", "long " * 300).sentence()
+    assert "--max-model-len" in inflight("run", "long " * 300).sentence()
+    assert "The prompt is empty" in inflight("run", "--raw", "").sentence()
+    assert "KV blocks" in inflight("run", "long " * 40, "--num-blocks", 2).sentence()
+
+
+def test_files(inflight: Caller, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", {"prompt": "x"})
+    for arguments, sentence in (
+        (["--input", tmp_path / "nowhere"], "nowhere does not exist; give a JSONL file"),
+        (["--input", tmp_path], "is a folder; give a file"),
+        (["--input", source, "--output", source], "is given twice, and would be overwritten"),
+        (["--input", source, "--output", tmp_path / "no" / "out"], "no does not exist; create it first"),
+        (["x", "--output", tmp_path], "is a directory"),
+        (["x", "--record", tmp_path / "no" / "record"], "cannot be written: the folder"),
+        (["x", "--record", tmp_path / "a", "--output", tmp_path / "a"], "is given twice"),
+        (["x", "--config", tmp_path / "nowhere"], "does not exist"),
+    ):
+        assert sentence in inflight("run", *arguments).sentence(), arguments
+    assert source.read_text("utf-8") == '{"prompt": "x"}\n'
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk(inflight: Caller, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", {"prompt": "x", "max_tokens": 2})
+    for arguments in (
+        ["x", "--output", "/dev/full"],
+        ["x", "--record", "/dev/full"],
+        ["--input", source, "--output", "/dev/full"],
+    ):
+        told = inflight("run", *arguments, "--max-tokens", 2)
+        assert told.sentence().startswith("No space left on device; check the path")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_places_that_are_forbidden(inflight: Caller, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", {"prompt": "x"})
+    source.chmod(0)
+    assert "is not readable" in inflight("run", "--input", source).sentence()
+    assert "permission is denied" in inflight("run", "x", "--output", source).sentence()
+
+
+# -- models -------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def broken(tmp_path: Path, tiny: Path) -> Path:
+    """A copy of the tiny model, to be broken."""
+    return Path(shutil.copytree(tiny, tmp_path / "broken"))
+
+
+def shards(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    files = {name: f"model-{1 + (n > 5)}-of-2.safetensors" for n, name in enumerate(names)}
+    for file in set(files.values()):
+        save_file({name: tensors[name] for name in names if files[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+def missing_shard(folder: Path) -> None:
+    shards(folder)
+    (folder / "model-2-of-2.safetensors").unlink()
+
+
+def truncated_shard(folder: Path) -> None:
+    shards(folder)
+    os.truncate(folder / "model-2-of-2.safetensors", 5000)
+
+
+def truncated(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 3000)
+
+
+def nearly_empty(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 3)
+
+
+def wrong_shape(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"] = np.zeros((95, 64), np.float32)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def missing_tensor(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / "model.safetensors")
+
+
+def unsupported(folder: Path) -> None:
+    configure(folder, architectures=["MambaForCausalLM"], model_type="mamba")
+
+
+def odd_sizes(folder: Path) -> None:
+    configure(folder, num_key_value_heads=3)
+
+
+def configure(folder: Path, **settings: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **settings}))
+
+
+def broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def broken_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+
+def no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def slow_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+
+
+def broken_template(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{% for %}"}))
+
+
+@pytest.mark.parametrize(
+    ("breaks", "sentence"),
+    [
+        (missing_shard, "lacks 1 of its 2 weight files: model-2-of-2.safetensors; download"),
+        (truncated_shard, "model-2-of-2.safetensors"),
+        (truncated, "model.safetensors"),
+        (nearly_empty, "model.safetensors"),
+        (wrong_shape, "has shape [95, 64], but config.json asks for [96, 64]"),
+        (missing_tensor, "lacks tensor 'model.norm.weight'"),
+        (unsupported, "MambaForCausalLM"),
+        (odd_sizes, "heads"),
+        (broken_config, "config.json"),
+        (pickled, "pytorch_model.bin, a pickle"),
+        (no_weights, "--load-format dummy"),
+        (broken_tokenizer, "is not a tokenizer that can be read"),
+        (no_tokenizer, "has no tokenizer.json"),
+        (slow_tokenizer, "only tokenizer.model; export a fast tokenizer"),
+        (broken_template, "template"),
+    ],
+)
+def test_models(inflight: Caller, broken: Path, breaks: Any, sentence: str) -> None:
+    breaks(broken)
+    told = inflight("run", "hello", "--model", broken, model=False)
+    assert sentence in told.sentence() and told.out == ""
+
+
+def test_folders_that_are_no_models(inflight: Caller, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name, sentence in (
+        (str(tmp_path), "is no model folder"),
+        (str(tmp_path / "file"), "is a file, not a model folder"),
+        (str(tmp_path / "nowhere" / "at" / "all"), "does not exist"),
+        ("", "--model is empty"),
+    ):
+        assert sentence in inflight("run", "hello", "--model", name, model=False).sentence()
+
+
+def test_sharded_models_are_none_of_these(inflight: Caller, broken: Path) -> None:
+    whole = inflight("run", "hello", "--max-tokens", 4)
+    shards(broken)
+    assert inflight("run", "hello", "--max-tokens", 4, "--model", broken, model=False) == whole
+
+
+def test_other_families_run_too(inflight: Caller, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "qwen3", "qwen3")
+    assert inflight("run", "hello", "--max-tokens", 4, "--model", folder, model=False).code == 0

@@ -1,0 +1,76 @@
+"""`--config FILE.toml`: every option by its long name, checked as on the command line, which wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .terminal import Caller
+
+ONE = ("run", "hello", "--max-tokens", 3, "--ignore-eos", "--verbose")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "settings.toml"
+
+
+def test_what_it_holds_is_in_force(inflight: Caller, config: Path, tiny: Path) -> None:
+    config.write_text(
+        f'model = "{tiny}"\nmax-num-seqs = 3\nkv-memory = 0.01\ndtype = "float32"\nwatermark = 0.5\n'
+        'logit-bias = {"70" = 100}\nstop-token-ids = [71, 72]\nstop = "zzz"\nmax-tokens = 4\nignore-eos = true\n'
+        "json = true\nverbose = true\n"
+    )
+    told = inflight("run", "hello", "--config", config, model=False)
+    assert told.code == 0, told.err
+    assert told.lines[0]["token_ids"] == [70] * 4
+    for setting in ("max_num_seqs: 3", "dtype: float32", "watermark: 0.5", f"model: {tiny}", "num_blocks: "):
+        assert setting in told.err
+
+
+def test_the_command_line_wins(inflight: Caller, config: Path) -> None:
+    config.write_text("max-num-seqs = 3\nblock-size = 32\n")
+    told = inflight(*ONE, "--config", config, "--max-num-seqs", 5)
+    assert "max_num_seqs: 5 (as set)" in told.err and "block_size: 32" in told.err
+    assert "max_num_seqs: 5" in inflight(*ONE, "--max-num-seqs", 5, "--config", config).err
+
+
+@pytest.mark.parametrize(("text", "caching"), [("true", False), ("false", True)])
+def test_no_prefix_caching_means_what_it_says(inflight: Caller, config: Path, text: str, caching: bool) -> None:
+    config.write_text(f"no-prefix-caching = {text}\n")
+    assert f"prefix_caching: {caching} " in inflight(*ONE, "--config", config).err
+    assert "prefix_caching: False " in inflight(*ONE, "--config", config, "--no-prefix-caching").err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("max-num-sequences = 3", "'max-num-sequences', which is no option; did you mean 'max-num-seqs'?"),
+        ("max_num_seqs = 3", "did you mean 'max-num-seqs'?"),
+        ("zzzz = 3", "'zzzz', which is no option; known are: block-size, "),
+        ('prompt = "x"', "'prompt', which is no option"),
+        ('config = "x"', "'config', which is no option"),
+        ("max-num-seqs = 1.5", "'1.5' is not a valid integer"),
+        ("max-num-seqs = [1]", "max-num-seqs = [1]; give one number or text."),
+        ("max-num-seqs = true", "max-num-seqs = true; give one number or text."),
+        ('max-num-seqs = "many"', "'many' is not a valid integer"),
+        ("ignore-eos = 1", "ignore-eos = 1; give true or false."),
+        ("stop = [[1]]", "give one number or text"),
+        ("watermark = nan", "--watermark is nan"),
+        ("n = 0", "n is 0; give"),
+        ("oops", "cannot be read: Expected '=' after a key"),
+    ],
+)
+def test_mistakes(inflight: Caller, config: Path, text: str, sentence: str) -> None:
+    config.write_text(text + "\n")
+    told = inflight("run", "hello", "--config", config)
+    assert told.code in (1, 2) and "Traceback" not in told.err
+    assert sentence in told.err
+
+
+def test_files_that_cannot_be_read(inflight: Caller, config: Path, tmp_path: Path) -> None:
+    assert "does not exist" in inflight("run", "x", "--config", config).sentence()
+    assert "is a directory" in inflight("run", "x", "--config", tmp_path).sentence()
+    config.write_bytes(b"\xff\xfe")
+    assert "cannot be read" in inflight("run", "x", "--config", config).sentence()

@@ -1,0 +1,350 @@
+"""Drives a scheduler on the null executor and watches every verb.
+
+Keeps a mirror of its own: what the plans said about rows, tables and positions, and what the events said about
+requests; each verb is compared with it. Up to `depth` plans may be in flight. Everything that was done is logged, so
+that the same run can be repeated on a fresh scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+import pytest
+
+from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.plan import BatchPlan, Capacity, StepResult, WaitUntil
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.request import Request, RequestRefused
+from inflight.core.sampling import SamplingParams
+from inflight.core.scheduler import Scheduler
+from inflight.core.stopping import Finish, StopText
+from inflight.core.strategies.chunked import Chunked
+from inflight.engine.clock import VirtualClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.null import NullExecutor
+
+from . import inspect_scheduler as inside
+
+VOCABULARY = 8
+END_TOKENS = frozenset({VOCABULARY - 1})
+
+
+@dataclass(frozen=True)
+class Setup:
+    """An engine in miniature. Few blocks and rows, so that everything runs out all the time."""
+
+    num_blocks: int = 8
+    block_size: int = 2
+    max_rows: int = 3
+    token_budget: int = 4
+    prefix_caching: bool = True
+    watermark: float = 0.0
+    max_model_len: int = 24
+    depth: int = 1
+
+    @property
+    def capacity(self) -> Capacity:
+        return Capacity(self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY)
+
+    def scheduler(self) -> Scheduler:
+        return Scheduler(
+            self.capacity,
+            Chunked(self.token_budget),
+            Fcfs(),
+            end_token_ids=END_TOKENS,
+            stop_text=Letters,
+            prefix_caching=self.prefix_caching,
+            watermark=self.watermark,
+        )
+
+    def loop(self, depth: int | None = None) -> EngineLoop:
+        executor = NullExecutor(self.capacity, seconds=lambda plan: 0.01 * plan.tokens)
+        return EngineLoop(self.scheduler(), executor, VirtualClock(), depth=depth or self.depth)
+
+
+class Letters(StopText):
+    """Text for tests: token 0 is "a", 1 is "b", and so on."""
+
+    def __init__(self, request: Request):
+        self._stops = request.params.stop
+        self._text = ""
+
+    def push(self, token_id: int) -> str | None:
+        self._text += chr(ord("a") + token_id)
+        return next((stop for stop in self._stops if self._text.endswith(stop)), None)
+
+
+class FaultyExecutor(NullExecutor):
+    """A null executor whose steps can break half-way: what they should have written is garbage, nothing is sampled."""
+
+    fail_next = False
+
+    def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
+        done = super().submit(plan)
+        if not self.fail_next:
+            return done
+        self.fail_next = False
+        size = self.capacity.block_size
+        for chunk in plan.chunks:
+            table = self._rows[chunk.row].table
+            for position in range(chunk.start, chunk.start + chunk.length):
+                self._slots[table[position // size] * size + position % size] ^= 0xDEAD
+        result = StepResult(plan.step, (), done.result().seconds, error=f"Step {plan.step} broke.")
+        return type(done)(result)
+
+
+@dataclass
+class Row:
+    """What the plans said about a row that is in use."""
+
+    sequence: int
+    table: list[int]
+    computed: int
+
+
+@dataclass
+class Client:
+    """What the events said about a request."""
+
+    request: Request
+    tokens: list[list[int]]
+    finishes: list[Finish | None]
+    ended: FinishedEvent | None = None
+
+
+@dataclass
+class Compute:
+    """How much of a sequence was computed: to check its ledger."""
+
+    high_water: int = 0
+    recomputed: int = 0
+    first_start: int | None = None
+
+
+@dataclass
+class Harness:
+    setup: Setup
+    now: float = 0.0
+    log: list[tuple] = field(default_factory=list)
+    plans: list[BatchPlan] = field(default_factory=list)
+    clients: list[Client] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.scheduler = self.setup.scheduler()
+        self.executor = FaultyExecutor(self.setup.capacity)
+        self.flights: deque[tuple[BatchPlan, StepResult]] = deque()
+        self.alive: dict[str, Client] = {}
+        self.compute: dict[int, Compute] = {}
+        self.owners: list[tuple[Client, int]] = []  # by sequence number: whose it is, and which sample
+        self._rows: dict[int, Row] = {}
+
+    # -- verbs --------------------------------------------------------------------------------------------------
+
+    def add(self, *requests: Request) -> None:
+        for request in requests:
+            self.log.append(("add", request, self.now))
+            self.scheduler.add(request, self.now)
+            n = request.params.n
+            client = Client(request, [[] for _ in range(n)], [None] * n)
+            self.clients.append(client)
+            self.owners += [(client, index) for index in range(n)]
+            self.alive[request.request_id] = client
+            self.check()
+
+    def refuse(self, request: Request) -> str:
+        """The sentence of the refusal; nothing else may have changed."""
+        before = self.scheduler.snapshot()
+        with pytest.raises(RequestRefused) as refusal:
+            self.scheduler.add(request, self.now)
+        assert self.scheduler.snapshot() == before
+        self.check()
+        return str(refusal.value)
+
+    def abort(self, request_id: str) -> list[Event]:
+        self.log.append(("abort", request_id, self.now))
+        was_alive = request_id in self.alive
+        events = self.scheduler.abort(request_id, self.now)
+        assert [type(event) for event in events] == [FinishedEvent] * was_alive
+        self._take(events)
+        return events
+
+    def plan(self, fail: bool = False) -> BatchPlan | WaitUntil | None:
+        assert len(self.flights) < self.setup.depth
+        self.log.append(("plan", fail, self.now))
+        shared = {b for s in inside.alive(self.scheduler) for b in s.blocks if self._holders(b) > 1}
+        plan = self.scheduler.plan(self.now)
+        if isinstance(plan, BatchPlan):
+            assert plan.step == len(self.plans)
+            self._check_plan(plan, shared)
+            self.plans.append(plan)
+            self.executor.fail_next = fail
+            self.flights.append((plan, self.executor.submit(plan).result()))
+        else:
+            assert self.scheduler.idle or self.flights, "work is left, and nothing is planned or in flight"
+        self.check()
+        return plan
+
+    def commit(self) -> list[Event]:
+        """Takes in the oldest plan in flight."""
+        self.log.append(("commit", self.now))
+        hit = self._unfinished_in(self.flights[0][0])
+        at_risk = set().union(*(self._unfinished_in(plan) for plan, _ in self.flights))
+        clients = dict(self.alive)
+        plan, result = self.flights.popleft()
+        events = self.scheduler.commit(plan, result, self.now)
+        broken = {
+            id(clients[event.request_id])
+            for event in events
+            if isinstance(event, FinishedEvent) and any(finish.reason == "error" for finish in event.finishes)
+        }
+        # What was planned after a broken step may build on it, and may end with it; nobody else may.
+        assert not broken if result.error is None else hit <= broken <= at_risk
+        self._take(events)
+        return events
+
+    def step(self, fail: bool = False) -> list[Event]:
+        """One round of the engine's loop."""
+        while len(self.flights) < self.setup.depth and isinstance(self.plan(fail), BatchPlan):
+            fail = False
+        events = self.commit() if self.flights else []
+        self.now += 0.25
+        return events
+
+    def until_preempted(self) -> None:
+        """Steps until a sequence has been preempted."""
+        for _ in range(50):
+            self.step()
+            if self.scheduler.snapshot().preemptions:
+                return
+        raise AssertionError("nobody was preempted")
+
+    def drain(self) -> list[Event]:
+        """Steps until nothing is left (invariants 1, 2 and 9 at the end of a run)."""
+        events = []
+        for _ in range(2000):
+            if self.scheduler.idle and not self.flights:
+                break
+            events += self.step()
+        assert self.scheduler.idle, "it does not end"
+        snapshot = self.scheduler.snapshot()
+        assert (snapshot.held_blocks, snapshot.running, snapshot.waiting) == (0, 0, 0)
+        assert not self.alive, "a request got no terminal event"
+        return events
+
+    def check(self) -> None:
+        inside.check(self.scheduler, self.setup.capacity, [plan for plan, _ in self.flights])
+
+    def _unfinished_in(self, plan: BatchPlan) -> set[int]:
+        """Identities of the clients that wait for something in this plan."""
+        owners = (self.owners[chunk.sequence_id] for chunk in plan.chunks)
+        return {id(client) for client, index in owners if client.ended is None and client.finishes[index] is None}
+
+    # -- the mirror ---------------------------------------------------------------------------------------------
+
+    def _holders(self, block: int) -> int:
+        return self.scheduler._memory.pool.holders(block)
+
+    def _check_plan(self, plan: BatchPlan, shared: set[int]) -> None:
+        """Invariants 3 to 5 of one plan. shared: blocks that were in two tables before it."""
+        size = self.setup.block_size
+        assert plan.chunks
+        assert plan.tokens <= self.setup.token_budget
+        assert plan.tokens == sum(chunk.length for chunk in plan.chunks)
+        assert len({chunk.sequence_id for chunk in plan.chunks}) == len(plan.chunks) <= self.setup.max_rows
+        for row in plan.freed_rows:
+            del self._rows[row]
+        by_number = {sequence.number: sequence for sequence in inside.running(self.scheduler)}
+        of_row = {chunk.row: chunk for chunk in plan.chunks}
+        for new in plan.new_rows:
+            assert new.row not in self._rows and new.row < self.setup.max_rows
+            sequence = by_number[of_row[new.row].sequence_id]
+            assert new.token_ids == (*sequence.prompt, *sequence.output)
+            assert new.prompt_length == len(sequence.prompt)
+            chunk = of_row[new.row]
+            assert chunk.start % size == 0, "only whole blocks are found in the cache"
+            self._rows[new.row] = Row(chunk.sequence_id, [], chunk.start)
+        written: set[int] = set()
+        for chunk in plan.chunks:
+            row, sequence = self._rows[chunk.row], by_number[chunk.sequence_id]
+            assert row.sequence == chunk.sequence_id and sequence.row == chunk.row
+            assert chunk.length >= 1 and chunk.start == row.computed, "positions are contiguous"
+            self._count(chunk.sequence_id, chunk.start, chunk.length)
+            row.table += chunk.new_blocks
+            row.computed += chunk.length
+            assert row.table == sequence.blocks, "the plans do not tell the table"
+            assert row.computed == sequence.computed <= len(row.table) * size
+            # `promised` counts the token that this very chunk samples.
+            assert chunk.sample == (row.computed == sequence.known + sequence.promised - chunk.sample)
+            touched = set(row.table[chunk.start // size : -(-row.computed // size)])
+            assert not touched & (written | shared), "a shared block is written"
+            written |= touched
+
+    def _count(self, sequence: int, start: int, length: int) -> None:
+        compute = self.compute.setdefault(sequence, Compute())
+        if compute.first_start is None:
+            compute.first_start = start
+        compute.recomputed += max(0, min(start + length, compute.high_water) - start)
+        compute.high_water = max(compute.high_water, start + length)
+
+    def _take(self, events: Iterable[Event]) -> None:
+        """Invariant 1."""
+        for event in events:
+            client = self.alive.get(event.request_id)
+            assert client is not None, f"{event} of a request that is not alive"
+            if isinstance(event, TokensEvent):
+                assert event.token_ids, "an event without tokens"
+                assert client.finishes[event.sample_index] is None, "tokens after the end"
+                client.tokens[event.sample_index] += event.token_ids
+                client.finishes[event.sample_index] = event.finish
+            else:
+                self._finish(client, event)
+        self.check()
+
+    def _finish(self, client: Client, event: FinishedEvent) -> None:
+        del self.alive[event.request_id]
+        client.ended = event
+        assert len(event.finishes) == client.request.params.n
+        for told, finish in zip(client.finishes, event.finishes, strict=True):
+            assert told == finish or (told is None and finish.reason in ("abort", "error"))
+        timings = event.timings
+        parts = (timings.queue_ms, timings.prefill_ms, timings.decode_ms, timings.preempted_ms, timings.other_ms)
+        assert all(part >= 0 for part in parts)
+        assert sum(parts) == pytest.approx(timings.total_ms, abs=1e-6)
+        assert timings.total_ms == pytest.approx((self.now - client.request.arrival) * 1e3, abs=1e-6)
+        assert sum(timings.queued_by.values()) == pytest.approx(timings.queue_ms, abs=1e-6)
+        assert all(part >= -1e-9 for part in timings.queued_by.values())
+        assert 0 <= timings.cached_tokens < len(client.request.prompt_token_ids)
+
+
+def outputs_alone(request: Request, max_model_len: int) -> tuple[list[list[int]], tuple[Finish, ...]]:
+    """The samples' tokens, and how they end, when the request has a large engine to itself."""
+    params = request.params
+    key = (
+        request.prompt_token_ids,
+        (params.n, params.temperature, params.max_tokens, params.min_tokens, params.stop, params.stop_token_ids),
+        params.ignore_eos,
+        request.seed,
+        request.forced_output_tokens,
+        max_model_len,
+    )
+    return _outputs_alone(*key)
+
+
+@cache
+def _outputs_alone(prompt, settings, ignore_eos, seed, forced, max_model_len):  # type: ignore[no-untyped-def]
+    names = ("n", "temperature", "max_tokens", "min_tokens", "stop", "stop_token_ids")
+    params = SamplingParams(**dict(zip(names, settings, strict=True)), ignore_eos=ignore_eos)
+    request = Request(
+        request_id="alone", prompt_token_ids=prompt, params=params, seed=seed, forced_output_tokens=forced
+    )
+    loop = Setup(500, 4, 8, 500, False, 0.0, max_model_len).loop()
+    loop.add(request)
+    tokens: list[list[int]] = [[] for _ in range(params.n)]
+    for event in loop.run():
+        if isinstance(event, FinishedEvent):
+            return tokens, event.finishes
+        tokens[event.sample_index] += event.token_ids
+    raise AssertionError("no terminal event")

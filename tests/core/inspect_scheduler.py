@@ -1,0 +1,136 @@
+"""Looks inside a scheduler and says what is wrong with it. The only test module that knows private attributes.
+
+`check` holds the numbered invariants (docs/invariants.md) that are about the state between two verbs; those about
+plans and events are watched by `harness`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from inflight.core.plan import BatchPlan, Capacity
+from inflight.core.scheduler import Scheduler
+from inflight.core.sequence import Sequence
+
+
+def running(scheduler: Scheduler) -> list[Sequence]:
+    """Sequences with a row, in the order of their ranks as of the last plan."""
+    return scheduler._composer.running
+
+
+def samples(scheduler: Scheduler, request_id: str) -> list[Sequence]:
+    return scheduler._samples[request_id]
+
+
+def alive(scheduler: Scheduler) -> list[Sequence]:
+    """Every sequence that the scheduler still knows, ended ones with tokens in flight too."""
+    known = {sequence.number: sequence for group in scheduler._samples.values() for sequence in group}
+    known.update((sequence.number, sequence) for sequence in running(scheduler))
+    return list(known.values())
+
+
+def waiting(scheduler: Scheduler) -> set[int]:
+    """Numbers of the sequences that could be admitted."""
+    return set(scheduler._queue._inside)
+
+
+def held_back(scheduler: Scheduler) -> set[int]:
+    """Numbers of the siblings that wait for their prompt to be computed."""
+    return {sibling.number for siblings in scheduler._queue._held.values() for sibling in siblings}
+
+
+def cached_blocks(scheduler: Scheduler) -> int:
+    return len(scheduler._memory.prefix)
+
+
+def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]) -> None:
+    """Raises AssertionError when the state between two verbs breaks an invariant."""
+    _check_blocks(scheduler)
+    _check_sharing(scheduler, capacity.block_size)
+    _check_cache(scheduler)
+    _check_rows(scheduler, capacity)
+    _check_counters(scheduler, capacity, flights)
+    _check_places(scheduler)
+
+
+def _check_blocks(scheduler: Scheduler) -> None:
+    """Invariant 2, and the second half of 3."""
+    pool = scheduler._memory.pool
+    free, idle = set(pool._free), set(pool._idle)
+    assert len(free) == len(pool._free), "a block is free twice"
+    assert not free & idle, "a block is free and idle"
+    tables = [sequence.blocks for sequence in alive(scheduler)]
+    holders = Counter(block for table in tables for block in table)
+    assert sum(holders.values()) == sum(len(set(table)) for table in tables), "a table holds a block twice"
+    for block in range(pool.num_blocks):
+        assert pool.holders(block) == holders[block], f"block {block}: count {pool.holders(block)}, {holders[block]}"
+        assert (holders[block] == 0) == (block in free or block in idle), f"block {block} is held and not held"
+    snapshot = scheduler.snapshot()
+    assert (snapshot.free_blocks, snapshot.idle_blocks) == (len(free), len(idle))
+    assert snapshot.held_blocks + snapshot.free_blocks + snapshot.idle_blocks == pool.num_blocks
+
+
+def _check_sharing(scheduler: Scheduler, size: int) -> None:
+    """Invariant 3: a block in two tables is full, and holds the same prefix for both."""
+    places: dict[int, tuple[int, tuple[int, ...], object]] = {}
+    for sequence in alive(scheduler):
+        for index, block in enumerate(sequence.blocks):
+            if scheduler._memory.pool.holders(block) < 2:
+                continue
+            end = (index + 1) * size
+            assert end <= min(sequence.computed, sequence.known), f"block {block} is shared, but not full"
+            content = (index, sequence.token_slice(0, end), scheduler._memory._root(sequence))
+            assert places.setdefault(block, content) == content, f"block {block} is shared by different prefixes"
+
+
+def _check_cache(scheduler: Scheduler) -> None:
+    prefix, pool = scheduler._memory.prefix, scheduler._memory.pool
+    assert {block: key for key, (_, block) in prefix._found.items()} == prefix._keys
+    assert all(block in prefix for block in pool._idle), "an idle block has no content"
+    assert not any(block in prefix for block in pool._free), "a free block has content"
+
+
+def _check_rows(scheduler: Scheduler, capacity: Capacity) -> None:
+    rows = [sequence.row for sequence in running(scheduler)]
+    free = scheduler._composer._rows._free
+    assert None not in rows
+    assert sorted([*rows, *free]) == list(range(capacity.max_rows)), "a row is lost or taken twice"
+
+
+def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]) -> None:
+    """Invariant 5."""
+    in_flight = Counter(chunk.sequence_id for plan in flights for chunk in plan.chunks)
+    promised = Counter(chunk.sequence_id for plan in flights for chunk in plan.chunks if chunk.sample)
+    for sequence in alive(scheduler):
+        assert sequence.in_flight == in_flight[sequence.number]
+        assert 0 <= sequence.computed <= sequence.known + sequence.promised
+        assert sequence.computed <= len(sequence.blocks) * capacity.block_size
+        assert len(sequence.output) <= sequence.most_output
+        if sequence.finish is None:
+            assert sequence.promised == promised[sequence.number]
+            assert len(sequence.output) + sequence.promised <= sequence.most_output
+            assert sequence.known + sequence.promised <= capacity.max_model_len
+            assert scheduler._memory.blocks_for(sequence.known) <= capacity.num_blocks
+        elif sequence.row is not None:
+            assert sequence.in_flight, "an ended sequence keeps its row for nothing"
+    assert set(scheduler._planned) == set(in_flight), "the scheduler and the flights disagree"
+
+
+def _check_places(scheduler: Scheduler) -> None:
+    """A sequence that has not ended is in exactly one place, and only running ones hold memory."""
+    inside, back = waiting(scheduler), held_back(scheduler)
+    with_row = {sequence.number for sequence in running(scheduler)}
+    for sequence in alive(scheduler):
+        places = (sequence.number in inside) + (sequence.number in back) + (sequence.number in with_row)
+        if sequence.finish is None:
+            assert places == 1, f"sequence {sequence.number} is in {places} places"
+        else:
+            assert places == (sequence.row is not None)
+        if sequence.number not in with_row:
+            assert (sequence.row, sequence.blocks, sequence.computed) == (None, [], 0)
+    snapshot = scheduler.snapshot()
+    assert snapshot.waiting == len(inside) + len(back)
+    assert snapshot.running == len(with_row)
+    stale = {entry[1] for entry in scheduler._queue._heap}
+    assert inside <= stale, "a waiting sequence is not in the heap"

@@ -1,0 +1,78 @@
+"""The ledger: every second of a sequence is in one account, and the accounts sum to the whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.core.ledger import Ledger, QueueClock
+from inflight.records.timings import Timings
+
+
+def ended(ledger: Ledger, arrival: float = 0.0, prompt: int = 10, output: int = 3) -> Timings:
+    return ledger.timings(arrival, prompt, output, "interactive")
+
+
+def test_a_life_without_trouble() -> None:
+    clock, ledger = QueueClock(), Ledger()
+    ledger.arrive(0.0, 1.0, clock)  # the engine took it up after a second
+    clock.charge(2.0, "rows")
+    clock.charge(5.0, "budget")
+    ledger.start(6.0, clock)
+    ledger.token(8.0)
+    ledger.token(9.0)
+    ledger.token(12.0)
+    ledger.end(12.0, clock)
+    timings = ended(ledger)
+    assert timings.queued_by == {"rows": 3000, "blocks": 0, "budget": 1000, "share": 0, "window": 0}
+    assert (timings.queue_ms, timings.prefill_ms, timings.decode_ms) == (4000, 2000, 4000)
+    assert (timings.preempted_ms, timings.other_ms, timings.total_ms) == (0, 2000, 12_000)
+    assert timings.ttft_ms == 8000
+    assert timings.prompt_tokens_per_s == pytest.approx(5)
+    assert timings.output_tokens_per_s == pytest.approx(0.5)
+
+
+def test_preempted_lasts_until_the_next_token() -> None:
+    clock, ledger = QueueClock(), Ledger()
+    ledger.arrive(0.0, 0.0, clock)
+    ledger.start(0.0, clock)
+    ledger.token(1.0)
+    ledger.preempt(3.0)
+    clock.charge(3.0, "blocks")
+    ledger.start(7.0, clock)
+    ledger.token(8.0)
+    ledger.end(8.0, clock)
+    timings = ended(ledger)
+    assert (timings.decode_ms, timings.preempted_ms, timings.queue_ms, timings.total_ms) == (2000, 5000, 0, 8000)
+    assert ledger.ended == 8.0
+
+
+def test_one_that_never_started_was_only_waiting() -> None:
+    clock, ledger = QueueClock(), Ledger()
+    clock.charge(0.0, "blocks")
+    ledger.arrive(2.0, 3.0, clock)
+    ledger.end(7.0, clock)
+    timings = ended(ledger, arrival=2.0, output=0)
+    assert (timings.queue_ms, timings.other_ms, timings.total_ms) == (4000, 1000, 5000)
+    assert timings.queued_by["blocks"] == 4000
+    assert (timings.ttft_ms, timings.prompt_tokens_per_s, timings.output_tokens_per_s) == (None, None, None)
+
+
+def test_cached_tokens_are_not_prompt_speed() -> None:
+    clock, ledger = QueueClock(), Ledger()
+    ledger.arrive(0.0, 0.0, clock)
+    ledger.start(0.0, clock)
+    ledger.cached_tokens = 8
+    ledger.token(2.0)
+    ledger.end(2.0, clock)
+    timings = ended(ledger, output=1)
+    assert timings.prompt_tokens_per_s == pytest.approx(1)
+    assert timings.output_tokens_per_s is None
+
+
+def test_json_is_rounded() -> None:
+    clock, ledger = QueueClock(), Ledger()
+    ledger.arrive(0.0, 1 / 3, clock)
+    ledger.end(1 / 3, clock)
+    told = ended(ledger).to_json()
+    assert told["total_ms"] == 333.333
+    assert told["queued_by"] == dict.fromkeys(("rows", "blocks", "budget", "share", "window"), 0.0)

@@ -1,0 +1,139 @@
+"""KV memory: what sequences get, share and give back."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.core.memory import KVMemory
+from inflight.core.sequence import Sequence
+
+from .builders import sequence
+
+SIZE = 4
+
+
+def computed(memory: KVMemory, one: Sequence, tokens: int) -> Sequence:
+    one.computed = tokens
+    memory.publish(one)
+    return one
+
+
+def admitted(memory: KVMemory, one: Sequence) -> Sequence:
+    assert memory.admit(one, spare=0) is not None
+    return one
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (SIZE - 1, 1), (SIZE, 1), (SIZE + 1, 2), (2 * SIZE, 2)])
+def test_blocks_for_the_known_tokens(tokens: int, blocks: int) -> None:
+    memory = KVMemory(8, SIZE, prefix_caching=True)
+    one = sequence(prompt=[0] * tokens)
+    assert memory.admit(one, spare=0) == tuple(range(blocks))
+    assert (one.computed, memory.pool.held) == (0, blocks)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hits"), [(SIZE - 1, 0), (SIZE, 0), (SIZE + 1, 1), (2 * SIZE, 1), (2 * SIZE + 1, 2)]
+)
+def test_one_token_is_always_left_to_compute(tokens: int, hits: int) -> None:
+    """A prompt of exactly one block that is cached computes it again: the next token is sampled from its last one."""
+    memory = KVMemory(8, SIZE, prefix_caching=True)
+    first = computed(memory, admitted(memory, sequence(0, [0] * tokens)), tokens)
+    second = admitted(memory, sequence(1, [0] * tokens))
+    assert second.computed == hits * SIZE
+    assert second.blocks[:hits] == first.blocks[:hits]
+    assert not set(second.blocks[hits:]) & set(first.blocks)
+
+
+def test_the_cache_outlives_its_sequence() -> None:
+    memory = KVMemory(3, 1, prefix_caching=True)
+    first = computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3)
+    memory.release(first)
+    assert (first.blocks, first.computed) == ([], 0)
+    assert (memory.pool.idle, memory.pool.free) == (3, 0)
+    assert admitted(memory, sequence(1, [0, 1, 2])).computed == 2
+
+
+def test_eviction_takes_ends_before_roots() -> None:
+    memory = KVMemory(3, 1, prefix_caching=True)
+    memory.release(computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3))
+    memory.release(admitted(memory, sequence(1, [5])))
+    again = sequence(2, [0, 1, 2])
+    memory.admit(again, spare=0)
+    assert again.computed == 2
+
+
+def test_nothing_changes_when_too_few_blocks_would_be_spare() -> None:
+    memory = KVMemory(4, SIZE, prefix_caching=True)
+    one = sequence(prompt=[0] * 9)
+    assert memory.admit(one, spare=2) is None
+    assert (one.blocks, memory.pool.available) == ([], 4)
+    assert memory.admit(one, spare=1) is not None
+
+
+def test_idle_hits_are_not_counted_as_room() -> None:
+    """A cached block that a newcomer shares is no longer there to be evicted for it."""
+    memory = KVMemory(3, SIZE, prefix_caching=True)
+    memory.release(computed(memory, admitted(memory, sequence(0, [0] * 9)), 9))
+    assert (memory.pool.idle, memory.pool.free) == (2, 1)
+    one = sequence(1, [0] * 12)
+    assert memory.admit(one, spare=1) is None
+    assert memory.admit(one, spare=0) is not None
+    assert (one.computed, memory.pool.available) == (8, 0)
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_samples_share_their_prompt_with_and_without_the_prefix_cache(caching: bool) -> None:
+    memory = KVMemory(8, SIZE, caching)
+    first = computed(memory, admitted(memory, sequence(0, [0] * 6, n=2)), 6)
+    second = admitted(memory, sequence(1, [0] * 6, sample=1, n=2))
+    assert second.blocks[0] == first.blocks[0]
+    assert memory.pool.holders(first.blocks[0]) == 2
+    stranger = admitted(memory, sequence(2, [0] * 6, n=2))
+    assert (stranger.blocks[0] == first.blocks[0]) == caching
+
+
+def test_without_the_prefix_cache_a_lone_sample_leaves_nothing_behind() -> None:
+    memory = KVMemory(8, SIZE, prefix_caching=False)
+    memory.release(computed(memory, admitted(memory, sequence(0, [0] * 8)), 8))
+    assert (memory.pool.free, memory.pool.idle, len(memory.prefix)) == (8, 0, 0)
+
+
+def test_salts_are_kept_apart() -> None:
+    memory = KVMemory(8, SIZE, prefix_caching=True)
+    computed(memory, admitted(memory, sequence(0, [0] * 6, cache_salt="a")), 6)
+    assert admitted(memory, sequence(1, [0] * 6, cache_salt="b")).computed == 0
+    assert admitted(memory, sequence(2, [0] * 6, cache_salt="a")).computed == 4
+
+
+def test_growing_by_a_block_when_one_is_crossed() -> None:
+    memory = KVMemory(3, SIZE, prefix_caching=True)
+    one = admitted(memory, sequence(prompt=[0] * SIZE))
+    assert memory.grow(one, SIZE) == ()
+    assert memory.grow(one, SIZE + 1) == (1,)
+    assert one.blocks == [0, 1]
+    assert memory.grow(one, 4 * SIZE) is None
+    assert one.blocks == [0, 1]
+
+
+def test_only_full_blocks_of_known_tokens_are_published() -> None:
+    """At depth 2 a block may be computed up to a token whose value nobody knows yet."""
+    memory = KVMemory(4, SIZE, prefix_caching=True)
+    one = admitted(memory, sequence(prompt=[0] * 7))
+    assert len(computed(memory, one, 7).blocks) == 2 and one.published == 1
+    computed(memory, one, 8)
+    assert one.published == 1
+    one.promised = 1
+    one.append(3)
+    memory.publish(one)
+    assert (one.published, one.promised) == (2, 0)
+
+
+def test_what_was_forgotten_is_not_found_and_what_is_held_stays_held() -> None:
+    memory = KVMemory(6, SIZE, prefix_caching=True)
+    memory.release(computed(memory, admitted(memory, sequence(0, [0] * 8)), 8))
+    held = computed(memory, admitted(memory, sequence(1, [1] * 8)), 8)
+    memory.forget_all()
+    assert (memory.pool.free, memory.pool.held, memory.pool.idle) == (4, 2, 0)
+    assert admitted(memory, sequence(2, [1] * 8)).computed == 0
+    memory.release(held)
+    assert memory.pool.idle == 0

@@ -1,0 +1,341 @@
+"""The bridge: many consumers on one engine thread, and everything that can go wrong between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.plan import BatchPlan, Capacity, WaitUntil
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.request import Request, RequestRefused
+from inflight.core.sampling import SamplingParams
+from inflight.core.scheduler import Scheduler, Snapshot
+from inflight.core.strategies import StepShape, StepView, Strategy
+from inflight.core.strategies.chunked import Chunked
+from inflight.engine.bridge import AsyncBridge, EngineStopped
+from inflight.engine.clock import MonotonicClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.null import NullExecutor
+
+CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=8, max_model_len=200, vocab_size=1000)
+ENDLESS = SamplingParams(max_tokens=190, ignore_eos=True)
+
+
+class Paced(NullExecutor):
+    """Steps take a moment, so that things can happen between them; `fault` breaks the next one."""
+
+    fault: Exception | None = None
+    seconds = 0.002
+
+    def submit(self, plan: BatchPlan) -> Any:
+        if self.fault is not None:
+            raise self.fault
+        time.sleep(self.seconds)
+        return super().submit(plan)
+
+
+class Rig:
+    def __init__(self, strategy: Strategy | None = None) -> None:
+        self.executor = Paced(CAPACITY)
+        scheduler = Scheduler(CAPACITY, strategy or Chunked(64), Fcfs())
+        self.loop = EngineLoop(scheduler, self.executor, MonotonicClock())
+        self.bridge = AsyncBridge(self.loop)
+
+    async def collect(self, request_id: str, **settings: Any) -> list[Event]:
+        return [event async for event in self.bridge.stream(request(request_id, **settings))]
+
+    async def started(self, request_id: str) -> Any:
+        """A stream that has given its first event."""
+        stream = self.bridge.stream(request(request_id))
+        await anext(stream)
+        return stream
+
+    async def settled(self, met: Callable[[Snapshot], bool]) -> Snapshot:
+        """Waits until the engine's counts are as they should be."""
+        for _ in range(500):
+            snapshot = await self.bridge.snapshot()
+            if met(snapshot):
+                return snapshot
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"it stays at {snapshot}")
+
+
+def request(request_id: str, prompt: int = 6, params: SamplingParams = ENDLESS) -> Request:
+    number = sum(request_id.encode())
+    return Request(request_id=request_id, prompt_token_ids=tuple(range(number, number + prompt)), params=params)
+
+
+def empty(snapshot: Snapshot) -> bool:
+    return (snapshot.waiting, snapshot.running, snapshot.held_blocks) == (0, 0, 0)
+
+
+@pytest.fixture
+def rig() -> Any:
+    rig = Rig()
+    yield rig
+    rig.bridge.close()
+    assert not rig.bridge._thread.is_alive()
+
+
+def test_many_streams_at_once_each_in_order(rig: Rig) -> None:
+    async def main() -> list[list[Event]]:
+        settings = [SamplingParams(max_tokens=1 + n % 9, ignore_eos=True, n=1 + n % 3) for n in range(40)]
+        return await asyncio.gather(*(rig.collect(f"r{n:02}", params=one) for n, one in enumerate(settings)))
+
+    for number, events in enumerate(asyncio.run(main())):
+        assert {event.request_id for event in events} == {f"r{number:02}"}
+        *tokens, last = events
+        assert isinstance(last, FinishedEvent) and len(last.finishes) == 1 + number % 3
+        for sample in range(1 + number % 3):
+            mine = [event for event in tokens if isinstance(event, TokensEvent) and event.sample_index == sample]
+            assert len(mine) == 1 + number % 9
+            assert [event.finish is not None for event in mine] == [False] * (len(mine) - 1) + [True]
+
+
+def test_a_consumer_that_goes_away_frees_what_its_request_held(rig: Rig) -> None:
+    async def main() -> None:
+        closed, cancelled = await rig.started("closed"), await rig.started("cancelled")
+        assert (await rig.bridge.snapshot()).running == 2
+        await closed.aclose()
+        await rig.settled(lambda counts: counts.running == 1)
+
+        async def rest() -> None:
+            async for _ in cancelled:
+                pass
+
+        task = asyncio.create_task(rest())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await rig.settled(empty)
+
+    asyncio.run(main())
+
+
+def test_cancelled_before_the_first_token(rig: Rig) -> None:
+    async def main() -> None:
+        tasks = [asyncio.create_task(rig.collect(f"r{n}")) for n in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await rig.settled(empty)
+        assert len(await rig.collect("after", params=SamplingParams(max_tokens=2))) == 3
+
+    asyncio.run(main())
+
+
+def test_abort_from_outside_ends_the_stream(rig: Rig) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(rig.collect("long"))
+        await rig.settled(lambda counts: counts.running == 1)
+        rig.bridge.abort("nobody")
+        rig.bridge.abort("long")
+        events = await task
+        assert isinstance(events[-1], FinishedEvent)
+        assert [finish.reason for finish in events[-1].finishes] == ["abort"]
+        await rig.settled(empty)
+
+    asyncio.run(main())
+
+
+def test_a_refused_request_tells_why_and_harms_nobody(rig: Rig) -> None:
+    async def main() -> None:
+        stream = await rig.started("good")
+        with pytest.raises(RequestRefused, match="250 tokens, but the model length is 200"):
+            await rig.collect("long", prompt=250)
+        with pytest.raises(RequestRefused, match="'good' is running already"):
+            await rig.collect("good")
+        await anext(stream)
+        await stream.aclose()
+
+    asyncio.run(main())
+
+
+def test_leaving_a_refused_namesake_aborts_nobody_else(rig: Rig) -> None:
+    """The second consumer goes away before it hears of its refusal; the request it would abort is not its own."""
+
+    async def main() -> None:
+        first = await rig.started("same")
+        second = asyncio.create_task(rig.collect("same"))
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        for _ in range(5):
+            assert isinstance(await anext(first), TokensEvent)
+        await first.aclose()
+
+    asyncio.run(main())
+
+
+def test_close_while_streaming_reaches_every_consumer(rig: Rig) -> None:
+    async def main() -> None:
+        tasks = [asyncio.create_task(rig.collect(f"r{n}")) for n in range(12)]  # some run, some wait
+        await rig.settled(lambda counts: counts.running == 8)
+        await asyncio.to_thread(rig.bridge.close)
+        for task in tasks:
+            with pytest.raises(EngineStopped, match="The engine was closed"):
+                await task
+        with pytest.raises(EngineStopped, match="The engine was closed"):
+            await rig.collect("late")
+        with pytest.raises(EngineStopped, match="The engine was closed"):
+            await rig.bridge.snapshot()
+        rig.bridge.abort("late")  # nothing left to do, and no error
+        assert rig.loop.idle, "the requests have ended in the engine's accounts too"
+
+    asyncio.run(main())
+
+
+def test_leaving_at_the_moment_of_closing_is_no_fault(rig: Rig) -> None:
+    """Close, abort and leave wait in the inbox together; those behind the close find nothing, and break nothing."""
+
+    async def main() -> None:
+        streams = [await rig.started(f"r{n}") for n in range(4)]
+        rig.executor.seconds = 0.05  # all of these come while one step runs
+        await asyncio.sleep(0.01)
+        closing = threading.Thread(target=rig.bridge.close)
+        closing.start()
+        await asyncio.sleep(0.005)
+        with contextlib.suppress(EngineStopped):
+            rig.bridge._inbox.put(lambda: rig.bridge._abort("r0"))
+        for stream in streams[1:]:
+            await stream.aclose()
+        await asyncio.to_thread(closing.join)
+        with pytest.raises(EngineStopped, match="The engine was closed"):
+            async for _ in streams[0]:
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_fault_reaches_every_consumer(rig: Rig) -> None:
+    async def main() -> None:
+        tasks = [asyncio.create_task(rig.collect(f"r{n}")) for n in range(12)]
+        await rig.settled(lambda counts: counts.running == 8)
+        rig.executor.fault = ZeroDivisionError("a bug")
+        for task in tasks:
+            with pytest.raises(EngineStopped, match="by a fault: ZeroDivisionError: a bug"):
+                await task
+        with pytest.raises(EngineStopped, match="a bug"):
+            await rig.collect("late")
+        rig.bridge.abort("r0")
+
+    asyncio.run(main())
+
+
+def test_commands_behind_a_fault_are_answered(rig: Rig) -> None:
+    """What came while the last step broke must not wait for ever."""
+
+    async def main() -> None:
+        stream = await rig.started("running")
+        rig.executor.seconds = 0.05
+        await asyncio.sleep(0.01)
+        rig.executor.fault = ZeroDivisionError("a bug")
+        rig.bridge.abort("nobody")
+        late = asyncio.create_task(rig.collect("late"))
+        await asyncio.sleep(0)
+        await stream.aclose()
+        with pytest.raises(EngineStopped, match="a bug"):
+            await asyncio.wait_for(late, 5)
+
+    asyncio.run(main())
+
+
+def test_a_closed_event_loop_harms_nobody_else(rig: Rig) -> None:
+    """A consumer's event loop may close under its request, or under a snapshot that was asked for."""
+
+    async def leaves_a_stream() -> Any:
+        return await rig.started("orphan")
+
+    async def leaves_a_snapshot() -> None:
+        rig.executor.seconds = 0.02
+        asyncio.create_task(rig.bridge.snapshot())  # noqa: RUF006  (it is left on purpose)
+        await asyncio.sleep(0)
+
+    loop = asyncio.new_event_loop()
+    stream = loop.run_until_complete(leaves_a_stream())
+    loop.run_until_complete(leaves_a_snapshot())
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.close()
+    rig.executor.seconds = 0.0
+    assert len(asyncio.run(rig.collect("other", params=SamplingParams(max_tokens=3)))) == 4
+    with contextlib.suppress(RuntimeError):
+        del stream
+        gc.collect()
+
+
+def test_two_event_loops_share_one_engine(rig: Rig) -> None:
+    results: dict[int, list[Event]] = {}
+
+    def consume(number: int) -> None:
+        results[number] = asyncio.run(rig.collect(f"r{number}", params=SamplingParams(max_tokens=20)))
+
+    threads = [threading.Thread(target=consume, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(results[number]) for number in range(4)] == [21] * 4
+
+
+def test_idle_it_uses_no_cpu(rig: Rig) -> None:
+    asyncio.run(rig.collect("first", params=SamplingParams(max_tokens=3)))
+    before = time.process_time()
+    time.sleep(0.8)
+    assert time.process_time() - before < 0.2
+
+
+def test_steps_end_in_one_wake_up_of_the_event_loop(rig: Rig) -> None:
+    """Many streams on one loop: a step's events come in one call, whatever their number."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        calls = 0
+        plain = loop.call_soon_threadsafe
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return plain(*arguments, **named)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+        lists = await asyncio.gather(
+            *(rig.collect(f"r{n}", params=SamplingParams(max_tokens=30, ignore_eos=True)) for n in range(8))
+        )
+        assert sum(len(events) for events in lists) == 8 * 31
+        assert calls < 60
+
+    asyncio.run(main())
+
+
+class InPairs(Chunked):
+    """Waits half a minute for a second request before it begins."""
+
+    def shape(self, view: StepView) -> StepShape | WaitUntil:
+        if view.waiting < 2 and not view.running:
+            return WaitUntil(view.now + 30)
+        return super().shape(view)
+
+
+def test_a_command_cuts_a_waiting_window_short() -> None:
+    rig = Rig(InPairs(64))
+
+    async def main() -> None:
+        first = asyncio.create_task(rig.collect("first", params=SamplingParams(max_tokens=2)))
+        await rig.settled(lambda counts: counts.waiting == 1)
+        second = asyncio.create_task(rig.collect("second", params=SamplingParams(max_tokens=2)))
+        assert [len(events) for events in await asyncio.wait_for(asyncio.gather(first, second), 15)] == [3, 3]
+
+    asyncio.run(main())
+    rig.bridge.close()

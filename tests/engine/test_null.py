@@ -1,0 +1,92 @@
+"""The null executor notices what a model would notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow
+from inflight.core.sampling import SamplingParams
+from inflight.engine.null import NullExecutor
+
+CAPACITY = Capacity(num_blocks=8, block_size=2, max_rows=2, max_model_len=16, vocab_size=1000)
+
+
+def new_row(tokens: tuple[int, ...], row: int = 0, prompt_length: int | None = None, **fields: Any) -> NewRow:
+    params = fields.pop("params", SamplingParams(temperature=0))
+    length = len(tokens) if prompt_length is None else prompt_length
+    return NewRow(row, tokens, length, params, fields.pop("seed", 0), fields.pop("sample_index", 0), **fields)
+
+
+def first_token(tokens: tuple[int, ...], **fields: Any) -> int:
+    executor = NullExecutor(CAPACITY)
+    blocks = tuple(range(-(-len(tokens) // 2)))
+    plan = BatchPlan(0, (Chunk(0, 0, 0, len(tokens), blocks, True),), (new_row(tokens, **fields),))
+    return executor.submit(plan).result().sampled[0].token_ids[0]
+
+
+def test_the_token_depends_on_every_token_before_it() -> None:
+    tokens = {first_token(prompt) for prompt in ((1, 2, 3), (9, 2, 3), (1, 9, 3), (1, 2, 9), (2, 1, 3), (1, 2, 3, 0))}
+    assert len(tokens) == 6
+
+
+def test_it_does_not_depend_on_chunks_blocks_rows_or_neighbours() -> None:
+    executor = NullExecutor(CAPACITY)
+    neighbour = new_row((7, 7), row=0)
+    rows = (neighbour, new_row((1, 2, 3), row=1))
+    executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 2, (6,), True), Chunk(1, 1, 0, 1, (5, 0), False)), rows))
+    result = executor.submit(BatchPlan(1, (Chunk(1, 1, 1, 2, (), True),))).result()
+    assert [sampled.sequence_id for sampled in result.sampled] == [1]
+    assert result.sampled[0].token_ids == (first_token((1, 2, 3)),)
+
+
+def test_sampled_tokens_are_appended_to_the_row() -> None:
+    executor = NullExecutor(CAPACITY)
+    one = executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0, 1), True),), (new_row((1, 2, 3)),))).result()
+    two = executor.submit(BatchPlan(1, (Chunk(0, 0, 3, 1, (), True),))).result()
+    token = one.sampled[0].token_ids[0]
+    assert two.sampled[0].token_ids == (first_token((1, 2, 3, token)),)
+
+
+def test_a_wrong_block_changes_the_tokens() -> None:
+    def second(shared: int) -> int:
+        executor = NullExecutor(CAPACITY)
+        rows = (new_row((1, 2), row=0), new_row((3, 4), row=1))
+        executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 2, (0,), True), Chunk(1, 1, 0, 2, (1,), True)), rows))
+        reader = new_row((1, 2, 5), row=0)
+        plan = BatchPlan(1, (Chunk(2, 0, 2, 1, (shared, 2), True),), (reader,), freed_rows=(0,))
+        return executor.submit(plan).result().sampled[0].token_ids[0]
+
+    assert second(shared=0) == first_token((1, 2, 5)) != second(shared=1)
+
+
+def test_mistakes_are_loud() -> None:
+    executor = NullExecutor(CAPACITY)
+    plan = BatchPlan(0, (Chunk(0, 0, 0, 2, (0,), True),), (new_row((1, 2)),))
+    executor.submit(plan)
+    with pytest.raises(RuntimeError, match="row 0 was given away twice"):
+        executor.submit(plan)
+    with pytest.raises(KeyError):  # what was never computed
+        executor.submit(BatchPlan(1, (Chunk(1, 1, 2, 1, (4, 5), True),), (new_row((1, 2, 3), row=1),)))
+
+
+def test_greedy_ignores_the_seed_and_drawn_tokens_depend_on_seed_and_sample() -> None:
+    assert first_token((1, 2), seed=1) == first_token((1, 2), seed=2, sample_index=1)
+    drawn = SamplingParams(temperature=1)
+    tokens = {first_token((1, 2), params=drawn, seed=seed, sample_index=index) for seed in (1, 2) for index in (0, 1)}
+    assert len(tokens) == 4
+
+
+def test_banned_tokens_are_not_drawn_before_min_tokens() -> None:
+    usual = first_token((1, 2))
+    params = SamplingParams(temperature=0, min_tokens=1)
+    assert first_token((1, 2), params=params, banned_token_ids=(usual,)) != usual
+    assert first_token((1, 2), params=params, banned_token_ids=(usual,), prompt_length=1) == usual
+
+
+def test_seconds_come_from_the_plan() -> None:
+    executor = NullExecutor(CAPACITY, seconds=lambda plan: plan.tokens / 10)
+    result = executor.submit(BatchPlan(3, (Chunk(0, 0, 0, 2, (0,), False),), (new_row((1, 2)),))).result()
+    assert (result.step, result.seconds, result.sampled, result.error) == (3, 0.2, (), None)
+    assert executor.capacity is CAPACITY

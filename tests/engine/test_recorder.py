@@ -1,0 +1,388 @@
+"""The recorder: its lines can be read back, and a run can be repeated from them alone."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, NotRequired, get_origin, get_type_hints
+
+import hypothesis.strategies as st
+import pytest
+from core.builders import request
+from core.harness import FaultyExecutor, Setup
+from core.test_state_machine import SETUPS, requests
+from hypothesis import given, settings
+
+from inflight.core.events import FinishedEvent
+from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.request import Request, RequestRefused
+from inflight.core.sampling import SamplingParams
+from inflight.core.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.engine.clock import VirtualClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.recorder import Recorder
+from inflight.records.schema import (
+    ChunkRecord,
+    Header,
+    NewRowRecord,
+    RecordError,
+    RequestRecord,
+    SampleRecord,
+    StepRecord,
+    read_records,
+)
+
+ROOMY = Setup(num_blocks=30, max_rows=3, token_budget=8)
+
+
+class Kept(io.StringIO):
+    """A file whose text outlives its closing."""
+
+    text = ""
+
+    def close(self) -> None:
+        self.text = self.getvalue()
+        super().close()
+
+
+class Noted(FaultyExecutor):
+    """Keeps the plans that it was given."""
+
+    def __init__(self, setup: Setup, broken: frozenset[int] = frozenset()):
+        super().__init__(setup.capacity, seconds=lambda plan: 0.01 * plan.tokens)
+        self.plans: list[BatchPlan] = []
+        self._broken = broken
+
+    def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
+        self.plans.append(plan)
+        self.fail_next = plan.step in self._broken
+        return super().submit(plan)
+
+
+class Recorded:
+    """An engine that records, on virtual time."""
+
+    def __init__(self, setup: Setup, broken: frozenset[int] = frozenset()):
+        self.file = Kept()
+        self.executor = Noted(setup, broken)
+        zero = 100.0
+        resolved = {
+            "depth": {"value": setup.depth},
+            "max_num_batched_tokens": {"value": setup.token_budget},
+            "prefix_caching": {"value": setup.prefix_caching},
+            "watermark": {"value": setup.watermark},
+        }
+        recorder = Recorder(self.file, resolved, setup.capacity, zero)
+        self.loop = EngineLoop(
+            setup.scheduler(), self.executor, VirtualClock(zero), depth=setup.depth, recorder=recorder
+        )
+
+    def records(self, folder: Path) -> list[dict[str, Any]]:
+        self.loop.close()
+        path = folder / "record.jsonl"
+        path.write_text(self.file.text, encoding="utf-8")
+        return list(read_records(path))
+
+
+def of_kind(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [record for record in records if record["kind"] == kind]
+
+
+def assert_fits(record: Any, schema: Any) -> None:
+    hints = get_type_hints(schema, include_extras=True)
+    required = {name for name, hint in hints.items() if get_origin(hint) is not NotRequired}
+    assert required <= set(record) <= set(hints)
+
+
+def test_every_line_fits_the_schema(tmp_path: Path) -> None:
+    recorded = Recorded(ROOMY, broken=frozenset({6}))
+    recorded.loop.add(request("a", output=2, n=2))
+    recorded.loop.add(request("b", output=None, max_tokens=9, stop="ab", ignore_eos=False))
+    recorded.loop.run()
+    recorded.loop.add(request("c", output=5))
+    recorded.loop.run()
+    header, *lines = recorded.records(tmp_path)
+    assert_fits(header, Header)
+    assert Capacity(**header["capacity"]) == ROOMY.capacity
+    for record in lines:
+        if record["kind"] == "step":
+            assert_fits(record, StepRecord)
+            for chunk in record["chunks"]:
+                assert_fits(chunk, ChunkRecord)
+            for row in record["new_rows"]:
+                assert_fits(row, NewRowRecord)
+        else:
+            assert_fits(record, RequestRecord)
+            for sample in record["samples"]:
+                assert_fits(sample, SampleRecord)
+    assert [record["error"] for record in lines if "error" in record] == ["Step 6 broke."]
+
+
+def test_steps_are_told_as_they_were_planned(tmp_path: Path) -> None:
+    recorded = Recorded(ROOMY)
+    recorded.loop.add(request("a", [0] * 9, output=2))
+    recorded.loop.run()
+    steps = of_kind(recorded.records(tmp_path), "step")
+    assert [told(plan) for plan in recorded.executor.plans] == [pick(step) for step in steps]
+    assert [step["seconds"] for step in steps] == [0.08, 0.01, 0.01]
+    assert [(step["planned"], step["committed"]) for step in steps] == [(0, 0.08), (0.08, 0.09), (0.09, 0.1)]
+    assert steps[0]["features"]["tokens"] == 8
+
+
+def test_requests_are_told_with_what_they_asked_and_got(tmp_path: Path) -> None:
+    recorded = Recorded(ROOMY)
+    recorded.loop.add(request("a", output=1))
+    asked = request("b", [1, 2], output=3, n=2, seed=5, temperature=0.5, arrival=99.5, logit_bias={3: 1.5}, stop="zz")
+    recorded.loop.add(asked)
+    events = recorded.loop.run()
+    told_a, told_b = of_kind(recorded.records(tmp_path), "request")
+    assert told_a["samples"][0]["finish_reason"] == "length"
+    assert told_b["params"] == {
+        "n": 2,
+        "temperature": 0.5,
+        "logit_bias": {"3": 1.5},
+        "max_tokens": None,
+        "ignore_eos": True,
+        "stop": ["zz"],
+    }
+    assert SamplingParams(**told_b["params"]) == asked.params
+    assert (told_b["seed"], told_b["arrival"], told_b["added"], told_b["forced_output_tokens"]) == (5, -0.5, 0.0, 3)
+    assert [sample["sequence"] for sample in told_b["samples"]] == [1, 2]
+    assert all(len(sample["token_ids"]) == 3 for sample in told_b["samples"])
+    assert "forced_output_tokens" in told_a and told_a["before_step"] == told_a["before_commit"] == 0
+    (end,) = [event for event in events if isinstance(event, FinishedEvent) and event.request_id == "b"]
+    assert told_b["timings"] == end.timings.to_json()
+
+
+def test_refused_requests_take_no_numbers(tmp_path: Path) -> None:
+    recorded = Recorded(ROOMY)
+    with pytest.raises(RequestRefused):
+        recorded.loop.add(request("a", prompt=[]))
+    recorded.loop.add(request("b", output=1))
+    recorded.loop.run()
+    (told_b,) = of_kind(recorded.records(tmp_path), "request")
+    assert told_b["samples"][0]["sequence"] == 0
+
+
+def test_how_it_ended(tmp_path: Path) -> None:
+    recorded = Recorded(Setup(num_blocks=2, block_size=2, token_budget=8))
+    recorded.loop.add(request("outgrown", [0] * 3, output=None))
+    recorded.loop.add(request("aborted", [0] * 3))
+    recorded.loop.advance()
+    recorded.loop.abort("aborted")
+    recorded.loop.run()
+    aborted, outgrown = of_kind(recorded.records(tmp_path), "request")
+    assert (aborted["samples"][0]["finish_reason"], aborted["ended_before_step"]) == ("abort", 1)
+    assert outgrown["samples"][0]["finish_reason"] == "length"
+    assert "KV blocks" in outgrown["samples"][0]["detail"]
+
+
+def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    path.write_text('{"kind": "step"}\n')
+    with pytest.raises(RecordError, match="starts with kind 'step'"):
+        list(read_records(path))
+    path.write_text('{"kind": "header", "version": 99}\n')
+    with pytest.raises(RecordError, match="version 99"):
+        list(read_records(path))
+    path.write_text('{"kind": "header", "version": 1}\n{"kind": "st')
+    with pytest.raises(RecordError, match="line 2: not JSON"):
+        list(read_records(path))
+
+
+# -- replay -----------------------------------------------------------------------------------------------------
+
+
+def told(plan: BatchPlan) -> dict[str, Any]:
+    """A plan in the words of its record."""
+    return {
+        "step": plan.step,
+        "chunks": [
+            {
+                "sequence": chunk.sequence_id,
+                "row": chunk.row,
+                "start": chunk.start,
+                "length": chunk.length,
+                "new_blocks": list(chunk.new_blocks),
+                "sample": chunk.sample,
+            }
+            for chunk in plan.chunks
+        ],
+        "new_rows": [
+            {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length} for new in plan.new_rows
+        ],
+        "freed_rows": list(plan.freed_rows),
+    }
+
+
+def pick(step: dict[str, Any]) -> dict[str, Any]:
+    return {key: step[key] for key in ("step", "chunks", "new_rows", "freed_rows")}
+
+
+class Recall:
+    """Stop texts that end each sample after as many tokens as it had in the record."""
+
+    def __init__(self, records: list[dict[str, Any]]):
+        self._ends = {
+            record["request_id"]: iter(
+                [
+                    len(sample["token_ids"]) if sample["finish_reason"] == "stop" else None
+                    for sample in record["samples"]
+                ]
+            )
+            for record in records
+        }
+
+    def __call__(self, of: Request) -> RecalledEnd:
+        return RecalledEnd(next(self._ends[of.request_id]))  # samples are made in their order
+
+
+class RecalledEnd:
+    def __init__(self, after: int | None):
+        self._after = after
+        self._tokens = 0
+
+    def push(self, token_id: int) -> str | None:
+        self._tokens += 1
+        return "recorded" if self._tokens == self._after else None
+
+
+class Replay:
+    """A fresh scheduler, fed with nothing but a record file. It knows the loop's order, and no executor."""
+
+    def __init__(self, records: list[dict[str, Any]]):
+        header = records[0]
+        self._steps = of_kind(records, "step")
+        self._requests = of_kind(records, "request")
+        self._depth = header["settings"]["depth"]["value"]
+        self._tokens = {
+            sample["sequence"]: iter(sample["token_ids"]) for one in self._requests for sample in one["samples"]
+        }
+        self._scheduler = Scheduler(
+            Capacity(**header["capacity"]),
+            Chunked(header["settings"]["max_num_batched_tokens"]["value"]),
+            Fcfs(),
+            stop_text=Recall(self._requests),
+            prefix_caching=header["settings"]["prefix_caching"]["value"],
+            watermark=header["settings"]["watermark"]["value"],
+        )
+        self.ends: list[tuple[str, list[str]]] = []
+
+    def plans(self) -> Iterator[BatchPlan]:
+        flights: deque[BatchPlan] = deque()
+        planned = 0
+        for committed in count():
+            self._commands(committed)
+            while len(flights) < self._depth and planned < len(self._steps):
+                plan = self._scheduler.plan(self._steps[planned]["planned"])
+                if not isinstance(plan, BatchPlan):
+                    break
+                yield plan
+                flights.append(plan)
+                planned += 1
+            if not flights:
+                assert self._scheduler.idle and planned == len(self._steps)
+                return
+            self._commit(flights.popleft())
+
+    def _commands(self, committed: int) -> None:
+        """What came between this commit and the one before it."""
+        added = [one for one in self._requests if one["before_commit"] == committed]
+        for one in sorted(added, key=lambda one: one["samples"][0]["sequence"]):
+            self._scheduler.add(self._rebuilt(one), one["added"])
+        for one in self._requests:
+            if one["ended_before_commit"] == committed and "abort" in [s["finish_reason"] for s in one["samples"]]:
+                self._note(self._scheduler.abort(one["request_id"], one["ended"]))
+
+    def _commit(self, plan: BatchPlan) -> None:
+        record = self._steps[plan.step]
+        sampled = (
+            ()
+            if "error" in record
+            else tuple(
+                Sampled(chunk.sequence_id, (next(self._tokens[chunk.sequence_id], 0),))  # 0: drawn ahead, and dropped
+                for chunk in plan.chunks
+                if chunk.sample
+            )
+        )
+        result = StepResult(plan.step, sampled, record["seconds"], record.get("error"))
+        self._note(self._scheduler.commit(plan, result, record["committed"]))
+
+    def _rebuilt(self, one: dict[str, Any]) -> Request:
+        """Its own stop rules make room for the record's word on where it stopped."""
+        params = {**one["params"], "stop": ("recorded",), "stop_token_ids": (), "min_tokens": 0, "ignore_eos": True}
+        return Request(
+            request_id=one["request_id"],
+            prompt_token_ids=tuple(one["prompt_token_ids"]),
+            params=SamplingParams(**params),
+            seed=one["seed"],
+            arrival=one["arrival"],
+            lane=one["lane"],
+            cache_salt=one["cache_salt"],
+            forced_output_tokens=one.get("forced_output_tokens"),
+        )
+
+    def _note(self, events: list[Any]) -> None:
+        self.ends += [
+            (event.request_id, [finish.reason for finish in event.finishes])
+            for event in events
+            if isinstance(event, FinishedEvent)
+        ]
+
+
+@given(
+    setup=SETUPS,
+    script=st.lists(
+        st.tuples(requests(max_prompt=6), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 5))), max_size=7
+    ),
+    broken=st.frozensets(st.integers(0, 30), max_size=2),
+)
+@settings(deadline=None, max_examples=80)
+def test_a_record_replays_to_the_same_plans(
+    tmp_path_factory: pytest.TempPathFactory,
+    setup: Setup,
+    script: list[tuple[Request, int, int | None]],
+    broken: frozenset[int],
+) -> None:
+    """Invariant 6. Script: a request, rounds until the next one, and whom to abort then."""
+    recorded = Recorded(setup, broken)
+    loop = recorded.loop
+    for number, (of, rounds, abort) in enumerate(script):
+        try:
+            loop.add(
+                Request(
+                    request_id=str(number),
+                    prompt_token_ids=of.prompt_token_ids,
+                    params=of.params,
+                    seed=of.seed,
+                    arrival=loop.clock.now() - number % 2,
+                    cache_salt=of.cache_salt,
+                    forced_output_tokens=of.forced_output_tokens,
+                )
+            )
+        except RequestRefused:
+            continue
+        for _ in range(rounds):
+            loop.advance()
+        if abort is not None:
+            loop.abort(str(abort))
+    loop.run()
+    records = recorded.records(tmp_path_factory.mktemp("replay"))
+    replay = Replay(records)
+    plans = list(replay.plans())
+    assert [told(plan) for plan in plans] == [pick(step) for step in of_kind(records, "step")]
+    assert plans == [
+        # Stop rules were replaced, and the plans of the run name them.
+        type(plan)(plan.step, plan.chunks, again.new_rows, plan.freed_rows)
+        for plan, again in zip(recorded.executor.plans, plans, strict=True)
+    ]
+    ends = [
+        (one["request_id"], [sample["finish_reason"] for sample in one["samples"]])
+        for one in of_kind(records, "request")
+    ]
+    assert replay.ends == ends

@@ -1,0 +1,180 @@
+"""The executor: what a step yields, compared with the plain decoder and a plain sampler; and what a fault ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.request import Request
+from inflight.core.sampling import SamplingParams
+from inflight.core.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.engine.clock import MonotonicClock
+from inflight.engine.loop import EngineLoop
+from inflight.execution.checkpoint import Checkpoint
+from inflight.execution.config import ModelConfig
+from inflight.execution.decoder import Decoder
+from inflight.execution.executor import ModelExecutor
+from inflight.execution.memory import kv_shape
+from inflight.execution.ops import open_ops
+from inflight.execution.weights import load_weights
+from inflight.frontend.offline import Offline
+
+from .driver import BLOCK, Driver, op_sets
+
+PROMPT = tuple(range(40, 75))
+END = 361
+
+
+class Rig:
+    """An executor on a tiny model, a loop over it, and a plain driver that says what the logits are."""
+
+    def __init__(self, folder: Path, isa: str, logit_rows: int = 4, rows: int = 12) -> None:
+        config = ModelConfig.from_folder(folder)
+        ops = open_ops("float32", 2, isa)
+        self.capacity = Capacity(64, BLOCK, rows, 200, config.vocab_size)
+        weights = load_weights(config, Checkpoint(folder), ops, self.capacity.max_model_len)
+        arena = ops.kv_arena(kv_shape(config, BLOCK), self.capacity.num_blocks)
+        self.decoder = Decoder(config, weights, ops, arena, 128, logit_rows)
+        self.executor = ModelExecutor(self.decoder, ops, self.capacity, logit_rows)
+        scheduler = Scheduler(self.capacity, Chunked(128), Fcfs(), end_token_ids=frozenset({END}))
+        self.offline = Offline(EngineLoop(scheduler, self.executor, MonotonicClock()), None)
+        self.plain = Driver.of(folder, "float32", isa)
+
+    def generate(self, *params: SamplingParams, prompt: tuple[int, ...] = PROMPT) -> list[Any]:
+        collectors = [
+            self.offline.add(Request(request_id=str(n), prompt_token_ids=prompt, params=one, seed=3))
+            for n, one in enumerate(params)
+        ]
+        for _ in self.offline.run():
+            pass
+        return [collector.output().outputs[0] for collector in collectors]
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        """After every token, float32[T, V]."""
+        sequence = self.plain.start(tokens)
+        logits = self.plain.prefill(sequence, 64)
+        self.plain.end(sequence)
+        return logits
+
+
+@pytest.fixture(params=op_sets()[:2])
+def rig(request: pytest.FixtureRequest, tiny: Path) -> Rig:
+    return Rig(tiny, request.param)
+
+
+def test_penalties_count_the_whole_history(rig: Rig) -> None:
+    """Greedy tokens under all penalties and a bias are those of a plain sampler that looks at the full history."""
+    params = SamplingParams(
+        temperature=0,
+        max_tokens=40,
+        repetition_penalty=1.4,
+        presence_penalty=0.7,
+        frequency_penalty=0.9,
+        logit_bias={5: 4.0, 77: -50.0},
+        ignore_eos=True,
+    )
+    (one,) = rig.generate(params)
+    logits = rig.logits([*PROMPT, *one.token_ids])
+    for count, token in enumerate(one.token_ids):
+        row = logits[len(PROMPT) - 1 + count].astype(np.float64)
+        row[5] += 4.0
+        row[77] -= 50.0
+        output = one.token_ids[:count]
+        for seen in {*PROMPT, *output}:
+            row[seen] = row[seen] / 1.4 if row[seen] > 0 else row[seen] * 1.4
+        for said in set(output):
+            row[said] -= 0.7 + 0.9 * output.count(said)
+        best = np.argsort(-row)[:2]
+        # Where two candidates lie closer than rounding, either may win.
+        assert token == best[0] or (token == best[1] and row[best[0]] - row[best[1]] < 1e-4), count
+
+
+def test_log_probabilities_are_of_the_untouched_logits(rig: Rig) -> None:
+    greedy = SamplingParams(temperature=0, max_tokens=12, logprobs=3, logit_bias={9: 30.0}, ignore_eos=True)
+    drawn = SamplingParams(temperature=2.0, max_tokens=12, logprobs=20, top_k=5, ignore_eos=True)
+    without = SamplingParams(temperature=0, max_tokens=12)
+    *asked, silent = rig.generate(greedy, drawn, without)
+    assert silent.token_logprobs is None
+    for one, count in zip(asked, (3, 20), strict=True):
+        logits = rig.logits([*PROMPT, *one.token_ids])[len(PROMPT) - 1 :].astype(np.float64)
+        expected = logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True))
+        expected -= logits.max(1, keepdims=True)
+        for step, entry in enumerate(one.token_logprobs):
+            assert entry.token_id == one.token_ids[step]
+            assert entry.logprob == pytest.approx(expected[step, entry.token_id], abs=1e-4)
+            assert len(entry.top) == count
+            values = [value for _, value in entry.top]
+            assert values == sorted(values, reverse=True)
+            assert values == pytest.approx(np.sort(expected[step])[::-1][:count], abs=1e-4)
+    assert all(entry.token_id == 9 for entry in asked[0].token_logprobs)
+
+
+def test_no_end_before_min_tokens(rig: Rig) -> None:
+    at_once = SamplingParams(temperature=0, max_tokens=20, logit_bias={END: 100.0})
+    later = SamplingParams(temperature=0, max_tokens=20, logit_bias={END: 100.0}, min_tokens=7)
+    other = SamplingParams(temperature=0, max_tokens=20, logit_bias={8: 100.0}, min_tokens=3, stop_token_ids=(8,))
+    first, second, third = rig.generate(at_once, later, other)
+    assert (first.token_ids, first.finish_reason) == ([END], "stop")
+    assert len(second.token_ids) == 8 and second.token_ids[-1] == END and END not in second.token_ids[:-1]
+    assert len(third.token_ids) == 4 and third.token_ids[-1] == 8 and third.stop_reason == 8
+
+
+def test_more_rows_than_the_logit_slab(tiny: Path) -> None:
+    """Twelve rows sample in one step, four at a time: each gets its own token and log-probabilities."""
+    isa = op_sets()[-1]
+    params = [
+        SamplingParams(temperature=1.0, seed=number, max_tokens=6, logprobs=number % 3 or None, ignore_eos=True)
+        for number in range(12)
+    ]
+    narrow, wide = Rig(tiny, isa, logit_rows=4), Rig(tiny, isa, logit_rows=12)
+    assert narrow.generate(*params) == wide.generate(*params)
+
+
+def test_slabs_keep_the_plans_order(tiny: Path) -> None:
+    rig = Rig(tiny, op_sets()[-1], logit_rows=3)
+    tokens = [tuple(range(n, n + 5 + n)) for n in range(8)]
+    new = tuple(NewRow(n, t, len(t), SamplingParams(temperature=0), 0, 0) for n, t in enumerate(tokens))
+    # Every other chunk stops short of its last token and samples nothing.
+    chunks = tuple(Chunk(100 + n, n, 0, len(t) - n % 2, (n,), n % 2 == 0) for n, t in enumerate(tokens))
+    result = rig.executor.submit(BatchPlan(0, chunks, new)).result()
+    assert result.error is None
+    assert [one.sequence_id for one in result.sampled] == [100, 102, 104, 106]
+    for one in result.sampled:
+        logits = rig.logits(list(tokens[one.sequence_id - 100]))
+        assert one.token_ids == (int(np.argmax(logits[-1])),)
+
+
+def test_a_broken_step_ends_its_requests_only(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    (expected,) = rig.generate(params)
+    forward, steps = rig.decoder.forward, []
+
+    def breaks(token_ids: Any, layout: Any) -> Any:
+        steps.append(len(token_ids))
+        if len(steps) == 3:
+            raise FloatingPointError("no such luck")
+        return forward(token_ids, layout)
+
+    monkeypatch.setattr(rig.decoder, "forward", breaks)
+    first, second = rig.generate(params, params)
+    for one in (first, second):
+        assert one.finish_reason == "error"
+        assert one.detail is not None
+        assert "FloatingPointError: no such luck" in one.detail and "Step" in one.detail and "2 tokens" in one.detail
+        assert one.token_ids == expected.token_ids[:2]
+    (after,) = rig.generate(params)
+    assert after == expected
+
+
+def test_a_fault_is_told_in_the_result_not_raised(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.decoder, "logits", lambda rows: 1 / 0)
+    new = NewRow(0, PROMPT, len(PROMPT), SamplingParams(), 0, 0)
+    result = rig.executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 35, (1, 2, 3), True),), (new,))).result()
+    assert isinstance(result, StepResult) and result.sampled == () and result.seconds >= 0
+    assert result.error == "Step 0 with 35 tokens failed: ZeroDivisionError: division by zero"

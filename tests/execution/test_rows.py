@@ -1,0 +1,128 @@
+"""Row state: what is kept of each row, compared with the plain lists it stands for."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from inflight.core.plan import Capacity, Chunk, NewRow
+from inflight.core.sampling import SamplingParams
+from inflight.execution.rows import RowStore
+
+CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50)
+
+
+def new_row(row: int, tokens: list[int], prompt: int | None = None, **settings: object) -> NewRow:
+    banned = settings.pop("banned", ())
+    params = SamplingParams(**settings)  # type: ignore[arg-type]
+    return NewRow(row, tuple(tokens), len(tokens) if prompt is None else prompt, params, 9, 1, banned)  # type: ignore[arg-type]
+
+
+def test_layout_gathers_the_chunks_of_many_rows() -> None:
+    store = RowStore(CAPACITY)
+    store.start(new_row(2, list(range(40))))
+    store.start(new_row(0, [7, 8, 9]))
+    tokens, layout = store.layout([Chunk(1, 2, 0, 20, (5, 3), False), Chunk(2, 0, 0, 3, (9,), True)])
+    assert tokens.tolist() == [*range(20), 7, 8, 9]
+    assert layout.positions.tolist() == [*range(20), 0, 1, 2]
+    assert (layout.offsets.tolist(), layout.starts.tolist()) == ([0, 20, 23], [0, 0])
+    assert layout.tables[0, :2].tolist() == [5, 3] and layout.tables[1, 0] == 9
+
+    store.append(np.array([0], np.int32), np.array([30], np.int32))
+    tokens, layout = store.layout([Chunk(2, 0, 3, 1, (), True), Chunk(1, 2, 20, 20, (8,), True)])
+    assert tokens.tolist() == [30, *range(20, 40)]
+    assert layout.positions.tolist() == [3, *range(20, 40)]
+    assert layout.tables[1].tolist() == [5, 3, 8]
+    assert {array.dtype for array in (tokens, layout.positions, layout.offsets, layout.starts, layout.tables)} == {
+        np.dtype(np.int32)
+    }
+
+
+def test_a_new_sequence_finds_nothing_of_the_one_before() -> None:
+    store = RowStore(CAPACITY)
+    store.start(new_row(1, list(range(30)), logit_bias={3: 1.0}, logprobs=4, temperature=0.5, top_k=9))
+    store.layout([Chunk(1, 1, 0, 30, (1, 2), True)])
+    store.free(1)
+    store.start(new_row(1, [4, 5], temperature=0.0))
+    tokens, layout = store.layout([Chunk(2, 1, 0, 2, (6,), True)])
+    assert tokens.tolist() == [4, 5] and layout.tables.tolist() == [[6]]
+    batch = store.sampling(np.array([1], np.int32))
+    assert (batch.temperature[0], batch.top_k[0], batch.want_logprobs[0], batch.top_logprobs[0]) == (0, 0, False, 0)
+    assert batch.bias_offsets.tolist() == [0, 0]
+
+
+def test_settings_of_the_sampled_rows_in_their_order() -> None:
+    store = RowStore(CAPACITY)
+    store.start(new_row(0, [1, 2, 3], temperature=0.5, top_p=0.9, logit_bias={7: 2.0, 8: -3.0}))
+    store.start(new_row(3, [1, 2, 3, 4, 5], prompt=2, repetition_penalty=1.5, logprobs=0))
+    batch = store.sampling(np.array([3, 0], np.int32))
+    assert batch.temperature.tolist() == [1.0, 0.5]
+    assert batch.draw_index.tolist() == [3, 0]
+    assert batch.prompt_lengths.tolist() == [2, 3]
+    assert batch.want_logprobs.tolist() == [True, False]
+    assert batch.histories[0] is not None and batch.histories[0].tolist() == [1, 2, 3, 4, 5]
+    assert batch.histories[1] is None
+    assert batch.bias_offsets.tolist() == [0, 0, 2]
+    assert dict(zip(batch.bias_ids.tolist(), batch.bias_values.tolist(), strict=True)) == {7: 2.0, 8: -3.0}
+
+
+def test_end_tokens_are_banned_until_enough_was_said() -> None:
+    store = RowStore(CAPACITY)
+    store.start(new_row(0, [1], min_tokens=2, logit_bias={4: 1.0, 9: 50.0}, banned=(9, 11)))
+    row = np.array([0], np.int32)
+    for _ in range(2):
+        batch = store.sampling(row)
+        bias = dict(zip(batch.bias_ids.tolist(), batch.bias_values.tolist(), strict=True))
+        assert bias == {4: 1.0, 9: -np.inf, 11: -np.inf}
+        store.append(row, np.array([4], np.int32))
+    batch = store.sampling(row)
+    assert batch.bias_ids.tolist() == [4, 9]
+
+
+@pytest.mark.parametrize("top_k", [50, 51, 2**31, 10**30])
+def test_more_candidates_than_tokens_are_all_of_them(top_k: int) -> None:
+    store = RowStore(CAPACITY)
+    store.start(new_row(0, [1], top_k=top_k))
+    assert store.sampling(np.array([0], np.int32)).top_k.tolist() == [50]
+
+
+@pytest.mark.parametrize("seed", [0, -1, -(2**63), 2**64 - 1])
+def test_every_seed_that_is_allowed_fits(seed: int) -> None:
+    store = RowStore(CAPACITY)
+    store.start(NewRow(0, (1,), 1, SamplingParams(), seed, 1023))
+    batch = store.sampling(np.array([0], np.int32))
+    assert (int(batch.seed[0]), int(batch.sample_index[0])) == (seed % 2**64, 1023)
+
+
+def test_random_plans_against_plain_lists() -> None:
+    chance = random.Random(4)
+    store = RowStore(CAPACITY)
+    rows: dict[int, tuple[list[int], int, list[int]]] = {}  # row → known tokens, computed, table
+    for _ in range(300):
+        for row in range(CAPACITY.max_rows):
+            if row not in rows or len(rows[row][0]) > 90 or chance.random() < 0.05:
+                tokens = [chance.randrange(50) for _ in range(chance.randrange(1, 60))]
+                store.start(new_row(row, tokens))
+                rows[row] = (tokens, 0, [])
+        chunks, expected, sampled = [], [], []
+        for row, (tokens, computed, table) in list(rows.items()):
+            length = chance.randrange(1, len(tokens) - computed + 1)
+            end = computed + length
+            blocks = [chance.randrange(64) for _ in range(-(-end // 16) - len(table))]
+            table.extend(blocks)
+            chunks.append(Chunk(row, row, computed, length, tuple(blocks), end == len(tokens)))
+            expected.append(tokens[computed:end])
+            if end == len(tokens):
+                sampled.append(row)
+            rows[row] = (tokens, end, table)
+        got, layout = store.layout(chunks)
+        assert got.tolist() == [token for part in expected for token in part]
+        for index, chunk in enumerate(chunks):
+            used = -(-(chunk.start + chunk.length) // 16)
+            assert layout.tables[index, :used].tolist() == rows[chunk.row][2][:used]
+        drawn = np.array([chance.randrange(50) for _ in sampled], np.int32)
+        store.append(np.array(sampled, np.int32), drawn)
+        for row, token in zip(sampled, drawn.tolist(), strict=True):
+            rows[row][0].append(token)

@@ -1,0 +1,90 @@
+"""Tiny random checkpoints with a tokenizer and a chat template, written in a moment without torch.
+
+Knows the names of the tensors of each family. What the models say is noise, but noise that depends on every token
+before, so that a wrong block, position or row changes it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+from text.builders import byte_level
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|begin|>{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant: {% endif %}"
+)
+SIZES: dict[str, Any] = {
+    "vocab_size": 384,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "torch_dtype": "float32",
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True},
+    "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": 40},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"]},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True},
+}
+
+
+def write_model(folder: Path, family: str = "llama", **settings: Any) -> Path:
+    """A complete model folder. `settings` go into config.json."""
+    config = {**SIZES, **FAMILIES[family], **settings}
+    config["model_type"] = config["architectures"][0].removesuffix("ForCausalLM").lower()
+    folder.mkdir(parents=True, exist_ok=True)
+    backend = byte_level()
+    backend.save(str(folder / "tokenizer.json"))
+    texts = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "chat_template": CHAT_TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(texts), encoding="utf-8")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": backend.token_to_id("<|end|>")}))
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights_of(config), folder / "model.safetensors")
+    return folder
+
+
+def weights_of(config: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Random tensors of every name the family has, loud enough that attention is far from uniform."""
+    random = np.random.default_rng(len(config["architectures"][0]))
+    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
+    model_type = config["model_type"]
+
+    def matrix(*shape: int, scale: float = 0.2) -> np.ndarray:
+        return (random.standard_normal(shape) * scale).astype(np.float32)
+
+    def norm(size: int) -> np.ndarray:
+        return random.uniform(0.5, 1.5, size).astype(np.float32)
+
+    tensors = {
+        "model.embed_tokens.weight": matrix(config["vocab_size"], hidden, scale=0.5),
+        "model.norm.weight": norm(hidden),
+    }
+    if not config.get("tie_word_embeddings"):
+        tensors["lm_head.weight"] = matrix(config["vocab_size"], hidden)
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        tensors[at + "input_layernorm.weight"] = norm(hidden)
+        tensors[at + "post_attention_layernorm.weight"] = norm(hidden)
+        tensors[at + "mlp.gate_proj.weight"] = matrix(inner, hidden)
+        tensors[at + "mlp.up_proj.weight"] = matrix(inner, hidden)
+        tensors[at + "mlp.down_proj.weight"] = matrix(hidden, inner)
+        tensors[at + "self_attn.o_proj.weight"] = matrix(hidden, heads * head)
+        for name, count in (("q", heads), ("k", groups), ("v", groups)):
+            tensors[at + f"self_attn.{name}_proj.weight"] = matrix(count * head, hidden)
+            if model_type == "qwen2":
+                tensors[at + f"self_attn.{name}_proj.bias"] = matrix(count * head, scale=0.3)
+        if model_type == "qwen3":
+            tensors[at + "self_attn.q_norm.weight"] = norm(head)
+            tensors[at + "self_attn.k_norm.weight"] = norm(head)
+    return tensors

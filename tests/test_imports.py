@@ -1,0 +1,46 @@
+"""What a fresh interpreter loads: nothing heavy for the package, no torch and no transformers for anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("numpy", "tokenizers", "jinja2", "click", "rich", "huggingface_hub", "torch", "transformers", "safetensors")
+
+
+def loaded(program: str) -> set[str]:
+    """Top-level packages in a fresh interpreter after a program. Its own output goes before the last line."""
+    shown = f"{program}\nimport sys\nprint(); print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_package_alone_loads_nothing() -> None:
+    assert loaded("import inflight; inflight.__version__; dir(inflight)").isdisjoint(HEAVY)
+
+
+def test_metrics_records_and_core_need_the_standard_library_only() -> None:
+    modules = "inflight.core.scheduler, inflight.engine.loop, inflight.engine.null, inflight.engine.bridge"
+    assert loaded(f"import {modules}, inflight.metrics.summary, inflight.records.schema").isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import inflight.api",
+        "from inflight import LLM, SamplingParams\nLLM(threads=1).generate('hello', SamplingParams(max_tokens=2))",
+        "from inflight.cli import call\nassert call(['run', 'hello', '--max-tokens', '2']) == 0",
+    ],
+)
+def test_nothing_at_run_time_loads_torch(program: str) -> None:
+    names = loaded(program)
+    assert names.isdisjoint({"torch", "transformers", "safetensors", "huggingface_hub"})
+    assert "numpy" in names
+
+
+def test_help_and_mistakes_load_no_model_code() -> None:
+    program = "from inflight.cli import call\ncall(['run', '--help']); call(['run', '--max-tokens', '0', 'x'])"
+    assert loaded(program).isdisjoint({"numpy", "tokenizers", "jinja2", "rich"})

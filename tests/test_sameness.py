@@ -1,0 +1,211 @@
+"""A request's tokens and log-probabilities are bit-identical alone, in any batch, with any chunk size, after
+preemption, and with or without a prefix hit.
+
+Random mixes of requests go through whole engines of many shapes; each must say what the request said alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from execution.driver import op_sets
+from models import FAMILIES, write_model
+
+from inflight.build import Engine, build_engine
+from inflight.config import EngineSettings
+from inflight.core.sampling import SamplingParams
+from inflight.frontend.offline import Offline
+from inflight.frontend.outputs import RequestOutput
+
+NATIVE = [isa for isa in op_sets() if isa != "reference"]
+SHAPES: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "one at a time": {"max_num_seqs": 1, "max_num_batched_tokens": 24},
+    "crumbs": {"max_num_seqs": 5, "max_num_batched_tokens": 5},
+    "whole prompts": {"max_num_batched_tokens": 2000, "block_size": 32},
+    "odd chunks": {"max_num_seqs": 7, "max_num_batched_tokens": 29, "enable_prefix_caching": False},
+    "little memory": {"max_num_seqs": 12, "num_blocks": 16, "watermark": 0.0},
+    "little memory, no cache": {"max_num_seqs": 12, "num_blocks": 16, "enable_prefix_caching": False},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    after_steps: int  # joins when the engine has made so many steps
+
+
+Answer = list[tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {family: write_model(tmp_path_factory.mktemp(family), family) for family in FAMILIES}
+
+
+def mix(seed: int, count: int, longest: int = 90) -> list[Case]:
+    """Requests of many lengths and settings; some share the beginning of their prompt."""
+    chance = random.Random(seed)
+    beginnings = [[chance.randrange(384) for _ in range(length)] for length in (16, 37, 64)]
+    cases = []
+    for _ in range(count):
+        prompt = list(chance.choice(beginnings)) if chance.random() < 0.6 else []
+        prompt += [
+            chance.randrange(384) for _ in range(chance.choice([1, 2, 15, 16, 17, chance.randrange(1, longest)]))
+        ]
+        cases.append(Case(tuple(prompt), settings(chance), chance.choice([0, 0, chance.randrange(30)])))
+    return cases
+
+
+def settings(chance: random.Random) -> SamplingParams:
+    given: dict[str, Any] = {
+        "max_tokens": chance.choice([1, 7, 16, 33]),
+        "temperature": chance.choice([0.0, 0.0, 0.7, 1.3]),
+        "seed": chance.randrange(2**63),
+        "n": chance.choice([1, 1, 1, 3]),
+        "logprobs": chance.choice([None, 0, 5]),
+    }
+    optional = {
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "repetition_penalty": 1.3,
+        "presence_penalty": 0.8,
+        "frequency_penalty": -0.6,
+        "logit_bias": {7: 5.0, 300: -100.0},
+        "min_tokens": 1,
+        "ignore_eos": True,
+        "stop": ("e",),
+    }
+    given |= {name: value for name, value in optional.items() if chance.random() < 0.25}
+    return SamplingParams(**given)
+
+
+@contextmanager
+def opened(folder: Path, **shape: Any) -> Iterator[Engine]:
+    engine = build_engine(EngineSettings(model=str(folder), threads=2, **shape))
+    try:
+        yield engine
+    finally:
+        engine.loop.close()
+
+
+def run(engine: Engine, cases: list[Case]) -> list[RequestOutput]:
+    """Requests join while others run, as their `after_steps` says."""
+    offline = Offline(engine.loop, engine.tokenizer)
+    collectors = {}
+    steps = 0
+    waiting = sorted(range(len(cases)), key=lambda number: cases[number].after_steps)
+    while waiting or offline.unfinished:
+        while waiting and (cases[waiting[0]].after_steps <= steps or not offline.unfinished):
+            number = waiting.pop(0)
+            case = cases[number]
+            request = engine.prompts.request(str(number), case.prompt, case.params, engine.loop.clock.now())
+            collectors[number] = offline.add(request)
+        offline.step()
+        steps += 1
+    return [collectors[number].output() for number in range(len(cases))]
+
+
+def answer(output: RequestOutput) -> Answer:
+    """All that must be the same, to the last bit."""
+    return [(one.token_ids, one.token_logprobs, one.finish_reason, one.stop_reason, one.text) for one in output.outputs]
+
+
+def alone(folder: Path, cases: list[Case], **shape: Any) -> list[Answer]:
+    with opened(folder, enable_prefix_caching=False, **shape) as engine:
+        return [answer(run(engine, [case])[0]) for case in cases]
+
+
+def check(folder: Path, cases: list[Case], expected: list[Answer], **shape: Any) -> tuple[int, int]:
+    """Returns preemptions and cached tokens, so that the caller can see that there were any."""
+    with opened(folder, **shape) as engine:
+        outputs = run(engine, cases)
+        snapshot = engine.loop.snapshot()
+    for number, (output, same) in enumerate(zip(outputs, expected, strict=True)):
+        assert answer(output) == same, f"request {number}: {cases[number]}"
+    assert (snapshot.waiting, snapshot.running, snapshot.held_blocks) == (0, 0, 0)
+    # Samples of one request share its prompt with or without the cache, so that only single ones count.
+    return snapshot.preemptions, sum(output.num_cached_tokens or 0 for output in outputs if len(output.outputs) == 1)
+
+
+@pytest.mark.parametrize("isa", NATIVE)
+def test_any_batch_says_what_each_said_alone(
+    isa: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFLIGHT_ISA", isa)
+    cases = mix(seed=1, count=24)
+    expected = alone(folders["llama"], cases)
+    assert len({str(one) for one in expected}) > 20, "the answers differ from each other"
+    for name, shape in SHAPES.items():
+        preemptions, cached = check(folders["llama"], cases, expected, **shape)
+        assert (preemptions > 0) == ("little memory" in name), name
+        assert (cached > 0) == shape.get("enable_prefix_caching", True), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_every_family_and_type(family: str, dtype: str, folders: dict[str, Path]) -> None:
+    cases = mix(seed=2, count=12)
+    expected = alone(folders[family], cases, dtype=dtype)
+    for name in ("crumbs", "little memory"):
+        check(folders[family], cases, expected, dtype=dtype, **SHAPES[name])
+
+
+@pytest.mark.parametrize("seed", range(3, 9))
+def test_random_mixes_in_random_engines(seed: int, folders: dict[str, Path]) -> None:
+    chance = random.Random(seed)
+    cases = mix(seed, count=16, longest=150)
+    expected = alone(folders["llama"], cases)
+    rows = chance.randrange(1, 20)
+    check(
+        folders["llama"],
+        cases,
+        expected,
+        max_num_seqs=rows,
+        max_num_batched_tokens=rows + chance.randrange(60),
+        num_blocks=chance.choice([17, 20, 40]),
+        enable_prefix_caching=chance.random() < 0.7,
+        watermark=chance.choice([0.0, 0.01, 0.2]),
+    )
+
+
+def test_the_numpy_op_set_keeps_the_promise_too(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_ISA", "reference")
+    cases = mix(seed=10, count=6, longest=40)
+    expected = alone(folders["llama"], cases)
+    for name in ("as it comes", "crumbs"):
+        check(folders["llama"], cases, expected, **SHAPES[name])
+    preemptions, _ = check(folders["llama"], cases, expected, max_num_seqs=6, num_blocks=9, max_model_len=140)
+    assert preemptions > 0
+
+
+def test_a_second_round_comes_from_the_cache_and_is_the_same(folders: dict[str, Path]) -> None:
+    cases = mix(seed=11, count=10)
+    expected = alone(folders["llama"], cases)
+    with opened(folders["llama"]) as engine:
+        for round_number in range(3):
+            outputs = run(engine, cases)
+            assert [answer(output) for output in outputs] == expected
+            for case, output in zip(cases, outputs, strict=True):
+                if round_number:  # every full block but the one that the last prompt token is computed in
+                    assert output.num_cached_tokens == (len(case.prompt) - 1) // 16 * 16
+
+
+def test_samples_of_one_request_are_its_single_streams(folders: dict[str, Path]) -> None:
+    """Sample i draws from stream (seed, i): how many brothers it has, and whether they ended, changes nothing."""
+    prompt = tuple(range(30, 75))
+    with opened(folders["llama"], max_num_seqs=3, num_blocks=16) as engine:
+        few, many = (
+            run(engine, [Case(prompt, SamplingParams(n=n, seed=5, temperature=1.0, logprobs=2, max_tokens=30), 0)])[0]
+            for n in (2, 7)
+        )
+    assert answer(many)[:2] == answer(few)
+    assert len({tuple(one.token_ids) for one in many.outputs}) == 7
