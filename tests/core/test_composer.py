@@ -110,7 +110,7 @@ def test_the_latest_arrival_gives_way_and_comes_back_before_newcomers() -> None:
     harness.step()  # both fill their second block
     plan = planned(harness)
     assert lengths(plan) == {1: 1}
-    assert inside.waiting(harness.scheduler) == {0, 2}  # no newcomer in the step of a preemption
+    assert inside.waiting(harness.scheduler) == {0, 2}
     assert harness.scheduler.snapshot().preemptions == 1
     harness.commit()
     harness.drain()
@@ -118,6 +118,22 @@ def test_the_latest_arrival_gives_way_and_comes_back_before_newcomers() -> None:
     assert all(ends)
     assert ends[0].timings.preempted_ms > 0 and ends[0].timings.recomputed_tokens == 4
     assert ends[1].timings.preempted_ms == 0 and ends[1].timings.recomputed_tokens == 0
+
+
+def test_nobody_joins_in_the_step_of_a_preemption() -> None:
+    """Not even one that comes before the victim and would fit: it would only be in the way of the next token."""
+    harness = Harness(Setup(num_blocks=5, block_size=2, max_rows=3, token_budget=12, prefix_caching=False))
+    harness.add(request("a", [0] * 2, output=4, arrival=-3), request("b", [1] * 5, output=5, arrival=-1))
+    harness.step()
+    harness.step()
+    harness.add(request("new", [2], output=1, arrival=-2))
+    while harness.scheduler.snapshot().preemptions == 0:
+        plan = planned(harness)
+        harness.commit()
+    assert lengths(plan) == {0: 1}
+    assert lengths(planned(harness)) == {0: 1, 2: 1}
+    harness.commit()
+    harness.drain()
 
 
 def test_one_that_resumes_finds_its_own_blocks_while_nobody_took_them() -> None:

@@ -342,7 +342,7 @@ class Replay:
     ),
     broken=st.frozensets(st.integers(0, 30), max_size=2),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=200)
 def test_a_record_replays_to_the_same_plans(
     tmp_path_factory: pytest.TempPathFactory,
     setup: Setup,

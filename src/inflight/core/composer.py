@@ -253,8 +253,7 @@ class Composer:
         ledger = sequence.ledger
         if sequence.lost:
             ledger.recomputed_tokens += max(0, sequence.lost - sequence.computed)
-            sequence.lost = 0
-        elif not sequence.output:
+        else:
             ledger.cached_tokens = sequence.computed
         ledger.start(now, lane.clock)
         sequence.row = self._rows.take()
