@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -20,18 +21,20 @@ from inflight.engine.bridge import AsyncBridge, EngineStopped
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput
 from inflight.frontend.prompts import Prompt, PromptError
+from inflight.scheduling import SchedulingSettings
 
 __all__ = ["LLM", "AsyncEngine", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
 
 
 class LLM:
-    """A model for offline use. `model` None is the built-in one; the other settings are `EngineSettings`' fields.
+    """A model for offline use. `model` None is the built-in one; the other settings are the fields of `EngineSettings`
+    and `SchedulingSettings`.
 
     >>> LLM().chat([{"role": "user", "content": "What is continuous batching?"}])[0].outputs[0].text
     """
 
     def __init__(self, model: str | None = None, *, record: str | Path | None = None, **settings: Any):
-        self._engine = build_engine(EngineSettings(model=model, **settings), _path(record))
+        self._engine = build_engine(*_settings(model, settings), _path(record))
         self._offline = Offline(self._engine.loop, self._engine.tokenizer)
         self._numbers = itertools.count()
         self._closed = False
@@ -113,7 +116,7 @@ class AsyncEngine:
     """
 
     def __init__(self, model: str | None = None, *, record: str | Path | None = None, **settings: Any):
-        self._engine = build_engine(EngineSettings(model=model, **settings), _path(record))
+        self._engine = build_engine(*_settings(model, settings), _path(record))
         self._bridge = AsyncBridge(self._engine.loop)
         self._numbers = itertools.count()
 
@@ -163,6 +166,12 @@ class AsyncEngine:
 
     async def __aexit__(self, *exception: object) -> None:
         self.close()
+
+
+def _settings(model: str | None, given: dict[str, Any]) -> tuple[EngineSettings, SchedulingSettings]:
+    names = {item.name for item in fields(SchedulingSettings)}
+    scheduling = {name: given.pop(name) for name in tuple(given) if name in names}
+    return EngineSettings(model=model, **given), SchedulingSettings(**scheduling)
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -22,10 +22,9 @@ from inflight.config import (
     resolve_rows,
     resolve_threads,
 )
+from inflight.core.latency import LatencyModel
 from inflight.core.plan import Capacity
-from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduler import Scheduler
-from inflight.core.strategies.chunked import Chunked
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder
@@ -33,12 +32,19 @@ from inflight.execution.checkpoint import Checkpoint, resolve_model
 from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
-from inflight.execution.executor import ModelExecutor
-from inflight.execution.memory import kv_shape, kv_size
+from inflight.execution.executor import ModelExecutor, copy_seconds
+from inflight.execution.memory import kv_shape, kv_size, swap_blocks
 from inflight.execution.ops import open_ops
 from inflight.execution.ops.protocol import DType, OpSet
 from inflight.execution.weights import ModelWeights, load_weights
 from inflight.frontend.prompts import PromptEncoder, stop_text
+from inflight.scheduling import (
+    SchedulingSettings,
+    make_admission,
+    make_lanes,
+    make_predictor,
+    make_strategy,
+)
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
 BUILT_IN = Path(__file__).parent / "builtin_model"
@@ -61,13 +67,18 @@ def model_folder(settings: EngineSettings) -> Path:
     return BUILT_IN if settings.model is None else resolve_model(settings.model, settings.revision)
 
 
-def build_engine(settings: EngineSettings, record: Path | None = None, progress: Progress | None = None) -> Engine:
+def build_engine(
+    settings: EngineSettings,
+    scheduling: SchedulingSettings | None = None,
+    record: Path | None = None,
+    progress: Progress | None = None,
+) -> Engine:
     """Load a model and put an engine around it.
 
     record: file for the step record. progress(done, total): called while weights are packed.
     """
     try:
-        return _build(settings, record, progress)
+        return _build(settings, scheduling or SchedulingSettings(), record, progress)
     except MemoryError as error:
         raise SettingsError(
             f"The machine's memory is not enough ({error}); lower --max-num-seqs, --max-num-batched-tokens or "
@@ -75,13 +86,20 @@ def build_engine(settings: EngineSettings, record: Path | None = None, progress:
         ) from error
 
 
-def _build(settings: EngineSettings, record: Path | None, progress: Progress | None) -> Engine:
+def _build(
+    settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None, progress: Progress | None
+) -> Engine:
     folder = model_folder(settings)
     model = ModelConfig.from_folder(folder)
     tokenizer, template = _text(folder, settings)
     threads, rows = resolve_threads(settings), resolve_rows(settings)
-    budget = resolve_budget(settings, int(rows.value))
+    budget = resolve_budget(settings, int(rows.value), scheduling.batches_together)
     length = resolve_max_model_len(settings, model.default_model_len)
+    latency = LatencyModel()
+    # Strategy, lanes and admission first: a mistake in their settings is told before a model is loaded.
+    strategy = make_strategy(scheduling, int(budget.value), int(length.value), int(rows.value), latency)
+    lanes, admission = make_lanes(scheduling, latency), make_admission(scheduling, latency)
+    predictor = make_predictor(scheduling)
     dtype = _dtype(settings, model)
     shape = kv_shape(model, settings.block_size)
     ops = _open_ops(_dtype_of(dtype), int(threads.value))
@@ -94,24 +112,33 @@ def _build(settings: EngineSettings, record: Path | None, progress: Progress | N
         kv_memory_gib=settings.kv_memory,
         num_blocks=settings.num_blocks,
     )
-    arena = ops.kv_arena(shape, size.num_blocks)
+    host_blocks = swap_blocks(scheduling.swap_space, ops.bytes_per_block(shape))
+    arena = ops.kv_arena(shape, size.num_blocks + 1 + host_blocks)  # one more, for padding
     capacity = Capacity(
         num_blocks=size.num_blocks,
         block_size=settings.block_size,
         max_rows=int(rows.value),
         max_model_len=int(length.value),
         vocab_size=model.vocab_size,
+        host_blocks=host_blocks,
+        copy_seconds=copy_seconds(arena) if host_blocks else 0.0,
     )
     decoder = Decoder(model, weights, ops, arena, int(budget.value), LOGIT_ROWS)
-    executor = ModelExecutor(decoder, ops, capacity, LOGIT_ROWS)
+    executor = ModelExecutor(decoder, ops, arena, capacity)
     scheduler = Scheduler(
         capacity,
-        Chunked(int(budget.value)),
-        Fcfs(),
+        strategy,
+        lanes,
+        token_budget=int(budget.value),
         end_token_ids=_end_tokens(model, tokenizer),
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
         prefix_caching=settings.enable_prefix_caching,
         watermark=settings.watermark,
+        allocation=scheduling.kv_allocation,  # type: ignore[arg-type]  # checked when the settings were made
+        preemption=scheduling.preemption,  # type: ignore[arg-type]
+        predictor=predictor,
+        latency=latency,
+        admission=admission,
     )
     resolved = {
         "model": Resolved(settings.model or "built-in", f"{model.family}, {model.parameters / 1e6:,.1f} M parameters"),
@@ -128,8 +155,7 @@ def _build(settings: EngineSettings, record: Path | None, progress: Progress | N
             "prefixes are kept while there is room" if settings.enable_prefix_caching else "as set",
         ),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
-        "strategy": Resolved("chunked", "decodes first, the rest of each step goes to prompts"),
-        "policy": Resolved("fcfs", "first come, first served"),
+        **scheduling.resolved(),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
     clock = MonotonicClock()

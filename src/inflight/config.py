@@ -95,13 +95,21 @@ def resolve_rows(settings: EngineSettings) -> Resolved:
     return Resolved(DEFAULT_ROWS, "enough to reuse each weight read from memory until the cores are the limit")
 
 
-def resolve_budget(settings: EngineSettings, rows: int) -> Resolved:
+def resolve_budget(settings: EngineSettings, rows: int, batches_together: bool = False) -> Resolved:
+    """batches_together: the strategy bounds its batches by count, so that a budget of tokens has nothing to say."""
     given = settings.max_num_batched_tokens
     if given is None:
+        if batches_together:
+            return Resolved(rows + PROMPT_SHARE, "tokens of one forward pass; a padded batch takes as many as it needs")
         return Resolved(
             rows + PROMPT_SHARE,
             f"one token for each of {rows} sequences and {PROMPT_SHARE} of prompts: on a CPU a few dozen tokens "
             "already keep the cores busy, more would only make running streams wait",
+        )
+    if batches_together:
+        raise SettingsError(
+            f"--max-num-batched-tokens is {given}, but static and dynamic batches are bounded by --batch-size alone; "
+            "leave it out."
         )
     if given < rows:
         raise SettingsError(

@@ -13,7 +13,15 @@ from typing import Any
 import click
 
 from inflight.cli.interrupt import Interrupt
-from inflight.cli.options import engine_options, engine_settings, record_option, sampling_options, sampling_params
+from inflight.cli.options import (
+    engine_options,
+    engine_settings,
+    record_option,
+    sampling_options,
+    sampling_params,
+    scheduling_options,
+    scheduling_settings,
+)
 from inflight.core.sampling import SamplingParams
 
 HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
@@ -21,6 +29,7 @@ HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) 
 
 @click.command("chat")
 @engine_options
+@scheduling_options
 @sampling_options
 @record_option
 @click.option("--system", metavar="TEXT", help="System message at the start of the conversation.")
@@ -30,10 +39,10 @@ def command(system: str | None, record: Path | None, **values: Any) -> int:
         raise click.UsageError("Standard input is closed, so there is nobody to talk with; use `inflight run PROMPT`.")
     if values["n"] != 1:
         raise click.UsageError(f"--n is {values['n']}, but a conversation goes on from one answer; leave it out.")
-    params, settings = sampling_params(values), engine_settings(values)
+    params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     from inflight.cli.loading import open_engine
 
-    engine = open_engine(settings, record)
+    engine = open_engine(settings, scheduling, record)
     try:
         if not engine.prompts.can_chat:
             raise click.UsageError("This model has no chat template; use `inflight run --raw PROMPT` instead.")

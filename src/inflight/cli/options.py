@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import fields
@@ -17,6 +18,10 @@ import click
 
 from inflight.config import EngineSettings, SettingsError
 from inflight.core.sampling import InvalidSampling, SamplingParams
+from inflight.presets import preset
+from inflight.scheduling import SchedulingSettings
+
+_LANES = "inflight.lanes"  # key in click's context
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -39,6 +44,7 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
         raise click.UsageError(f"--config {path} cannot be read: {error}.") from None
     names = {name.lstrip("-"): parameter for parameter in ctx.command.params for name in parameter.opts}
     defaults = {}
+    ctx.meta[_LANES] = _lanes(path, values)
     for key, value in values.items():
         parameter = names.get(key)
         if not isinstance(parameter, click.Option) or parameter.name == "config":
@@ -50,7 +56,27 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
             defaults[parameter.name] = _as_typed(parameter, value)
         except ValueError as error:
             raise click.UsageError(f"--config {path}: {key} = {json.dumps(value, default=str)}; {error}.") from None
-    ctx.default_map = defaults
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
+
+
+def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+    if name is None:
+        return
+    chosen = preset(name)
+    names = {opt.lstrip("-"): parameter.name for parameter in ctx.command.params for opt in parameter.opts}
+    print(f"Preset {name}: {chosen.purpose}.", file=sys.stderr)
+    for key, (value, why) in chosen.values.items():
+        print(f"  --{key} {value}: {why}", file=sys.stderr)
+    values = {names[key]: str(value) for key, (value, _) in chosen.values.items()}
+    ctx.default_map = {**values, **(ctx.default_map or {})}
+
+
+def _lanes(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """`[lanes.NAME]` tables, taken out of the file's values."""
+    lanes = values.pop("lanes", {})
+    if not isinstance(lanes, dict) or not all(isinstance(lane, dict) for lane in lanes.values()):
+        raise click.UsageError(f"--config {path}: write lanes as tables, [lanes.NAME] each.")
+    return {name: {key.replace("-", "_"): value for key, value in lane.items()} for name, lane in lanes.items()}
 
 
 def _as_typed(parameter: click.Option, value: Any) -> Any:
@@ -101,6 +127,34 @@ engine_options = _stacked(
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of requests that name none."),
 )
 
+scheduling_options = _stacked(
+    click.option(
+        "--preset",
+        callback=_take_preset,
+        is_eager=True,
+        expose_value=False,
+        help="latency, throughput, mixed or offline: options that go together; what is given besides wins.",
+    ),
+    click.option(
+        "--strategy", default="chunked", show_default=True, help="static, dynamic, continuous, chunked, adaptive."
+    ),
+    click.option("--batch-size", type=int, help="Sequences of a static or dynamic batch."),
+    click.option("--max-wait", type=float, help="Seconds that an incomplete static batch waits."),
+    click.option("--window", type=float, help="Seconds that a bucket of dynamic batching waits."),
+    click.option("--buckets", help="Length buckets of dynamic batching: how many, or borders such as 64,256."),
+    click.option("--itl-target", type=float, help="Seconds between tokens that adaptive batching holds."),
+    click.option("--policy", default="fcfs", show_default=True, help="fcfs, sjf, priority, fair, deadline, prefix."),
+    click.option("--predictor", help="Output lengths for sjf and deadline: quantiles or oracle."),
+    click.option("--tenant-weight", "tenant_weights", multiple=True, metavar="NAME=W", help="Share under fair."),
+    click.option("--kv-allocation", default="paged", show_default=True, help="paged, reserve-request, reserve-max."),
+    click.option("--preemption", default="recompute", show_default=True, help="recompute, swap or auto."),
+    click.option("--swap-space", type=float, help="GiB that preempted sequences may be swapped to."),
+    click.option("--admission", default="off", show_default=True, help="off, queue or slo."),
+    click.option("--max-queued-requests", type=int, help="Most requests waiting, with --admission queue."),
+    click.option("--max-queued-tokens", type=int, help="Most tokens waiting, with --admission queue."),
+    click.option("--ttft-target", type=float, help="Seconds to the first token that --admission slo promises."),
+)
+
 record_option = click.option(
     "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write the step record (JSON lines) here."
 )
@@ -130,6 +184,25 @@ def engine_settings(values: dict[str, Any]) -> EngineSettings:
     return EngineSettings(**{item.name: values.pop(item.name) for item in fields(EngineSettings)})
 
 
+def scheduling_settings(values: dict[str, Any]) -> SchedulingSettings:
+    """Takes the scheduling options out of a verb's arguments."""
+    given = {item.name: values.pop(item.name) for item in fields(SchedulingSettings) if item.name in values}
+    given["tenant_weights"] = dict(_weight(one) for one in given["tenant_weights"])
+    lanes = click.get_current_context().meta.get(_LANES, {})
+    return SchedulingSettings(**given, lanes=lanes)
+
+
+def _weight(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = 0.0
+    if not 0 < weight < float("inf"):
+        raise SettingsError(f"--tenant-weight is {text!r}; write NAME=W with a number above 0, such as acme=2.")
+    return name, weight
+
+
 def sampling_params(values: dict[str, Any]) -> SamplingParams:
     """Takes the sampling options out of a verb's arguments. `--seed` stays the engine's: each request draws its own."""
     names = [item.name for item in fields(SamplingParams) if item.name in values and item.name != "seed"]
@@ -143,4 +216,13 @@ def sampling_params(values: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**given)
 
 
-__all__ = ["SettingsError", "engine_options", "engine_settings", "record_option", "sampling_options", "sampling_params"]
+__all__ = [
+    "SettingsError",
+    "engine_options",
+    "engine_settings",
+    "record_option",
+    "sampling_options",
+    "sampling_params",
+    "scheduling_options",
+    "scheduling_settings",
+]

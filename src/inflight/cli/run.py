@@ -11,7 +11,15 @@ from typing import Any
 import click
 
 from inflight.cli.interrupt import Interrupt
-from inflight.cli.options import engine_options, engine_settings, record_option, sampling_options, sampling_params
+from inflight.cli.options import (
+    engine_options,
+    engine_settings,
+    record_option,
+    sampling_options,
+    sampling_params,
+    scheduling_options,
+    scheduling_settings,
+)
 from inflight.core.sampling import SamplingParams
 
 QUESTION = "What is continuous batching?"
@@ -20,6 +28,7 @@ QUESTION = "What is continuous batching?"
 @click.command("run")
 @click.argument("prompt", required=False)
 @engine_options
+@scheduling_options
 @sampling_options
 @record_option
 @click.option(
@@ -39,14 +48,14 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
     raw, as_json, verbose = values.pop("raw"), values.pop("as_json"), values.pop("verbose")
     record: Path | None = values.pop("record")
-    params, settings = sampling_params(values), engine_settings(values)
+    params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     _check_readable(input_path)
     _check_writable(input_path, output_path, record)
 
     # Loaded only now, so that a mistake above is told at once.
     from inflight.cli.loading import open_engine
 
-    engine = open_engine(settings, record)
+    engine = open_engine(settings, scheduling, record)
     try:
         if verbose:
             for name, entry in engine.settings.items():

@@ -98,7 +98,7 @@ class _Run:
             entry.params,
             self._engine.loop.clock.now(),
             forced_output_tokens=entry.forced_output_tokens,
-            cache_salt=entry.cache_salt,
+            **entry.placement,
         )
         self._offline.add(request, entry.prompt)
 

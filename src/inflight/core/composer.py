@@ -1,98 +1,153 @@
-"""The composer: fills the step that the strategy proposed, in the order that the policy gave.
+"""The composer: fills the step that the strategy proposed, in the order that lanes and policies gave.
 
-The mechanism of batching: it alone hands out rows, blocks and token budget, preempts, and keeps the accounts. Running
-sequences come first (those that need one token before those in the middle of a prompt), then waiting ones while there
-is a row, budget, and enough blocks to stay above the watermark. Knows nothing of requests' ends (`scheduler`).
+The mechanism of batching: it alone hands out rows, blocks and token budget, preempts, and keeps the accounts.
+Foreground lanes come before background lanes; in each, running sequences that need one token come first, then prompts:
+those that run, then waiting ones while there is a row, budget, and enough blocks to stay above the watermark. Under a
+strategy that batches requests together, ended sequences linger: they keep row and blocks and are computed as padding
+until the last one ends. Knows nothing of requests' ends (`scheduler`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from inflight.core.ledger import OTHER, QueueClock
+from inflight.core.fill import Fill
+from inflight.core.lanes import Lane, Lanes
+from inflight.core.ledger import OTHER
 from inflight.core.memory import KVMemory
 from inflight.core.plan import BatchPlan, Chunk, NewRow
-from inflight.core.queue import WaitingQueue
-from inflight.core.sequence import Sequence
+from inflight.core.preemption import Preemption
+from inflight.core.rows import Rows
+from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.strategies import StepShape
 
-
-class Rows:
-    """Free rows, and those given up since the last plan."""
-
-    def __init__(self, count: int):
-        self._free = list(range(count - 1, -1, -1))
-        self._freed: list[int] = []
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
-
-    def take(self) -> int:
-        return self._free.pop()
-
-    def give_up(self, row: int) -> None:
-        self._free.append(row)
-        self._freed.append(row)
-
-    def drain_freed(self) -> tuple[int, ...]:
-        freed, self._freed = tuple(self._freed), []
-        return freed
+UNLIMITED = 2**31 - 1
 
 
 class Composer:
-    def __init__(self, memory: KVMemory, queue: WaitingQueue, max_rows: int, watermark: float):
+    def __init__(self, memory: KVMemory, lanes: Lanes, preemption: Preemption, max_rows: int, watermark: float):
         """watermark: share of all blocks that must stay available when a sequence joins others."""
         self.running: list[Sequence] = []
         self.preemptions = 0
-        self.clock = QueueClock()
+        self.together = False  # whether what runs is one batch that starts and ends together
         self._memory = memory
-        self._queue = queue
+        self._lanes = lanes
+        self._preemption = preemption
         self._rows = Rows(max_rows)
         self._spare = math.ceil(watermark * memory.pool.num_blocks)
 
     def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
         """The plan of this step, or None when no token can be computed now."""
-        fill = _Fill(shape.token_budget)
-        preemptions = self.preemptions
-        self._serve_running(fill, now)
-        self.clock.charge(now)
-        # After a preemption memory is short: a newcomer would only push out the next one.
-        short = self.preemptions > preemptions
-        reason = "blocks" if short else self._serve_waiting(fill, shape.row_limit, now)
-        self.clock.charge(now, reason)
+        if not self.running:
+            self.together = shape.together
+        fill = Fill(shape)
+        self._sort_running(now)
+        if shape.joins is None:
+            self._make_way(shape, now)
+            for background in (False, True):
+                self._serve_lanes(fill, self._lanes.in_turn(background), now)
+        else:
+            self._serve_together(fill, now)
         if not fill.chunks:
             return None
-        return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), self._rows.drain_freed())
+        padding = fill.padding(len(self.running)) if self.together else ()
+        freed, moves = self._rows.drain_freed(), self._memory.swap.drain()
+        return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), freed, padding, moves)
 
-    def leave(self, sequence: Sequence) -> None:
-        """A running sequence gives up its row and blocks."""
+    def load(self) -> tuple[int, int]:
+        """Running sequences that need one token, and the tokens that they look back over, together."""
+        decoding = [one for one in self.running if one.finish is None and one.behind == 1]
+        return len(decoding), sum(one.computed + 1 for one in decoding)
+
+    def ended(self, sequence: Sequence) -> None:
+        """A sequence that holds a row has its end, and nothing of it is in flight."""
+        if not self.together:
+            self._leave(sequence)
+        elif all(one.finish is not None and not one.in_flight for one in self.running):
+            for one in tuple(self.running):
+                self._leave(one)
+
+    # -- order and preemption -----------------------------------------------------------------------------------
+
+    def _sort_running(self, now: float) -> None:
+        """Who is served first stands first; who is preempted first stands last. Ranks compare within a lane only."""
+        turn = {
+            id(lane): (background, place)
+            for background in (False, True)
+            for place, lane in enumerate(self._lanes.in_turn(background))
+        }
+
+        def order(sequence: Sequence) -> object:
+            lane = self._lanes.of(sequence)
+            return turn[id(lane)], lane.queue.rank(sequence, now)
+
+        self.running.sort(key=order)  # type: ignore[arg-type]  # ranks are opaque, but compare
+
+    def _make_way(self, shape: StepShape, now: float) -> None:
+        """The first of a foreground lane pushes out background sequences to get in; and others of its own lane where
+        the policy allows it."""
+        for lane in self._lanes.in_turn(background=False):
+            head = next(lane.queue.in_order(now), None)
+            if head is None:
+                continue
+            for victim in reversed(tuple(self.running)):
+                if self._could_join(head, lane, shape) or victim.in_flight or victim.finish is not None:
+                    break
+                if not self._gives_way(victim, head, lane):
+                    break
+                self._preempt(victim, now)
+
+    def _could_join(self, head: Sequence, lane: Lane, shape: StepShape) -> bool:
+        if len(self.running) >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free) <= 0:
+            return False
+        return self._memory.fits(head, self._spare if self.running else 0)
+
+    def _gives_way(self, victim: Sequence, head: Sequence, lane: Lane) -> bool:
+        other = self._lanes.of(victim)
+        if other is not lane:
+            return other.settings.background
+        return lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
+
+    def _preempt(self, sequence: Sequence, now: float) -> None:
+        """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
+        is forgotten and recomputed, or swapped."""
+        sequence.condemned = False
+        sequence.lost = sequence.computed
+        sequence.ledger.preempt(now)
+        keep = self._preemption.keeps(sequence.computed, len(sequence.blocks))
+        self._give_up_row(sequence)
+        self._memory.preempt(sequence, keep)
+        self._lanes.of(sequence).queue.push(sequence, now)
+        self.preemptions += 1
+
+    def _leave(self, sequence: Sequence) -> None:
+        """An ended sequence gives up what it holds."""
+        self._give_up_row(sequence)
+        self._memory.end(sequence)
+
+    def _give_up_row(self, sequence: Sequence) -> None:
+        assert sequence.row is not None
         self.running.remove(sequence)
-        if sequence.row is not None:
-            self._rows.give_up(sequence.row)
-            sequence.row = None
-        self._memory.release(sequence)
+        self._lanes.of(sequence).running -= 1
+        self._rows.give_up(sequence.row)
+        sequence.row = None
 
-    # -- running ------------------------------------------------------------------------------------------------
+    # -- running sequences that need one token ------------------------------------------------------------------
 
-    def _serve_running(self, fill: _Fill, now: float) -> None:
-        self.running.sort(key=self._queue.rank)
-        prefills = []
+    def _serve_decodes(self, fill: Fill, lanes: list[Lane], now: float) -> None:
+        mine = {lane.settings.name for lane in lanes}
         for sequence in tuple(self.running):
+            if sequence.request.lane not in mine:
+                continue
             if not sequence.in_flight:
                 sequence.condemned = False  # whoever still needs its blocks ranks before it and takes them in this loop
             if sequence.row is None or sequence.condemned or sequence.finish is not None:
                 continue
-            behind = sequence.behind
-            if behind > 1:
-                prefills.append(sequence)
-            elif behind == 1 and fill.budget:
+            if sequence.behind == 1 and fill.budget > 0:
                 new_blocks = self._make_room(sequence, now)
                 if new_blocks is not None:
-                    self._add_chunk(fill, sequence, 1, new_blocks)
-        for sequence in prefills:
-            if sequence.row is not None and fill.budget:
-                self._add_chunk(fill, sequence, min(sequence.behind, fill.budget), ())
+                    self._add_chunk(fill, sequence, 1, new_blocks, now)
 
     def _make_room(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
         """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
@@ -114,75 +169,129 @@ class Composer:
             if victim is sequence:
                 return None
 
-    def _preempt(self, sequence: Sequence, now: float) -> None:
-        """Recompute: the blocks are given up (their content stays findable while nobody needs the space)."""
-        sequence.condemned = False
-        sequence.lost = sequence.computed
-        sequence.ledger.preempt(now)
-        self.leave(sequence)
-        self._queue.push(sequence)
-        self.preemptions += 1
+    # -- prompts ------------------------------------------------------------------------------------------------
 
-    # -- waiting ------------------------------------------------------------------------------------------------
+    def _serve_lanes(self, fill: Fill, lanes: list[Lane], now: float) -> None:
+        """Decodes of these lanes, then their prompts: each lane its share by weight, then what is left in turn."""
+        preemptions = self.preemptions
+        self._serve_decodes(fill, lanes, now)
+        # After a preemption memory is short: a newcomer would only push out the next one.
+        short = self.preemptions > preemptions
+        busy = [lane for lane in lanes if lane.busy]
+        weights = sum(lane.settings.weight for lane in busy)
+        budget = max(0, fill.budget)
+        left = {}
+        for lane in busy:
+            share = math.ceil(budget * lane.settings.weight / weights) if len(busy) > 1 else budget
+            cap = UNLIMITED if lane.settings.max_tokens is None else lane.settings.max_tokens
+            quota = min(cap, max(share, lane.settings.min_tokens))
+            left[lane.settings.name] = cap - self._serve_lane(fill, lane, quota, short, now)
+        if len(busy) > 1:
+            for lane in busy:
+                self._serve_lane(fill, lane, left[lane.settings.name], short, now)
 
-    def _serve_waiting(self, fill: _Fill, row_limit: int, now: float) -> str:
+    def _serve_lane(self, fill: Fill, lane: Lane, quota: int, short: bool, now: float) -> int:
+        """Running prompts, then waiting ones, up to `quota` tokens; returns how many were used."""
+        before = fill.budget
+        for sequence in tuple(self.running):
+            used = before - fill.budget
+            if self._lanes.of(sequence) is not lane or sequence.condemned or sequence.finish is not None:
+                continue
+            if sequence.behind > 1 and min(fill.budget, quota - used) > 0 and sequence.number not in fill.served:
+                length = fill.share(sequence.behind, quota - used, lane.settings.chunk)
+                self._add_chunk(fill, sequence, length, (), now)
+        lane.clock.charge(now)
+        reason = "blocks" if short else self._admit_from(fill, lane, quota - (before - fill.budget), now)
+        lane.clock.charge(now, reason)
+        return before - fill.budget
+
+    def _admit_from(self, fill: Fill, lane: Lane, quota: int, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
-        while (sequence := self._queue.peek()) is not None:
-            if not self._rows.free or len(self.running) >= row_limit:
+        start = fill.budget
+        for sequence in lane.queue.in_order(now):
+            if self._lanes.rows_for(lane, self._rows.free) <= 0 or len(self.running) >= fill.shape.row_limit:
                 return "rows"
-            if not fill.budget:
-                return "budget"
-            table = self._memory.admit(sequence, self._spare if self.running else 0)
-            if table is None:
+            left = quota - (start - fill.budget)
+            if not fill.has_room_for(sequence, left):
+                return "share" if left <= 0 < fill.budget else "budget"
+            if not self._admit(fill, sequence, lane, now, left):
                 return "blocks"
-            self._queue.pop()
-            self._admit(fill, sequence, table, now)
         return OTHER
 
-    def _admit(self, fill: _Fill, sequence: Sequence, table: tuple[int, ...], now: float) -> None:
+    def _serve_together(self, fill: Fill, now: float) -> None:
+        """A batch that starts and ends as one: its decodes, or those that the strategy lets join."""
+        self._serve_decodes(fill, list(self._lanes.all()), now)
+        reason = "window"
+        for sequence in self._joining(fill.shape):
+            lane = self._lanes.of(sequence)
+            if not self._rows.free:
+                reason = "rows"
+            elif not self._admit(fill, sequence, lane, now, UNLIMITED):
+                reason = "blocks"
+            if reason != "window":
+                break
+        self.stand_still(now, reason)
+
+    def stand_still(self, now: float, reason: str = "window") -> None:
+        """Whoever waits from now on waits for this."""
+        for lane in self._lanes.all():
+            lane.clock.charge(now, reason)
+
+    def _joining(self, shape: StepShape) -> Iterator[Sequence]:
+        for sequence in self._lanes.select(shape.joins or ()):
+            siblings = tuple(self._lanes.of(sequence).queue.siblings(sequence))
+            yield sequence
+            yield from siblings  # their prompt is planned by now, and they belong to the same batch
+
+    def _admit(self, fill: Fill, sequence: Sequence, lane: Lane, now: float, quota: int) -> bool:
+        """Row, blocks and first chunk for a waiting sequence; False (nothing changed) where blocks are missing."""
+        spare = self._spare if self.running else 0
+        table = self._memory.admit(sequence, spare, to_the_end=fill.shape.together)
+        if table is None:
+            return False
+        lane.queue.take(sequence)
         ledger = sequence.ledger
         if sequence.lost:
             ledger.recomputed_tokens += max(0, sequence.lost - sequence.computed)
         else:
             ledger.cached_tokens = sequence.computed
-        ledger.start(now, self.clock)
+        ledger.start(now, lane.clock)
         sequence.row = self._rows.take()
         self.running.append(sequence)
-        request = sequence.request
-        fill.new_rows.append(
-            NewRow(
-                row=sequence.row,
-                token_ids=sequence.token_slice(0, sequence.known),
-                prompt_length=len(sequence.prompt),
-                params=request.params,
-                seed=request.seed,
-                sample_index=sequence.sample_index,
-                banned_token_ids=sequence.banned,
-            )
-        )
-        self._add_chunk(fill, sequence, min(sequence.behind, fill.budget), table)
+        lane.running += 1
+        fill.new_rows.append(_new_row(sequence, sequence.row))
+        length = fill.share(sequence.behind, quota, lane.settings.chunk)
+        self._add_chunk(fill, sequence, length, table, now)
+        return True
 
-    def _add_chunk(self, fill: _Fill, sequence: Sequence, length: int, new_blocks: tuple[int, ...]) -> None:
+    def _add_chunk(self, fill: Fill, sequence: Sequence, length: int, new_blocks: tuple[int, ...], now: float) -> None:
         """The counters advance at once, so that the next plan can be made while this one runs."""
         assert sequence.row is not None
         start = sequence.computed
         sample = length == sequence.known + sequence.promised - start
-        fill.chunks.append(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample))
-        fill.budget -= length
+        fill.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample))
         sequence.computed = start + length
         sequence.promised += sample
         sequence.in_flight += 1
         self._memory.publish(sequence)
+        lane = self._lanes.of(sequence)
+        lane.served(length)
         if sequence.sample_index == 0 and start < len(sequence.prompt) <= sequence.computed:
-            self._queue.let_go(sequence)
+            lane.queue.let_go(sequence, now)
+        new_prompt_tokens = min(sequence.computed, len(sequence.prompt)) - max(start, sequence.charged)
+        if new_prompt_tokens > 0:
+            sequence.charged = sequence.computed
+            lane.queue.policy.served(SequenceView(sequence), new_prompt_tokens, 0)
 
 
-class _Fill:
-    """A plan under construction."""
-
-    __slots__ = ("budget", "chunks", "new_rows")
-
-    def __init__(self, budget: int):
-        self.budget = budget
-        self.chunks: list[Chunk] = []
-        self.new_rows: list[NewRow] = []
+def _new_row(sequence: Sequence, row: int) -> NewRow:
+    request = sequence.request
+    return NewRow(
+        row=row,
+        token_ids=sequence.token_slice(0, sequence.known),
+        prompt_length=len(sequence.prompt),
+        params=request.params,
+        seed=request.seed,
+        sample_index=sequence.sample_index,
+        banned_token_ids=sequence.banned,
+    )

@@ -12,15 +12,17 @@ from inflight.core.plan import BatchPlan
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """tokens: token slots computed. rows: chunks. samples: rows whose next token is drawn (the output projection).
-    decode_context: Σ of positions read by chunks of one token. prefill_context: Σ length · (start + length / 2) over
-    longer chunks, the query-key pairs of their attention."""
+    """tokens: token slots computed, padding included. rows: chunks and padded rows. samples: rows whose next token is
+    drawn (the output projection). decode_context: Σ of positions read by chunks of one token. prefill_context:
+    Σ length · (start + length / 2) over longer chunks, the query-key pairs of their attention. moved_blocks: copied
+    between device and host."""
 
     tokens: int
     rows: int
     samples: int
     decode_context: int
     prefill_context: float
+    moved_blocks: int = 0
 
 
 def features(plan: BatchPlan) -> Features:
@@ -33,4 +35,9 @@ def features(plan: BatchPlan) -> Features:
             decode_context += chunk.start + 1
         else:
             prefill_context += chunk.length * (chunk.start + chunk.length / 2)
-    return Features(tokens, len(plan.chunks), samples, decode_context, prefill_context)
+    for length in plan.padding:
+        tokens += length
+        prefill_context += length * (length / 2)
+    rows = len(plan.chunks) + len(plan.padding)
+    moved = len(plan.moves.out) + len(plan.moves.back)
+    return Features(tokens, rows, samples, decode_context, prefill_context, moved)

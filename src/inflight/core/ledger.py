@@ -48,6 +48,7 @@ class Ledger:
         "queued_by",
         "recomputed_tokens",
         "seconds",
+        "swapped_blocks",
     )
 
     def __init__(self) -> None:
@@ -60,6 +61,7 @@ class Ledger:
         self.ended: float | None = None
         self.cached_tokens = 0
         self.recomputed_tokens = 0
+        self.swapped_blocks = 0
 
     def arrive(self, arrival: float, now: float, clock: QueueClock) -> None:
         """`arrival` may lie before `now`: the engine was busy, or the client's bridge was."""
@@ -119,7 +121,7 @@ class Ledger:
             ttft_ms=None if self.first_token is None else (self.first_token - arrival) * 1e3,
             cached_tokens=self.cached_tokens,
             recomputed_tokens=self.recomputed_tokens,
-            swapped_blocks=0,
+            swapped_blocks=self.swapped_blocks,
             prompt_tokens_per_s=(
                 (prompt_tokens - self.cached_tokens) / ms["prefill"] * 1e3
                 if ms["prefill"] and self.first_token is not None

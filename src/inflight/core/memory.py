@@ -1,52 +1,70 @@
 """KV memory as the scheduler sees it: sequences get, share, grow and lose blocks.
 
-Joins the pool (who holds what) with the prefix cache (what is where). Knows sequences' tables; decides nothing: who
-is admitted and who is preempted is the scheduler's. Allocation is paged (vLLM, arXiv 2309.06180): blocks for the known
-tokens at admission, one more whenever a decode crosses a block's end.
+Joins the pool (who holds what), the prefix cache (what is where) and the swap space (what is kept on the host). Knows
+sequences' tables; decides nothing: who is admitted and who is preempted is the scheduler's. Allocation is `paged`
+(vLLM, arXiv 2309.06180): blocks for the known tokens at admission, one more whenever a decode crosses a block's end;
+or, as older systems do and for comparison, `reserve-request` (for the longest output that the request allows) and
+`reserve-max` (for the longest sequence that the model allows).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Literal
 
 from inflight.core.blocks import BlockPool
-from inflight.core.prefix import PrefixCache
+from inflight.core.plan import Capacity
+from inflight.core.prefix import Place, PrefixCache
 from inflight.core.sequence import Sequence
+from inflight.core.swap import SwapSpace
+
+Allocation = Literal["paged", "reserve-request", "reserve-max"]
 
 
 class KVMemory:
-    def __init__(self, num_blocks: int, block_size: int, prefix_caching: bool):
-        self.block_size = block_size
-        self.prefix = PrefixCache(block_size)
-        self.pool = BlockPool(num_blocks, on_evict=self.prefix.drop)
+    def __init__(self, capacity: Capacity, prefix_caching: bool, allocation: Allocation = "paged"):
+        self.block_size = capacity.block_size
+        self.prefix = PrefixCache(capacity.block_size)
+        self.swap = SwapSpace(capacity.host_blocks, self.prefix)
+        self.pool = BlockPool(capacity.num_blocks, on_evict=self.swap.evicted)
         self._prefix_caching = prefix_caching
+        self._allocation = allocation
+        self._max_model_len = capacity.max_model_len
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
-    def admit(self, sequence: Sequence, spare: int) -> tuple[int, ...] | None:
+    # -- sequences ----------------------------------------------------------------------------------------------
+    def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> tuple[int, ...] | None:
         """Give a sequence without blocks the ones for all its known tokens, cached ones first.
 
         Sets `computed` to the cached tokens; at least one token is left to compute, since the next is sampled from
         it. Returns the table, or None (nothing changed) when fewer than `spare` blocks would stay available.
+        to_the_end: for all the tokens that it may ever have, so that nothing can stop it on its way.
         """
-        root = self._root(sequence)
-        hits: list[int] = []
-        node: Hashable = root
-        if root is not None:
-            most = (sequence.known - 1) // self.block_size
-            hits, node = self.prefix.match(root, sequence.token_slice(0, most * self.block_size), most)
-        fresh = self.blocks_for(sequence.known) - len(hits)
-        idle_hits = sum(self.pool.is_idle(block) for block in hits)
-        if self.pool.available - idle_hits - fresh < spare:
+        hits = self._find(sequence)
+        if not self._affordable(sequence, hits, spare, to_the_end):
             return None
-        for block in hits:
-            self.pool.share(block)
-        sequence.blocks = hits + list(self.pool.take(fresh))
+        for place in hits:
+            if place.block is not None:
+                self.pool.share(place.block)
+        sequence.ledger.swapped_blocks += sum(place.block is None for place in hits)
+        table = [self._block_of(place) for place in hits]
+        self.swap.give_up(sequence.wanted)
+        sequence.wanted = ()
+        sequence.blocks = table + list(self.pool.take(self._size(sequence, to_the_end) - len(hits)))
         sequence.published = len(hits)
-        sequence.node = node
+        sequence.node = hits[-1].node if hits else self._root(sequence)
         sequence.computed = len(hits) * self.block_size
         return tuple(sequence.blocks)
+
+    def fits(self, sequence: Sequence, spare: int) -> bool:
+        """Whether `admit` would succeed now."""
+        return self._affordable(sequence, self._find(sequence), spare, False)
+
+    def cached_tokens(self, sequence: Sequence) -> int:
+        """Leading tokens of a waiting sequence that are cached now."""
+        return len(self._find(sequence)) * self.block_size
 
     def grow(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
         """New blocks so that the table holds `tokens`; None (nothing changed) when there are too few."""
@@ -72,22 +90,69 @@ class KVMemory:
             sequence.node = self.prefix.publish(sequence.node, tokens, sequence.blocks[sequence.published])
             sequence.published += 1
 
-    def release(self, sequence: Sequence) -> None:
-        """The sequence gives up its blocks, last first, so that the ends of prefixes are evicted before their roots."""
+    def preempt(self, sequence: Sequence, keep: bool) -> None:
+        """The sequence gives up its blocks but will be back. Their content stays findable while nobody needs the
+        space, and with `keep` also afterwards, on the host."""
+        if keep:
+            published = sequence.blocks[: sequence.published]
+            sequence.wanted = self.swap.want(self.prefix.at(block) for block in published if block in self.prefix)
+        self._release(sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        """The sequence will not be back. What only its own request could find is forgotten."""
+        self.swap.give_up(sequence.wanted)
+        sequence.wanted = ()
+        if not self._prefix_caching:
+            for block in sequence.blocks:
+                if block in self.prefix and self.pool.holders(block) == 1:
+                    self.prefix.drop(self.prefix.at(block))
+        self._release(sequence)
+
+    def forget_all(self) -> None:
+        """No content can be trusted any more (a step failed half-way)."""
+        self.pool.forget_idle()
+        self.prefix.clear()
+        self.swap.forget_all()
+
+    # -- inside -------------------------------------------------------------------------------------------------
+    def _release(self, sequence: Sequence) -> None:
+        """Last block first, so that the ends of prefixes are evicted before their roots."""
         self.pool.release(reversed(sequence.blocks), keeps_content=self.prefix.__contains__)
         sequence.blocks = []
         sequence.published = 0
         sequence.node = None
         sequence.computed = 0
 
-    def forget_all(self) -> None:
-        """No cached content can be trusted any more (a step failed half-way)."""
-        self.pool.forget_idle()
-        self.prefix.clear()
+    def _find(self, sequence: Sequence) -> list[Place]:
+        most = (sequence.known - 1) // self.block_size
+        return self.prefix.match(self._root(sequence), sequence.token_slice(0, most * self.block_size), most)
+
+    def _block_of(self, place: Place) -> int:
+        if place.block is None:
+            (block,) = self.pool.take(1)
+            self.swap.bring_back(place, block)
+            return block
+        return place.block
+
+    def _size(self, sequence: Sequence, to_the_end: bool) -> int:
+        """Blocks of the table at admission."""
+        blocks = self.blocks_for(sequence.known)
+        if self._allocation == "reserve-max":
+            blocks = self.blocks_for(self._max_model_len)
+        elif to_the_end or self._allocation == "reserve-request":
+            blocks = self.blocks_for(len(sequence.prompt) + sequence.most_output)
+        # All there is, if that is less: the sequence then runs alone, and ends when it has filled it.
+        return min(max(blocks, self.blocks_for(sequence.known)), self.pool.num_blocks)
+
+    def _affordable(self, sequence: Sequence, hits: list[Place], spare: int, to_the_end: bool) -> bool:
+        idle_hits = sum(place.block is not None and self.pool.is_idle(place.block) for place in hits)
+        host_hits = sum(place.block is None for place in hits)
+        fresh = self._size(sequence, to_the_end) - len(hits) + host_hits
+        return self.pool.available - idle_hits - fresh >= spare
 
     def _root(self, sequence: Sequence) -> Hashable:
-        """Whom a sequence shares prefixes with: its salt; without prefix caching only the samples of its request."""
-        request = sequence.request
+        """Whom a sequence shares prefixes with: its salt; without prefix caching only the samples of its request, and
+        itself after a preemption."""
         if self._prefix_caching:
-            return ("salt", request.cache_salt)
-        return ("request", sequence.number - sequence.sample_index) if request.params.n > 1 else None
+            return ("salt", sequence.request.cache_salt)
+        return ("request", sequence.number - sequence.sample_index)

@@ -51,18 +51,36 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockMoves:
+    """Blocks copied before the step computes: first every (device block, host block) of `out`, then every (host block,
+    device block) of `back`. What is copied out may make room for what comes back, never the other way round."""
+
+    out: tuple[tuple[int, int], ...] = ()
+    back: tuple[tuple[int, int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.out or self.back)
+
+
+@dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """One step. `freed_rows` are given up before `new_rows` are taken (a row may be in both)."""
+    """One step. `freed_rows` are given up before `new_rows` are taken (a row may be in both).
+
+    padding: lengths of runs of token slots that carry nothing and are computed all the same, one per padded row: what
+    static and dynamic batching insist on.
+    """
 
     step: int
     chunks: tuple[Chunk, ...]
     new_rows: tuple[NewRow, ...] = ()
     freed_rows: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    moves: BlockMoves = BlockMoves()
 
     @property
     def tokens(self) -> int:
-        """Token slots computed by the step."""
-        return sum(chunk.length for chunk in self.chunks)
+        """Token slots computed by the step, padding included."""
+        return sum(chunk.length for chunk in self.chunks) + sum(self.padding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +123,18 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What an executor offers. block_size in tokens; max_model_len in tokens of prompt and output together."""
+    """What an executor offers. block_size in tokens; max_model_len in tokens of prompt and output together.
+
+    host_blocks: blocks of a second, larger memory to swap to. copy_seconds: measured time to copy one block either way.
+    """
 
     num_blocks: int
     block_size: int
     max_rows: int
     max_model_len: int
     vocab_size: int
+    host_blocks: int = 0
+    copy_seconds: float = 0.0
 
 
 class Pending(Protocol):

@@ -3,60 +3,92 @@
 Exact: a block is found by its own tokens and by the identity of the block before it, compared token by token, so that
 no hash collision can ever mix content. Each cached block is a node; its key is (parent node, tokens); the root of a
 chain is the request's salt. Node numbers are never used twice, so that a chain whose middle was evicted cannot be
-entered again. Knows nothing of holders or eviction order (`blocks`).
-Compare: automatic prefix caching in vLLM (hash chains) and RadixAttention (arXiv 2312.07104, a radix tree).
+entered again. A node's content lies in a device block or, swapped out, in a host block. Knows nothing of holders or
+eviction order (`blocks`). Compare: automatic prefix caching in vLLM (hash chains) and RadixAttention (arXiv 2312.07104,
+a radix tree).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 Node = Hashable
+Key = tuple[Node, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a node's content lies; exactly one of the two is set."""
+
+    node: int
+    key: Key
+    block: int | None
+    host_block: int | None = None
 
 
 class PrefixCache:
     def __init__(self, block_size: int):
         self._block_size = block_size
-        self._found: dict[tuple[Node, tuple[int, ...]], tuple[int, int]] = {}  # key → (node, block)
-        self._keys: dict[int, tuple[Node, tuple[int, ...]]] = {}  # block → its key
+        self._found: dict[Key, Place] = {}
+        self._nodes: dict[int, Place] = {}
+        self._on_device: dict[int, Place] = {}
         self._last_node = 0
 
     def __len__(self) -> int:
         return len(self._found)
 
     def __contains__(self, block: int) -> bool:
-        return block in self._keys
+        """Whether a device block's content is findable."""
+        return block in self._on_device
 
-    def match(self, root: Node, tokens: Sequence[int], most: int) -> tuple[list[int], Node]:
-        """The longest chain of cached blocks for `tokens`, at most `most` blocks, and the node where it ends."""
-        blocks: list[int] = []
+    def match(self, root: Node, tokens: Sequence[int], most: int) -> list[Place]:
+        """The longest chain of cached blocks for `tokens`, at most `most` blocks."""
+        places: list[Place] = []
         node = root
         size = self._block_size
         for end in range(size, most * size + 1, size):
-            hit = self._found.get((node, tuple(tokens[end - size : end])))
-            if hit is None:
+            place = self._found.get((node, tuple(tokens[end - size : end])))
+            if place is None:
                 break
-            node = hit[0]
-            blocks.append(hit[1])
-        return blocks, node
+            node = place.node
+            places.append(place)
+        return places
 
     def publish(self, parent: Node, tokens: tuple[int, ...], block: int) -> Node:
         """Make a full block findable; returns the node to chain the next one to.
 
         When the same content is cached already, that block stays the findable one and `block` remains private."""
         key = (parent, tokens)
-        hit = self._found.get(key)
-        if hit is not None:
-            return hit[0]
-        self._last_node += 1
-        self._found[key] = (self._last_node, block)
-        self._keys[block] = key
-        return self._last_node
+        place = self._found.get(key)
+        if place is None:
+            self._last_node += 1
+            place = Place(self._last_node, key, block)
+            self._found[key] = self._on_device[block] = self._nodes[place.node] = place
+        return place.node
 
-    def drop(self, block: int) -> None:
-        """The block lost its content."""
-        del self._found[self._keys.pop(block)]
+    def at(self, block: int) -> Place:
+        """The place of a device block's findable content."""
+        return self._on_device[block]
+
+    def place_of(self, node: int) -> Place | None:
+        return self._nodes.get(node)
+
+    def drop(self, place: Place) -> None:
+        """The content is lost; what was chained to it can be found no more."""
+        del self._found[place.key], self._nodes[place.node]
+        if place.block is not None:
+            del self._on_device[place.block]
+
+    def move(self, place: Place, block: int | None, host_block: int | None) -> None:
+        """The content lies elsewhere now; the chain stays whole."""
+        if place.block is not None:
+            del self._on_device[place.block]
+        place.block, place.host_block = block, host_block
+        if block is not None:
+            self._on_device[block] = place
 
     def clear(self) -> None:
         self._found.clear()
-        self._keys.clear()
+        self._nodes.clear()
+        self._on_device.clear()

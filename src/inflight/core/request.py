@@ -10,6 +10,14 @@ from dataclasses import dataclass, field
 from inflight.core.sampling import SamplingParams
 
 
+@dataclass(frozen=True, slots=True)
+class SLO:
+    """What a request was promised: seconds to the first token, and between tokens. None: nothing promised."""
+
+    ttft: float | None = None
+    itl: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request.
@@ -18,6 +26,8 @@ class Request:
     prompt_token_ids: at least one token.
     seed: resolved (params.seed, or one drawn from the engine's own seed), so that a replay draws the same.
     arrival: intended send time in seconds on the engine's clock; latencies count from it.
+    tenant: whose share it is (policy fair). priority: the lower number is served first (policy priority).
+    slo: targets (policy deadline, admission).
     cache_salt: prompts share cached prefixes only with prompts of the same salt.
     forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:
         policies, predictors and memory reservation see `params.max_tokens`, as they would in life.
@@ -29,9 +39,19 @@ class Request:
     seed: int = 0
     arrival: float = 0.0
     lane: str = "interactive"
+    tenant: str = ""
+    priority: int = 0
+    slo: SLO = SLO()
     cache_salt: str = ""
     forced_output_tokens: int | None = None
 
 
 class RequestRefused(ValueError):
-    """The engine will not take this request; the sentence holds the number that refused it."""
+    """The engine will not take this request; the sentence holds the number that refused it.
+
+    retry_after: seconds after which it makes sense to try again; None when it never will.
+    """
+
+    def __init__(self, sentence: str, retry_after: float | None = None):
+        super().__init__(sentence)
+        self.retry_after = retry_after

@@ -6,17 +6,25 @@ a policy (the order), the composer (the mechanism) and the stop rules; it knows 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from inflight.core.composer import Composer
+from inflight.core.admission import Admission, Load
+from inflight.core.composer import UNLIMITED, Composer
+from inflight.core.delivery import Delivery
+from inflight.core.door import Door
 from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.memory import KVMemory
+from inflight.core.features import features
+from inflight.core.lanes import Lanes, LaneSettings
+from inflight.core.latency import LatencyModel
+from inflight.core.memory import Allocation, KVMemory
 from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
 from inflight.core.policies import Policy
-from inflight.core.queue import WaitingQueue
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.predictor import Predictor, Quantiles
+from inflight.core.preemption import Mode, Preemption
 from inflight.core.request import Request, RequestRefused
-from inflight.core.sequence import Sequence
+from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import Finish, StopChecker, StopTextFactory
 from inflight.core.strategies import StepView, Strategy
 
@@ -39,23 +47,42 @@ class Scheduler:
         self,
         capacity: Capacity,
         strategy: Strategy,
-        policy: Policy,
+        lanes: Policy | Iterable[LaneSettings],
         *,
+        token_budget: int = UNLIMITED,
         end_token_ids: frozenset[int] = frozenset(),
         stop_text: StopTextFactory | None = None,
         prefix_caching: bool = True,
         watermark: float = 0.01,
+        allocation: Allocation = "paged",
+        preemption: Mode = "recompute",
+        predictor: Predictor | None = None,
+        latency: LatencyModel | None = None,
+        admission: Admission | None = None,
     ):
         self._capacity = capacity
         self._strategy = strategy
+        self._predictor = predictor or Quantiles()
         self._most_known = capacity.num_blocks * capacity.block_size  # tokens of a sequence that has all the memory
         self._end_token_ids = end_token_ids
         self._stop_text = stop_text
-        self._memory = KVMemory(capacity.num_blocks, capacity.block_size, prefix_caching)
-        self._queue = WaitingQueue(policy)
-        self._composer = Composer(self._memory, self._queue, capacity.max_rows, watermark)
+        self._latency = latency or LatencyModel()
+        self._admission = admission or Admission("off", self._latency)
+        self._token_budget = token_budget
+        self._memory = KVMemory(capacity, prefix_caching, allocation)
+        settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
+        self._lanes = Lanes(settings, capacity.max_rows, token_budget, self._memory.cached_tokens)
+        self._composer = Composer(
+            self._memory,
+            self._lanes,
+            Preemption(preemption, self._latency, capacity.copy_seconds),
+            capacity.max_rows,
+            watermark,
+        )
+        self._door = Door(capacity, self._lanes, end_token_ids)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
+        self._delivery = Delivery()
         self._next_number = 0
         self._next_step = 0
 
@@ -63,34 +90,46 @@ class Scheduler:
 
     def add(self, request: Request, now: float) -> None:
         """Accept a request; raises RequestRefused with the number that refuses it."""
-        self._check_door(request)
-        most_output = self._most_output(request)
-        banned = self._banned(request)
+        if request.request_id in self._samples:
+            raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
+        self._door.check(request)
+        if self._admission.asks:
+            self._admission.check(request, self._load(request))
+        most_output, banned = self._door.most_output(request), self._door.banned(request)
+        lane = self._lanes.named(request.lane)
+        assert lane is not None  # the door saw to it
+        self._lanes.wake(lane)
         samples = []
         for index in range(request.params.n):
             text = self._stop_text(request) if self._stop_text and request.params.stop else None
             checker = StopChecker(request, self._end_token_ids, most_output, text)
             sequence = Sequence(self._next_number, request, index, checker, most_output, banned)
-            sequence.ledger.arrive(request.arrival, now, self._composer.clock)
+            sequence.ledger.arrive(request.arrival, now, lane.clock)
+            sequence.predicted = self._predictor.predict(request, most_output, 0)
+            lane.queue.policy.arrived(SequenceView(sequence))
             self._next_number += 1
             samples.append(sequence)
         self._samples[request.request_id] = samples
         if len(samples) > 1:
-            self._queue.hold(samples[0], samples[1:])
-        self._queue.push(samples[0])
+            lane.queue.hold(samples[0], samples[1:])
+        lane.queue.push(samples[0], now)
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         """End a request in whatever state it is; unknown (or ended) ids are ignored."""
         samples = self._samples.get(request_id)
         if samples is None:
             return []
-        return self._end_request(samples, Finish("abort"), now)
+        events = self._delivery.release(now, request_id)  # what a batch kept back for it comes first
+        events += self._end_request(samples, Finish("abort"), now)
+        if not self._composer.running:
+            events += self._delivery.release(now)  # its end was the batch's
+        return events
 
     def plan(self, now: float) -> BatchPlan | WaitUntil | None:
         """The next step, the time before which none may start, or None when there is nothing to compute."""
-        view = StepView(now, len(self._queue), len(self._composer.running), self._capacity.max_rows)
-        shape = self._strategy.shape(view)
+        shape = self._strategy.shape(self._view(now))
         if isinstance(shape, WaitUntil):
+            self._composer.stand_still(now)
             return shape
         plan = self._composer.compose(self._next_step, shape, now)
         if plan is None:
@@ -107,8 +146,13 @@ class Scheduler:
             raise RuntimeError(f"the result of step {result.step} was committed for step {plan.step}")
         for chunk in plan.chunks:
             self._planned[chunk.sequence_id].in_flight -= 1
+        together = self._composer.together
         events: list[Event] = []
-        if result.error is not None:
+        if result.error is None:
+            held = features(plan)
+            self._latency.observe(held, result.seconds)
+            self._strategy.observe(held, result.seconds)
+        else:
             events = self._fail(result.error, now)
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
@@ -117,8 +161,8 @@ class Scheduler:
             if not sequence.in_flight:
                 del self._planned[chunk.sequence_id]
                 if sequence.finish is not None and sequence.row is not None:
-                    self._composer.leave(sequence)
-        return events
+                    self._composer.ended(sequence)
+        return self._deliver(events, now) if together else events
 
     @property
     def idle(self) -> bool:
@@ -129,7 +173,7 @@ class Scheduler:
         pool = self._memory.pool
         return Snapshot(
             step=self._next_step,
-            waiting=len(self._queue),
+            waiting=len(self._lanes),
             running=len(self._composer.running),
             held_blocks=pool.held,
             free_blocks=pool.free,
@@ -137,50 +181,39 @@ class Scheduler:
             preemptions=self._composer.preemptions,
         )
 
-    # -- the door -----------------------------------------------------------------------------------------------
+    # -- what strategies and admission see ----------------------------------------------------------------------
 
-    def _check_door(self, request: Request) -> None:
-        tokens, limit = len(request.prompt_token_ids), self._capacity.max_model_len
-        if request.request_id in self._samples:
-            raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
-        if not tokens:
-            raise RequestRefused("The prompt has 0 tokens; give at least one.")
-        if tokens >= limit:
-            raise RequestRefused(
-                f"The prompt has {tokens} tokens, but the model length is {limit} tokens and at least one must be "
-                f"left for the answer; shorten the prompt to {limit - 1} tokens or raise --max-model-len."
-            )
-        self._check_token_ids("The prompt holds", request.prompt_token_ids)
-        # One bad id in a step would break it for the whole batch.
-        self._check_token_ids("logit_bias names", request.params.logit_bias)
-        self._check_token_ids("stop_token_ids names", request.params.stop_token_ids)
-        needed = self._memory.blocks_for(tokens)
-        if needed > self._capacity.num_blocks:
-            raise RequestRefused(
-                f"The prompt needs {needed} KV blocks of {self._capacity.block_size} tokens, but there are "
-                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory."
-            )
-        if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
-            raise RequestRefused(f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.")
+    def _load(self, request: Request) -> Load:
+        """What stands before a newcomer. Background lanes give way to foreground ones and do not count for them."""
+        lane = self._lanes.named(request.lane)
+        assert lane is not None
+        before = [
+            one for one in self._lanes.all() if lane.settings.background or not one.settings.background or one is lane
+        ]
+        waiting = [one for other in before for one in other.queue.sequences()]
+        running = [one for one in self._composer.running if one.finish is None and self._lanes.of(one) in before]
+        return Load(
+            ahead=len(waiting),
+            prompt_tokens=sum(one.known for one in waiting) + sum(one.behind for one in running if one.behind > 1),
+            queued_tokens=sum(one.known for one in waiting),
+            remaining=[max(1.0, one.predicted - len(one.output)) for one in running],
+            remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
+            free_rows=self._capacity.max_rows - len(running),
+            rows=self._capacity.max_rows,
+            budget=min(self._token_budget, self._capacity.max_model_len),
+            context=sum(one.computed for one in running) / max(1, len(running)),
+        )
 
-    def _check_token_ids(self, where: str, token_ids: Collection[int]) -> None:
-        vocab_size = self._capacity.vocab_size
-        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
-            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
-            raise RequestRefused(
-                f"{where} the token id {wrong}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1})."
-            )
-
-    def _most_output(self, request: Request) -> int:
-        room = self._capacity.max_model_len - len(request.prompt_token_ids)
-        return room if request.params.max_tokens is None else min(room, request.params.max_tokens)
-
-    def _banned(self, request: Request) -> tuple[int, ...]:
-        params = request.params
-        if not params.min_tokens:
-            return ()
-        ends = frozenset() if params.ignore_eos else self._end_token_ids
-        return tuple(sorted(ends | frozenset(params.stop_token_ids)))
+    def _view(self, now: float) -> StepView:
+        decoding, decode_context = self._composer.load()
+        return StepView(
+            now=now,
+            waiting=self._lanes,
+            running=len(self._composer.running),
+            decoding=decoding,
+            decode_context=decode_context,
+            max_rows=self._capacity.max_rows,
+        )
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
@@ -195,6 +228,9 @@ class Scheduler:
             sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
             if sequence.finish is not None:
                 break
+        self._lanes.of(sequence).queue.policy.served(SequenceView(sequence), 0, taken)
+        if len(sequence.output) >= sequence.predicted:
+            sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
         sequence.ledger.token(now)
         self._memory.publish(sequence)
         request = sequence.request
@@ -239,10 +275,21 @@ class Scheduler:
 
     def _end_sequence(self, sequence: Sequence, now: float) -> None:
         """It waits no longer; what it holds is released now, or when nothing of it is in flight any more."""
-        sequence.ledger.end(now, self._composer.clock)
-        self._queue.remove(sequence)
-        if sequence.row is not None and not sequence.in_flight:
-            self._composer.leave(sequence)
+        lane = self._lanes.of(sequence)
+        sequence.ledger.end(now, lane.clock)
+        lane.queue.policy.left(SequenceView(sequence))
+        if sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
+            self._predictor.observe(sequence.request, len(sequence.output))
+        lane.queue.remove(sequence)
+        if sequence.row is None:
+            self._memory.end(sequence)  # a preempted one may have content on the host
+        elif not sequence.in_flight:
+            self._composer.ended(sequence)
+
+    def _deliver(self, events: list[Event], now: float) -> list[Event]:
+        """Of a batch that runs together nothing is told before its last sequence has ended."""
+        self._delivery.keep(events, now)
+        return [] if self._composer.running else self._delivery.release(now)
 
     def _finished(self, request: Request, now: float) -> list[Event]:
         """The terminal event, once every sample has ended."""
@@ -255,3 +302,11 @@ class Scheduler:
         timings = last.ledger.timings(request.arrival, len(last.prompt), len(last.output), request.lane)
         finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
         return [FinishedEvent(request.request_id, finishes, timings)]
+
+
+def default_lanes(policy: Policy) -> tuple[LaneSettings, LaneSettings]:
+    """Interactive work under the policy; batch work fills what that leaves, first come, first served."""
+    return (
+        LaneSettings(name="interactive", policy=policy),
+        LaneSettings(name="batch", policy=Fcfs(), background=True),
+    )

@@ -18,6 +18,8 @@ class Sequence:
     __slots__ = (
         "banned",
         "blocks",
+        "cached_hint",
+        "charged",
         "checker",
         "computed",
         "condemned",
@@ -30,12 +32,14 @@ class Sequence:
         "node",
         "number",
         "output",
+        "predicted",
         "promised",
         "prompt",
         "published",
         "request",
         "row",
         "sample_index",
+        "wanted",
     )
 
     def __init__(
@@ -61,10 +65,14 @@ class Sequence:
         self.blocks: list[int] = []
         self.published = 0  # leading blocks that the prefix cache knows
         self.node: Hashable = None  # prefix cache node of the last published block
+        self.wanted: tuple[int, ...] = ()  # nodes kept for it since it was preempted
         self.row: int | None = None
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
         self.condemned = False  # its blocks are wanted: no new chunks until nothing of it is in flight
         self.lost = 0  # computed tokens given up by the last preemption; 0 only before the first
+        self.charged = 0  # prompt tokens that the policy has been told of
+        self.predicted = 0.0  # output tokens expected in all
+        self.cached_hint = 0  # prompt tokens that were cached when the policy last asked
         self.finish: Finish | None = None
         self.ledger = Ledger()
 
@@ -109,6 +117,38 @@ class SequenceView:
     @property
     def lane(self) -> str:
         return self._sequence.request.lane
+
+    @property
+    def tenant(self) -> str:
+        return self._sequence.request.tenant
+
+    @property
+    def priority(self) -> int:
+        return self._sequence.request.priority
+
+    @property
+    def ttft_target(self) -> float | None:
+        """Seconds."""
+        return self._sequence.request.slo.ttft
+
+    @property
+    def itl_target(self) -> float | None:
+        """Seconds."""
+        return self._sequence.request.slo.itl
+
+    @property
+    def is_running(self) -> bool:
+        return self._sequence.row is not None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of a waiting sequence, how many leading tokens the prefix cache holds (policies with a window only)."""
+        return self._sequence.cached_hint
+
+    @property
+    def predicted_output_tokens(self) -> float:
+        """Expected output tokens in all."""
+        return self._sequence.predicted
 
     @property
     def prompt_tokens(self) -> int:

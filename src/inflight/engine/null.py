@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow, Sampled, StepResult
+from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, NewRow, Sampled, StepResult
 
 _MASK = (1 << 64) - 1
 
@@ -39,6 +39,7 @@ class NullExecutor:
         self._capacity = capacity
         self._seconds = seconds
         self._slots: dict[int, int] = {}  # block * block_size + offset → hash of the prefix that ends there
+        self._host: dict[int, list[int | None]] = {}  # host block → its slots
         self._rows: dict[int, _Row] = {}
 
     @property
@@ -46,6 +47,7 @@ class NullExecutor:
         return self._capacity
 
     def submit(self, plan: BatchPlan) -> Done:
+        self._move(plan.moves)
         for row in plan.freed_rows:
             del self._rows[row]
         for new in plan.new_rows:
@@ -63,6 +65,15 @@ class NullExecutor:
     def close(self) -> None:
         self._rows.clear()
         self._slots.clear()
+
+    def _move(self, moves: BlockMoves) -> None:
+        size = self._capacity.block_size
+        for block, host_block in moves.out:
+            self._host[host_block] = [self._slots.get(block * size + offset) for offset in range(size)]
+        for host_block, block in moves.back:
+            for offset, value in enumerate(self._host.pop(host_block)):
+                assert value is not None, "only full blocks are swapped"
+                self._slots[block * size + offset] = value
 
     def _compute(self, row: _Row, chunk: Chunk) -> int:
         row.table.extend(chunk.new_blocks)

@@ -86,6 +86,8 @@ class Recorder:
                 {"row": n.row, "tokens": len(n.token_ids), "prompt_tokens": n.prompt_length} for n in plan.new_rows
             ],
             "freed_rows": list(plan.freed_rows),
+            "padding": list(plan.padding),
+            "moves": {"out": [list(one) for one in plan.moves.out], "back": [list(one) for one in plan.moves.back]},
             "features": asdict(features(plan)),
         }
         if result.error is not None:
@@ -119,6 +121,9 @@ class Recorder:
             "params": _given(request.params),
             "seed": request.seed,
             "cache_salt": request.cache_salt,
+            "tenant": request.tenant,
+            "priority": request.priority,
+            "slo": asdict(request.slo),
             "samples": [],
             "timings": event.timings.to_json(),
         }

@@ -11,10 +11,11 @@ import time
 
 import numpy as np
 
-from inflight.core.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, TokenLogprob
+from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, Sampled, StepResult, TokenLogprob
 from inflight.execution.decoder import Decoder
-from inflight.execution.ops.protocol import Array, OpSet, SampledBatch, SamplingBatch
+from inflight.execution.ops.protocol import Array, KVArena, OpSet, SampledBatch, SamplingBatch
 from inflight.execution.rows import RowStore
+from inflight.execution.slices import slices
 
 
 class _Done:
@@ -28,13 +29,14 @@ class _Done:
 class ModelExecutor:
     """Runs at depth 1: the CPU that would plan ahead is the one that computes."""
 
-    def __init__(self, decoder: Decoder, ops: OpSet, capacity: Capacity, logit_rows: int):
-        """logit_rows: most rows whose logits the decoder gives at a time."""
+    def __init__(self, decoder: Decoder, ops: OpSet, arena: KVArena, capacity: Capacity):
+        """The decoder's arena holds the capacity's blocks, then one that padding writes to, then the host blocks (on a
+        CPU both memories are the same, but the copies are real)."""
         self._decoder = decoder
         self._ops = ops
+        self._arena = arena
         self._capacity = capacity
-        self._logit_rows = logit_rows
-        self._rows = RowStore(capacity)
+        self._rows = RowStore(capacity, capacity.num_blocks)
 
     @property
     def capacity(self) -> Capacity:
@@ -52,19 +54,35 @@ class ModelExecutor:
         """Nothing outlives the executor's own references."""
 
     def _run(self, plan: BatchPlan) -> tuple[Sampled, ...]:
+        if plan.moves:
+            self._move(plan.moves)
         for row in plan.freed_rows:
             self._rows.free(row)
         for new in plan.new_rows:
             self._rows.start(new)
-        token_ids, layout = self._rows.layout(plan.chunks)
+        padding = [Chunk(-1, self._rows.padding_row, 0, length, (), False) for length in plan.padding]
+        sampled: list[Sampled] = []
+        for part in slices((*plan.chunks, *padding), self._decoder.max_tokens):
+            sampled += self._forward(part)
+        return tuple(sampled)
+
+    def _move(self, moves: BlockMoves) -> None:
+        first_host = self._capacity.num_blocks + 1
+        if moves.out:
+            self._arena.copy_blocks([one for one, _ in moves.out], [first_host + host for _, host in moves.out])
+        if moves.back:
+            self._arena.copy_blocks([first_host + host for host, _ in moves.back], [one for _, one in moves.back])
+
+    def _forward(self, chunks: list[Chunk]) -> list[Sampled]:
+        token_ids, layout = self._rows.layout(chunks)
         self._decoder.forward(token_ids, layout)
         last_tokens = layout.offsets[1:] - 1
-        wanted = [index for index, chunk in enumerate(plan.chunks) if chunk.sample]
+        wanted = [index for index, chunk in enumerate(chunks) if chunk.sample]
         sampled: list[Sampled] = []
-        for start in range(0, len(wanted), self._logit_rows):
-            part = wanted[start : start + self._logit_rows]
-            sampled += self._sample([plan.chunks[index] for index in part], last_tokens[part])
-        return tuple(sampled)
+        for start in range(0, len(wanted), self._decoder.max_logit_rows):
+            part = wanted[start : start + self._decoder.max_logit_rows]
+            sampled += self._sample([chunks[index] for index in part], last_tokens[part])
+        return sampled
 
     def _sample(self, chunks: list[Chunk], hidden_rows: Array) -> list[Sampled]:
         rows = np.array([chunk.row for chunk in chunks], np.int32)
@@ -89,3 +107,14 @@ def _logprobs(drawn: SampledBatch, batch: SamplingBatch, index: int) -> tuple[To
     return (
         TokenLogprob(int(drawn.token_ids[index]), float(drawn.logprobs[index]), tuple(zip(ids, values, strict=True))),
     )
+
+
+def copy_seconds(arena: KVArena, blocks: int = 8) -> float:
+    """Measured time to copy one block within the arena, which must hold twice as many as are tried."""
+    blocks = min(blocks, arena.num_blocks // 2)
+    best = float("inf")
+    for _ in range(3):  # the first touches the pages
+        started = time.perf_counter()
+        arena.copy_blocks(list(range(blocks)), list(range(blocks, 2 * blocks)))
+        best = min(best, time.perf_counter() - started)
+    return best / blocks

@@ -84,6 +84,23 @@ def kv_size(
     return KVSize(blocks, nbytes, _reason(blocks, nbytes, shape, max_model_len, why))
 
 
+def swap_blocks(swap_space_gib: float | None, bytes_per_block: int, memory: MachineMemory | None = None) -> int:
+    """Host blocks for preempted sequences. Raises ModelError for less than one block and for more than is free."""
+    if swap_space_gib is None:
+        return 0
+    if memory is None:
+        memory = machine_memory()
+    blocks = int(swap_space_gib * GIB // bytes_per_block)
+    if blocks < 1:
+        raise ModelError(f"--swap-space {swap_space_gib:g} GiB is less than one KV block ({gib(bytes_per_block)}).")
+    if blocks * bytes_per_block > memory.available:
+        raise ModelError(
+            f"--swap-space {swap_space_gib:g} GiB is more than the {gib(memory.available)} that {memory.limited_by} "
+            "has free; lower it."
+        )
+    return blocks
+
+
 def _blocks_of(kv_memory_gib: float, shape: KVShape, bytes_per_block: int) -> int:
     if not 0 < kv_memory_gib < float("inf"):
         raise ModelError(f"--kv-memory must be a number of GiB above 0, not {kv_memory_gib:g}.")

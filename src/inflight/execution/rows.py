@@ -26,13 +26,16 @@ _SETTINGS = {
 
 
 class RowStore:
-    def __init__(self, capacity: Capacity):
-        rows = capacity.max_rows
+    def __init__(self, capacity: Capacity, scratch_block: int):
+        """scratch_block: where padding writes its keys and values; nobody reads them."""
+        self.padding_row = capacity.max_rows
+        rows = capacity.max_rows + 1
         self._block_size = capacity.block_size
         self._vocab_size = capacity.vocab_size
         # Untouched pages of these cost nothing: they come zeroed from the kernel when first written.
         self._tokens = np.zeros((rows, capacity.max_model_len + 1), np.int32)
         self._tables = np.zeros((rows, -(-capacity.max_model_len // capacity.block_size)), np.int32)
+        self._tables[self.padding_row] = scratch_block
         self._known = np.zeros(rows, np.int32)
         self._blocks = np.zeros(rows, np.int32)  # entries used of each table
         self._prompt_lengths = np.zeros(rows, np.int32)

@@ -13,10 +13,11 @@ from inflight.core.plan import TokenLogprob
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.fields import with_fields
 from inflight.frontend.outputs import RequestOutput
+from inflight.frontend.placement import PLACEMENT_FIELDS, placement
 from inflight.frontend.prompts import PromptEncoder
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "messages")
-OTHER_FIELDS = ("output_tokens", "cache_salt")
+OTHER_FIELDS = ("output_tokens", *PLACEMENT_FIELDS)
 _KINDS = {
     dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"
 }  # fmt: skip
@@ -28,13 +29,14 @@ class LineError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class InputLine:
-    """One prompt with its settings. forced_output_tokens: design section 4, for traces and benchmarks."""
+    """One prompt with its settings. forced_output_tokens: design section 4, for traces and benchmarks. placement: lane,
+    tenant and the like, as arguments for `PromptEncoder.request`."""
 
     prompt_token_ids: tuple[int, ...]
     prompt: str | None
     params: SamplingParams
     forced_output_tokens: int | None
-    cache_salt: str
+    placement: dict[str, Any]
 
 
 def parse_line(line: str, defaults: SamplingParams, prompts: PromptEncoder) -> InputLine:
@@ -48,7 +50,7 @@ def parse_line(line: str, defaults: SamplingParams, prompts: PromptEncoder) -> I
         # A trace that says how long an answer was need not say what it might have been: the default is no cap of its.
         params = replace(params, max_tokens=None)
     text, token_ids = _prompt(data, given[0], prompts)
-    return InputLine(token_ids, text, params, _forced(data, params), _salt(data))
+    return InputLine(token_ids, text, params, _forced(data, params), placement(data))
 
 
 def _object(line: str) -> dict[str, Any]:
@@ -90,15 +92,6 @@ def _forced(data: dict[str, Any], params: SamplingParams) -> int | None:
         raise LineError(f"output_tokens is {value!r}; give a whole number above 0.")
     if value is not None and params.max_tokens is not None and value > params.max_tokens:
         raise LineError(f"output_tokens is {value}, but max_tokens is {params.max_tokens}; raise max_tokens.")
-    return value
-
-
-def _salt(data: dict[str, Any]) -> str:
-    value = data.get("cache_salt")
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise LineError(f"cache_salt is {value!r}; give text.")
     return value
 
 

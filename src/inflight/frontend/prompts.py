@@ -11,7 +11,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
-from inflight.core.request import Request
+from inflight.core.request import SLO, Request
 from inflight.core.sampling import SamplingParams
 from inflight.core.stopping import StopText
 from inflight.text import ChatTemplate, TextStream, Tokenizer
@@ -69,6 +69,10 @@ class PromptEncoder:
         *,
         forced_output_tokens: int | None = None,
         cache_salt: str = "",
+        lane: str = "interactive",
+        tenant: str = "",
+        priority: int = 0,
+        slo: SLO = SLO(),  # noqa: B008  (frozen)
     ) -> Request:
         if params.stop and self._tokenizer is None:
             raise PromptError("stop strings need text, but this model has no tokenizer; use stop_token_ids.")
@@ -80,6 +84,10 @@ class PromptEncoder:
             seed=self._draw_seed(number) if params.seed is None else params.seed,
             arrival=arrival,
             cache_salt=cache_salt,
+            lane=lane,
+            tenant=tenant,
+            priority=priority,
+            slo=slo,
             forced_output_tokens=forced_output_tokens,
         )
 

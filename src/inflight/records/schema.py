@@ -48,6 +48,8 @@ class StepRecord(TypedDict):
     chunks: list[ChunkRecord]
     new_rows: list[NewRowRecord]
     freed_rows: list[int]
+    padding: list[int]  # lengths of runs of padded token slots
+    moves: dict[str, list[list[int]]]  # "out": [device block, host block], "back": [host block, device block]
     features: dict[str, float]  # core.features of the plan
     error: NotRequired[str]
 
@@ -75,6 +77,9 @@ class RequestRecord(TypedDict):
     params: dict[str, Any]  # SamplingParams as given, defaults left out
     seed: int
     cache_salt: str
+    tenant: str
+    priority: int
+    slo: dict[str, float | None]  # seconds: ttft, itl
     forced_output_tokens: NotRequired[int]
     samples: list[SampleRecord]
     timings: dict[str, Any]

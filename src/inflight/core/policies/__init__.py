@@ -1,11 +1,12 @@
 """Policies: in which order the waiting are taken, and who is preempted. One file each.
 
-A policy is one function, a rank: the lowest rank is served first, and the highest rank among the running is preempted
-first. It sees `SequenceView`s only.
+A policy is chiefly one function, a rank: the lowest rank is served first, and the highest rank among the running is
+preempted first. It sees `SequenceView`s only, and cannot break an invariant whatever it answers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 from inflight.core.sequence import SequenceView
@@ -14,7 +15,59 @@ Rank = tuple[Any, ...]
 
 
 class Policy(Protocol):
-    name: str
+    """`Ordered` has sensible answers to all but `rank`; write a policy by deriving from it.
 
-    def rank(self, view: SequenceView) -> Rank:
-        """Smaller is served sooner. Ranks of one policy compare with each other; ties go by order of acceptance."""
+    window: 0 when the rank of a waiting sequence never changes (linear ageing does not: everyone ages alike). Above 0,
+    the first so many by arrival are ranked anew at every step. reads_priority: whether a request's priority means
+    something here; where it does not, a request that names one is refused.
+    """
+
+    name: str
+    window: int
+    reads_priority: bool
+
+    def rank(self, view: SequenceView, now: float) -> Rank:
+        """Smaller is served sooner; ties go by order of acceptance. now: seconds on the engine's clock."""
+
+    def group(self, view: SequenceView) -> Hashable:
+        """Waiting sequences are kept in groups, ..."""
+
+    def group_rank(self, group: Hashable) -> Rank:
+        """... and the group with the smallest rank is served next. May change at any time; asked at every choice."""
+
+    def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
+        """Whether a waiting sequence may push out a running one to take its place."""
+
+    def arrived(self, view: SequenceView) -> None:
+        """A sequence begins to wait for the first time."""
+
+    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
+        """Tokens were computed: of the prompt (told once, however often they are recomputed), of the output."""
+
+    def left(self, view: SequenceView) -> None:
+        """A sequence has ended."""
+
+
+class Ordered:
+    """One queue, ranks that do not change, no preemption by rank, nothing to remember."""
+
+    window = 0
+    reads_priority = False
+
+    def group(self, view: SequenceView) -> Hashable:
+        return None
+
+    def group_rank(self, group: Hashable) -> Rank:
+        return ()
+
+    def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
+        return False
+
+    def arrived(self, view: SequenceView) -> None:
+        """Nothing to remember."""
+
+    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
+        """Nothing to remember."""
+
+    def left(self, view: SequenceView) -> None:
+        """Nothing to remember."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from inflight.core.policies import Rank
+from inflight.core.policies import Ordered, Rank
 from inflight.core.sequence import SequenceView
 
 
-class Fcfs:
+class Fcfs(Ordered):
     name = "fcfs"
 
-    def rank(self, view: SequenceView) -> Rank:
+    def rank(self, view: SequenceView, now: float) -> Rank:
         return (view.arrival,)

@@ -6,19 +6,37 @@ block or a token by itself, and so cannot break an invariant. One file each.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from inflight.core.features import Features
 from inflight.core.plan import WaitUntil
+from inflight.core.sequence import SequenceView
+
+
+class Queue(Protocol):
+    """The waiting, read-only."""
+
+    def __len__(self) -> int: ...
+
+    def views(self) -> Iterable[SequenceView]:
+        """All of them, in the order of their policy; sorts, so ask only when a decision needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """What a strategy sees before each step. now: seconds on the engine's clock."""
+    """What a strategy sees before each step.
+
+    now: seconds on the engine's clock. decoding: running sequences that need one token each, prefilling: those inside
+    a prompt; decode_context: tokens that the decoding ones look back over, together.
+    """
 
     now: float
-    waiting: int
+    waiting: Queue
     running: int
+    decoding: int
+    decode_context: int
     max_rows: int
 
 
@@ -27,13 +45,31 @@ class StepShape:
     """The step that a strategy proposes.
 
     token_budget: most tokens computed by the step. row_limit: most sequences running at once.
+    whole_prompts: a prompt is computed in one step or not at all; one that is longer than the budget goes alone among
+        prompts (the decodes beside it still run).
+    joins: numbers of the waiting sequences that may join now, in order; None lets anyone join.
+    together: request-level batching. What joins now stays to the last: prompts are padded to the longest, ended rows
+        go on as padding, memory is reserved for the longest possible output, and outputs are delivered at the end.
     """
 
     token_budget: int
     row_limit: int
+    whole_prompts: bool = False
+    joins: tuple[int, ...] | None = None
+    together: bool = False
 
 
 class Strategy(Protocol):
     name: str
 
     def shape(self, view: StepView) -> StepShape | WaitUntil: ...
+
+    def observe(self, features: Features, seconds: float) -> None:
+        """Told of every step that was computed: what it held and how long it took."""
+
+
+class Fixed:
+    """A strategy that learns nothing from the steps it shaped."""
+
+    def observe(self, features: Features, seconds: float) -> None:
+        """Nothing to learn."""

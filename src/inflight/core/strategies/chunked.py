@@ -6,10 +6,10 @@ than the budget. Anyone may join at any step.
 
 from __future__ import annotations
 
-from inflight.core.strategies import StepShape, StepView
+from inflight.core.strategies import Fixed, StepShape, StepView
 
 
-class Chunked:
+class Chunked(Fixed):
     name = "chunked"
 
     def __init__(self, token_budget: int):

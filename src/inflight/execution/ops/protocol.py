@@ -65,9 +65,12 @@ class SamplingBatch:
     Order of work per row, as vLLM does it: log-probabilities are taken from the untouched logits; then `bias`, then
     the repetition penalty (tokens of prompt and output), frequency and presence penalties (tokens of the output);
     temperature 0 takes the largest logit (lowest id on a tie); otherwise logits / temperature, min-p, top-k, top-p,
-    and one draw. The draw is u = philox4x32_10(key=seed, counter=(draw_index, sample_index, 0, 0)) → the first two
-    words as a 53-bit fraction in [0, 1), against the cumulative float64 probabilities of the kept tokens in order of
-    falling probability (ties by rising id); with nothing filtered (top_k 0, top_p 1, min_p 0) in order of rising id.
+    and one draw. top-k keeps exactly k tokens; top-p keeps a token while the mass before it is below top_p times the
+    mass that min-p and top-k left, and always one. NaN logits count as -inf; where the largest scaled logit is not
+    finite, the row is greedy.
+    The draw is u = ((w1 << 32 | w0) >> 11) · 2⁻⁵³ of the words w = philox4x32_10(key=seed, counter=(draw_index,
+    sample_index, 0, 0)), against the cumulative float64 probabilities of the kept tokens in order of falling
+    probability (ties by rising id); with nothing filtered (top_k 0, top_p 1, min_p 0) in order of rising id.
     """
 
     temperature: Array  # float32[S], 0 = greedy
@@ -181,7 +184,8 @@ class OpSet(Protocol):
         self, q: Array, arena: Any, layer: int, layout: StepLayout, scale: float, window: int, out: Array
     ) -> None:
         """q act[T, H·D] → out act[T, H·D]. A query at position p sees positions max(0, p - window + 1) … p of its own
-        chunk's table; window 0 sees all. Query head h reads key/value head h // (H / G)."""
+        chunk's table; window 0 sees all. Query head h reads key/value head h // (H / G). In bfloat16 the probabilities
+        are rounded before they meet the values; their sum is not. scale > 0."""
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         """logits float32[S, V]; may be overwritten."""

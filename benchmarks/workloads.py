@@ -1,0 +1,47 @@
+"""Synthetic workloads: lengths with heavy tails, arrivals, tenants. Seeded, so that every run gets the same."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from itertools import count
+
+from inflight.core.request import Request
+from inflight.core.sampling import SamplingParams
+
+
+def lognormal(rng: random.Random, p50: float, p99: float, most: int) -> int:
+    """A length with this median and 99th percentile, at least 1 and at most `most`."""
+    sigma = math.log(p99 / p50) / 2.3263
+    return max(1, min(most, round(p50 * math.exp(rng.gauss(0.0, sigma)))))
+
+
+def poisson(rng: random.Random, rate: float) -> Iterator[float]:
+    """Arrival times in seconds from 0, `rate` per second on average."""
+    now = 0.0
+    for _ in count():
+        now += rng.expovariate(rate)
+        yield now
+
+
+def prompt(rng: random.Random, length: int, vocab_size: int) -> tuple[int, ...]:
+    return tuple(rng.randrange(3, vocab_size) for _ in range(length))
+
+
+def heavy_tailed(
+    number: int, vocab_size: int, seed: int = 0, rate: float | None = None, max_tokens: int = 1024
+) -> list[Request]:
+    """Prompts p50 40, p99 400; forced outputs p50 60, p99 500. All at once, or as Poisson arrivals of this rate."""
+    rng = random.Random(seed)
+    times = poisson(random.Random(seed + 1), rate) if rate is not None else (0.0 for _ in count())
+    return [
+        Request(
+            request_id=str(index),
+            prompt_token_ids=prompt(rng, lognormal(rng, 40, 400, 1000), vocab_size),
+            params=SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
+            arrival=next(times),
+            forced_output_tokens=lognormal(rng, 60, 500, max_tokens),
+        )
+        for index in range(number)
+    ]

@@ -1,0 +1,135 @@
+"""Admission control: may this request come in, and if not, when would it make sense to try again?
+
+Knows how much waits and runs, and what steps take; decides before anything is promised. `off` takes all, `queue` bounds
+what waits by requests and by tokens, `slo` predicts the time to the first token and refuses what cannot be met (early
+rejection, Mooncake, arXiv 2407.00079; waiting-time estimate from service rates, QLM, arXiv 2407.00047). Work that was
+admitted before counts as promised, so that the prediction does not oscillate. The simulator asks the same function.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Literal
+
+from inflight.core.features import Features
+from inflight.core.latency import LatencyModel
+from inflight.core.request import Request, RequestRefused
+
+Mode = Literal["off", "queue", "slo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What stands between a newcomer and its first token.
+
+    ahead: sequences waiting before it. prompt_tokens: still to be computed for those and for running ones.
+    queued_tokens: known tokens of all that wait. remaining: expected output tokens of each running sequence, and of
+    those ahead. free_rows, rows: places. budget: tokens per step. context: tokens of a running sequence, on average.
+    """
+
+    ahead: int
+    prompt_tokens: int
+    queued_tokens: int
+    remaining: Items[float]
+    remaining_ahead: Items[float]
+    free_rows: int
+    rows: int
+    budget: int
+    context: float
+
+
+class Admission:
+    def __init__(
+        self,
+        mode: Mode,
+        latency: LatencyModel,
+        max_requests: int | None = None,
+        max_tokens: int | None = None,
+        default_ttft: float | None = None,
+    ):
+        """max_requests, max_tokens: most that may wait (mode queue). default_ttft: target in seconds of requests that
+        name none (mode slo)."""
+        self._mode = mode
+        self._latency = latency
+        self._max_requests = max_requests
+        self._max_tokens = max_tokens
+        self._default_ttft = default_ttft
+
+    @property
+    def asks(self) -> bool:
+        """Whether `check` looks at the load at all."""
+        return self._mode != "off"
+
+    def check(self, request: Request, load: Load) -> None:
+        """Raises RequestRefused, with the seconds after which to try again."""
+        if self._mode == "queue":
+            self._check_queue(request, load)
+        elif self._mode == "slo":
+            self._check_slo(request, load)
+
+    def _check_queue(self, request: Request, load: Load) -> None:
+        if self._max_requests is not None and load.ahead + request.params.n > self._max_requests:
+            raise RequestRefused(
+                f"{load.ahead} requests wait already, and at most {self._max_requests} may; try again later.",
+                retry_after=self.seconds_to_first_token(0, load),
+            )
+        tokens = load.queued_tokens + len(request.prompt_token_ids)
+        if self._max_tokens is not None and tokens > self._max_tokens and load.ahead:
+            raise RequestRefused(
+                f"{load.queued_tokens} tokens wait already, and with this prompt's {len(request.prompt_token_ids)} it "
+                f"would be more than the {self._max_tokens} that may; try again later.",
+                retry_after=self.seconds_to_first_token(0, load),
+            )
+
+    def _check_slo(self, request: Request, load: Load) -> None:
+        target = request.slo.ttft if request.slo.ttft is not None else self._default_ttft
+        if target is None or not self._latency.ready:
+            return
+        expected = self.seconds_to_first_token(len(request.prompt_token_ids), load)
+        if expected > target:
+            raise RequestRefused(
+                f"The first token would come after about {expected:.2f} s ({load.ahead} requests and "
+                f"{load.prompt_tokens} prompt tokens are before it), later than the target of {target:.2f} s; "
+                f"try again in {expected - target:.1f} s.",
+                retry_after=expected - target,
+            )
+
+    def seconds_to_first_token(self, prompt_tokens: int, load: Load) -> float:
+        """Expected wait of a newcomer: for a row, then for the prompts before it and its own."""
+        if not self._latency.ready:
+            return 1.0  # nothing is known yet; a second is a fair pause
+        decoding = min(load.rows, len(load.remaining))
+        step = self._latency.seconds(_decodes(decoding, load.context))
+        row = _row_wait(load) * step
+        share = max(1, load.budget - decoding)
+        full_step = self._latency.seconds(_with_prompt(decoding, load.context, share))
+        # Prompts ahead are computed while a row is waited for; the newcomer's own comes after both.
+        prompts_ahead = load.prompt_tokens / share * full_step
+        return max(row, prompts_ahead) + prompt_tokens / share * full_step
+
+
+def _row_wait(load: Load) -> float:
+    """Decode steps until a row is free for the newcomer, when every row is taken up again by who is ahead."""
+    if load.ahead < load.free_rows:
+        return 0.0
+    ends = list(load.remaining)
+    heapq.heapify(ends)
+    for position in range(load.ahead - load.free_rows + 1):
+        if not ends:
+            return 0.0
+        end = heapq.heappop(ends)
+        if position == load.ahead - load.free_rows:
+            return end
+        if position < len(load.remaining_ahead):
+            heapq.heappush(ends, end + load.remaining_ahead[position])
+    return 0.0
+
+
+def _decodes(rows: int, context: float) -> Features:
+    return Features(rows, rows, rows, round(rows * context), 0.0)
+
+
+def _with_prompt(rows: int, context: float, tokens: int) -> Features:
+    return Features(rows + tokens, rows + 1, rows, round(rows * context), tokens * tokens / 2)

@@ -1,0 +1,84 @@
+"""The door: what makes a request impossible, and what it may at most become. Nothing is promised before it was here.
+
+Knows the engine's limits and the lanes' queues; a refusal is a sentence with the number that refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from inflight.core.lanes import Lanes
+from inflight.core.plan import Capacity
+from inflight.core.request import Request, RequestRefused
+
+
+class Door:
+    def __init__(self, capacity: Capacity, lanes: Lanes, end_token_ids: frozenset[int]):
+        self._capacity = capacity
+        self._lanes = lanes
+        self._end_token_ids = end_token_ids
+
+    def check(self, request: Request) -> None:
+        """Raises RequestRefused for what can never be served, and for a full lane."""
+        self._check_lane(request)
+        self._check_lengths(request)
+        self._check_token_ids("The prompt holds", request.prompt_token_ids)
+        # One bad id in a step would break it for the whole batch.
+        self._check_token_ids("logit_bias names", request.params.logit_bias)
+        self._check_token_ids("stop_token_ids names", request.params.stop_token_ids)
+
+    def most_output(self, request: Request) -> int:
+        """Most output tokens of one sample, from max_tokens and the model's length."""
+        room = self._capacity.max_model_len - len(request.prompt_token_ids)
+        return room if request.params.max_tokens is None else min(room, request.params.max_tokens)
+
+    def banned(self, request: Request) -> tuple[int, ...]:
+        """Token ids that may not be drawn before min_tokens are there."""
+        params = request.params
+        if not params.min_tokens:
+            return ()
+        ends = frozenset() if params.ignore_eos else self._end_token_ids
+        return tuple(sorted(ends | frozenset(params.stop_token_ids)))
+
+    def _check_lane(self, request: Request) -> None:
+        lane = self._lanes.named(request.lane)
+        if lane is None:
+            raise RequestRefused(f"There is no lane {request.lane!r}; there are: {', '.join(self._lanes.names)}.")
+        policy = lane.queue.policy
+        if request.priority and not policy.reads_priority:
+            raise RequestRefused(
+                f"The request has priority {request.priority}, but the lane {request.lane!r} is served by "
+                f"{policy.name}, which does not look at it; use --policy priority."
+            )
+        limit = lane.settings.queue_limit
+        if limit is not None and len(lane.queue) + request.params.n > limit:
+            raise RequestRefused(
+                f"{len(lane.queue)} requests wait in the lane {request.lane!r}, and it holds at most {limit}; "
+                "try again later."
+            )
+
+    def _check_lengths(self, request: Request) -> None:
+        tokens, limit = len(request.prompt_token_ids), self._capacity.max_model_len
+        if not tokens:
+            raise RequestRefused("The prompt has 0 tokens; give at least one.")
+        if tokens >= limit:
+            raise RequestRefused(
+                f"The prompt has {tokens} tokens, but the model length is {limit} tokens and at least one must be "
+                f"left for the answer; shorten the prompt to {limit - 1} tokens or raise --max-model-len."
+            )
+        needed = -(-tokens // self._capacity.block_size)
+        if needed > self._capacity.num_blocks:
+            raise RequestRefused(
+                f"The prompt needs {needed} KV blocks of {self._capacity.block_size} tokens, but there are "
+                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory."
+            )
+        if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
+            raise RequestRefused(f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.")
+
+    def _check_token_ids(self, where: str, token_ids: Collection[int]) -> None:
+        vocab_size = self._capacity.vocab_size
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+            raise RequestRefused(
+                f"{where} the token id {wrong}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1})."
+            )

@@ -1,0 +1,42 @@
+"""A plan under construction: the budget that is left, and the chunks so far. Knows the step's shape, takes nothing."""
+
+from __future__ import annotations
+
+from inflight.core.plan import Chunk, NewRow
+from inflight.core.sequence import Sequence
+from inflight.core.strategies import StepShape
+
+
+class Fill:
+    __slots__ = ("budget", "chunks", "new_rows", "served", "shape")
+
+    def __init__(self, shape: StepShape):
+        self.shape = shape
+        self.budget = shape.token_budget
+        self.chunks: list[Chunk] = []
+        self.new_rows: list[NewRow] = []
+        self.served: set[int] = set()  # numbers of the sequences that have a chunk
+
+    def has_room_for(self, sequence: Sequence, quota: int) -> bool:
+        """Whether a newcomer may have tokens: some, or with whole prompts all of them, unless none has joined yet."""
+        if min(self.budget, quota) <= 0:
+            return False
+        return not self.shape.whole_prompts or not self.new_rows or sequence.known <= self.budget
+
+    def share(self, behind: int, quota: int, chunk: int | None) -> int:
+        """Tokens that a sequence inside its prompt gets in this step."""
+        if self.shape.whole_prompts:
+            return behind
+        most = min(self.budget, quota)
+        return min(behind, most if chunk is None else min(most, chunk))
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.served.add(chunk.sequence_id)
+        self.budget -= chunk.length
+
+    def padding(self, rows: int) -> tuple[int, ...]:
+        """What fills each of `rows` rows up to the longest chunk; rows without a chunk are padding from end to end."""
+        longest = max(chunk.length for chunk in self.chunks)
+        short = [longest - chunk.length for chunk in self.chunks if chunk.length < longest]
+        return (*short, *[longest] * (rows - len(self.chunks)))

@@ -1,0 +1,134 @@
+"""Lanes: queues with their own policy, weight and limits that share one engine.
+
+Knows which lanes there are, who waits in each, what each was served, and how many rows and tokens each may have; takes
+and gives nothing itself (the composer does). Foreground lanes share a step by weight; background lanes have what those
+leave, and give way first (HyGen, arXiv 2501.14808, keeps offline work beside online work in the same way).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from inflight.core.ledger import QueueClock
+from inflight.core.policies import Policy
+from inflight.core.queue import WaitingQueue
+from inflight.core.sequence import Sequence, SequenceView
+
+
+class LaneError(ValueError):
+    """Lanes cannot be set up as asked; the sentence names the numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSettings:
+    """One lane. None: no limit.
+
+    weight: share of the step's prompt tokens beside other foreground lanes. background: has what the others leave.
+    min_rows, max_rows: rows kept for this lane, and most rows it may have. min_tokens, max_tokens: the same for prompt
+    tokens of a step. chunk: most prompt tokens of one sequence per step. queue_limit: most requests waiting.
+    """
+
+    name: str
+    policy: Policy
+    weight: float = 1.0
+    background: bool = False
+    min_rows: int = 0
+    max_rows: int | None = None
+    min_tokens: int = 0
+    max_tokens: int | None = None
+    chunk: int | None = None
+    queue_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise LaneError(f"Lane {self.name!r} has the weight {self.weight}; give a number above 0.")
+        for what, least, most in (("rows", self.min_rows, self.max_rows), ("tokens", self.min_tokens, self.max_tokens)):
+            if least < 0 or (most is not None and most < max(1, least)):
+                raise LaneError(f"Lane {self.name!r} keeps {least} {what} but may have at most {most}; change one.")
+        for name in ("chunk", "queue_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise LaneError(f"Lane {self.name!r} has {name} {value}; give a whole number above 0.")
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A lane at work. service: tokens computed for it over its weight, the order in which lanes are served."""
+
+    settings: LaneSettings
+    queue: WaitingQueue
+    clock: QueueClock = field(default_factory=QueueClock)
+    running: int = 0
+    service: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running or len(self.queue))
+
+    def served(self, tokens: int) -> None:
+        self.service += tokens / self.settings.weight
+
+
+class Lanes:
+    def __init__(
+        self,
+        settings: Iterable[LaneSettings],
+        max_rows: int,
+        token_budget: int,
+        cached_tokens: Callable[[Sequence], int],
+    ):
+        """max_rows, token_budget: what there is to share; floors may not add up to more."""
+        self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens)) for one in settings}
+        self._max_rows = max_rows
+        for what, total in (("rows", max_rows), ("tokens", token_budget)):
+            kept = sum(getattr(lane.settings, f"min_{what}") for lane in self._lanes.values())
+            if kept > total:
+                raise LaneError(
+                    f"The lanes keep {kept} {what} for themselves, but a step has {total}; lower min_{what}."
+                )
+
+    def __len__(self) -> int:
+        """Waiting sequences of all lanes."""
+        return sum(len(lane.queue) for lane in self._lanes.values())
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._lanes)
+
+    def of(self, sequence: Sequence) -> Lane:
+        return self._lanes[sequence.request.lane]
+
+    def named(self, name: str) -> Lane | None:
+        return self._lanes.get(name)
+
+    def all(self) -> Iterable[Lane]:
+        return self._lanes.values()
+
+    def in_turn(self, background: bool) -> list[Lane]:
+        """Lanes of one kind, the least served first."""
+        lanes = (lane for lane in self._lanes.values() if lane.settings.background == background)
+        return sorted(lanes, key=lambda lane: lane.service)
+
+    def views(self) -> list[SequenceView]:
+        """The waiting of all lanes, foreground first."""
+        return [view for kind in (False, True) for lane in self.in_turn(kind) for view in lane.queue.views()]
+
+    def select(self, numbers: Iterable[int]) -> list[Sequence]:
+        found = {one.number: one for lane in self._lanes.values() for one in lane.queue.select(numbers)}
+        return [found[number] for number in numbers if number in found]
+
+    def wake(self, lane: Lane) -> None:
+        """Somebody comes to an idle lane: it is lifted to the least service of those at work, so that idle time is not
+        banked (as VTC does for tenants)."""
+        if not lane.busy:
+            at_work = [one.service for one in self._lanes.values() if one.busy]
+            lane.service = max(lane.service, min(at_work, default=0.0))
+
+    def rows_for(self, lane: Lane, free: int) -> int:
+        """Rows that the lane may still take of those that are free: other lanes' floors and its own cap are kept."""
+        kept = sum(
+            max(0, other.settings.min_rows - other.running) for other in self._lanes.values() if other is not lane
+        )
+        cap = lane.settings.max_rows
+        return min(free - kept, self._max_rows if cap is None else cap - lane.running)

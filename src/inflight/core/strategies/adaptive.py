@@ -1,0 +1,78 @@
+"""Adaptive batching: as chunked, with the token budget and the row limit set each step to hold an ITL target.
+
+Sarathi-Serve (arXiv 2403.02310) chooses its budget by profiling against a target; here an online model of step time
+chooses it before every step, so that the budget follows the batch and the machine. The step may take as long as the
+target allows: the largest budget that the model still predicts to fit gives the highest throughput that holds it.
+"""
+
+from __future__ import annotations
+
+from inflight.core.features import Features
+from inflight.core.latency import LatencyModel
+from inflight.core.strategies import StepShape, StepView
+
+HEADROOM = 0.9  # of the target: predictions err, and a percentile is to be held, not a mean
+LEAST_CHUNK = 16  # prompt tokens that always advance, or prompts would starve under an impossible target
+SHRINK, GROW = 0.7, 1.05  # of the correction, when steps miss the target and when they keep it
+
+
+class Adaptive:
+    name = "adaptive"
+
+    def __init__(self, token_budget: int, itl_target: float, latency: LatencyModel):
+        """token_budget: the most that is ever proposed, and the start before anything is learnt.
+
+        itl_target: seconds between two tokens of a running stream. latency: the scheduler's model, which it teaches.
+        """
+        self._most = token_budget
+        self._target = itl_target
+        self._model = latency
+        self._correction = 1.0
+
+    def shape(self, view: StepView) -> StepShape:
+        rows = self._row_limit(view)
+        if not self._model.ready:
+            # Sensible before it has learnt: a small share of the budget, which also spreads what is learnt from.
+            return StepShape(token_budget=view.decoding + max(LEAST_CHUNK, self._most // 4), row_limit=view.max_rows)
+        return StepShape(token_budget=view.decoding + self._prompt_tokens(view), row_limit=rows)
+
+    def observe(self, features: Features, seconds: float) -> None:
+        factor = SHRINK if seconds > self._target else GROW
+        self._correction = min(1.0, max(0.05, self._correction * factor))
+
+    def _prompt_tokens(self, view: StepView) -> int:
+        """The most prompt tokens beside the decodes that the model expects to fit the target."""
+        allowed = self._target * HEADROOM * self._correction
+        low, high = LEAST_CHUNK, max(LEAST_CHUNK, self._most - view.decoding)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._model.seconds(_step(view, view.decoding, middle)) <= allowed:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _row_limit(self, view: StepView) -> int:
+        """The most decodes whose step alone still fits the target; running ones are never counted out."""
+        if not self._model.ready:
+            return view.max_rows
+        low, high = max(1, view.running), max(1, view.max_rows)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._model.seconds(_step(view, middle, 0)) <= self._target * HEADROOM:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def _step(view: StepView, rows: int, prompt_tokens: int) -> Features:
+    """The features of a step with so many decodes (of the length that they have now) and prompt tokens."""
+    context = view.decode_context / view.decoding if view.decoding else 0.0
+    return Features(
+        tokens=rows + prompt_tokens,
+        rows=rows + (prompt_tokens > 0),
+        samples=rows + (prompt_tokens > 0),
+        decode_context=round(context * rows),
+        prefill_context=prompt_tokens * (prompt_tokens / 2),
+    )

@@ -1,0 +1,76 @@
+"""Dynamic batching: static batches of one length bucket each, opened by a full bucket or by a window's end.
+
+As NVIDIA Triton's dynamic batcher (preferred batch size, maximum queue delay), with the length buckets of BucketServe
+(2025): requests of like length are batched together, so that less of the batch is padding. Borders are given, or follow
+the lengths that were seen; the window bounds how long a rare length waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from inflight.core.plan import WaitUntil
+from inflight.core.sequence import SequenceView
+from inflight.core.strategies import Fixed, StepShape, StepView
+from inflight.core.strategies.static import together
+
+SEEN = 512  # latest prompt lengths that automatic borders follow
+
+
+class Dynamic(Fixed):
+    name = "dynamic"
+
+    def __init__(self, batch_size: int, window: float, buckets: int | Sequence[int]):
+        """window: seconds from a bucket's oldest arrival until it starts incomplete.
+
+        buckets: upper prompt lengths of the buckets in rising order, or how many buckets to keep about equally full.
+        """
+        self._batch_size = batch_size
+        self._window = window
+        self._count = buckets if isinstance(buckets, int) else len(buckets) + 1
+        self._fixed = None if isinstance(buckets, int) else tuple(buckets)
+        self._seen: deque[int] = deque(maxlen=SEEN)
+        self._last_seen = -1  # numbers rise with acceptance
+
+    def shape(self, view: StepView) -> StepShape | WaitUntil:
+        if view.running:
+            return together(())
+        buckets = self._sorted_in(list(view.waiting.views()))
+        full = [bucket for bucket in buckets if len(bucket) >= self._batch_size]
+        if full:
+            # Of several full ones the one that has waited longest.
+            return self._start(min(full, key=_oldest))
+        if not buckets:
+            return together(())
+        first = min(buckets, key=_oldest)
+        end = _oldest(first) + self._window
+        return self._start(first) if view.now >= end else WaitUntil(end)
+
+    def _start(self, bucket: list[SequenceView]) -> StepShape:
+        return together(tuple(one.number for one in bucket[: self._batch_size]))
+
+    def _sorted_in(self, waiting: list[SequenceView]) -> list[list[SequenceView]]:
+        self._note(waiting)
+        borders = self._borders()
+        buckets: list[list[SequenceView]] = [[] for _ in range(len(borders) + 1)]
+        for one in waiting:
+            buckets[sum(one.prompt_tokens > border for border in borders)].append(one)
+        return [bucket for bucket in buckets if bucket]
+
+    def _note(self, waiting: list[SequenceView]) -> None:
+        for one in waiting:
+            if one.number > self._last_seen:
+                self._seen.append(one.prompt_tokens)
+        self._last_seen = max((one.number for one in waiting), default=self._last_seen)
+
+    def _borders(self) -> tuple[int, ...]:
+        if self._fixed is not None:
+            return self._fixed
+        ordered = sorted(self._seen)
+        places = (round(share * len(ordered) / self._count) for share in range(1, self._count))
+        return tuple(ordered[place - 1] for place in places if place)
+
+
+def _oldest(bucket: list[SequenceView]) -> float:
+    return min(one.arrival for one in bucket)

@@ -1,0 +1,30 @@
+"""Cutting a step into forward passes that fit the decoder's activation memory.
+
+Knows chunks and a limit. A plan may hold more tokens than one pass takes (a whole long prompt, a padded batch); because
+a token's bits do not depend on how its sequence is cut, several passes yield what one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from inflight.core.plan import Chunk
+
+
+def slices(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
+    """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, sampling with
+    its last."""
+    part: list[Chunk] = []
+    room = limit
+    for chunk in chunks:
+        while chunk.length > room:
+            if room:
+                part.append(replace(chunk, length=room, sample=False))
+                chunk = replace(chunk, start=chunk.start + room, length=chunk.length - room, new_blocks=())
+            yield part
+            part, room = [], limit
+        part.append(chunk)
+        room -= chunk.length
+    if part:
+        yield part

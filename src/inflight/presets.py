@@ -1,0 +1,61 @@
+"""Presets: settings that go together for an everyday use, each with the reason of every value.
+
+Knows options by their long names; anything given on the command line or in a configuration file wins over a preset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.config import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    purpose: str
+    values: dict[str, tuple[str | int | float, str]]  # option → value and why
+
+
+PRESETS = {
+    "latency": Preset(
+        "few people wait for every word",
+        {
+            "strategy": ("adaptive", "prompts advance only as fast as running streams can bear"),
+            "itl-target": (0.1, "a stream that is read needs about ten tokens per second"),
+            "max-num-seqs": (8, "a step with few rows is bound by memory and hardly slower than one with a single row"),
+            "max-num-batched-tokens": (72, "the most that adaptive may use: 8 rows and 64 tokens of prompts"),
+        },
+    ),
+    "throughput": Preset(
+        "as many tokens per second as there are, whoever waits",
+        {
+            "strategy": ("chunked", "every step is filled to its budget"),
+            "max-num-seqs": (64, "enough rows that each weight that is read is used many times"),
+            "max-num-batched-tokens": (320, "long chunks read the weights less often"),
+        },
+    ),
+    "mixed": Preset(
+        "people and batch jobs on one engine",
+        {
+            "strategy": ("adaptive", "the budget follows what runs, so that jobs cannot slow the streams down"),
+            "itl-target": (0.25, "fast enough to read along, slow enough to batch"),
+            "max-num-seqs": (32, "rows for both; batch rows are given up when people need them"),
+            "policy": ("sjf", "short questions do not wait behind long ones"),
+        },
+    ),
+    "offline": Preset(
+        "a file is to be done soon; nobody waits for single answers",
+        {
+            "strategy": ("chunked", "every step is filled to its budget"),
+            "max-num-seqs": (128, "rows until the cores are busy beyond doubt"),
+            "max-num-batched-tokens": (512, "prompts in long chunks"),
+            "policy": ("prefix", "prompts that begin alike run while their beginning is cached"),
+        },
+    ),
+}
+
+
+def preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise SettingsError(f"--preset is {name!r}; known are {', '.join(PRESETS)}.")
+    return PRESETS[name]

@@ -1,0 +1,249 @@
+"""From scheduling settings to the objects of core: strategy, lanes with their policies, predictor, admission.
+
+Knows the names that users may write and which settings mean something together; a setting that would have no effect is
+refused, because ignoring it would look like obeying it. A policy or strategy of somebody else's is named by its place,
+`package.module:Class`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from inflight.config import Resolved, SettingsError, option
+from inflight.core.admission import Admission
+from inflight.core.lanes import LaneSettings
+from inflight.core.latency import LatencyModel
+from inflight.core.policies import Policy
+from inflight.core.policies.deadline import Deadline
+from inflight.core.policies.fair import Fair
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.policies.guarded import Guarded
+from inflight.core.policies.prefix import Prefix
+from inflight.core.policies.priority import Priority
+from inflight.core.policies.sjf import Sjf
+from inflight.core.predictor import Oracle, Predictor, Quantiles
+from inflight.core.strategies import Strategy
+from inflight.core.strategies.adaptive import Adaptive
+from inflight.core.strategies.chunked import Chunked
+from inflight.core.strategies.continuous import Continuous
+from inflight.core.strategies.dynamic import Dynamic
+from inflight.core.strategies.static import Static
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingSettings:
+    """What a user may set about scheduling. None: not set. Seconds, tokens, requests, GiB.
+
+    lanes: name → settings of that lane, as `[lanes.NAME]` in a configuration file. tenant_weights: shares that are not
+    1, under the policy fair.
+    """
+
+    strategy: str = "chunked"
+    batch_size: int | None = None
+    max_wait: float | None = None
+    window: float | None = None
+    buckets: str | None = None
+    itl_target: float | None = None
+    policy: str = "fcfs"
+    predictor: str | None = None
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    kv_allocation: str = "paged"
+    preemption: str = "recompute"
+    swap_space: float | None = None
+    admission: str = "off"
+    max_queued_requests: int | None = None
+    max_queued_tokens: int | None = None
+    ttft_target: float | None = None
+    lanes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _one_of("kv_allocation", self.kv_allocation, ("paged", "reserve-request", "reserve-max"))
+        _one_of("preemption", self.preemption, ("recompute", "swap", "auto"))
+        _one_of("admission", self.admission, ("off", "queue", "slo"))
+        for name, (other, values) in _MEANINGFUL_WITH.items():
+            if getattr(self, name) and getattr(self, other) not in values:
+                raise SettingsError(
+                    f"{option(name)} has no effect with {option(other)} {getattr(self, other)}; it goes with "
+                    f"{' or '.join(values)}."
+                )
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
+        if self.preemption != "recompute" and self.swap_space is None:
+            raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")
+        if self.admission == "queue" and self.max_queued_requests is None and self.max_queued_tokens is None:
+            raise SettingsError("--admission queue needs a bound: give --max-queued-requests or --max-queued-tokens.")
+
+    def resolved(self) -> dict[str, Resolved]:
+        """What is in force, with its reason; what is not set and has no default is left out."""
+        shown = {"strategy": Resolved(self.strategy, _WHY.get(self.strategy, "as set"))}
+        shown["policy"] = Resolved(self.policy, _WHY.get(self.policy, "as set"))
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name not in shown and value not in (None, {}):
+                is_default = value == item.default
+                shown[item.name] = Resolved(
+                    value if not isinstance(value, Mapping) else str(dict(value)), _why(is_default)
+                )
+        return shown
+
+    @property
+    def batches_together(self) -> bool:
+        return self.strategy in ("static", "dynamic")
+
+
+_WHY = {
+    "static": "a batch starts when nothing runs and ends with its last sequence",
+    "dynamic": "static batches of one length bucket each",
+    "continuous": "anyone joins at any step, with the whole prompt",
+    "chunked": "decodes first, the rest of each step goes to prompts",
+    "adaptive": "as chunked, with the budget set each step to hold the ITL target",
+    "fcfs": "first come, first served",
+    "sjf": "shortest predicted remaining work first, with ageing",
+    "priority": "the lower number first, with ageing",
+    "fair": "the tenant that was served least first",
+    "deadline": "least slack to its target first",
+    "prefix": "longest cached prefix first, with ageing",
+}
+_MEANINGFUL_WITH = {
+    "batch_size": ("strategy", ("static", "dynamic")),
+    "max_wait": ("strategy", ("static",)),
+    "window": ("strategy", ("dynamic",)),
+    "buckets": ("strategy", ("dynamic",)),
+    "itl_target": ("strategy", ("adaptive",)),
+    "tenant_weights": ("policy", ("fair",)),
+    "predictor": ("policy", ("sjf", "deadline")),
+    "swap_space": ("preemption", ("swap", "auto")),
+    "max_queued_requests": ("admission", ("queue",)),
+    "max_queued_tokens": ("admission", ("queue",)),
+    "ttft_target": ("admission", ("slo",)),
+}
+_POSITIVE = (
+    *("batch_size", "max_wait", "window", "itl_target", "swap_space"),
+    *("max_queued_requests", "max_queued_tokens", "ttft_target"),
+)
+_STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
+_POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
+_LANE_FIELDS = tuple(item.name for item in fields(LaneSettings) if item.name not in ("name", "policy"))
+
+
+def make_strategy(
+    settings: SchedulingSettings, token_budget: int, max_model_len: int, max_rows: int, latency: LatencyModel
+) -> Strategy:
+    """token_budget: most tokens of a step, where the strategy is bounded by tokens at all."""
+    name = settings.strategy
+    if ":" in name:
+        strategy: Strategy = _stranger("strategy", name)(token_budget)
+        return strategy
+    _one_of("strategy", name, _STRATEGIES, more="package.module:Class")
+    batch_size = settings.batch_size or max_rows
+    if batch_size > max_rows:
+        raise SettingsError(
+            f"--batch-size is {batch_size}, but {max_rows} sequences may run at once; raise --max-num-seqs to match."
+        )
+    if name == "static":
+        return Static(batch_size, 0.05 if settings.max_wait is None else settings.max_wait)
+    if name == "dynamic":
+        return Dynamic(batch_size, 0.05 if settings.window is None else settings.window, _buckets(settings.buckets))
+    if name == "continuous":
+        # As systems without chunked prefill must: the budget has room for any prompt.
+        return Continuous(max(token_budget, max_model_len))
+    if name == "adaptive":
+        return Adaptive(token_budget, 0.2 if settings.itl_target is None else settings.itl_target, latency)
+    return Chunked(token_budget)
+
+
+def make_lanes(settings: SchedulingSettings, latency: LatencyModel) -> tuple[LaneSettings, ...]:
+    """`interactive` and `batch`, and those that the settings name. A lane without a policy of its own has the engine's
+    (the batch lane: fcfs)."""
+    lanes = {
+        "interactive": LaneSettings(name="interactive", policy=make_policy(settings.policy, settings, latency)),
+        "batch": LaneSettings(name="batch", policy=Fcfs(), background=True),
+    }
+    for name, given in settings.lanes.items():
+        chosen = dict(given)
+        policy = chosen.pop("policy", None)
+        for key in chosen:
+            if key not in _LANE_FIELDS:
+                raise SettingsError(
+                    f"Lane {name!r} has the setting {key!r}; known are policy, {', '.join(_LANE_FIELDS)}."
+                )
+        base = lanes.get(name)
+        if policy is not None or base is None:
+            made = make_policy(policy or settings.policy, settings, latency)
+            base = LaneSettings(name=name, policy=made) if base is None else replace(base, policy=made)
+        lanes[name] = replace(base, **chosen)
+    return tuple(lanes.values())
+
+
+def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) -> Policy:
+    if ":" in name:
+        return Guarded(_stranger("policy", name)(), lambda sentence: print(f"inflight: {sentence}", file=sys.stderr))
+    _one_of("policy", name, _POLICIES, more="package.module:Class")
+    if name == "fair":
+        return Fair(settings.tenant_weights)
+    if name == "deadline":
+        return Deadline(latency)
+    simple: dict[str, Callable[[], Policy]] = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
+    return simple[name]()
+
+
+def make_predictor(settings: SchedulingSettings) -> Predictor:
+    name = settings.predictor or "quantiles"
+    _one_of("predictor", name, ("quantiles", "oracle"))
+    return Oracle() if name == "oracle" else Quantiles()
+
+
+def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admission:
+    return Admission(
+        settings.admission,  # type: ignore[arg-type]  # checked when the settings were made
+        latency,
+        settings.max_queued_requests,
+        settings.max_queued_tokens,
+        settings.ttft_target,
+    )
+
+
+def _why(is_default: bool) -> str:
+    return "the default" if is_default else "as set"
+
+
+def _buckets(given: str | None) -> int | tuple[int, ...]:
+    """ "4" keeps four buckets about equally full; "64,256" are borders in prompt tokens."""
+    if given is None:
+        return 4
+    try:
+        numbers = tuple(int(part) for part in given.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or list(numbers) != sorted(set(numbers)) or numbers[0] < 1:
+        raise SettingsError(
+            f"--buckets is {given!r}; give how many, such as 4, or rising borders, such as 64,256,1024."
+        )
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _stranger(kind: str, place: str) -> Any:
+    """The class at `package.module:Class`."""
+    module_name, _, class_name = place.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(
+            f"--{kind} {place} cannot be loaded ({error}); write package.module:Class, with the package on PYTHONPATH."
+        ) from None
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...], more: str = "") -> None:
+    if value in known:
+        return
+    near = difflib.get_close_matches(value, known, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    also = f", and {more}" if more else ""
+    raise SettingsError(f"{option(name)} is {value!r}; known are {', '.join(known)}{also}.{hint}")
