@@ -156,6 +156,7 @@ def _build(
         ),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
+        "depth": Resolved(1, "plans in flight: the CPU that would plan ahead is the one that computes"),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
     clock = MonotonicClock()

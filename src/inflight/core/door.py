@@ -26,6 +26,11 @@ class Door:
         # One bad id in a step would break it for the whole batch.
         self._check_token_ids("logit_bias names", request.params.logit_bias)
         self._check_token_ids("stop_token_ids names", request.params.stop_token_ids)
+        banned = len(self.banned(request))
+        if banned >= self._capacity.vocab_size:
+            raise RequestRefused(
+                f"min_tokens bans {banned} tokens that end an answer, which is the whole vocabulary; name fewer."
+            )
 
     def most_output(self, request: Request) -> int:
         """Most output tokens of one sample, from max_tokens and the model's length."""

@@ -71,6 +71,9 @@ class EngineLoop:
         outcome = self._fill()
         if self._flights:
             return self._commit(self._flights.popleft())
+        if outcome is None and not self._scheduler.idle:
+            # Waiting would be for ever, and silently.
+            raise RuntimeError("the scheduler has work, but no plan and nothing in flight")
         return outcome if isinstance(outcome, WaitUntil) else []
 
     def run(self) -> list[Event]:

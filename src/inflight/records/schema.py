@@ -91,15 +91,24 @@ class RecordError(ValueError):
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a record file, header first; refuses other versions and broken lines by number."""
+    number = 0
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
                 raise RecordError(f"{path}, line {number}: not JSON ({error.msg}); the file may be cut off.") from None
-            if number == 1 and (record.get("kind") != "header" or record.get("version") != VERSION):
-                raise RecordError(
-                    f"{path} starts with kind {record.get('kind')!r}, version {record.get('version')!r}; this program "
-                    f"reads records of version {VERSION}, written by --record."
-                )
+            if number == 1:
+                _check_header(path, record)
             yield record
+    if not number:
+        raise RecordError(f"{path} is empty: it has 0 lines, not even the header that --record writes first.")
+
+
+def _check_header(path: Path, record: Any) -> None:
+    kind, version = (record.get("kind"), record.get("version")) if isinstance(record, dict) else (None, None)
+    if kind != "header" or version != VERSION:
+        raise RecordError(
+            f"{path} starts with kind {kind!r}, version {version!r}; this program reads records of version {VERSION}, "
+            "written by --record."
+        )
