@@ -93,7 +93,7 @@ def _build(
     model = ModelConfig.from_folder(folder)
     tokenizer, template = _text(folder, settings)
     threads, rows = resolve_threads(settings), resolve_rows(settings)
-    budget = resolve_budget(settings, int(rows.value), scheduling.batches_together)
+    budget = resolve_budget(settings, int(rows.value), scheduling.strategy)
     length = resolve_max_model_len(settings, model.default_model_len)
     latency = LatencyModel()
     # Strategy, lanes and admission first: a mistake in their settings is told before a model is loaded.

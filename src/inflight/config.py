@@ -85,6 +85,7 @@ def option(name: str) -> str:
 
 
 DEFAULT_ROWS = 32
+ADAPTIVE_SHARE = 512  # the same, where the strategy chooses less by itself
 LOGIT_ROWS = 32  # rows sampled at a time: bounds the memory that logits over a large vocabulary take
 PROMPT_SHARE = 64  # tokens of prompts beside one token of every running sequence
 
@@ -95,18 +96,21 @@ def resolve_rows(settings: EngineSettings) -> Resolved:
     return Resolved(DEFAULT_ROWS, "enough to reuse each weight read from memory until the cores are the limit")
 
 
-def resolve_budget(settings: EngineSettings, rows: int, batches_together: bool = False) -> Resolved:
-    """batches_together: the strategy bounds its batches by count, so that a budget of tokens has nothing to say."""
+def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked") -> Resolved:
+    """The most tokens of a step. Static and dynamic batching are bounded by count, and have no use for it."""
     given = settings.max_num_batched_tokens
+    together = strategy in ("static", "dynamic")
     if given is None:
-        if batches_together:
+        if together:
             return Resolved(rows + PROMPT_SHARE, "tokens of one forward pass; a padded batch takes as many as it needs")
+        if strategy == "adaptive":
+            return Resolved(rows + ADAPTIVE_SHARE, "the most that adaptive batching may choose")
         return Resolved(
             rows + PROMPT_SHARE,
             f"one token for each of {rows} sequences and {PROMPT_SHARE} of prompts: on a CPU a few dozen tokens "
             "already keep the cores busy, more would only make running streams wait",
         )
-    if batches_together:
+    if together:
         raise SettingsError(
             f"--max-num-batched-tokens is {given}, but static and dynamic batches are bounded by --batch-size alone; "
             "leave it out."

@@ -93,10 +93,6 @@ class SchedulingSettings:
                 )
         return shown
 
-    @property
-    def batches_together(self) -> bool:
-        return self.strategy in ("static", "dynamic")
-
 
 _WHY = {
     "static": "a batch starts when nothing runs and ends with its last sequence",

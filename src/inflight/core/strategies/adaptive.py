@@ -13,6 +13,7 @@ from inflight.core.strategies import StepShape, StepView
 
 HEADROOM = 0.9  # of the target: predictions err, and a percentile is to be held, not a mean
 LEAST_CHUNK = 16  # prompt tokens that always advance, or prompts would starve under an impossible target
+FIRST_CHUNK = 32  # prompt tokens beside the decodes before anything is learnt: no machine takes long for them
 SHRINK, GROW = 0.7, 1.05  # of the correction, when steps miss the target and when they keep it
 
 
@@ -20,7 +21,7 @@ class Adaptive:
     name = "adaptive"
 
     def __init__(self, token_budget: int, itl_target: float, latency: LatencyModel):
-        """token_budget: the most that is ever proposed, and the start before anything is learnt.
+        """token_budget: the most that is ever proposed.
 
         itl_target: seconds between two tokens of a running stream. latency: the scheduler's model, which it teaches.
         """
@@ -32,8 +33,7 @@ class Adaptive:
     def shape(self, view: StepView) -> StepShape:
         rows = self._row_limit(view)
         if not self._model.ready:
-            # Sensible before it has learnt: a small share of the budget, which also spreads what is learnt from.
-            return StepShape(token_budget=view.decoding + max(LEAST_CHUNK, self._most // 4), row_limit=view.max_rows)
+            return StepShape(token_budget=view.decoding + FIRST_CHUNK, row_limit=view.max_rows)
         return StepShape(token_budget=view.decoding + self._prompt_tokens(view), row_limit=rows)
 
     def observe(self, features: Features, seconds: float) -> None:
