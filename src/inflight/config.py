@@ -85,7 +85,7 @@ def option(name: str) -> str:
 
 
 DEFAULT_ROWS = 32
-ADAPTIVE_SHARE = 512  # the same, where the strategy chooses less by itself
+WHOLE_SHARE = 512  # the same, where prompts come whole, or the strategy chooses less by itself
 LOGIT_ROWS = 32  # rows sampled at a time: bounds the memory that logits over a large vocabulary take
 PROMPT_SHARE = 64  # tokens of prompts beside one token of every running sequence
 
@@ -101,10 +101,10 @@ def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked
     given = settings.max_num_batched_tokens
     together = strategy in ("static", "dynamic")
     if given is None:
-        if together:
-            return Resolved(rows + PROMPT_SHARE, "tokens of one forward pass; a padded batch takes as many as it needs")
+        if together or strategy == "continuous":
+            return Resolved(rows + WHOLE_SHARE, "tokens of one forward pass; whole prompts take as many as they need")
         if strategy == "adaptive":
-            return Resolved(rows + ADAPTIVE_SHARE, "the most that adaptive batching may choose")
+            return Resolved(rows + WHOLE_SHARE, "the most that adaptive batching may choose")
         return Resolved(
             rows + PROMPT_SHARE,
             f"one token for each of {rows} sequences and {PROMPT_SHARE} of prompts: on a CPU a few dozen tokens "
