@@ -48,10 +48,10 @@ class Scene:
 
 
 SCENES = (
-    Scene("32 rows, steady", 32, 0, False, 0.4),
-    Scene("32 rows, churn", 32, 64, True, 0.4),
-    Scene("256 rows, 10,000 waiting, steady", 256, 10_000, False, 2.0),
-    Scene("256 rows, 10,000 waiting, churn", 256, 10_000, True, 2.0),
+    Scene("32 rows, steady", 32, 0, False, 1.0),
+    Scene("32 rows, churn", 32, 64, True, 1.0),
+    Scene("256 rows, 10,000 waiting, steady", 256, 10_000, False, 4.0),
+    Scene("256 rows, 10,000 waiting, churn", 256, 10_000, True, 4.0),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from inflight.config import EngineSettings
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
+from inflight.scheduling import SchedulingSettings
 
 NATIVE = [isa for isa in op_sets() if isa != "reference"]
 SHAPES: dict[str, dict[str, Any]] = {
@@ -32,6 +33,23 @@ SHAPES: dict[str, dict[str, Any]] = {
     "odd chunks": {"max_num_seqs": 7, "max_num_batched_tokens": 29, "enable_prefix_caching": False},
     "little memory": {"max_num_seqs": 12, "num_blocks": 16, "watermark": 0.0},
     "little memory, no cache": {"max_num_seqs": 12, "num_blocks": 16, "enable_prefix_caching": False},
+}
+
+SCARCE: dict[str, Any] = {"max_num_seqs": 12, "num_blocks": 16, "watermark": 0.0}
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "static": {"strategy": "static", "batch_size": 5, "max_wait": 0.01},
+    "static in little memory": {"strategy": "static", "batch_size": 5, "max_wait": 0.01, **SCARCE},
+    "dynamic": {"strategy": "dynamic", "batch_size": 4, "window": 0.01, "buckets": "3"},
+    "continuous": {"strategy": "continuous", "max_num_seqs": 6},
+    "continuous, swap": {"strategy": "continuous", "preemption": "swap", "swap_space": 0.001, **SCARCE},
+    "adaptive": {"strategy": "adaptive", "itl_target": 0.002},
+    **{policy: {"policy": policy, "max_num_seqs": 5} for policy in ("sjf", "priority", "fair", "deadline", "prefix")},
+    "reserve-request": {"kv_allocation": "reserve-request", "num_blocks": 40},
+    "reserve-max": {"kv_allocation": "reserve-max", "num_blocks": 40},
+    "swap": {"preemption": "swap", "swap_space": 0.001, **SCARCE},
+    "swap without the cache": {"preemption": "swap", "swap_space": 0.001, "enable_prefix_caching": False, **SCARCE},
+    "auto, fair": {"preemption": "auto", "swap_space": 0.001, "policy": "fair", **SCARCE},
+    "auto, sjf": {"preemption": "auto", "swap_space": 0.001, "policy": "sjf", "strategy": "adaptive", **SCARCE},
 }
 
 
@@ -90,7 +108,10 @@ def settings(chance: random.Random) -> SamplingParams:
 
 @contextmanager
 def opened(folder: Path, **shape: Any) -> Iterator[Engine]:
-    engine = build_engine(EngineSettings(model=str(folder), threads=2, **shape))
+    names = {item.name for item in fields(SchedulingSettings)}
+    scheduling = SchedulingSettings(**{name: value for name, value in shape.items() if name in names})
+    rest = {name: value for name, value in shape.items() if name not in names}
+    engine = build_engine(EngineSettings(model=str(folder), threads=2, **rest), scheduling)
     try:
         yield engine
     finally:
@@ -148,6 +169,15 @@ def test_any_batch_says_what_each_said_alone(
         preemptions, cached = check(folders["llama"], cases, expected, **shape)
         assert (preemptions > 0) == ("little memory" in name), name
         assert (cached > 0) == shape.get("enable_prefix_caching", True), name
+
+
+def test_every_strategy_policy_allocation_and_preemption(folders: dict[str, Path]) -> None:
+    cases = mix(seed=21, count=24)
+    expected = alone(folders["llama"], cases)
+    for name, shape in SCHEDULES.items():
+        preemptions, _ = check(folders["llama"], cases, expected, **shape)
+        together = shape.get("strategy") in ("static", "dynamic")
+        assert (preemptions > 0) == ("num_blocks" in shape and not together and "kv_allocation" not in shape), name
 
 
 @pytest.mark.parametrize("family", FAMILIES)

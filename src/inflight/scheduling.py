@@ -135,7 +135,7 @@ def make_strategy(
     """token_budget: most tokens of a step, where the strategy is bounded by tokens at all."""
     name = settings.strategy
     if ":" in name:
-        strategy: Strategy = _stranger("strategy", name)(token_budget)
+        strategy: Strategy = _stranger("strategy", name, token_budget)
         return strategy
     _one_of("strategy", name, _STRATEGIES, more="package.module:Class")
     batch_size = settings.batch_size or max_rows
@@ -180,7 +180,7 @@ def make_lanes(settings: SchedulingSettings, latency: LatencyModel) -> tuple[Lan
 
 def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) -> Policy:
     if ":" in name:
-        return Guarded(_stranger("policy", name)(), lambda sentence: print(f"inflight: {sentence}", file=sys.stderr))
+        return Guarded(_stranger("policy", name), lambda sentence: print(f"inflight: {sentence}", file=sys.stderr))
     _one_of("policy", name, _POLICIES, more="package.module:Class")
     if name == "fair":
         return Fair(settings.tenant_weights)
@@ -225,14 +225,15 @@ def _buckets(given: str | None) -> int | tuple[int, ...]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _stranger(kind: str, place: str) -> Any:
-    """The class at `package.module:Class`."""
+def _stranger(kind: str, place: str, *arguments: Any) -> Any:
+    """One of the class at `package.module:Class`."""
     module_name, _, class_name = place.partition(":")
     try:
-        return getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+        return getattr(importlib.import_module(module_name), class_name)(*arguments)
+    except Exception as error:  # whatever a stranger's code raises
         raise SettingsError(
-            f"--{kind} {place} cannot be loaded ({error}); write package.module:Class, with the package on PYTHONPATH."
+            f"--{kind} {place} cannot be loaded ({type(error).__name__}: {error}); write "
+            "package.module:Class, with the package on PYTHONPATH."
         ) from None
 
 

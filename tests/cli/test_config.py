@@ -48,7 +48,7 @@ def test_no_prefix_caching_means_what_it_says(inflight: Caller, config: Path, te
     [
         ("max-num-sequences = 3", "'max-num-sequences', which is no option; did you mean 'max-num-seqs'?"),
         ("max_num_seqs = 3", "did you mean 'max-num-seqs'?"),
-        ("zzzz = 3", "'zzzz', which is no option; known are: block-size, "),
+        ("zzzz = 3", "'zzzz', which is no option; known are: admission, batch-size, block-size, "),
         ('prompt = "x"', "'prompt', which is no option"),
         ('config = "x"', "'config', which is no option"),
         ("max-num-seqs = 1.5", "'1.5' is not a valid integer"),
@@ -59,6 +59,10 @@ def test_no_prefix_caching_means_what_it_says(inflight: Caller, config: Path, te
         ("stop = [[1]]", "give one number or text"),
         ("watermark = nan", "--watermark is nan"),
         ("n = 0", "n is 0; give"),
+        ("lanes = 3", "lanes"),
+        ("[lanes.batch]\nrows = 2", "Lane 'batch' has the setting 'rows'; known are policy, weight"),
+        ("[lanes.batch]\nmin_rows = 99", "The lanes keep 99 rows for themselves"),
+        ('[lanes.batch]\npolicy = "fifo"', "--policy is 'fifo'; known are fcfs"),
         ("oops", "cannot be read: Expected '=' after a key"),
     ],
 )

@@ -7,14 +7,16 @@ from typing import Any
 
 from inflight.core.request import Request
 from inflight.core.sampling import SamplingParams
-from inflight.core.sequence import Sequence
+from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import StopChecker
+
+_FIELDS = ("seed", "arrival", "lane", "cache_salt", "tenant", "priority", "slo")
 
 
 def request(name: str = "r", prompt: Iterable[int] = (0, 1, 0), output: int | None = 4, **params: Any) -> Request:
     """output: how many tokens it will have (None: until a stop rule ends it). Other names are the request's fields or
     sampling settings; greedy, and without end tokens, unless said otherwise."""
-    fields = {key: params.pop(key) for key in ("seed", "arrival", "lane", "cache_salt") if key in params}
+    fields = {key: params.pop(key) for key in _FIELDS if key in params}
     settings = {"temperature": 0.0, "ignore_eos": True, "max_tokens": None, **params}
     return Request(
         request_id=name,
@@ -28,4 +30,14 @@ def request(name: str = "r", prompt: Iterable[int] = (0, 1, 0), output: int | No
 def sequence(number: int = 0, prompt: Iterable[int] = (0, 1, 0), sample: int = 0, **params: Any) -> Sequence:
     """A sequence outside of any scheduler."""
     of = request(f"r{number}", prompt, **params)
-    return Sequence(number, of, sample, StopChecker(of, frozenset(), 100, None), 100, ())
+    most_output = of.params.max_tokens or 100
+    return Sequence(number, of, sample, StopChecker(of, frozenset(), most_output, None), most_output, ())
+
+
+def view(
+    number: int = 0, *, predicted: float = 0.0, cached: int = 0, running: bool = False, **params: Any
+) -> SequenceView:
+    """What a policy sees of a sequence. predicted: its expected output; cached: tokens found in the prefix cache."""
+    one = sequence(number, **params)
+    one.predicted, one.cached_hint, one.row = predicted, cached, 0 if running else None
+    return SequenceView(one)

@@ -11,17 +11,36 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any, Literal
 
 import pytest
 
 from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.lanes import LaneSettings
+from inflight.core.latency import LatencyModel
+from inflight.core.memory import Allocation
 from inflight.core.plan import BatchPlan, Capacity, StepResult, WaitUntil
+from inflight.core.policies import Ordered, Policy, Rank
+from inflight.core.policies.deadline import Deadline
+from inflight.core.policies.fair import Fair
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.policies.guarded import Guarded
+from inflight.core.policies.prefix import Prefix
+from inflight.core.policies.priority import Priority
+from inflight.core.policies.sjf import Sjf
+from inflight.core.predictor import Oracle, Quantiles
+from inflight.core.preemption import Mode
 from inflight.core.request import Request, RequestRefused
 from inflight.core.sampling import SamplingParams
 from inflight.core.scheduler import Scheduler
-from inflight.core.stopping import Finish, StopText
+from inflight.core.sequence import SequenceView
+from inflight.core.stopping import Finish, StopText, StopTextFactory
+from inflight.core.strategies import Strategy
+from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
+from inflight.core.strategies.continuous import Continuous
+from inflight.core.strategies.dynamic import Dynamic
+from inflight.core.strategies.static import Static
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
@@ -30,6 +49,40 @@ from . import inspect_scheduler as inside
 
 VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
+STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
+POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "stranger")
+
+
+@dataclass(frozen=True)
+class LaneSetup:
+    """A lane, with its policy by name."""
+
+    name: str = "interactive"
+    policy: str = "fcfs"
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def get(self, name: str) -> Any:
+        return getattr(LaneSettings(name=self.name, policy=Fcfs(), **dict(self.settings)), name)
+
+
+INTERACTIVE = LaneSetup()
+BATCH = LaneSetup("batch", settings=(("background", True),))
+
+
+class Stranger(Ordered):
+    """Somebody's policy, with a mind of its own, that fails sooner or later."""
+
+    name = "stranger"
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def rank(self, view: SequenceView, now: float) -> Rank:
+        self._asked += 1
+        return (view.prompt_tokens if self._asked < 20 else float("nan"),)
+
+    def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
+        return waiting.prompt_tokens < running.prompt_tokens
 
 
 @dataclass(frozen=True)
@@ -44,25 +97,81 @@ class Setup:
     watermark: float = 0.0
     max_model_len: int = 24
     depth: int = 1
+    strategy: Literal["static", "dynamic", "continuous", "chunked", "adaptive"] = "chunked"
+    batch_size: int = 2
+    patience: float = 1.0  # seconds: max_wait, window
+    itl_target: float = 0.1
+    lanes: tuple[LaneSetup, ...] = (INTERACTIVE, BATCH)
+    allocation: Allocation = "paged"
+    preemption: Mode = "recompute"
+    host_blocks: int = 0
+    copy_seconds: float = 0.01
+    oracle: bool = False
 
     @property
     def capacity(self) -> Capacity:
-        return Capacity(self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY)
+        host = (self.host_blocks, self.copy_seconds)
+        return Capacity(self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY, *host)
 
-    def scheduler(self) -> Scheduler:
+    @property
+    def together(self) -> bool:
+        return self.strategy in ("static", "dynamic")
+
+    def lane(self, name: str) -> LaneSetup:
+        return next(lane for lane in self.lanes if lane.name == name)
+
+    def scheduler(self, stop_text: StopTextFactory | None = None) -> Scheduler:
+        latency = LatencyModel()
         return Scheduler(
             self.capacity,
-            Chunked(self.token_budget),
-            Fcfs(),
+            self._strategy(latency),
+            [
+                LaneSettings(name=lane.name, policy=policy_of(lane.policy, latency), **dict(lane.settings))
+                for lane in self.lanes
+            ],
+            token_budget=self.token_budget,
             end_token_ids=END_TOKENS,
-            stop_text=Letters,
+            stop_text=stop_text or Letters,
             prefix_caching=self.prefix_caching,
             watermark=self.watermark,
+            allocation=self.allocation,
+            preemption=self.preemption,
+            predictor=Oracle() if self.oracle else Quantiles(),
+            latency=latency,
         )
+
+    def _strategy(self, latency: LatencyModel) -> Strategy:
+        match self.strategy:
+            case "static":
+                return Static(self.batch_size, self.patience)
+            case "dynamic":
+                return Dynamic(self.batch_size, self.patience, 2)
+            case "continuous":
+                return Continuous(self.token_budget)
+            case "adaptive":
+                return Adaptive(self.token_budget, self.itl_target, latency)
+        return Chunked(self.token_budget)
 
     def loop(self, depth: int | None = None) -> EngineLoop:
         executor = NullExecutor(self.capacity, seconds=lambda plan: 0.01 * plan.tokens)
         return EngineLoop(self.scheduler(), executor, VirtualClock(), depth=depth or self.depth)
+
+
+def policy_of(name: str, latency: LatencyModel) -> Policy:
+    match name:
+        case "deadline":
+            return Deadline(latency)
+        case "fair":
+            return Fair({"b": 2.0})
+        case "stranger":
+            return Guarded(Stranger(), report=lambda sentence: None)
+    simple: dict[str, type[Policy]] = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
+    return simple[name]()
+
+
+def seconds(plan: BatchPlan) -> float:
+    """How long a step is said to take: binary fractions, so that sums and records are exact."""
+    return (plan.tokens + 2) / 64
 
 
 class Letters(StopText):
@@ -134,7 +243,8 @@ class Harness:
 
     def __post_init__(self) -> None:
         self.scheduler = self.setup.scheduler()
-        self.executor = FaultyExecutor(self.setup.capacity)
+        self.executor = FaultyExecutor(self.setup.capacity, seconds)
+        self.doomed: set[int] = set()  # identities of clients whose step broke, in a batch that has not ended
         self.flights: deque[tuple[BatchPlan, StepResult]] = deque()
         self.alive: dict[str, Client] = {}
         self.compute: dict[int, Compute] = {}
@@ -154,6 +264,13 @@ class Harness:
             self.alive[request.request_id] = client
             self.check()
 
+    def has_place(self, request: Request) -> bool:
+        """Whether the request's lane has room in its queue."""
+        limit = self.setup.lane(request.lane).get("queue_limit")
+        waiting = inside.waiting(self.scheduler) | inside.held_back(self.scheduler)
+        mine = sum(self.owners[number][0].request.lane == request.lane for number in waiting)
+        return limit is None or mine + request.params.n <= limit
+
     def refuse(self, request: Request) -> str:
         """The sentence of the refusal; nothing else may have changed."""
         before = self.scheduler.snapshot()
@@ -165,9 +282,15 @@ class Harness:
 
     def abort(self, request_id: str) -> list[Event]:
         self.log.append(("abort", request_id, self.now))
-        was_alive = request_id in self.alive
+        is_open = any(one.finish is None for one in self._samples(request_id))
+        together = inside.batches_together(self.scheduler)
         events = self.scheduler.abort(request_id, self.now)
-        assert [type(event) for event in events] == [FinishedEvent] * was_alive
+        own = [event for event in events if event.request_id == request_id]
+        assert [isinstance(event, FinishedEvent) for event in own][-1:] == [True] * is_open
+        if not together:
+            assert events == own[-1:], "only a batch keeps anything back"
+        elif inside.running(self.scheduler):
+            assert events == own, "others wait for the batch's end"
         self._take(events)
         return events
 
@@ -183,7 +306,9 @@ class Harness:
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
         else:
-            assert self.scheduler.idle or self.flights, "work is left, and nothing is planned or in flight"
+            assert plan is None or plan.time > self.now, "it waits for the past"
+            is_late = isinstance(plan, WaitUntil) or self.scheduler.idle or self.flights
+            assert is_late, "work is left, and nothing is planned or in flight"
         self.check()
         return plan
 
@@ -192,6 +317,7 @@ class Harness:
         self.log.append(("commit", self.now))
         hit = self._unfinished_in(self.flights[0][0])
         at_risk = set().union(*(self._unfinished_in(plan) for plan, _ in self.flights))
+        together = inside.batches_together(self.scheduler)
         clients = dict(self.alive)
         plan, result = self.flights.popleft()
         events = self.scheduler.commit(plan, result, self.now)
@@ -201,7 +327,11 @@ class Harness:
             if isinstance(event, FinishedEvent) and any(finish.reason == "error" for finish in event.finishes)
         }
         # What was planned after a broken step may build on it, and may end with it; nobody else may.
-        assert not broken if result.error is None else hit <= broken <= at_risk
+        if together:
+            assert not events or not inside.running(self.scheduler), "told before the batch has ended"
+            self.doomed |= hit if result.error is not None else set()
+        else:
+            assert not broken if result.error is None else hit <= broken <= at_risk
         self._take(events)
         return events
 
@@ -232,15 +362,24 @@ class Harness:
         snapshot = self.scheduler.snapshot()
         assert (snapshot.held_blocks, snapshot.running, snapshot.waiting) == (0, 0, 0)
         assert not self.alive, "a request got no terminal event"
+        assert inside.host_blocks_in_use(self.scheduler) == 0
+        if not self.setup.prefix_caching:
+            assert snapshot.idle_blocks == 0, "what only its own request could find is kept"
         return events
 
     def check(self) -> None:
         inside.check(self.scheduler, self.setup.capacity, [plan for plan, _ in self.flights])
 
     def _unfinished_in(self, plan: BatchPlan) -> set[int]:
-        """Identities of the clients that wait for something in this plan."""
-        owners = (self.owners[chunk.sequence_id] for chunk in plan.chunks)
-        return {id(client) for client, index in owners if client.ended is None and client.finishes[index] is None}
+        """Identities of the clients with a sequence in this plan that has not ended."""
+        unfinished = {sequence.number for sequence in inside.alive(self.scheduler) if sequence.finish is None}
+        return {id(self.owners[chunk.sequence_id][0]) for chunk in plan.chunks if chunk.sequence_id in unfinished}
+
+    def _samples(self, request_id: str) -> list[Any]:
+        try:
+            return inside.samples(self.scheduler, request_id)
+        except KeyError:
+            return []
 
     # -- the mirror ---------------------------------------------------------------------------------------------
 
@@ -251,8 +390,7 @@ class Harness:
         """Invariants 3 to 5 of one plan. shared: blocks that were in two tables before it."""
         size = self.setup.block_size
         assert plan.chunks
-        assert plan.tokens <= self.setup.token_budget
-        assert plan.tokens == sum(chunk.length for chunk in plan.chunks)
+        self._check_limits(plan)
         assert len({chunk.sequence_id for chunk in plan.chunks}) == len(plan.chunks) <= self.setup.max_rows
         for row in plan.freed_rows:
             del self._rows[row]
@@ -282,6 +420,35 @@ class Harness:
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
 
+    def _check_limits(self, plan: BatchPlan) -> None:
+        """Invariant 4: tokens of the step, padding, and what lanes may have."""
+        setup, lengths = self.setup, [chunk.length for chunk in plan.chunks]
+        if setup.together:
+            running = inside.running(self.scheduler)
+            assert len(plan.padding) <= len(running) and plan.tokens == len(running) * max(lengths), "ragged padding"
+            assert sorted(plan.padding)[::-1][: len(running) - len(lengths)] == [max(lengths)] * (
+                len(running) - len(lengths)
+            ), "an ended row goes on as padding"
+            return
+        assert plan.padding == () and plan.tokens == sum(lengths)
+        new = {new.row for new in plan.new_rows}
+        if setup.strategy == "continuous":
+            joined = [chunk.length for chunk in plan.chunks if chunk.row in new]
+            assert all(chunk.sample for chunk in plan.chunks), "prompts are computed whole"
+            if plan.tokens > setup.token_budget:
+                assert len(joined) == 1 and plan.tokens - joined[0] < setup.token_budget, "more than one whole prompt"
+            return
+        assert plan.tokens <= setup.token_budget
+        for lane in setup.lanes:
+            prompts = [
+                chunk.length
+                for chunk in plan.chunks
+                if self.owners[chunk.sequence_id][0].request.lane == lane.name
+                and (chunk.length > 1 or chunk.row in new or not chunk.sample)
+            ]
+            assert all(length <= (lane.get("chunk") or length) for length in prompts)
+            assert sum(prompts) <= (lane.get("max_tokens") or sum(prompts))
+
     def _count(self, sequence: int, start: int, length: int) -> None:
         compute = self.compute.setdefault(sequence, Compute())
         if compute.first_start is None:
@@ -306,6 +473,8 @@ class Harness:
     def _finish(self, client: Client, event: FinishedEvent) -> None:
         del self.alive[event.request_id]
         client.ended = event
+        if id(client) in self.doomed:
+            assert any(finish.reason == "error" for finish in event.finishes)
         assert len(event.finishes) == client.request.params.n
         for told, finish in zip(client.finishes, event.finishes, strict=True):
             assert told == finish or (told is None and finish.reason in ("abort", "error"))
@@ -317,6 +486,8 @@ class Harness:
         assert sum(timings.queued_by.values()) == pytest.approx(timings.queue_ms, abs=1e-6)
         assert all(part >= -1e-9 for part in timings.queued_by.values())
         assert 0 <= timings.cached_tokens < len(client.request.prompt_token_ids)
+        assert timings.ttft_ms is None or timings.ttft_ms <= timings.total_ms + 1e-6
+        assert timings.lane == client.request.lane
 
 
 def outputs_alone(request: Request, max_model_len: int) -> tuple[list[list[int]], tuple[Finish, ...]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from inflight.core.lanes import Lane
 from inflight.core.plan import BatchPlan, Capacity
+from inflight.core.queue import WaitingQueue
 from inflight.core.scheduler import Scheduler
 from inflight.core.sequence import Sequence
 
@@ -32,16 +34,34 @@ def alive(scheduler: Scheduler) -> list[Sequence]:
 
 def waiting(scheduler: Scheduler) -> set[int]:
     """Numbers of the sequences that could be admitted."""
-    return set(scheduler._queue._inside)
+    return {number for queue in _queues(scheduler) for number in queue._inside}
 
 
 def held_back(scheduler: Scheduler) -> set[int]:
     """Numbers of the siblings that wait for their prompt to be computed."""
-    return {sibling.number for siblings in scheduler._queue._held.values() for sibling in siblings}
+    return {one.number for queue in _queues(scheduler) for siblings in queue._held.values() for one in siblings}
+
+
+def batches_together(scheduler: Scheduler) -> bool:
+    """Whether what runs is one batch that starts and ends as one."""
+    return bool(running(scheduler)) and scheduler._composer.together
+
+
+def lane_of(scheduler: Scheduler, sequence: Sequence) -> Lane:
+    return scheduler._lanes.of(sequence)
+
+
+def host_blocks_in_use(scheduler: Scheduler) -> int:
+    swap = scheduler._memory.swap
+    return swap.host_blocks - swap.free
 
 
 def cached_blocks(scheduler: Scheduler) -> int:
     return len(scheduler._memory.prefix)
+
+
+def _queues(scheduler: Scheduler) -> list[WaitingQueue]:
+    return [lane.queue for lane in scheduler._lanes.all()]
 
 
 def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]) -> None:
@@ -49,7 +69,9 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
     _check_blocks(scheduler)
     _check_sharing(scheduler, capacity.block_size)
     _check_cache(scheduler)
+    _check_host(scheduler)
     _check_rows(scheduler, capacity)
+    _check_lanes(scheduler)
     _check_counters(scheduler, capacity, flights)
     _check_places(scheduler)
 
@@ -86,9 +108,38 @@ def _check_sharing(scheduler: Scheduler, size: int) -> None:
 
 def _check_cache(scheduler: Scheduler) -> None:
     prefix, pool = scheduler._memory.prefix, scheduler._memory.pool
-    assert {block: key for key, (_, block) in prefix._found.items()} == prefix._keys
+    places = prefix._found.values()
+    assert all(place.key == key and prefix._nodes[place.node] is place for key, place in prefix._found.items())
+    assert len(prefix._nodes) == len(prefix._found)
+    assert all((place.block is None) != (place.host_block is None) for place in places), "content is nowhere, or twice"
+    assert {place.block: place for place in places if place.block is not None} == prefix._on_device
     assert all(block in prefix for block in pool._idle), "an idle block has no content"
     assert not any(block in prefix for block in pool._free), "a free block has content"
+
+
+def _check_host(scheduler: Scheduler) -> None:
+    """Invariant 2 for the host: free, in use, or read by the plan under construction; wanted by somebody if in use."""
+    swap, nodes = scheduler._memory.swap, scheduler._memory.prefix._nodes.values()
+    used = [place.host_block for place in nodes if place.host_block is not None]
+    assert not swap._out and not swap._back, "moves that no plan tells"
+    assert sorted([*swap._free, *used]) == list(range(swap.host_blocks)), "a host block is lost or used twice"
+    wanted = Counter(node for sequence in alive(scheduler) for node in sequence.wanted)
+    assert all(count == wanted[node] for node, count in swap._wanted.items()), "wanted by nobody"
+    assert all(place.node in swap._wanted for place in nodes if place.host_block is not None), "kept for nobody"
+    assert all(not sequence.wanted or sequence.row is None for sequence in alive(scheduler))
+
+
+def _check_lanes(scheduler: Scheduler) -> None:
+    """What a lane keeps for itself is there or in use; what it may have at most is not exceeded."""
+    composer = scheduler._composer
+    for lane in scheduler._lanes.all():
+        assert lane.running == sum(scheduler._lanes.of(one) is lane for one in composer.running)
+    if batches_together(scheduler):
+        return
+    kept = sum(max(0, lane.settings.min_rows - lane.running) for lane in scheduler._lanes.all())
+    assert composer._rows.free >= kept, "rows that a lane keeps were given away"
+    for lane in scheduler._lanes.all():
+        assert lane.settings.max_rows is None or lane.running <= lane.settings.max_rows
 
 
 def _check_rows(scheduler: Scheduler, capacity: Capacity) -> None:
@@ -113,7 +164,9 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
             assert sequence.known + sequence.promised <= capacity.max_model_len
             assert scheduler._memory.blocks_for(sequence.known) <= capacity.num_blocks
         elif sequence.row is not None:
-            assert sequence.in_flight, "an ended sequence keeps its row for nothing"
+            assert sequence.in_flight or batches_together(scheduler), "an ended sequence keeps its row for nothing"
+    if batches_together(scheduler):
+        assert any(one.finish is None or one.in_flight for one in running(scheduler)), "the batch is over"
     assert set(scheduler._planned) == set(in_flight), "the scheduler and the flights disagree"
 
 
@@ -132,5 +185,7 @@ def _check_places(scheduler: Scheduler) -> None:
     snapshot = scheduler.snapshot()
     assert snapshot.waiting == len(inside) + len(back)
     assert snapshot.running == len(with_row)
-    stale = {entry[1] for entry in scheduler._queue._heap}
-    assert inside <= stale, "a waiting sequence is not in the heap"
+    for queue in _queues(scheduler):
+        assert sorted(entry[1] for entry in queue._valid()) == sorted(queue._inside), (
+            "a waiting sequence is not in a heap"
+        )

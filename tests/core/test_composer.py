@@ -7,7 +7,7 @@ import pytest
 from inflight.core.plan import BatchPlan, Chunk
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduler import Scheduler
-from inflight.core.strategies import StepShape, StepView
+from inflight.core.strategies import Fixed, StepShape, StepView
 
 from . import inspect_scheduler as inside
 from .builders import request
@@ -71,7 +71,7 @@ def test_a_new_row_tells_all_that_the_executor_must_know() -> None:
 
 
 def test_the_strategys_row_limit_holds_newcomers_back() -> None:
-    class Two:
+    class Two(Fixed):
         name = "two"
 
         def shape(self, view: StepView) -> StepShape:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from inflight.core.memory import KVMemory
+from inflight.core.plan import Capacity
 from inflight.core.sequence import Sequence
 
 from .builders import sequence
 
 SIZE = 4
+
+
+def memory_of(blocks: int, size: int = SIZE, prefix_caching: bool = True, **more: Any) -> KVMemory:
+    allocation = more.pop("allocation", "paged")
+    return KVMemory(Capacity(blocks, size, 8, more.pop("max_model_len", 100), 50, **more), prefix_caching, allocation)
 
 
 def computed(memory: KVMemory, one: Sequence, tokens: int) -> Sequence:
@@ -25,7 +33,7 @@ def admitted(memory: KVMemory, one: Sequence) -> Sequence:
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (SIZE - 1, 1), (SIZE, 1), (SIZE + 1, 2), (2 * SIZE, 2)])
 def test_blocks_for_the_known_tokens(tokens: int, blocks: int) -> None:
-    memory = KVMemory(8, SIZE, prefix_caching=True)
+    memory = memory_of(8, SIZE, prefix_caching=True)
     one = sequence(prompt=[0] * tokens)
     assert memory.admit(one, spare=0) == tuple(range(blocks))
     assert (one.computed, memory.pool.held) == (0, blocks)
@@ -36,7 +44,7 @@ def test_blocks_for_the_known_tokens(tokens: int, blocks: int) -> None:
 )
 def test_one_token_is_always_left_to_compute(tokens: int, hits: int) -> None:
     """A prompt of exactly one block that is cached computes it again: the next token is sampled from its last one."""
-    memory = KVMemory(8, SIZE, prefix_caching=True)
+    memory = memory_of(8, SIZE, prefix_caching=True)
     first = computed(memory, admitted(memory, sequence(0, [0] * tokens)), tokens)
     second = admitted(memory, sequence(1, [0] * tokens))
     assert second.computed == hits * SIZE
@@ -45,25 +53,25 @@ def test_one_token_is_always_left_to_compute(tokens: int, hits: int) -> None:
 
 
 def test_the_cache_outlives_its_sequence() -> None:
-    memory = KVMemory(3, 1, prefix_caching=True)
+    memory = memory_of(3, 1, prefix_caching=True)
     first = computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3)
-    memory.release(first)
+    memory.end(first)
     assert (first.blocks, first.computed) == ([], 0)
     assert (memory.pool.idle, memory.pool.free) == (3, 0)
     assert admitted(memory, sequence(1, [0, 1, 2])).computed == 2
 
 
 def test_eviction_takes_ends_before_roots() -> None:
-    memory = KVMemory(3, 1, prefix_caching=True)
-    memory.release(computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3))
-    memory.release(admitted(memory, sequence(1, [5])))
+    memory = memory_of(3, 1, prefix_caching=True)
+    memory.end(computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3))
+    memory.end(admitted(memory, sequence(1, [5])))
     again = sequence(2, [0, 1, 2])
     memory.admit(again, spare=0)
     assert again.computed == 2
 
 
 def test_nothing_changes_when_too_few_blocks_would_be_spare() -> None:
-    memory = KVMemory(4, SIZE, prefix_caching=True)
+    memory = memory_of(4, SIZE, prefix_caching=True)
     one = sequence(prompt=[0] * 9)
     assert memory.admit(one, spare=2) is None
     assert (one.blocks, memory.pool.available) == ([], 4)
@@ -72,8 +80,8 @@ def test_nothing_changes_when_too_few_blocks_would_be_spare() -> None:
 
 def test_idle_hits_are_not_counted_as_room() -> None:
     """A cached block that a newcomer shares is no longer there to be evicted for it."""
-    memory = KVMemory(3, SIZE, prefix_caching=True)
-    memory.release(computed(memory, admitted(memory, sequence(0, [0] * 9)), 9))
+    memory = memory_of(3, SIZE, prefix_caching=True)
+    memory.end(computed(memory, admitted(memory, sequence(0, [0] * 9)), 9))
     assert (memory.pool.idle, memory.pool.free) == (2, 1)
     one = sequence(1, [0] * 12)
     assert memory.admit(one, spare=1) is None
@@ -83,7 +91,7 @@ def test_idle_hits_are_not_counted_as_room() -> None:
 
 @pytest.mark.parametrize("caching", [True, False])
 def test_samples_share_their_prompt_with_and_without_the_prefix_cache(caching: bool) -> None:
-    memory = KVMemory(8, SIZE, caching)
+    memory = memory_of(8, SIZE, prefix_caching=caching)
     first = computed(memory, admitted(memory, sequence(0, [0] * 6, n=2)), 6)
     second = admitted(memory, sequence(1, [0] * 6, sample=1, n=2))
     assert second.blocks[0] == first.blocks[0]
@@ -93,20 +101,38 @@ def test_samples_share_their_prompt_with_and_without_the_prefix_cache(caching: b
 
 
 def test_without_the_prefix_cache_a_lone_sample_leaves_nothing_behind() -> None:
-    memory = KVMemory(8, SIZE, prefix_caching=False)
-    memory.release(computed(memory, admitted(memory, sequence(0, [0] * 8)), 8))
+    memory = memory_of(8, SIZE, prefix_caching=False)
+    one = computed(memory, admitted(memory, sequence(0, [0] * 8)), 8)
+    memory.end(one)
+    memory.forget_request(one)
     assert (memory.pool.free, memory.pool.idle, len(memory.prefix)) == (8, 0, 0)
 
 
+def test_without_the_prefix_cache_a_request_finds_its_own_blocks_until_it_ends() -> None:
+    """After a preemption, and for samples that come when the first one has ended already."""
+    memory = memory_of(8, SIZE, prefix_caching=False)
+    first = computed(memory, admitted(memory, sequence(0, [0] * 9, n=2)), 9)
+    memory.preempt(first, keep=False)
+    assert (first.blocks, memory.pool.idle) == ([], 2)
+    assert admitted(memory, first).computed == 8
+    memory.end(first)
+    second = admitted(memory, sequence(1, [0] * 9, sample=1, n=2))
+    assert second.computed == 8
+    memory.preempt(second, keep=False)
+    memory.end(second)
+    memory.forget_request(second)
+    assert (memory.pool.free, len(memory.prefix)) == (8, 0)
+
+
 def test_salts_are_kept_apart() -> None:
-    memory = KVMemory(8, SIZE, prefix_caching=True)
+    memory = memory_of(8, SIZE, prefix_caching=True)
     computed(memory, admitted(memory, sequence(0, [0] * 6, cache_salt="a")), 6)
     assert admitted(memory, sequence(1, [0] * 6, cache_salt="b")).computed == 0
     assert admitted(memory, sequence(2, [0] * 6, cache_salt="a")).computed == 4
 
 
 def test_growing_by_a_block_when_one_is_crossed() -> None:
-    memory = KVMemory(3, SIZE, prefix_caching=True)
+    memory = memory_of(3, SIZE, prefix_caching=True)
     one = admitted(memory, sequence(prompt=[0] * SIZE))
     assert memory.grow(one, SIZE) == ()
     assert memory.grow(one, SIZE + 1) == (1,)
@@ -117,7 +143,7 @@ def test_growing_by_a_block_when_one_is_crossed() -> None:
 
 def test_only_full_blocks_of_known_tokens_are_published() -> None:
     """At depth 2 a block may be computed up to a token whose value nobody knows yet."""
-    memory = KVMemory(4, SIZE, prefix_caching=True)
+    memory = memory_of(4, SIZE, prefix_caching=True)
     one = admitted(memory, sequence(prompt=[0] * 7))
     assert len(computed(memory, one, 7).blocks) == 2 and one.published == 1
     computed(memory, one, 8)
@@ -129,11 +155,11 @@ def test_only_full_blocks_of_known_tokens_are_published() -> None:
 
 
 def test_what_was_forgotten_is_not_found_and_what_is_held_stays_held() -> None:
-    memory = KVMemory(6, SIZE, prefix_caching=True)
-    memory.release(computed(memory, admitted(memory, sequence(0, [0] * 8)), 8))
+    memory = memory_of(6, SIZE, prefix_caching=True)
+    memory.end(computed(memory, admitted(memory, sequence(0, [0] * 8)), 8))
     held = computed(memory, admitted(memory, sequence(1, [1] * 8)), 8)
     memory.forget_all()
     assert (memory.pool.free, memory.pool.held, memory.pool.idle) == (4, 2, 0)
     assert admitted(memory, sequence(2, [1] * 8)).computed == 0
-    memory.release(held)
+    memory.end(held)
     assert memory.pool.idle == 0

@@ -11,7 +11,7 @@ from inflight.core.plan import BatchPlan, Sampled, StepResult, WaitUntil
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduler import Scheduler
 from inflight.core.stopping import Finish
-from inflight.core.strategies import StepShape, StepView
+from inflight.core.strategies import Fixed, StepShape, StepView
 
 from . import inspect_scheduler as inside
 from .builders import request
@@ -309,7 +309,7 @@ class TestBrokenStep:
 
 
 def test_a_strategy_may_wait() -> None:
-    class Window:
+    class Window(Fixed):
         name = "window"
 
         def shape(self, view: StepView) -> StepShape | WaitUntil:

@@ -3,27 +3,70 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from inflight.core.request import Request
+from inflight.core.request import SLO, Request
 from inflight.core.sampling import SamplingParams
 
-from .harness import Harness, Setup, outputs_alone
+from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup, outputs_alone
 
-SETUPS = st.builds(
-    Setup,
-    num_blocks=st.integers(3, 12),
-    block_size=st.integers(1, 4),
-    max_rows=st.integers(1, 4),
-    token_budget=st.integers(1, 9),
-    prefix_caching=st.booleans(),
-    watermark=st.sampled_from([0.0, 0.1, 0.5]),
-    max_model_len=st.sampled_from([8, 24]),
-    depth=st.integers(1, 2),
-)
+MAX_ROWS, MAX_BUDGET = 4, 9
+
+
+@st.composite
+def lane_setups(draw: st.DrawFn, rows: int, budget: int) -> tuple[LaneSetup, ...]:
+    """The two that are always there and perhaps a third; what they keep for themselves leaves a row for the others."""
+    lanes, rows = [], rows - 1
+    for name in ("interactive", "batch", "third")[: draw(st.integers(2, 3))]:
+        given: dict[str, Any] = {"background": name == "batch" or draw(st.booleans())} if name != "interactive" else {}
+        if draw(st.booleans()):
+            rows -= given.setdefault("min_rows", draw(st.integers(0, rows)))
+            budget -= given.setdefault("min_tokens", draw(st.integers(0, budget)))
+        optional = {
+            "weight": st.sampled_from([0.5, 3.0]),
+            "max_rows": st.integers(max(1, given.get("min_rows", 0)), MAX_ROWS),
+            "max_tokens": st.integers(max(1, given.get("min_tokens", 0)), MAX_BUDGET),
+            "chunk": st.integers(1, 4),
+            "queue_limit": st.integers(1, 4),
+        }
+        for key, values in optional.items():
+            if draw(st.integers(0, 3)) == 0:
+                given[key] = draw(values)
+        lanes.append(LaneSetup(name, draw(st.sampled_from(POLICIES)), tuple(given.items())))
+    return tuple(lanes)
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> Setup:
+    """Every strategy with every policy, allocation and way of preemption."""
+    max_rows, token_budget = draw(st.integers(1, MAX_ROWS)), draw(st.integers(1, MAX_BUDGET))
+    return Setup(
+        num_blocks=draw(st.integers(3, 12)),
+        block_size=draw(st.integers(1, 4)),
+        max_rows=max_rows,
+        token_budget=token_budget,
+        prefix_caching=draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.0, 0.1, 0.5])),
+        max_model_len=draw(st.sampled_from([8, 24])),
+        depth=draw(st.integers(1, 2)),
+        strategy=draw(st.sampled_from(STRATEGIES)),  # type: ignore[arg-type]
+        batch_size=draw(st.integers(1, max_rows)),
+        patience=draw(st.sampled_from([0.25, 2.0])),
+        itl_target=draw(st.sampled_from([0.01, 0.125])),
+        lanes=draw(lane_setups(max_rows, token_budget)),
+        allocation=draw(st.sampled_from(["paged", "paged", "reserve-request", "reserve-max"])),
+        preemption=draw(st.sampled_from(["recompute", "swap", "auto"])),
+        host_blocks=draw(st.sampled_from([0, 2, 30])),
+        copy_seconds=draw(st.sampled_from([1e-4, 0.1])),
+        oracle=draw(st.booleans()),
+    )
+
+
+SETUPS = setups()
 
 
 @st.composite
@@ -50,7 +93,18 @@ def requests(draw: st.DrawFn, max_prompt: int = 10) -> Request:
         seed=draw(st.integers(0, 2)),
         cache_salt=draw(st.sampled_from(["", "", "tenant"])),
         forced_output_tokens=draw(st.one_of(st.none(), st.none(), st.integers(1, 14))),
+        lane=draw(st.sampled_from(["interactive", "interactive", "batch", "third"])),
+        tenant=draw(st.sampled_from(["", "b", "c"])),
+        priority=draw(st.integers(-1, 2)),
+        slo=SLO(ttft=draw(st.sampled_from([None, 0.1, 2.0]))),
     )
+
+
+def fitted(request: Request, setup: Setup, **changes: Any) -> Request:
+    """The request in a lane that there is, with a priority only where it means something."""
+    lane = next((lane for lane in setup.lanes if lane.name == request.lane), setup.lanes[0])
+    priority = request.priority if lane.policy == "priority" else 0
+    return replace(request, lane=lane.name, priority=priority, **changes)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -68,12 +122,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Twins come together; `earlier` moves a request ahead of others in the queue."""
         harness = self.harness
         for _ in range(times):
-            request = replace(request, request_id=f"r{self.count}", arrival=harness.now - earlier)
+            request = fitted(request, harness.setup, request_id=f"r{self.count}", arrival=harness.now - earlier)
             self.count += 1
             setup, tokens = harness.setup, len(request.prompt_token_ids)
             if tokens >= setup.max_model_len or -(-tokens // setup.block_size) > setup.num_blocks:
                 sentence = harness.refuse(request)
-                assert str(tokens) in sentence or str(setup.num_blocks) in sentence
+                assert str(tokens) in sentence or str(setup.num_blocks) in sentence or "holds at most" in sentence
+            elif not harness.has_place(request):
+                assert f"holds at most {setup.lane(request.lane).get('queue_limit')}" in harness.refuse(request)
             else:
                 harness.add(request)
 
@@ -85,7 +141,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         request = self.harness.alive[name].request
         self.harness.abort(name)
         assert self.harness.abort(name) == []
-        if again:
+        if again and name not in self.harness.alive and self.harness.has_place(request):
             self.harness.add(replace(request, arrival=self.harness.now))
 
     @precondition(lambda self: self.harness.alive)
@@ -165,7 +221,7 @@ def repeat(log, harness: Harness) -> None:  # type: ignore[no-untyped-def]
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
-    max_examples=200,
+    max_examples=500,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

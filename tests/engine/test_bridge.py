@@ -323,7 +323,7 @@ class InPairs(Chunked):
     """Waits half a minute for a second request before it begins."""
 
     def shape(self, view: StepView) -> StepShape | WaitUntil:
-        if view.waiting < 2 and not view.running:
+        if len(view.waiting) < 2 and not view.running:
             return WaitUntil(view.now + 30)
         return super().shape(view)
 

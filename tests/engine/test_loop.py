@@ -14,7 +14,7 @@ from inflight.core.plan import BatchPlan, StepResult, WaitUntil
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.request import Request, RequestRefused
 from inflight.core.scheduler import Scheduler
-from inflight.core.strategies import StepShape, StepView
+from inflight.core.strategies import Fixed, StepShape, StepView
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
@@ -106,7 +106,7 @@ def test_refusals_reach_the_caller_and_leave_the_loop_idle() -> None:
 
 
 def test_waiting_is_handed_out_or_waited_for() -> None:
-    class Window:
+    class Window(Fixed):
         name = "window"
 
         def shape(self, view: StepView) -> StepShape | WaitUntil:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, NotRequired, get_origin, get_type_hints
@@ -12,17 +13,14 @@ from typing import Any, NotRequired, get_origin, get_type_hints
 import hypothesis.strategies as st
 import pytest
 from core.builders import request
-from core.harness import FaultyExecutor, Setup
-from core.test_state_machine import SETUPS, requests
+from core.harness import FaultyExecutor, LaneSetup, Setup, seconds
+from core.test_state_machine import SETUPS, fitted, requests
 from hypothesis import given, settings
 
 from inflight.core.events import FinishedEvent
-from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult
-from inflight.core.policies.fcfs import Fcfs
-from inflight.core.request import Request, RequestRefused
+from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
+from inflight.core.request import SLO, Request, RequestRefused
 from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Scheduler
-from inflight.core.strategies.chunked import Chunked
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder
@@ -54,7 +52,7 @@ class Noted(FaultyExecutor):
     """Keeps the plans that it was given."""
 
     def __init__(self, setup: Setup, broken: frozenset[int] = frozenset()):
-        super().__init__(setup.capacity, seconds=lambda plan: 0.01 * plan.tokens)
+        super().__init__(setup.capacity, seconds)
         self.plans: list[BatchPlan] = []
         self._broken = broken
 
@@ -76,6 +74,7 @@ class Recorded:
             "max_num_batched_tokens": {"value": setup.token_budget},
             "prefix_caching": {"value": setup.prefix_caching},
             "watermark": {"value": setup.watermark},
+            "setup": {"value": asdict(setup)},
         }
         recorder = Recorder(self.file, resolved, setup.capacity, zero)
         self.loop = EngineLoop(
@@ -129,8 +128,12 @@ def test_steps_are_told_as_they_were_planned(tmp_path: Path) -> None:
     recorded.loop.run()
     steps = of_kind(recorded.records(tmp_path), "step")
     assert [told(plan) for plan in recorded.executor.plans] == [pick(step) for step in steps]
-    assert [step["seconds"] for step in steps] == [0.08, 0.01, 0.01]
-    assert [(step["planned"], step["committed"]) for step in steps] == [(0, 0.08), (0.08, 0.09), (0.09, 0.1)]
+    assert [step["seconds"] for step in steps] == [0.15625, 0.046875, 0.046875]
+    assert [(step["planned"], step["committed"]) for step in steps] == [
+        (0, 0.15625),
+        (0.15625, 0.203125),
+        (0.203125, 0.25),
+    ]
     assert steps[0]["features"]["tokens"] == 8
 
 
@@ -217,11 +220,13 @@ def told(plan: BatchPlan) -> dict[str, Any]:
             {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length} for new in plan.new_rows
         ],
         "freed_rows": list(plan.freed_rows),
+        "padding": list(plan.padding),
+        "moves": {"out": [list(one) for one in plan.moves.out], "back": [list(one) for one in plan.moves.back]},
     }
 
 
 def pick(step: dict[str, Any]) -> dict[str, Any]:
-    return {key: step[key] for key in ("step", "chunks", "new_rows", "freed_rows")}
+    return {key: step[key] for key in ("step", "chunks", "new_rows", "freed_rows", "padding", "moves")}
 
 
 class Recall:
@@ -263,14 +268,13 @@ class Replay:
         self._tokens = {
             sample["sequence"]: iter(sample["token_ids"]) for one in self._requests for sample in one["samples"]
         }
-        self._scheduler = Scheduler(
-            Capacity(**header["capacity"]),
-            Chunked(header["settings"]["max_num_batched_tokens"]["value"]),
-            Fcfs(),
-            stop_text=Recall(self._requests),
-            prefix_caching=header["settings"]["prefix_caching"]["value"],
-            watermark=header["settings"]["watermark"]["value"],
-        )
+        setup = header["settings"]["setup"]["value"]
+        lanes = [
+            LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]
+        ]
+        self._setup = Setup(**{**setup, "lanes": tuple(lanes)})
+        assert Capacity(**header["capacity"]) == self._setup.capacity
+        self._scheduler = self._setup.scheduler(Recall(self._requests))
         self.ends: list[tuple[str, list[str]]] = []
 
     def plans(self) -> Iterator[BatchPlan]:
@@ -281,7 +285,7 @@ class Replay:
             while len(flights) < self._depth and planned < len(self._steps):
                 plan = self._scheduler.plan(self._steps[planned]["planned"])
                 if not isinstance(plan, BatchPlan):
-                    break
+                    break  # the run, too, had nothing to plan before the next commit
                 yield plan
                 flights.append(plan)
                 planned += 1
@@ -292,12 +296,21 @@ class Replay:
 
     def _commands(self, committed: int) -> None:
         """What came between this commit and the one before it."""
-        added = [one for one in self._requests if one["before_commit"] == committed]
-        for one in sorted(added, key=lambda one: one["samples"][0]["sequence"]):
-            self._scheduler.add(self._rebuilt(one), one["added"])
-        for one in self._requests:
-            if one["ended_before_commit"] == committed and "abort" in [s["finish_reason"] for s in one["samples"]]:
-                self._note(self._scheduler.abort(one["request_id"], one["ended"]))
+        commands = [
+            (one["added"], 0, one["samples"][0]["sequence"], one)
+            for one in self._requests
+            if one["before_commit"] == committed
+        ]
+        commands += [
+            (one["ended"], 1, one["samples"][0]["sequence"], one)
+            for one in self._requests
+            if one["ended_before_commit"] == committed and "abort" in [s["finish_reason"] for s in one["samples"]]
+        ]
+        for time, is_abort, _, one in sorted(commands, key=lambda command: command[:3]):
+            if is_abort:
+                self._note(self._scheduler.abort(one["request_id"], time))
+            else:
+                self._scheduler.add(self._rebuilt(one), time)
 
     def _commit(self, plan: BatchPlan) -> None:
         record = self._steps[plan.step]
@@ -323,6 +336,9 @@ class Replay:
             seed=one["seed"],
             arrival=one["arrival"],
             lane=one["lane"],
+            tenant=one["tenant"],
+            priority=one["priority"],
+            slo=SLO(**one["slo"]),
             cache_salt=one["cache_salt"],
             forced_output_tokens=one.get("forced_output_tokens"),
         )
@@ -338,7 +354,7 @@ class Replay:
 @given(
     setup=SETUPS,
     script=st.lists(
-        st.tuples(requests(max_prompt=6), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 5))), max_size=7
+        st.tuples(requests(max_prompt=6), st.integers(1, 3), st.one_of(st.none(), st.integers(0, 5))), max_size=7
     ),
     broken=st.frozensets(st.integers(0, 30), max_size=2),
 )
@@ -349,7 +365,7 @@ def test_a_record_replays_to_the_same_plans(
     script: list[tuple[Request, int, int | None]],
     broken: frozenset[int],
 ) -> None:
-    """Invariant 6. Script: a request, rounds until the next one, and whom to abort then."""
+    """Invariant 6. Script: a request, whom to abort then, and rounds until the next one."""
     recorded = Recorded(setup, broken)
     loop = recorded.loop
     for number, (of, rounds, abort) in enumerate(script):
@@ -361,16 +377,23 @@ def test_a_record_replays_to_the_same_plans(
                     params=of.params,
                     seed=of.seed,
                     arrival=loop.clock.now() - number % 2,
-                    cache_salt=of.cache_salt,
                     forced_output_tokens=of.forced_output_tokens,
+                    lane=fitted(of, setup).lane,
+                    tenant=of.tenant,
+                    priority=fitted(of, setup).priority,
+                    slo=of.slo,
+                    cache_salt=of.cache_salt,
                 )
             )
         except RequestRefused:
             continue
-        for _ in range(rounds):
-            loop.advance()
         if abort is not None:
             loop.abort(str(abort))
+            loop.clock.passed(1 / 64)  # the record tells by the time whether others came before or after it
+        for _ in range(rounds):
+            waiting = loop.advance()
+            if isinstance(waiting, WaitUntil):
+                loop.clock.wait_until(waiting.time)
     loop.run()
     records = recorded.records(tmp_path_factory.mktemp("replay"))
     replay = Replay(records)
@@ -378,7 +401,7 @@ def test_a_record_replays_to_the_same_plans(
     assert [told(plan) for plan in plans] == [pick(step) for step in of_kind(records, "step")]
     assert plans == [
         # Stop rules were replaced, and the plans of the run name them.
-        type(plan)(plan.step, plan.chunks, again.new_rows, plan.freed_rows)
+        replace(plan, new_rows=again.new_rows)
         for plan, again in zip(recorded.executor.plans, plans, strict=True)
     ]
     ends = [

@@ -21,7 +21,7 @@ def new_row(row: int, tokens: list[int], prompt: int | None = None, **settings: 
 
 
 def test_layout_gathers_the_chunks_of_many_rows() -> None:
-    store = RowStore(CAPACITY)
+    store = RowStore(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(2, list(range(40))))
     store.start(new_row(0, [7, 8, 9]))
     tokens, layout = store.layout([Chunk(1, 2, 0, 20, (5, 3), False), Chunk(2, 0, 0, 3, (9,), True)])
@@ -41,7 +41,7 @@ def test_layout_gathers_the_chunks_of_many_rows() -> None:
 
 
 def test_a_new_sequence_finds_nothing_of_the_one_before() -> None:
-    store = RowStore(CAPACITY)
+    store = RowStore(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(1, list(range(30)), logit_bias={3: 1.0}, logprobs=4, temperature=0.5, top_k=9))
     store.layout([Chunk(1, 1, 0, 30, (1, 2), True)])
     store.free(1)
@@ -54,7 +54,7 @@ def test_a_new_sequence_finds_nothing_of_the_one_before() -> None:
 
 
 def test_settings_of_the_sampled_rows_in_their_order() -> None:
-    store = RowStore(CAPACITY)
+    store = RowStore(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1, 2, 3], temperature=0.5, top_p=0.9, logit_bias={7: 2.0, 8: -3.0}))
     store.start(new_row(3, [1, 2, 3, 4, 5], prompt=2, repetition_penalty=1.5, logprobs=0))
     batch = store.sampling(np.array([3, 0], np.int32))
@@ -69,7 +69,7 @@ def test_settings_of_the_sampled_rows_in_their_order() -> None:
 
 
 def test_end_tokens_are_banned_until_enough_was_said() -> None:
-    store = RowStore(CAPACITY)
+    store = RowStore(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1], min_tokens=2, logit_bias={4: 1.0, 9: 50.0}, banned=(9, 11)))
     row = np.array([0], np.int32)
     for _ in range(2):
@@ -83,14 +83,14 @@ def test_end_tokens_are_banned_until_enough_was_said() -> None:
 
 @pytest.mark.parametrize("top_k", [50, 51, 2**31, 10**30])
 def test_more_candidates_than_tokens_are_all_of_them(top_k: int) -> None:
-    store = RowStore(CAPACITY)
+    store = RowStore(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1], top_k=top_k))
     assert store.sampling(np.array([0], np.int32)).top_k.tolist() == [50]
 
 
 @pytest.mark.parametrize("seed", [0, -1, -(2**63), 2**64 - 1])
 def test_every_seed_that_is_allowed_fits(seed: int) -> None:
-    store = RowStore(CAPACITY)
+    store = RowStore(CAPACITY, CAPACITY.num_blocks)
     store.start(NewRow(0, (1,), 1, SamplingParams(), seed, 1023))
     batch = store.sampling(np.array([0], np.int32))
     assert (int(batch.seed[0]), int(batch.sample_index[0])) == (seed % 2**64, 1023)
@@ -98,7 +98,7 @@ def test_every_seed_that_is_allowed_fits(seed: int) -> None:
 
 def test_random_plans_against_plain_lists() -> None:
     chance = random.Random(4)
-    store = RowStore(CAPACITY)
+    store = RowStore(CAPACITY, CAPACITY.num_blocks)
     rows: dict[int, tuple[list[int], int, list[int]]] = {}  # row → known tokens, computed, table
     for _ in range(300):
         for row in range(CAPACITY.max_rows):

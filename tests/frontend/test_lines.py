@@ -10,12 +10,13 @@ import pytest
 
 from inflight.core.events import FinishedEvent, TokensEvent
 from inflight.core.plan import TokenLogprob
-from inflight.core.request import Request
+from inflight.core.request import SLO, Request
 from inflight.core.sampling import InvalidSampling, SamplingParams
 from inflight.core.stopping import Finish
 from inflight.frontend.fields import SAMPLING_FIELDS, UnknownField, with_fields
 from inflight.frontend.lines import InputLine, LineError, output_line, parse_line
 from inflight.frontend.outputs import OutputCollector
+from inflight.frontend.placement import PlacementError
 from inflight.frontend.prompts import PromptEncoder, PromptError
 from inflight.records.timings import Timings
 from inflight.text import ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
@@ -45,7 +46,16 @@ def test_a_line_overrides_the_defaults(prompts: PromptEncoder) -> None:
     line = parse(prompts, {"prompt": "x", "temperature": 0.5, "stop": "a", "logit_bias": {"5": 1}, "output_tokens": 3})
     assert (line.params.temperature, line.params.max_tokens, line.params.stop) == (0.5, None, ("a",))
     assert line.params.logit_bias == {5: 1.0} and line.forced_output_tokens == 3
-    assert parse(prompts, {"prompt": "x", "cache_salt": "me"}).cache_salt == "me"
+    assert parse(prompts, {"prompt": "x", "cache_salt": "me"}).placement == {"cache_salt": "me"}
+
+
+def test_a_line_says_where_it_belongs(prompts: PromptEncoder) -> None:
+    placed = {"lane": "batch", "tenant": "a", "priority": -2, "slo": {"ttft_ms": 250, "itl_ms": None}}
+    line = parse(prompts, {"prompt": "x", **placed})
+    assert line.placement == {"lane": "batch", "tenant": "a", "priority": -2, "slo": SLO(ttft=0.25)}
+    request = prompts.request("r", line.prompt_token_ids, line.params, 0.0, **line.placement)
+    assert (request.lane, request.tenant, request.priority, request.slo.ttft) == ("batch", "a", -2, 0.25)
+    assert parse(prompts, {"prompt": "x", **dict.fromkeys(placed)}).placement == {}
 
 
 def test_null_is_not_set(prompts: PromptEncoder) -> None:
@@ -53,7 +63,7 @@ def test_null_is_not_set(prompts: PromptEncoder) -> None:
     given = parse(prompts, {**line, **dict.fromkeys(SAMPLING_FIELDS)})
     assert (given.params.max_tokens, given.params.seed, given.params.logprobs) == (None, None, None)
     assert with_fields(given.params, {"max_tokens": 512}) == DEFAULTS
-    assert (given.forced_output_tokens, given.cache_salt) == (None, "")
+    assert (given.forced_output_tokens, given.placement) == (None, {})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +116,18 @@ def test_null_is_not_set(prompts: PromptEncoder) -> None:
         ({"prompt": "x", "output_tokens": 0}, LineError, "output_tokens is 0"),
         ({"prompt": "x", "output_tokens": 2.5}, LineError, "output_tokens is 2.5"),
         ({"prompt": "x", "output_tokens": 9, "max_tokens": 8}, LineError, "output_tokens is 9, but max_tokens is 8"),
-        ({"prompt": "x", "cache_salt": 5}, LineError, "cache_salt is 5; give text"),
+        ({"prompt": "x", "cache_salt": 5}, PlacementError, "cache_salt is 5; give text"),
+        ({"prompt": "x", "lane": ["batch"]}, PlacementError, "lane is ['batch']; give text"),
+        ({"prompt": "x", "tenant": 7}, PlacementError, "tenant is 7; give text"),
+        ({"prompt": "x", "priority": "high"}, PlacementError, "priority is 'high'; give a whole number"),
+        ({"prompt": "x", "priority": True}, PlacementError, "priority is True; give a whole number"),
+        ({"prompt": "x", "priority": 10**12}, PlacementError, "priority is 1000000000000; give a whole number"),
+        ({"prompt": "x", "slo": 5}, PlacementError, 'slo is 5; give an object with "ttft_ms", "itl_ms" or both'),
+        ({"prompt": "x", "slo": {"ttft": 5}}, PlacementError, "give an object with"),
+        ({"prompt": "x", "slo": {"ttft_ms": 0}}, PlacementError, "slo.ttft_ms is 0; give milliseconds above 0"),
+        ({"prompt": "x", "slo": {"itl_ms": "9"}}, PlacementError, "slo.itl_ms is '9'; give milliseconds"),
+        ({"prompt": "x", "slo": {"itl_ms": True}}, PlacementError, "slo.itl_ms is True; give milliseconds"),
+        ('{"prompt": "x", "slo": {"itl_ms": NaN}}', PlacementError, "slo.itl_ms is nan; give milliseconds"),
     ],
 )
 def test_bad_lines(prompts: PromptEncoder, line: Any, error: type[Exception], sentence: str) -> None:

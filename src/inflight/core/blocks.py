@@ -76,6 +76,11 @@ class BlockPool:
                 else:
                     self._free.append(block)
 
+    def forget(self, block: int) -> None:
+        """An idle block whose content cannot be found any more becomes free."""
+        del self._idle[block]
+        self._free.append(block)
+
     def forget_idle(self) -> None:
         """Every idle block becomes free; its content is no longer findable."""
         while self._idle:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from collections.abc import Sequence as Sequences
 
 from inflight.core.fill import Fill
 from inflight.core.lanes import Lane, Lanes
@@ -45,8 +46,7 @@ class Composer:
         self._sort_running(now)
         if shape.joins is None:
             self._make_way(shape, now)
-            for background in (False, True):
-                self._serve_lanes(fill, self._lanes.in_turn(background), now)
+            self._serve_lanes(fill, now)
         else:
             self._serve_together(fill, now)
         if not fill.chunks:
@@ -89,31 +89,58 @@ class Composer:
         the policy allows it."""
         for lane in self._lanes.in_turn(background=False):
             head = next(lane.queue.in_order(now), None)
-            if head is None:
+            if head is None or self._could_join(head, lane, shape):
                 continue
-            for victim in reversed(tuple(self.running)):
-                if self._could_join(head, lane, shape) or victim.in_flight or victim.finish is not None:
-                    break
-                if not self._gives_way(victim, head, lane):
+            victims = self._would_give_way(head, lane, now)
+            if not victims or not self._could_join(head, lane, shape, victims) or not self._has_tokens(lane, shape):
+                continue  # in vain: what is missing would still be missing
+            for victim in victims:
+                if victim.in_flight:
+                    victim.condemned = True  # computes nothing more, and can be preempted in the next plan
                     break
                 self._preempt(victim, now)
+                if self._could_join(head, lane, shape):
+                    break
 
-    def _could_join(self, head: Sequence, lane: Lane, shape: StepShape) -> bool:
-        if len(self.running) >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free) <= 0:
+    def _could_join(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
+        """Whether there are a row and blocks for it; at best, if some of those that run did not."""
+        running = len(self.running) - len(without)
+        if running >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free, without) <= 0:
             return False
-        return self._memory.fits(head, self._spare if self.running else 0)
+        spare = self._spare if running else 0
+        return self._memory.fits(head, spare - sum(len(victim.blocks) for victim in without))
 
-    def _gives_way(self, victim: Sequence, head: Sequence, lane: Lane) -> bool:
-        other = self._lanes.of(victim)
-        if other is not lane:
-            return other.settings.background
-        return lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
+    def _has_tokens(self, lane: Lane, shape: StepShape) -> bool:
+        """Whether decodes, and what other lanes keep, leave the lane a token of the step."""
+        decodes = sum(one.behind == 1 and not self._lanes.of(one).settings.background for one in self.running)
+        kept = sum(other.settings.min_tokens for other in self._lanes.all() if other is not lane and other.busy)
+        return shape.token_budget > decodes + kept
+
+    def _would_give_way(self, head: Sequence, lane: Lane, now: float) -> list[Sequence]:
+        """Lowest ranks first: background sequences beyond those that their lane keeps, then those of the own lane that
+        the policy puts clearly behind (and that would not be the first to come back)."""
+        victims: list[Sequence] = []
+        rank = lane.queue.rank(head, now)
+        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
+        for victim in self.running:
+            other = self._lanes.of(victim)
+            if victim.finish is not None:
+                continue
+            if other is lane:
+                may = lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
+                if may and rank < lane.queue.rank(victim, now):
+                    victims.append(victim)
+            elif other.settings.background:
+                kept[other.settings.name] -= 1
+                if kept[other.settings.name] < 0:
+                    victims.append(victim)
+        return victims[::-1]
 
     def _preempt(self, sequence: Sequence, now: float) -> None:
         """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
         is forgotten and recomputed, or swapped."""
         sequence.condemned = False
-        sequence.lost = sequence.computed
+        sequence.lost = max(sequence.lost, sequence.computed)
         sequence.ledger.preempt(now)
         keep = self._preemption.keeps(sequence.computed, len(sequence.blocks))
         self._give_up_row(sequence)
@@ -135,7 +162,9 @@ class Composer:
 
     # -- running sequences that need one token ------------------------------------------------------------------
 
-    def _serve_decodes(self, fill: Fill, lanes: list[Lane], now: float) -> None:
+    def _serve_decodes(self, fill: Fill, lanes: list[Lane], now: float) -> bool:
+        """Returns whether somebody was preempted: memory is short, and a newcomer would only push out the next one."""
+        preemptions = self.preemptions
         mine = {lane.settings.name for lane in lanes}
         for sequence in tuple(self.running):
             if sequence.request.lane not in mine:
@@ -148,6 +177,7 @@ class Composer:
                 new_blocks = self._make_room(sequence, now)
                 if new_blocks is not None:
                     self._add_chunk(fill, sequence, 1, new_blocks, now)
+        return self.preemptions > preemptions
 
     def _make_room(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
         """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
@@ -171,28 +201,51 @@ class Composer:
 
     # -- prompts ------------------------------------------------------------------------------------------------
 
-    def _serve_lanes(self, fill: Fill, lanes: list[Lane], now: float) -> None:
-        """Decodes of these lanes, then their prompts: each lane its share by weight, then what is left in turn."""
-        preemptions = self.preemptions
-        self._serve_decodes(fill, lanes, now)
-        # After a preemption memory is short: a newcomer would only push out the next one.
-        short = self.preemptions > preemptions
-        busy = [lane for lane in lanes if lane.busy]
-        weights = sum(lane.settings.weight for lane in busy)
-        budget = max(0, fill.budget)
-        left = {}
-        for lane in busy:
-            share = math.ceil(budget * lane.settings.weight / weights) if len(busy) > 1 else budget
-            cap = UNLIMITED if lane.settings.max_tokens is None else lane.settings.max_tokens
-            quota = min(cap, max(share, lane.settings.min_tokens))
-            left[lane.settings.name] = cap - self._serve_lane(fill, lane, quota, short, now)
-        if len(busy) > 1:
-            for lane in busy:
-                self._serve_lane(fill, lane, left[lane.settings.name], short, now)
+    def _serve_lanes(self, fill: Fill, now: float) -> None:
+        """Foreground lanes, then background lanes with what those leave: decodes first, then prompts."""
+        kept = self._kept_tokens()
+        foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
+        hungry = [lane for lane in foreground if lane.settings.name in kept]
+        short = self._serve_decodes(fill, foreground, now)
+        self._serve_prompts(fill, hungry, kept, short, now)
+        kept_back = sum(kept.values())
+        if fill.new_rows and any(lane.running for lane in background):
+            self._sort_running(now)  # background ones give way to those that have just joined, too
+        short = self._serve_decodes(fill, background, now) or short
+        self._serve_prompts(fill, [lane for lane in background if lane.settings.name in kept], kept, short, now)
+        if kept_back and fill.budget > 0:
+            self._serve_prompts(fill, hungry, {}, short, now)  # background lanes could not use all that they kept
+        for lane in self._lanes.all():
+            if not len(lane.queue):
+                lane.clock.charge(now, OTHER)
 
-    def _serve_lane(self, fill: Fill, lane: Lane, quota: int, short: bool, now: float) -> int:
-        """Running prompts, then waiting ones, up to `quota` tokens; returns how many were used."""
+    def _kept_tokens(self) -> dict[str, int]:
+        """The lanes with prompts to compute, and what each keeps of a step for itself."""
+        inside = {one.request.lane for one in self.running if one.behind > 1 and one.finish is None}
+        kept = {}
+        for lane in self._lanes.all():
+            if len(lane.queue) or lane.settings.name in inside:
+                kept[lane.settings.name] = lane.settings.min_tokens
+        return kept
+
+    def _serve_prompts(self, fill: Fill, lanes: list[Lane], kept: dict[str, int], short: bool, now: float) -> None:
+        """Each lane its share by weight, then what is left in turn. kept: for lanes whose turn is still to come."""
+        weights = sum(lane.settings.weight for lane in lanes)
+        budget = max(0, fill.budget)
+        for lane in lanes:
+            kept.pop(lane.settings.name, None)
+            share = math.ceil(budget * lane.settings.weight / weights)
+            most = fill.budget - sum(kept.values())
+            self._serve_lane(fill, lane, min(most, max(share, lane.settings.min_tokens)), short, now)
+        if len(lanes) > 1:
+            for lane in lanes:
+                self._serve_lane(fill, lane, fill.budget - sum(kept.values()), short, now)
+
+    def _serve_lane(self, fill: Fill, lane: Lane, quota: int, short: bool, now: float) -> None:
+        """Running prompts, then waiting ones, up to `quota` tokens and to what the lane may have in a step."""
         before = fill.budget
+        if lane.settings.max_tokens is not None:
+            quota = min(quota, lane.settings.max_tokens - fill.used[lane.settings.name])
         for sequence in tuple(self.running):
             used = before - fill.budget
             if self._lanes.of(sequence) is not lane or sequence.condemned or sequence.finish is not None:
@@ -203,7 +256,7 @@ class Composer:
         lane.clock.charge(now)
         reason = "blocks" if short else self._admit_from(fill, lane, quota - (before - fill.budget), now)
         lane.clock.charge(now, reason)
-        return before - fill.budget
+        fill.used[lane.settings.name] += before - fill.budget
 
     def _admit_from(self, fill: Fill, lane: Lane, quota: int, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
@@ -250,12 +303,9 @@ class Composer:
         if table is None:
             return False
         lane.queue.take(sequence)
-        ledger = sequence.ledger
-        if sequence.lost:
-            ledger.recomputed_tokens += max(0, sequence.lost - sequence.computed)
-        else:
-            ledger.cached_tokens = sequence.computed
-        ledger.start(now, lane.clock)
+        if not sequence.lost:
+            sequence.ledger.cached_tokens = sequence.computed
+        sequence.ledger.start(now, lane.clock)
         sequence.row = self._rows.take()
         self.running.append(sequence)
         lane.running += 1
@@ -271,6 +321,8 @@ class Composer:
         sample = length == sequence.known + sequence.promised - start
         fill.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample))
         sequence.computed = start + length
+        if start < sequence.lost:
+            sequence.ledger.recomputed_tokens += min(sequence.computed, sequence.lost) - start
         sequence.promised += sample
         sequence.in_flight += 1
         self._memory.publish(sequence)

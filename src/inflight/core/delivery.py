@@ -18,6 +18,10 @@ class Delivery:
     def keep(self, events: list[Event], now: float) -> None:
         self._kept += [(event, now) for event in events]
 
+    def holds(self, request_id: str) -> bool:
+        """Whether something of this request is not told yet."""
+        return any(event.request_id == request_id for event, _ in self._kept)
+
     def release(self, now: float, request_id: str | None = None) -> list[Event]:
         """Everything kept (or all of one request), in order, with the accounts brought up to now."""
         kept = [one for one in self._kept if request_id in (None, one[0].request_id)]

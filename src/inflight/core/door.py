@@ -5,7 +5,7 @@ Knows the engine's limits and the lanes' queues; a refusal is a sentence with th
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from inflight.core.lanes import Lanes
 from inflight.core.plan import Capacity
@@ -13,10 +13,18 @@ from inflight.core.request import Request, RequestRefused
 
 
 class Door:
-    def __init__(self, capacity: Capacity, lanes: Lanes, end_token_ids: frozenset[int]):
+    def __init__(
+        self,
+        capacity: Capacity,
+        lanes: Lanes,
+        end_token_ids: frozenset[int],
+        seconds_until_served: Callable[[Request], float],
+    ):
+        """seconds_until_served: how long what waits before such a request will take."""
         self._capacity = capacity
         self._lanes = lanes
         self._end_token_ids = end_token_ids
+        self._seconds_until_served = seconds_until_served
 
     def check(self, request: Request) -> None:
         """Raises RequestRefused for what can never be served, and for a full lane."""
@@ -55,11 +63,17 @@ class Door:
                 f"The request has priority {request.priority}, but the lane {request.lane!r} is served by "
                 f"{policy.name}, which does not look at it; use --policy priority."
             )
-        limit = lane.settings.queue_limit
-        if limit is not None and len(lane.queue) + request.params.n > limit:
+        limit, samples = lane.settings.queue_limit, request.params.n
+        if limit is not None and samples > limit:
+            raise RequestRefused(
+                f"The request asks for {samples} samples, but the queue of the lane {request.lane!r} holds at most "
+                f"{limit}; ask for fewer."
+            )
+        if limit is not None and len(lane.queue) + samples > limit:
             raise RequestRefused(
                 f"{len(lane.queue)} requests wait in the lane {request.lane!r}, and it holds at most {limit}; "
-                "try again later."
+                "try again later.",
+                retry_after=self._seconds_until_served(request),
             )
 
     def _check_lengths(self, request: Request) -> None:

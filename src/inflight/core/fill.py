@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from inflight.core.plan import Chunk, NewRow
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
 
 
 class Fill:
-    __slots__ = ("budget", "chunks", "new_rows", "served", "shape")
+    __slots__ = ("budget", "chunks", "new_rows", "served", "shape", "used")
 
     def __init__(self, shape: StepShape):
         self.shape = shape
@@ -16,6 +18,7 @@ class Fill:
         self.chunks: list[Chunk] = []
         self.new_rows: list[NewRow] = []
         self.served: set[int] = set()  # numbers of the sequences that have a chunk
+        self.used: Counter[str] = Counter()  # prompt tokens by lane
 
     def has_room_for(self, sequence: Sequence, quota: int) -> bool:
         """Whether a newcomer may have tokens: some, or with whole prompts all of them, unless none has joined yet."""

@@ -8,6 +8,7 @@ leave, and give way first (HyGen, arXiv 2501.14808, keeps offline work beside on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
 
 from inflight.core.ledger import QueueClock
@@ -87,6 +88,12 @@ class Lanes:
                 raise LaneError(
                     f"The lanes keep {kept} {what} for themselves, but a step has {total}; lower min_{what}."
                 )
+        without = [lane.settings.name for lane in self._lanes.values() if not lane.settings.min_rows]
+        if without and sum(lane.settings.min_rows for lane in self._lanes.values()) == max_rows:
+            raise LaneError(
+                f"The lanes keep all {max_rows} rows for themselves, so that {', '.join(without)} would never have "
+                "one; lower min_rows."
+            )
 
     def __len__(self) -> int:
         """Waiting sequences of all lanes."""
@@ -125,10 +132,12 @@ class Lanes:
             at_work = [one.service for one in self._lanes.values() if one.busy]
             lane.service = max(lane.service, min(at_work, default=0.0))
 
-    def rows_for(self, lane: Lane, free: int) -> int:
-        """Rows that the lane may still take of those that are free: other lanes' floors and its own cap are kept."""
+    def rows_for(self, lane: Lane, free: int, without: Sequences[Sequence] = ()) -> int:
+        """Rows that the lane may still take of those that are free: other lanes' floors and its own cap are kept.
+
+        without: counted as if these gave up their rows; none of them is among those that its lane keeps."""
         kept = sum(
             max(0, other.settings.min_rows - other.running) for other in self._lanes.values() if other is not lane
         )
-        cap = lane.settings.max_rows
-        return min(free - kept, self._max_rows if cap is None else cap - lane.running)
+        cap, running = lane.settings.max_rows, lane.running - sum(self.of(one) is lane for one in without)
+        return min(free + len(without) - kept, self._max_rows if cap is None else cap - running)

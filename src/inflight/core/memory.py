@@ -30,6 +30,7 @@ class KVMemory:
         self._prefix_caching = prefix_caching
         self._allocation = allocation
         self._max_model_len = capacity.max_model_len
+        self._private: dict[Hashable, list[int]] = {}  # without prefix caching: root → nodes, until the request ends
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
@@ -87,8 +88,11 @@ class KVMemory:
         while sequence.published < full:
             start = sequence.published * size
             tokens = sequence.token_slice(start, start + size)
-            sequence.node = self.prefix.publish(sequence.node, tokens, sequence.blocks[sequence.published])
+            node = self.prefix.publish(sequence.node, tokens, sequence.blocks[sequence.published])
+            sequence.node = node
             sequence.published += 1
+            if not self._prefix_caching:
+                self._private.setdefault(self._root(sequence), []).append(node)
 
     def preempt(self, sequence: Sequence, keep: bool) -> None:
         """The sequence gives up its blocks but will be back. Their content stays findable while nobody needs the
@@ -99,14 +103,20 @@ class KVMemory:
         self._release(sequence)
 
     def end(self, sequence: Sequence) -> None:
-        """The sequence will not be back. What only its own request could find is forgotten."""
+        """The sequence will not be back."""
         self.swap.give_up(sequence.wanted)
         sequence.wanted = ()
-        if not self._prefix_caching:
-            for block in sequence.blocks:
-                if block in self.prefix and self.pool.holders(block) == 1:
-                    self.prefix.drop(self.prefix.at(block))
         self._release(sequence)
+
+    def forget_request(self, sample: Sequence) -> None:
+        """The last sample of a request has ended: without prefix caching nobody else can find what it computed."""
+        for node in self._private.pop(self._root(sample), ()):
+            place = self.prefix.place_of(node)
+            if place is None:
+                continue
+            self.prefix.drop(place)
+            if place.block is not None and self.pool.is_idle(place.block):
+                self.pool.forget(place.block)
 
     def forget_all(self) -> None:
         """No content can be trusted any more (a step failed half-way)."""

@@ -55,7 +55,7 @@ class PrefixCache:
             places.append(place)
         return places
 
-    def publish(self, parent: Node, tokens: tuple[int, ...], block: int) -> Node:
+    def publish(self, parent: Node, tokens: tuple[int, ...], block: int) -> int:
         """Make a full block findable; returns the node to chain the next one to.
 
         When the same content is cached already, that block stays the findable one and `block` remains private."""

@@ -79,7 +79,7 @@ class Scheduler:
             capacity.max_rows,
             watermark,
         )
-        self._door = Door(capacity, self._lanes, end_token_ids)
+        self._door = Door(capacity, self._lanes, end_token_ids, self._seconds_until_served)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._delivery = Delivery()
@@ -90,7 +90,7 @@ class Scheduler:
 
     def add(self, request: Request, now: float) -> None:
         """Accept a request; raises RequestRefused with the number that refuses it."""
-        if request.request_id in self._samples:
+        if request.request_id in self._samples or self._delivery.holds(request.request_id):
             raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
         self._door.check(request)
         if self._admission.asks:
@@ -204,6 +204,10 @@ class Scheduler:
             context=sum(one.computed for one in running) / max(1, len(running)),
         )
 
+    def _seconds_until_served(self, request: Request) -> float:
+        """When it makes sense to try again with a request that finds its lane full."""
+        return self._admission.seconds_to_first_token(0, self._load(request))
+
     def _view(self, now: float) -> StepView:
         decoding, decode_context = self._composer.load()
         return StepView(
@@ -297,6 +301,7 @@ class Scheduler:
         if any(sequence.finish is None for sequence in samples):
             return []
         del self._samples[request.request_id]
+        self._memory.forget_request(samples[0])
         last = next(sequence for sequence in samples if sequence.ledger.ended == now)
         last.ledger.cached_tokens = samples[0].ledger.cached_tokens  # later samples also find what the first computed
         timings = last.ledger.timings(request.arrival, len(last.prompt), len(last.output), request.lane)

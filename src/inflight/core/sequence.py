@@ -69,7 +69,7 @@ class Sequence:
         self.row: int | None = None
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
         self.condemned = False  # its blocks are wanted: no new chunks until nothing of it is in flight
-        self.lost = 0  # computed tokens given up by the last preemption; 0 only before the first
+        self.lost = 0  # most computed tokens that a preemption took; 0 only before the first
         self.charged = 0  # prompt tokens that the policy has been told of
         self.predicted = 0.0  # output tokens expected in all
         self.cached_hint = 0  # prompt tokens that were cached when the policy last asked

@@ -32,7 +32,7 @@ class Guarded:
         return (1, *self._fallback.rank(view, now)) if rank is None else (0, rank)
 
     def group(self, view: SequenceView) -> Hashable:
-        group: Hashable = self._ask("group", lambda: self._policy.group(view))
+        group: Hashable = self._ask("group", lambda: self._hashable(self._policy.group(view)))
         return group
 
     def group_rank(self, group: Hashable) -> Rank:
@@ -40,7 +40,7 @@ class Guarded:
         return (1,) if rank is None else (0, rank)
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
-        return bool(self._ask("may_preempt", lambda: self._policy.may_preempt(waiting, running)))
+        return bool(self._ask("may_preempt", lambda: bool(self._policy.may_preempt(waiting, running))))
 
     def arrived(self, view: SequenceView) -> None:
         self._ask("arrived", lambda: self._policy.arrived(view))
@@ -63,6 +63,11 @@ class Guarded:
                 "first come, first served has taken over."
             )
             return None
+
+    @staticmethod
+    def _hashable(group: Hashable) -> Hashable:
+        hash(group)
+        return group
 
     @staticmethod
     def _checked(rank: Any) -> Rank:

@@ -32,9 +32,8 @@ class Adaptive:
 
     def shape(self, view: StepView) -> StepShape:
         rows = self._row_limit(view)
-        if not self._model.ready:
-            return StepShape(token_budget=view.decoding + FIRST_CHUNK, row_limit=view.max_rows)
-        return StepShape(token_budget=view.decoding + self._prompt_tokens(view), row_limit=rows)
+        prompts = self._prompt_tokens(view) if self._model.ready else FIRST_CHUNK
+        return StepShape(token_budget=min(self._most, view.decoding + prompts), row_limit=rows)
 
     def observe(self, features: Features, seconds: float) -> None:
         factor = SHRINK if seconds > self._target else GROW

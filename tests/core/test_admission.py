@@ -1,0 +1,112 @@
+"""Admission control and the predictor of lengths: what is refused, with which words, and how near predictions are."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.core.admission import Admission
+from inflight.core.events import FinishedEvent
+from inflight.core.latency import LatencyModel
+from inflight.core.plan import BatchPlan, Capacity
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.predictor import ENOUGH, Oracle, Quantiles
+from inflight.core.request import SLO, RequestRefused
+from inflight.core.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.engine.null import NullExecutor
+
+from .builders import request
+
+CAPACITY = Capacity(400, 4, 4, 200, 8)
+
+
+class Engine:
+    def __init__(self, *settings: object, **bounds: float) -> None:
+        latency = LatencyModel()
+        self.scheduler = Scheduler(
+            CAPACITY,
+            Chunked(16),
+            Fcfs(),
+            token_budget=16,
+            prefix_caching=False,
+            predictor=Oracle(),
+            latency=latency,
+            admission=Admission(*settings[:1], latency, **bounds),  # type: ignore[arg-type]
+        )
+        self.executor = NullExecutor(CAPACITY, seconds=lambda plan: 0.02 + plan.tokens / 500)
+        self.now = 0.0
+        self.first: dict[str, float] = {}
+
+    def step(self) -> None:
+        plan = self.scheduler.plan(self.now)
+        assert isinstance(plan, BatchPlan)
+        result = self.executor.submit(plan).result()
+        self.now += result.seconds
+        for event in self.scheduler.commit(plan, result, self.now):
+            if not isinstance(event, FinishedEvent):
+                self.first.setdefault(event.request_id, self.now)
+
+
+def test_the_queue_is_bounded_by_requests_and_by_tokens() -> None:
+    engine = Engine("queue", max_requests=2, max_tokens=30)
+    engine.scheduler.add(request("a", [0] * 50), 0.0)  # alone it may come in, however long
+    with pytest.raises(RequestRefused, match=r"50 tokens wait already.*more than the 30") as refused:
+        engine.scheduler.add(request("b", [0] * 2), 0.0)
+    assert refused.value.retry_after is not None and refused.value.retry_after > 0
+    engine = Engine("queue", max_requests=2)
+    for name in "ab":
+        engine.scheduler.add(request(name), 0.0)
+    with pytest.raises(RequestRefused, match="2 requests wait already, and at most 2 may"):
+        engine.scheduler.add(request("c"), 0.0)
+
+
+def test_a_target_that_cannot_be_met_is_refused_with_the_time_to_wait() -> None:
+    engine = Engine("slo")
+    engine.scheduler.add(request("early", [0] * 9, slo=SLO(ttft=1e-6), output=30), 0.0)  # nothing is known yet
+    for _ in range(30):
+        engine.step()
+    for number in range(12):
+        engine.scheduler.add(request(f"{number}", [number % 8] * 60, output=40), engine.now)
+    with pytest.raises(RequestRefused, match="12 requests and 720 prompt tokens are before it") as refused:
+        engine.scheduler.add(request("late", [0] * 9, slo=SLO(ttft=0.5)), engine.now)
+    assert refused.value.retry_after is not None and refused.value.retry_after > 0.5
+    engine.scheduler.add(request("patient", [0] * 9, slo=SLO(ttft=60.0)), engine.now)
+
+
+def test_the_prediction_is_near_what_comes() -> None:
+    engine = Engine("slo")
+    for number in range(24):
+        engine.scheduler.add(request(f"{number}", [number % 8] * 20, output=15 + number % 9), 0.0)
+        engine.step()
+    for _ in range(20):
+        engine.step()
+    probe = request("probe", [0] * 20, output=2)
+    added, load = engine.now, engine.scheduler._load(probe)
+    expected = engine.scheduler._admission.seconds_to_first_token(20, load)
+    engine.scheduler.add(probe, added)
+    while "probe" not in engine.first:
+        engine.step()
+    assert engine.first["probe"] - added == pytest.approx(expected, rel=0.5)
+
+
+def test_lengths_are_learnt_by_tenant_and_prompt_and_forgotten_by_nobody_else() -> None:
+    predictor = Quantiles()
+    of_a, of_b = request("a", [0] * 9, tenant="a"), request("b", [0] * 90, tenant="b")
+    assert predictor.predict(of_a, 100, 0) == 50
+    for number in range(ENOUGH + 5):
+        predictor.observe(of_a, 8 + number % 3)
+        predictor.observe(of_b, 60)
+    assert predictor.predict(of_a, 100, 0) == pytest.approx(9, rel=0.2)
+    assert predictor.predict(of_b, 100, 0) == pytest.approx(60, rel=0.2)
+    assert predictor.predict(of_b, 20, 0) == 20, "never more than may come"
+    assert predictor.predict(of_a, 100, 40) > 40, "more than is there"
+
+
+def test_only_the_oracle_looks_at_forced_lengths() -> None:
+    told, untold = request("a", output=7), request("a", output=None)
+    assert Quantiles().predict(told, 100, 0) == Quantiles().predict(untold, 100, 0)
+    assert (Oracle().predict(told, 100, 0), Oracle().predict(told, 5, 0), Oracle().predict(untold, 100, 0)) == (
+        7,
+        5,
+        100,
+    )

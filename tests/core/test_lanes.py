@@ -1,0 +1,181 @@
+"""Lanes: who shares a step with whom, what is kept for whom, and who gives way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inflight.core.lanes import LaneError, LaneSettings
+from inflight.core.plan import BatchPlan
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.request import RequestRefused
+
+from . import inspect_scheduler as inside
+from .builders import request
+from .harness import BATCH, INTERACTIVE, Harness, LaneSetup, Setup
+
+ROOMY = {"num_blocks": 60, "block_size": 4, "max_rows": 4, "token_budget": 8, "max_model_len": 64}
+
+
+def harness_of(*lanes: LaneSetup, **more: Any) -> Harness:
+    return Harness(Setup(lanes=lanes or (INTERACTIVE, BATCH), **{**ROOMY, **more}))
+
+
+def lane(name: str, **settings: Any) -> LaneSetup:
+    return LaneSetup(name, settings=tuple(settings.items()))
+
+
+def tokens(harness: Harness) -> dict[str, int]:
+    """Of the next step, by lane."""
+    plan = harness.plan()
+    assert isinstance(plan, BatchPlan)
+    used: dict[str, int] = {}
+    for chunk in plan.chunks:
+        name = harness.owners[chunk.sequence_id][0].request.lane
+        used[name] = used.get(name, 0) + chunk.length
+    harness.commit()
+    return used
+
+
+def test_the_batch_lane_fills_what_the_interactive_lane_leaves() -> None:
+    harness = harness_of()
+    harness.add(request("batch", [0] * 40, lane="batch"))
+    assert tokens(harness) == {"batch": 8}
+    harness.add(request("chat", [1] * 5, lane="interactive", output=3))
+    assert tokens(harness) == {"interactive": 5, "batch": 3}
+    assert tokens(harness) == {"interactive": 1, "batch": 7}
+    harness.drain()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("scarce", [{"max_rows": 2}, {"num_blocks": 12, "max_rows": 9}])
+def test_it_gives_way_at_once_when_rows_or_blocks_are_short(depth: int, scarce: dict[str, int]) -> None:
+    harness = harness_of(depth=depth, **scarce)
+    harness.add(*(request(f"batch {n}", [n] * 4, output=20, lane="batch") for n in range(2)))
+    for _ in range(6):
+        harness.step()
+    harness.add(request("chat", [5] * 30, output=2))
+    for _ in range(depth):
+        harness.step()
+    assert any(one.request.request_id == "chat" for one in inside.running(harness.scheduler))
+    assert harness.scheduler.snapshot().preemptions > 0
+    harness.drain()
+
+
+def test_nobody_gives_way_in_vain() -> None:
+    """The interactive lane has all the rows that it may have: pushing batch work out would not let anyone in."""
+    harness = harness_of(lane("interactive", max_rows=1), BATCH, max_rows=3)
+    harness.add(*(request(f"batch {n}", [n], output=20, lane="batch") for n in range(2)))
+    harness.add(*(request(f"chat {n}", [n], output=20) for n in range(2)))
+    for _ in range(8):
+        harness.step()
+    assert harness.scheduler.snapshot().preemptions == 0
+    harness.drain()
+
+
+def test_what_the_batch_lane_keeps_it_need_not_give_up() -> None:
+    harness = harness_of(INTERACTIVE, lane("batch", background=True, min_rows=1), max_rows=2)
+    harness.add(*(request(f"batch {n}", [n], output=9, lane="batch") for n in range(2)))
+    harness.step()
+    harness.add(*(request(f"chat {n}", [n], output=9) for n in range(3)))
+    harness.step()
+    harness.step()
+    assert sorted(one.request.lane for one in inside.running(harness.scheduler)) == ["batch", "interactive"]
+    assert harness.scheduler.snapshot().preemptions == 1
+    harness.drain()
+
+
+def test_a_newcomer_of_the_foreground_is_never_the_one_that_makes_room_for_the_background() -> None:
+    harness = harness_of(num_blocks=4, block_size=2, watermark=0.0)
+    harness.add(request("batch", [0] * 4, output=9, lane="batch"))
+    harness.step()  # it holds two blocks, both full
+    harness.add(request("chat", [1] * 4, output=2))
+    assert tokens(harness) == {"interactive": 4}
+    assert [one.request.lane for one in inside.running(harness.scheduler)] == ["interactive"]
+    assert not any(one.condemned for one in inside.running(harness.scheduler))
+    harness.drain()
+
+
+def test_foreground_lanes_share_prompts_by_weight_and_what_one_leaves_is_the_others() -> None:
+    harness = harness_of(lane("interactive", weight=3.0), lane("rerank"))
+    harness.add(request("chat", [0] * 40), request("rank", [1] * 40, lane="rerank"))
+    assert tokens(harness) == {"interactive": 6, "rerank": 2}
+    harness.abort("chat")
+    assert tokens(harness) == {"rerank": 8}
+    harness.drain()
+
+
+def test_a_lane_with_nothing_but_decodes_keeps_no_share_of_the_prompts() -> None:
+    harness = harness_of(INTERACTIVE, lane("rerank"))
+    harness.add(request("chat", [0], output=30))
+    harness.step()
+    harness.add(request("rank", [1] * 40, lane="rerank"))
+    assert tokens(harness) == {"interactive": 1, "rerank": 7}
+    harness.drain()
+
+
+def test_tokens_that_are_kept_and_caps_and_chunks() -> None:
+    harness = harness_of(
+        lane("interactive", weight=9.0), lane("rerank", min_tokens=3), lane("batch", background=True, min_tokens=2)
+    )
+    names = ("interactive", "rerank", "batch")
+    harness.add(*(request(name, [n] * 40, lane=name) for n, name in enumerate(names)))
+    assert tokens(harness) == {"interactive": 3, "rerank": 3, "batch": 2}
+    harness.drain()
+    harness = harness_of(lane("interactive", max_tokens=4), lane("batch", background=True, chunk=1))
+    harness.add(request("chat", [0] * 40), *(request(f"{n}", [n] * 9, lane="batch") for n in range(3)))
+    assert tokens(harness) == {"interactive": 4, "batch": 3}
+    harness.drain()
+
+
+def test_what_a_lane_keeps_but_cannot_use_is_not_lost() -> None:
+    """Its first one waits for blocks that others hold."""
+    harness = harness_of(
+        INTERACTIVE, lane("batch", background=True, min_tokens=8), num_blocks=6, block_size=2, watermark=0.0
+    )
+    harness.add(request("chat", [0] * 9, output=1), request("batch", [1] * 6, lane="batch", output=1))
+    harness.drain()
+
+
+def test_a_full_lane_refuses_and_says_when_to_try_again() -> None:
+    harness = harness_of(lane("interactive", queue_limit=2))
+    harness.add(request("a"), request("b"))
+    with pytest.raises(
+        RequestRefused, match=r"2 requests wait in the lane 'interactive', and it holds at most 2"
+    ) as full:
+        harness.scheduler.add(request("c"), 0.0)
+    assert full.value.retry_after is not None and full.value.retry_after > 0
+    with pytest.raises(RequestRefused, match=r"asks for 3 samples, but .* at most 2; ask for fewer") as never:
+        harness.scheduler.add(request("c", n=3), 0.0)
+    assert never.value.retry_after is None
+    harness.drain()
+
+
+def test_unknown_lanes_and_priorities_that_mean_nothing_are_refused() -> None:
+    harness = harness_of()
+    assert harness.refuse(request("a", lane="slow")) == "There is no lane 'slow'; there are: interactive, batch."
+    assert "has priority 1, but the lane 'interactive' is served by fcfs" in harness.refuse(request("a", priority=1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"weight": 0}, "weight 0; give a number above 0"),
+        ({"min_rows": 3, "max_rows": 2}, "keeps 3 rows but may have at most 2"),
+        ({"min_tokens": -1}, "keeps -1 tokens"),
+        ({"chunk": 0}, "chunk 0; give a whole number"),
+        ({"queue_limit": 0}, "queue_limit 0"),
+        ({"min_rows": 5}, "keep 5 rows for themselves, but a step has 4"),
+        ({"min_tokens": 9}, "keep 9 tokens for themselves, but a step has 8"),
+        ({"min_rows": 4}, "keep all 4 rows for themselves, so that batch would never have one"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(LaneError) as wrong:
+        harness_of(lane("interactive", **settings), BATCH)
+    assert words in str(wrong.value)
+
+
+def test_a_lane_without_limits() -> None:
+    assert LaneSettings(name="x", policy=Fcfs()).max_rows is None

@@ -1,0 +1,337 @@
+"""Policies: the order that each promises, its ageing, and who gives way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from inflight.core.events import TokensEvent
+from inflight.core.features import Features
+from inflight.core.lanes import LaneSettings
+from inflight.core.latency import LatencyModel
+from inflight.core.plan import BatchPlan, Capacity
+from inflight.core.policies import Ordered, Policy, Rank
+from inflight.core.policies.deadline import Deadline
+from inflight.core.policies.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT, Fair
+from inflight.core.policies.guarded import Guarded
+from inflight.core.policies.prefix import AGEING as PREFIX_AGEING
+from inflight.core.policies.prefix import Prefix
+from inflight.core.policies.priority import AGEING as SECONDS_PER_LEVEL
+from inflight.core.policies.priority import Priority
+from inflight.core.policies.sjf import AGEING as WORK_PER_SECOND
+from inflight.core.policies.sjf import OUTPUT_WEIGHT as OUTPUT_WORK
+from inflight.core.policies.sjf import Sjf
+from inflight.core.request import SLO
+from inflight.core.scheduler import Scheduler
+from inflight.core.sequence import SequenceView
+from inflight.core.strategies.chunked import Chunked
+from inflight.engine.null import NullExecutor
+
+from .builders import request, view
+from .harness import Harness, LaneSetup, Setup
+
+
+def order(policy: Policy, *views: SequenceView, now: float = 0.0) -> list[int]:
+    return [one.number for one in sorted(views, key=lambda one: (policy.rank(one, now), one.number))]
+
+
+def setup_with(policy: str, **more: Any) -> Setup:
+    return Setup(**{"num_blocks": 60, "block_size": 2, "token_budget": 8, "lanes": (LaneSetup(policy=policy),), **more})
+
+
+def starts(harness: Harness) -> list[int]:
+    """Sequences in the order of their first chunk."""
+    harness.drain()
+    return list(dict.fromkeys(chunk.sequence_id for plan in harness.plans for chunk in plan.chunks))
+
+
+# -- sjf --------------------------------------------------------------------------------------------------------
+
+
+def test_the_least_predicted_work_first() -> None:
+    short, long, wordy = view(0, predicted=5), view(1, predicted=50), view(2, prompt=[0] * 400, predicted=5)
+    assert order(Sjf(), long, wordy, short) == [0, 1, 2]
+
+
+def test_waiting_makes_up_for_work() -> None:
+    """A long request is passed over for a bounded time only."""
+    long = view(0, predicted=101)
+    seconds = 100 * OUTPUT_WORK / WORK_PER_SECOND
+    assert order(Sjf(), long, view(1, predicted=1, arrival=seconds - 1)) == [1, 0]
+    assert order(Sjf(), long, view(1, predicted=1, arrival=seconds + 1)) == [0, 1]
+
+
+def test_what_is_done_is_no_work_any_more() -> None:
+    policy, one = Sjf(), view(0, prompt=[0] * 20, predicted=30)
+    before = policy.rank(one, 0.0)
+    one._sequence.computed, one._sequence.output = 20, [1] * 10
+    assert before[0] - policy.rank(one, 0.0)[0] == 20 + 10 * OUTPUT_WORK
+
+
+# -- priority ---------------------------------------------------------------------------------------------------
+
+
+def test_the_lower_number_first_and_waiting_is_worth_levels() -> None:
+    assert order(Priority(), view(0, priority=1), view(1, priority=-1), view(2)) == [1, 2, 0]
+    old = view(0, priority=1)
+    assert order(Priority(), old, view(1, arrival=SECONDS_PER_LEVEL - 1)) == [1, 0]
+    assert order(Priority(), old, view(1, arrival=SECONDS_PER_LEVEL + 1)) == [0, 1]
+
+
+def test_a_clearly_higher_one_pushes_out_the_lowest_that_runs() -> None:
+    harness = Harness(setup_with("priority", max_rows=2))
+    harness.add(request("low", priority=2, output=9), request("middle", priority=1, output=9))
+    harness.step()
+    harness.add(request("same", priority=1), request("high", priority=0))
+    plan = harness.plan()
+    assert isinstance(plan, BatchPlan)
+    assert {chunk.sequence_id for chunk in plan.chunks} == {1, 3}
+    assert harness.scheduler.snapshot().preemptions == 1
+    harness.commit()
+    harness.drain()
+
+
+def test_nobody_is_pushed_out_for_one_that_could_not_come_in_anyway() -> None:
+    """Its lane has all the rows that it may have, but for those of equals."""
+    harness = Harness(setup_with("priority", max_rows=2, num_blocks=4))
+    harness.add(request("low", [0] * 3, priority=2, output=4), request("high", [1] * 3, priority=0, output=4))
+    harness.step()
+    harness.add(request("next", [2] * 7, priority=1))  # needs all blocks, of which high holds two
+    plan = harness.plan()
+    assert isinstance(plan, BatchPlan) and len(plan.chunks) == 2
+    assert harness.scheduler.snapshot().preemptions == 0
+    harness.commit()
+    harness.drain()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_low_priorities_do_not_starve(depth: int) -> None:
+    harness = Harness(setup_with("priority", max_rows=1, depth=depth))
+    harness.add(request("low", priority=1, output=2))
+    for number in range(300):
+        harness.add(request(f"high {number}", output=4, arrival=harness.now))
+        harness.step()
+        if harness.clients[0].ended:
+            break
+    assert harness.clients[0].ended and number > 100, "only after its time"
+    harness.drain()
+
+
+# -- fair -------------------------------------------------------------------------------------------------------
+
+
+def service(plan: BatchPlan, tenants: list[str], served: dict[str, float], prompts: dict[int, int]) -> None:
+    """Adds what a plan gives to each tenant, in the units of the bound."""
+    for chunk in plan.chunks:
+        inside = max(0, min(chunk.start + chunk.length, prompts[chunk.sequence_id]) - chunk.start)
+        tenant = tenants[chunk.sequence_id]
+        served[tenant] += PROMPT_WEIGHT * inside + OUTPUT_WEIGHT * chunk.sample
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=2, max_size=6),
+    rows=st.integers(1, 4),
+    budget=st.integers(1, 40),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_service_gap_of_two_backlogged_tenants_stays_within_the_published_bound(
+    lengths: list[tuple[int, int]], rows: int, budget: int
+) -> None:
+    """VTC, theorem 4.4: at most 2·max(w_p·L, w_q·M), L the longest prompt, M the most tokens in the running batch."""
+    capacity = Capacity(400, 2, rows, 70, 8)
+    scheduler = Scheduler(capacity, Chunked(budget), Fair(), prefix_caching=False)
+    executor = NullExecutor(capacity)
+    tenants: list[str] = []
+    prompts: dict[int, int] = {}
+    # Each tenant has requests of its own lengths, and always more of them than are served.
+    for number in range(160):
+        tenant = "ab"[number % 2]
+        mine = lengths[number % 2 :: 2]
+        prompt, output = mine[number // 2 % len(mine)]
+        prompts[len(tenants)] = prompt
+        tenants.append(tenant)
+        scheduler.add(request(str(number), [number % 8] * prompt, output, tenant=tenant), 0.0)
+    longest = max(prompt for prompt, _ in lengths)
+    most = rows * max(prompt + output for prompt, output in lengths)
+    bound = 2 * max(PROMPT_WEIGHT * longest, OUTPUT_WEIGHT * most)
+    served = {"a": 0.0, "b": 0.0}
+    left = {"a": 80, "b": 80}
+    while min(left.values()) > rows:
+        plan = scheduler.plan(0.0)
+        assert isinstance(plan, BatchPlan)
+        service(plan, tenants, served, prompts)
+        for new in plan.chunks:
+            left[tenants[new.sequence_id]] -= new.start == 0
+        assert abs(served["a"] - served["b"]) <= bound
+        scheduler.commit(plan, executor.submit(plan).result(), 0.0)
+
+
+def fair_share(weights: dict[str, float], steps: int = 300) -> dict[str, float]:
+    capacity = Capacity(400, 2, 4, 70, 8)
+    scheduler = Scheduler(capacity, Chunked(20), Fair(weights), prefix_caching=False)
+    executor = NullExecutor(capacity)
+    tokens = {"a": 0.0, "b": 0.0}
+    for number in range(800):
+        scheduler.add(request(f"{'ab'[number % 2]}{number}", [0] * 5, 8, tenant="ab"[number % 2]), 0.0)
+    for _ in range(steps):
+        plan = scheduler.plan(0.0)
+        assert isinstance(plan, BatchPlan)
+        for event in scheduler.commit(plan, executor.submit(plan).result(), 0.0):
+            if isinstance(event, TokensEvent):
+                tokens[event.request_id[0]] += len(event.token_ids)
+    return tokens
+
+
+def test_tenants_are_served_by_weight() -> None:
+    even, uneven = fair_share({}), fair_share({"a": 3.0})
+    assert even["a"] / even["b"] == pytest.approx(1, rel=0.1)
+    assert uneven["a"] / uneven["b"] == pytest.approx(3, rel=0.1)
+
+
+def test_a_tenant_that_returns_has_not_banked_its_idle_time() -> None:
+    policy = Fair()
+    steady, returning = view(0, tenant="steady"), view(1, tenant="returning")
+    policy.arrived(steady)
+    policy.arrived(returning)
+    policy.left(returning)
+    policy.served(steady, 1000, 500)
+    policy.arrived(view(2, tenant="returning"))
+    assert policy.group_rank("returning")[0] == policy.group_rank("steady")[0] == 2000
+    policy.served(returning, 10, 0)
+    assert policy.group_rank("steady")[0] < policy.group_rank("returning")[0]
+
+
+def test_within_a_tenant_by_arrival_and_the_furthest_ahead_is_preempted_first() -> None:
+    policy = Fair()
+    ahead, behind = view(0, tenant="a", running=True), view(1, tenant="b", running=True, arrival=5)
+    for one in (ahead, behind):
+        policy.arrived(one)
+    policy.served(ahead, 10, 0)
+    assert order(policy, ahead, behind) == [1, 0]
+    assert order(policy, view(2, tenant="a", arrival=2), view(3, tenant="a", arrival=1)) == [3, 2]
+
+
+# -- deadline ---------------------------------------------------------------------------------------------------
+
+
+def test_the_least_slack_first_and_the_hopeless_last() -> None:
+    policy = Deadline(LatencyModel())
+    soon, late, none = view(0, slo=SLO(ttft=1.0)), view(1, slo=SLO(ttft=5.0)), view(2)
+    assert order(policy, none, late, soon) == [0, 1, 2]
+    assert order(policy, none, late, soon, now=2.0) == [1, 2, 0]
+
+
+def test_slack_counts_what_the_prompt_takes() -> None:
+    latency = LatencyModel()
+    for tokens in range(1, 60):
+        latency.observe(Features(tokens, 1, 1, 0, 0.0), tokens / 100)
+    policy = Deadline(latency)
+    long, short = view(0, prompt=[0] * 400, slo=SLO(ttft=5.0)), view(1, prompt=[0], slo=SLO(ttft=3.0))
+    assert order(policy, short, long) == [0, 1]  # 4 of its 5 seconds are its prompt
+    assert order(policy, short, long, now=2.0) == [1, 0]  # and now it is too late for it
+
+
+# -- prefix -----------------------------------------------------------------------------------------------------
+
+
+def test_the_longest_cached_prefix_first_and_cold_ones_are_not_starved() -> None:
+    cold = view(0)
+    assert order(Prefix(), cold, view(1, cached=64), view(2, cached=32)) == [1, 2, 0]
+    seconds = 64 / PREFIX_AGEING
+    assert order(Prefix(), cold, view(1, cached=64, arrival=seconds * 1.1)) == [0, 1]
+
+
+def test_cached_prefixes_are_looked_up_when_a_choice_is_made() -> None:
+    harness = Harness(setup_with("prefix", max_rows=1))
+    harness.add(request("first", [0] * 8, output=1))
+    harness.step()
+    harness.add(request("cold", [1] * 8, output=1), request("warm", [0] * 8, output=1))
+    assert starts(harness) == [0, 2, 1]
+
+
+# -- a stranger's policy ----------------------------------------------------------------------------------------
+
+
+class Shy(Ordered):
+    """Fails at one question."""
+
+    name = "shy"
+
+    def __init__(self, fails_at: str, answer: Any = None):
+        self._fails_at, self._answer = fails_at, answer
+
+    def rank(self, view: SequenceView, now: float) -> Rank:
+        return self._say("rank", (-view.number,))
+
+    def group(self, view: SequenceView) -> Any:
+        return self._say("group", view.number % 2)
+
+    def group_rank(self, group: Any) -> Rank:
+        return self._say("group_rank", (0,))
+
+    def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
+        return self._say("may_preempt", False)
+
+    def arrived(self, view: SequenceView) -> None:
+        self._say("arrived", None)
+
+    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
+        self._say("served", None)
+
+    def left(self, view: SequenceView) -> None:
+        self._say("left", None)
+
+    def _say(self, what: str, answer: Any) -> Any:
+        if what != self._fails_at:
+            return answer
+        if self._answer is None:
+            raise KeyError("no idea")
+        return self._answer
+
+
+class NoTruth:
+    def __bool__(self) -> bool:
+        raise TypeError("neither yes nor no")
+
+
+@pytest.mark.parametrize(
+    ("what", "answer", "words"),
+    [
+        ("rank", None, "failed in rank (KeyError: 'no idea')"),
+        ("rank", (float("nan"),), "must not hold NaN"),
+        ("rank", "first", "a rank must be a tuple of numbers, not 'first'"),
+        ("rank", (1, "a"), "a rank must be a tuple of numbers"),
+        ("group", ["unhashable"], "failed in group (TypeError"),
+        ("group", None, "failed in group"),
+        ("group_rank", (float("nan"),), "failed in group_rank"),
+        ("may_preempt", NoTruth(), "neither yes nor no"),
+        ("may_preempt", None, "failed in may_preempt"),
+        ("arrived", None, "failed in arrived"),
+        ("served", None, "failed in served"),
+        ("left", None, "failed in left"),
+    ],
+)
+def test_a_policy_that_fails_is_replaced_with_one_sentence(what: str, answer: Any, words: str) -> None:
+    sentences: list[str] = []
+    policy = Guarded(Shy(what, answer), sentences.append)
+    capacity = Capacity(8, 2, 1, 24, 8)
+    scheduler = Scheduler(capacity, Chunked(8), [LaneSettings(name="interactive", policy=policy)])
+    executor = NullExecutor(capacity)
+    for number in range(4):
+        scheduler.add(request(str(number), output=3, arrival=float(number)), 0.0)
+    for _ in range(40):
+        plan = scheduler.plan(0.0)
+        if isinstance(plan, BatchPlan):
+            scheduler.commit(plan, executor.submit(plan).result(), 0.0)
+    assert scheduler.idle
+    assert len(sentences) == 1
+    assert words in sentences[0] and sentences[0].endswith("first come, first served has taken over.")
+
+
+def test_while_a_strangers_policy_works_it_is_followed() -> None:
+    policy = Guarded(Shy("nothing"), report=lambda sentence: pytest.fail(sentence))
+    assert order(policy, *(view(number) for number in range(3))) == [2, 1, 0]
+    assert (policy.name, policy.window, policy.reads_priority) == ("shy", 0, False)

@@ -1,0 +1,38 @@
+"""Slices: a step is cut where the decoder's memory ends, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from inflight.core.plan import Chunk
+from inflight.execution.slices import slices
+
+
+def test_blocks_come_with_the_first_piece_and_sampling_with_the_last() -> None:
+    parts = list(slices([Chunk(0, 0, 4, 3, (1,), True), Chunk(1, 1, 8, 7, (2, 3), True)], 4))
+    assert parts == [
+        [Chunk(0, 0, 4, 3, (1,), True), Chunk(1, 1, 8, 1, (2, 3), False)],
+        [Chunk(1, 1, 9, 4, (), False)],
+        [Chunk(1, 1, 13, 2, (), True)],
+    ]
+
+
+def test_what_fits_is_one_pass() -> None:
+    chunks = [Chunk(0, 0, 0, 3, (), True), Chunk(1, 1, 0, 5, (), False)]
+    assert list(slices(chunks, 8)) == [chunks]
+    assert list(slices([], 8)) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30), st.booleans()), max_size=8), st.integers(1, 12))
+def test_every_token_is_computed_once_and_in_order(given: list[tuple[int, int, bool]], limit: int) -> None:
+    chunks = [Chunk(n, n, start, length, (n,), sample) for n, (start, length, sample) in enumerate(given)]
+    parts = list(slices(chunks, limit))
+    assert all(0 < sum(piece.length for piece in part) <= limit for part in parts)
+    for chunk in chunks:
+        pieces = [piece for part in parts for piece in part if piece.row == chunk.row]
+        assert [p for piece in pieces for p in range(piece.start, piece.start + piece.length)] == list(
+            range(chunk.start, chunk.start + chunk.length)
+        )
+        assert [piece.new_blocks for piece in pieces] == [(chunk.row,)] + [()] * (len(pieces) - 1)
+        assert [piece.sample for piece in pieces] == [False] * (len(pieces) - 1) + [chunk.sample]

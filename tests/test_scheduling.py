@@ -1,0 +1,145 @@
+"""Scheduling settings: what means something together, what users may name, and presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.config import SettingsError
+from inflight.core.latency import LatencyModel
+from inflight.core.policies.guarded import Guarded
+from inflight.core.predictor import Oracle, Quantiles
+from inflight.presets import PRESETS, preset
+from inflight.scheduling import (
+    SchedulingSettings,
+    make_admission,
+    make_lanes,
+    make_policy,
+    make_predictor,
+    make_strategy,
+)
+
+STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
+POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
+
+
+def strategy(settings: SchedulingSettings) -> Any:
+    return make_strategy(settings, 64, 256, 8, LatencyModel())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_is_made_by_name(name: str) -> None:
+    settings = SchedulingSettings(strategy=name)
+    assert strategy(settings).name == name
+    assert settings.resolved()["strategy"].reason != "as set"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_is_made_by_name(name: str) -> None:
+    settings = SchedulingSettings(policy=name)
+    interactive, batch = make_lanes(settings, LatencyModel())
+    assert (interactive.policy.name, batch.policy.name, batch.background) == (name, "fcfs", True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"strategy": "chunky"},
+            "known are static, dynamic, continuous, chunked, adaptive, and package.module:Class. Did",
+        ),
+        ({"strategy": "no.such.place:Thing"}, "--strategy no.such.place:Thing cannot be loaded"),
+        ({"strategy": "static", "batch_size": 9}, "--batch-size is 9, but 8 sequences may run at once"),
+        ({"strategy": "dynamic", "buckets": "a"}, "--buckets is 'a'; give how many"),
+        ({"strategy": "dynamic", "buckets": "9,3"}, "rising borders"),
+        ({"batch_size": 4}, "--batch-size has no effect with --strategy chunked; it goes with static or dynamic."),
+        ({"max_wait": 1.0, "strategy": "dynamic"}, "--max-wait has no effect with --strategy dynamic"),
+        ({"window": 1.0}, "--window has no effect"),
+        ({"itl_target": 0.1}, "--itl-target has no effect with --strategy chunked"),
+        ({"tenant_weights": {"a": 2}}, "--tenant-weights has no effect with --policy fcfs"),
+        ({"predictor": "oracle"}, "--predictor has no effect with --policy fcfs"),
+        ({"swap_space": 1.0}, "--swap-space has no effect with --preemption recompute"),
+        ({"max_queued_requests": 4}, "--max-queued-requests has no effect with --admission off"),
+        ({"ttft_target": 1.0}, "--ttft-target has no effect"),
+        ({"preemption": "swap"}, "needs room: give --swap-space"),
+        ({"admission": "queue"}, "needs a bound"),
+        ({"kv_allocation": "pages"}, "known are paged, reserve-request, reserve-max. Did you mean paged?"),
+        ({"preemption": "none"}, "--preemption is 'none'; known are recompute, swap, auto"),
+        ({"admission": "on"}, "--admission is 'on'; known are off, queue, slo"),
+        ({"strategy": "static", "max_wait": -1.0}, "--max-wait is -1.0; give a number above 0"),
+        ({"strategy": "adaptive", "itl_target": float("nan")}, "--itl-target is nan"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        strategy(SchedulingSettings(**given))
+    assert words in str(wrong.value) and "\n" not in str(wrong.value)
+
+
+def test_unknown_policies_list_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match=r"known are fcfs, sjf, .* Did you mean priority?"):
+        make_lanes(SchedulingSettings(policy="priorty"), LatencyModel())
+
+
+def test_lanes_from_a_table() -> None:
+    table = {"batch": {"policy": "sjf", "max_rows": 2}, "rerank": {"weight": 3, "chunk": 16}}
+    interactive, batch, rerank = make_lanes(SchedulingSettings(policy="fair", lanes=table), LatencyModel())
+    assert (batch.policy.name, batch.background, batch.max_rows) == ("sjf", True, 2)
+    assert (rerank.name, rerank.policy.name, rerank.weight, rerank.chunk) == ("rerank", "fair", 3, 16)
+    assert rerank.policy is not interactive.policy
+    with pytest.raises(SettingsError, match="Lane 'batch' has the setting 'rows'; known are policy, weight"):
+        make_lanes(SchedulingSettings(lanes={"batch": {"rows": 2}}), LatencyModel())
+
+
+STRANGERS = """
+from inflight.core.policies import Ordered
+from inflight.core.strategies.chunked import Chunked
+
+class Newest(Ordered):
+    name = "newest"
+    def rank(self, view, now):
+        return (-view.arrival,)
+
+class Broken(Ordered):
+    def __init__(self):
+        raise OSError("no file")
+
+class Mine(Chunked):
+    name = "mine"
+"""
+
+
+def test_a_strangers_policy_and_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strangers.py").write_text(STRANGERS)
+    (tmp_path / "stumbling.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = SchedulingSettings()
+    policy = make_policy("strangers:Newest", settings, LatencyModel())
+    assert isinstance(policy, Guarded) and policy.name == "newest"
+    assert strategy(SchedulingSettings(strategy="strangers:Mine")).name == "mine"
+    for place in ("strangers:Nobody", "strangers:", ":Newest", "strangers:Broken", "stumbling:Newest"):
+        with pytest.raises(SettingsError, match=r"package\.module:Class"):
+            make_policy(place, settings, LatencyModel())
+
+
+def test_predictor_and_admission() -> None:
+    assert isinstance(make_predictor(SchedulingSettings()), Quantiles)
+    assert isinstance(make_predictor(SchedulingSettings(policy="sjf", predictor="oracle")), Oracle)
+    assert not make_admission(SchedulingSettings(), LatencyModel()).asks
+    assert make_admission(SchedulingSettings(admission="slo"), LatencyModel()).asks
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_set_what_means_something_together_and_say_why(name: str) -> None:
+    values = preset(name).values
+    assert all(reason for _, reason in values.values())
+    names = {key.replace("-", "_"): value for key, (value, _) in values.items()}
+    scheduling = {key: value for key, value in names.items() if key in SchedulingSettings.__dataclass_fields__}
+    assert strategy(SchedulingSettings(**scheduling)).name == names["strategy"]
+
+
+def test_unknown_presets_list_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match="known are latency, throughput, mixed, offline"):
+        preset("fast")
