@@ -45,8 +45,9 @@ class Composer:
         self._sort_running(now)
         if shape.joins is None:
             self._make_way(shape, now)
-            for background in (False, True):
-                self._serve_lanes(fill, self._lanes.in_turn(background), now)
+            self._serve_lanes(fill, self._lanes.in_turn(background=False), now)
+            fill.budget = self._lanes.background_tokens(fill.chunks, fill.budget, now)
+            self._serve_lanes(fill, self._lanes.in_turn(background=True), now)
         else:
             self._serve_together(fill, now)
         if not fill.chunks:
@@ -99,9 +100,21 @@ class Composer:
                 self._preempt(victim, now)
 
     def _could_join(self, head: Sequence, lane: Lane, shape: StepShape) -> bool:
-        if len(self.running) >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free) <= 0:
+        return self._has_row(lane, shape) and self._memory.fits(head, self._spare if self.running else 0)
+
+    def _has_row(self, lane: Lane, shape: StepShape) -> bool:
+        return len(self.running) < shape.row_limit and self._lanes.rows_for(lane, self._rows.free) > 0
+
+    def _oust(self, lane: Lane, now: float) -> bool:
+        """The last background sequence makes room for a foreground newcomer; background work is planned after
+        foreground work, so that it has no chunk in this step yet."""
+        if lane.settings.background:
             return False
-        return self._memory.fits(head, self._spare if self.running else 0)
+        for victim in reversed(self.running):
+            if self._lanes.of(victim).settings.background and not victim.in_flight and victim.finish is None:
+                self._preempt(victim, now)
+                return True
+        return False
 
     def _gives_way(self, victim: Sequence, head: Sequence, lane: Lane) -> bool:
         other = self._lanes.of(victim)
@@ -209,13 +222,16 @@ class Composer:
         """Admit while possible; returns what the first one that stays is waiting for."""
         start = fill.budget
         for sequence in lane.queue.in_order(now):
-            if self._lanes.rows_for(lane, self._rows.free) <= 0 or len(self.running) >= fill.shape.row_limit:
-                return "rows"
             left = quota - (start - fill.budget)
-            if not fill.has_room_for(sequence, left):
+            has_room = fill.has_room_for(sequence, left)
+            while not self._has_row(lane, fill.shape):
+                if not has_room or not self._oust(lane, now):
+                    return "rows"
+            if not has_room:
                 return "share" if left <= 0 < fill.budget else "budget"
-            if not self._admit(fill, sequence, lane, now, left):
-                return "blocks"
+            while not self._admit(fill, sequence, lane, now, left):
+                if not self._oust(lane, now):
+                    return "blocks"
         return OTHER
 
     def _serve_together(self, fill: Fill, now: float) -> None:
