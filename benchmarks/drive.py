@@ -6,14 +6,15 @@ send time, whether or not the engine was ready for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from inflight.core.events import TokensEvent
-from inflight.core.plan import BatchPlan, WaitUntil
+from inflight.core.events import Event, TokensEvent
+from inflight.core.plan import BatchPlan, Capacity, Executor, Pending, StepResult, WaitUntil
 from inflight.core.request import Request, RequestRefused
+from inflight.core.scheduler import Snapshot
 from inflight.engine.loop import EngineLoop
-from inflight.metrics.definitions import itl
+from inflight.metrics.definitions import itl, kv_waste, padding_waste
 from inflight.records.timings import Timings
 
 
@@ -58,6 +59,10 @@ class Run:
     def output_tokens_per_s(self) -> float:
         return self.output_tokens / self.seconds
 
+    @property
+    def requests_per_s(self) -> float:
+        return sum(one.timings is not None for one in self.outcomes) / self.seconds
+
     def ttfts(self) -> list[float]:
         return [one.ttft for one in self.outcomes if one.ttft is not None]
 
@@ -65,10 +70,82 @@ class Run:
         return [gap for one in self.outcomes for gap in one.gaps]
 
 
-def drive(loop: EngineLoop, requests: Iterable[Request]) -> Run:
-    """Send each request at `arrival` seconds after the start, and run until all have ended."""
+class Observer:
+    """Notes what an engine does, step by step: padding of its plans, sequences running and KV slots after them.
+
+    busy: seconds that its steps took.
+    """
+
+    def __init__(self) -> None:
+        self.busy = 0.0
+        self.slots = 0
+        self.padded = 0
+        self.running: list[int] = []
+        self.running_at_most: list[int] = []  # in steps after which somebody waited: as many as could run
+        self.preemptions = 0
+        self.allocated_slots = 0
+        self.used_slots = 0
+
+    def plan(self, plan: BatchPlan) -> None:
+        self.slots += plan.tokens
+        self.padded += sum(plan.padding)
+
+    def after(self, snapshot: Snapshot) -> None:
+        self.running.append(snapshot.running)
+        if snapshot.waiting:
+            self.running_at_most.append(snapshot.running)
+        self.preemptions = snapshot.preemptions
+        self.allocated_slots += snapshot.held_slots
+        self.used_slots += snapshot.used_slots
+
+    @property
+    def padding_waste(self) -> float:
+        return padding_waste(self.padded, self.slots)
+
+    @property
+    def kv_waste(self) -> float:
+        """Over all steps, each weighing as much as it held."""
+        return kv_waste(self.allocated_slots, self.used_slots)
+
+
+class _Timed:
+    def __init__(self, pending: Pending, observer: Observer):
+        self._pending = pending
+        self._observer = observer
+
+    def result(self) -> StepResult:
+        result = self._pending.result()
+        self._observer.busy += result.seconds
+        return result
+
+
+class Watched:
+    """An executor whose plans, and the seconds they took, an observer sees."""
+
+    def __init__(self, executor: Executor, observer: Observer):
+        self._executor = executor
+        self._observer = observer
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._executor.capacity
+
+    def submit(self, plan: BatchPlan) -> Pending:
+        self._observer.plan(plan)
+        return _Timed(self._executor.submit(plan), self._observer)
+
+    def close(self) -> None:
+        self._executor.close()
+
+
+def drive(loop: EngineLoop, requests: Iterable[Request], after: Callable[[Snapshot], None] | None = None) -> Run:
+    """Send each request at `arrival` seconds after the start, and run until all have ended.
+
+    after: told of the engine's counts after each step.
+    """
     start = loop.clock.now()
     waiting = sorted((replace(one, arrival=start + one.arrival) for one in requests), key=lambda one: one.arrival)
+    first = waiting[0].arrival
     outcomes = {one.request_id: Outcome(one) for one in waiting}
     waiting.reverse()
     while waiting or not loop.idle:
@@ -86,26 +163,20 @@ def drive(loop: EngineLoop, requests: Iterable[Request]) -> Run:
         if isinstance(result, WaitUntil):
             loop.clock.wait_until(min(result.time, waiting[-1].arrival) if waiting else result.time)
             continue
-        now = loop.clock.now()
-        for event in result:
-            outcome = outcomes[event.request_id]
-            if isinstance(event, TokensEvent):
-                outcome.token_times += [now] * len(event.token_ids)
-                outcome.token_ids += event.token_ids
-            else:
-                outcome.timings = event.timings
-    return Run(list(outcomes.values()), loop.clock.now() - start)
+        _note(outcomes, result, loop.clock.now())
+        if after is not None:
+            after(loop.snapshot())
+    return Run(list(outcomes.values()), loop.clock.now() - first)
 
 
-class Observer:
-    """Stands before an executor and notes what its plans held: padding, and how full rows were."""
-
-    def __init__(self) -> None:
-        self.slots = 0
-        self.padded = 0
-        self.most_running = 0
-
-    def note(self, plan: BatchPlan) -> None:
-        self.slots += plan.tokens
-        self.padded += sum(plan.padding)
-        self.most_running = max(self.most_running, len(plan.chunks))
+def _note(outcomes: dict[str, Outcome], events: list[Event], now: float) -> None:
+    for event in events:
+        outcome = outcomes[event.request_id]
+        if isinstance(event, TokensEvent):
+            outcome.token_times += [now] * len(event.token_ids)
+            outcome.token_ids += event.token_ids
+            continue
+        outcome.timings = event.timings
+        for finish in event.finishes:
+            if finish.reason == "error":
+                raise RuntimeError(finish.detail)  # what failed must not count as fast

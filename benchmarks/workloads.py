@@ -30,7 +30,12 @@ def prompt(rng: random.Random, length: int, vocab_size: int) -> tuple[int, ...]:
 
 
 def heavy_tailed(
-    number: int, vocab_size: int, seed: int = 0, rate: float | None = None, max_tokens: int = 1024
+    number: int,
+    vocab_size: int,
+    seed: int = 0,
+    rate: float | None = None,
+    max_tokens: int = 1024,
+    max_prompt: int = 1000,
 ) -> list[Request]:
     """Prompts p50 40, p99 400; forced outputs p50 60, p99 500. All at once, or as Poisson arrivals of this rate."""
     rng = random.Random(seed)
@@ -38,7 +43,7 @@ def heavy_tailed(
     return [
         Request(
             request_id=str(index),
-            prompt_token_ids=prompt(rng, lognormal(rng, 40, 400, 1000), vocab_size),
+            prompt_token_ids=prompt(rng, lognormal(rng, 40, 400, max_prompt), vocab_size),
             params=SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
             arrival=next(times),
             forced_output_tokens=lognormal(rng, 60, 500, max_tokens),

@@ -87,6 +87,8 @@ class Admission:
         target = request.slo.ttft if request.slo.ttft is not None else self._default_ttft
         if target is None or not self._latency.ready:
             return
+        if not load.ahead and not load.remaining:
+            return  # an idle engine: no later time would be better, and refusing for ever would teach it nothing
         expected = self.seconds_to_first_token(len(request.prompt_token_ids), load)
         if expected > target:
             raise RequestRefused(

@@ -89,18 +89,24 @@ class Composer:
         the policy allows it."""
         for lane in self._lanes.in_turn(background=False):
             head = next(lane.queue.in_order(now), None)
-            if head is None or self._could_join(head, lane, shape):
-                continue
-            victims = self._would_give_way(head, lane, now)
-            if not victims or not self._could_join(head, lane, shape, victims) or not self._has_tokens(lane, shape):
-                continue  # in vain: what is missing would still be missing
-            for victim in victims:
-                if victim.in_flight:
-                    victim.condemned = True  # computes nothing more, and can be preempted in the next plan
-                    break
-                self._preempt(victim, now)
-                if self._could_join(head, lane, shape):
-                    break
+            if head is not None and self._has_tokens(lane, shape):
+                self._push_out_for(head, lane, shape, now, own_lane=True)
+
+    def _push_out_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, own_lane: bool) -> bool:
+        """Preempt whom the head may push out, until it could join; nobody, if even all of them would not help."""
+        if self._could_join(head, lane, shape):
+            return True
+        victims = self._would_give_way(head, lane, now, own_lane)
+        if not victims or not self._could_join(head, lane, shape, victims):
+            return False
+        for victim in victims:
+            if victim.in_flight:
+                victim.condemned = True  # computes nothing more, and can be preempted in the next plan
+                return False
+            self._preempt(victim, now)
+            if self._could_join(head, lane, shape):
+                return True
+        return False
 
     def _could_join(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
         """Whether there are a row and blocks for it; at best, if some of those that run did not."""
@@ -116,7 +122,7 @@ class Composer:
         kept = sum(other.settings.min_tokens for other in self._lanes.all() if other is not lane and other.busy)
         return shape.token_budget > decodes + kept
 
-    def _would_give_way(self, head: Sequence, lane: Lane, now: float) -> list[Sequence]:
+    def _would_give_way(self, head: Sequence, lane: Lane, now: float, own_lane: bool) -> list[Sequence]:
         """Lowest ranks first: background sequences beyond those that their lane keeps, then those of the own lane that
         the policy puts clearly behind (and that would not be the first to come back)."""
         victims: list[Sequence] = []
@@ -126,11 +132,11 @@ class Composer:
             other = self._lanes.of(victim)
             if victim.finish is not None:
                 continue
-            if other is lane:
+            if other is lane and own_lane:
                 may = lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
                 if may and rank < lane.queue.rank(victim, now):
                     victims.append(victim)
-            elif other.settings.background:
+            elif other is not lane and other.settings.background:
                 kept[other.settings.name] -= 1
                 if kept[other.settings.name] < 0:
                     victims.append(victim)
@@ -209,10 +215,13 @@ class Composer:
         short = self._serve_decodes(fill, foreground, now)
         self._serve_prompts(fill, hungry, kept, short, now)
         kept_back = sum(kept.values())
+        withheld = fill.budget - self._lanes.background_tokens(fill.chunks, fill.budget, now)
+        fill.budget -= withheld
         if fill.new_rows and any(lane.running for lane in background):
             self._sort_running(now)  # background ones give way to those that have just joined, too
         short = self._serve_decodes(fill, background, now) or short
         self._serve_prompts(fill, [lane for lane in background if lane.settings.name in kept], kept, short, now)
+        fill.budget += withheld
         if kept_back and fill.budget > 0:
             self._serve_prompts(fill, hungry, {}, short, now)  # background lanes could not use all that they kept
         for lane in self._lanes.all():
@@ -260,16 +269,27 @@ class Composer:
 
     def _admit_from(self, fill: Fill, lane: Lane, quota: int, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
-        start = fill.budget
+        start, shape = fill.budget, fill.shape
         for sequence in lane.queue.in_order(now):
-            if self._lanes.rows_for(lane, self._rows.free) <= 0 or len(self.running) >= fill.shape.row_limit:
-                return "rows"
             left = quota - (start - fill.budget)
-            if not fill.has_room_for(sequence, left):
+            has_room = fill.has_room_for(sequence, left)
+            if not self._has_row(lane, shape) and not (has_room and self._oust(sequence, lane, shape, now)):
+                return "rows"
+            if not has_room:
                 return "share" if left <= 0 < fill.budget else "budget"
-            if not self._admit(fill, sequence, lane, now, left):
+            if self._admit(fill, sequence, lane, now, left):
+                continue
+            if not self._oust(sequence, lane, shape, now) or not self._admit(fill, sequence, lane, now, left):
                 return "blocks"
         return OTHER
+
+    def _has_row(self, lane: Lane, shape: StepShape) -> bool:
+        return len(self.running) < shape.row_limit and self._lanes.rows_for(lane, self._rows.free) > 0
+
+    def _oust(self, sequence: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+        """Background work makes room for a foreground newcomer beyond the first; it is planned after foreground work,
+        so that it has no chunk in this step yet."""
+        return not lane.settings.background and self._push_out_for(sequence, lane, shape, now, own_lane=False)
 
     def _serve_together(self, fill: Fill, now: float) -> None:
         """A batch that starts and ends as one: its decodes, or those that the strategy lets join."""

@@ -2,7 +2,9 @@
 
 Knows which lanes there are, who waits in each, what each was served, and how many rows and tokens each may have; takes
 and gives nothing itself (the composer does). Foreground lanes share a step by weight; background lanes have what those
-leave, and give way first (HyGen, arXiv 2501.14808, keeps offline work beside online work in the same way).
+leave, and give way first. With a `step_target` they have no more than keeps the predicted step within it, as long as
+foreground work is in the step or expected before its end (HyGen, arXiv 2501.14808, admits offline work only while the
+predicted step time keeps the online target).
 """
 
 from __future__ import annotations
@@ -11,10 +13,16 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
 
+from inflight.core.features import Features, features
+from inflight.core.forecast import Forecast
+from inflight.core.latency import LatencyModel
 from inflight.core.ledger import QueueClock
+from inflight.core.plan import BatchPlan, Chunk
 from inflight.core.policies import Policy
 from inflight.core.queue import WaitingQueue
 from inflight.core.sequence import Sequence, SequenceView
+
+LIKELY = 0.7  # arrivals expected, at which one is likelier than not: 1 - exp(-0.7) is a half
 
 
 class LaneError(ValueError):
@@ -28,6 +36,7 @@ class LaneSettings:
     weight: share of the step's prompt tokens beside other foreground lanes. background: has what the others leave.
     min_rows, max_rows: rows kept for this lane, and most rows it may have. min_tokens, max_tokens: the same for prompt
     tokens of a step. chunk: most prompt tokens of one sequence per step. queue_limit: most requests waiting.
+    step_target: seconds that a step may take with this background lane's work in it, beside foreground work.
     """
 
     name: str
@@ -40,6 +49,7 @@ class LaneSettings:
     max_tokens: int | None = None
     chunk: int | None = None
     queue_limit: int | None = None
+    step_target: float | None = None
 
     def __post_init__(self) -> None:
         if not self.weight > 0:
@@ -51,6 +61,10 @@ class LaneSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise LaneError(f"Lane {self.name!r} has {name} {value}; give a whole number above 0.")
+        if self.step_target is not None and not (self.background and self.step_target > 0):
+            raise LaneError(
+                f"Lane {self.name!r} has step_target {self.step_target}; give seconds above 0, to a background lane."
+            )
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +74,7 @@ class Lane:
     settings: LaneSettings
     queue: WaitingQueue
     clock: QueueClock = field(default_factory=QueueClock)
+    forecast: Forecast = field(default_factory=Forecast)
     running: int = 0
     service: float = 0.0
 
@@ -78,8 +93,10 @@ class Lanes:
         max_rows: int,
         token_budget: int,
         cached_tokens: Callable[[Sequence], int],
+        latency: LatencyModel | None = None,
     ):
         """max_rows, token_budget: what there is to share; floors may not add up to more."""
+        self._latency = latency or LatencyModel()
         self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens)) for one in settings}
         self._max_rows = max_rows
         for what, total in (("rows", max_rows), ("tokens", token_budget)):
@@ -125,9 +142,10 @@ class Lanes:
         found = {one.number: one for lane in self._lanes.values() for one in lane.queue.select(numbers)}
         return [found[number] for number in numbers if number in found]
 
-    def wake(self, lane: Lane) -> None:
-        """Somebody comes to an idle lane: it is lifted to the least service of those at work, so that idle time is not
+    def arrives(self, lane: Lane, now: float) -> None:
+        """Somebody comes. An idle lane is lifted to the least service of those at work, so that idle time is not
         banked (as VTC does for tenants)."""
+        lane.forecast.arrived(now)
         if not lane.busy:
             at_work = [one.service for one in self._lanes.values() if one.busy]
             lane.service = max(lane.service, min(at_work, default=0.0))
@@ -141,3 +159,22 @@ class Lanes:
         )
         cap, running = lane.settings.max_rows, lane.running - sum(self.of(one) is lane for one in without)
         return min(free + len(without) - kept, self._max_rows if cap is None else cap - running)
+
+    def background_tokens(self, foreground: Iterable[Chunk], budget: int, now: float) -> int:
+        """Tokens that background lanes may add to a step that holds these chunks of foreground lanes."""
+        targets = [lane.settings.step_target for lane in self.in_turn(background=True) if lane.busy]
+        target = min((one for one in targets if one is not None), default=None)
+        if target is None or not self._latency.ready:
+            return budget
+        step = features(BatchPlan(0, tuple(foreground)))
+        if not step.tokens and not self._expects(self._latency.seconds(Features(budget, 0, 0, 0, 0.0)), now):
+            return budget
+        if step.prefill_context:
+            return 0  # a step with a foreground prompt is full enough, and its length is somebody's first token
+        # One at least where nothing else is in the step, so that it advances under any target.
+        return min(budget, max(not step.tokens, self._latency.most_tokens(step, target)))
+
+    def _expects(self, horizon: float, now: float) -> bool:
+        """Whether foreground work is likelier than not to come so soon."""
+        coming = sum(lane.forecast.expected(now, horizon) for lane in self.in_turn(background=False))
+        return coming > LIKELY

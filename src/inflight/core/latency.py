@@ -1,24 +1,30 @@
 """An online model of step time: seconds = β · features(plan), learnt from the steps themselves.
 
-The linear form that calibrates well on any machine (tokens, samples, decode context, prefill context, a constant),
-fitted by recursive least squares on relative errors with forgetting, so that it follows a machine whose speed drifts.
-Coefficients below zero make no sense and count as zero. Used by the adaptive strategy and by admission; standard
-library only, five unknowns.
+The linear form that calibrates well on any machine (tokens, samples, decode context, prefill context, copied blocks, a
+constant), fitted by least squares on relative errors with forgetting, so that it follows a machine whose speed drifts.
+No coefficient is below zero, and none moves without evidence: while all steps are decodes, tokens and samples are the
+same number, and a free fit would trade one for the other until a prompt looks endless. Copied blocks are among the
+unknowns lest slow copies count as slow tokens. Used by the adaptive strategy, admission, lanes and preemption by cost;
+standard library only.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from inflight.core.features import Features
 
 FORGETTING = 0.98  # a step counts half after about 35 more
-PRIOR = 1e6  # the covariance at the start: anything is possible
+FAINT = 1e-9  # a coefficient whose evidence has faded so far stays as it is
+SWEEPS = 3  # of coordinate descent per step; the next step goes on where this one stopped
 
 
 class LatencyModel:
     def __init__(self) -> None:
         size = len(_vector(Features(0, 0, 0, 0, 0.0)))
         self._beta = [0.0] * size
-        self._covariance = [[PRIOR if i == j else 0.0 for j in range(size)] for i in range(size)]
+        self._moments = [[0.0] * size for _ in range(size)]  # Σ x·x', decaying
+        self._target = [0.0] * size  # Σ x, decaying: relative time is always 1
         self.steps = 0
 
     @property
@@ -31,21 +37,32 @@ class LatencyModel:
             return
         # Divided by the measured time, so that relative errors count and long steps do not drown short ones.
         x = [value / seconds for value in _vector(features)]
-        p = self._covariance
-        px = [sum(a * b for a, b in zip(row, x, strict=True)) for row in p]
-        gain = [value / (FORGETTING + sum(a * b for a, b in zip(x, px, strict=True))) for value in px]
-        error = 1.0 - sum(a * b for a, b in zip(x, self._beta, strict=True))
-        self._beta = [b + g * error for b, g in zip(self._beta, gain, strict=True)]
-        size = len(x)
-        for i in range(size):
-            for j in range(size):
-                # The bound keeps directions that no step excites from growing for ever under forgetting.
-                p[i][j] = max(-PRIOR, min(PRIOR, (p[i][j] - gain[i] * px[j]) / FORGETTING))
+        self._target = [FORGETTING * old + new for old, new in zip(self._target, x, strict=True)]
+        for row, factor in zip(self._moments, x, strict=True):
+            row[:] = [FORGETTING * old + factor * new for old, new in zip(row, x, strict=True)]
+        for _ in range(SWEEPS):
+            self._sweep()
         self.steps += 1
+
+    def _sweep(self) -> None:
+        """Each coefficient in turn to its best value, given the others (non-negative least squares by coordinates)."""
+        beta = self._beta
+        for index, row in enumerate(self._moments):
+            own = row[index]
+            if own > FAINT:
+                error = self._target[index] - sum(a * b for a, b in zip(row, beta, strict=True))
+                beta[index] = max(0.0, beta[index] + error / own)
 
     def seconds(self, features: Features) -> float:
         """Predicted time of a step."""
-        return sum(max(0.0, b) * v for b, v in zip(self._beta, _vector(features), strict=True))
+        return sum(b * v for b, v in zip(self._beta, _vector(features), strict=True))
+
+    def most_tokens(self, features: Features, seconds: float) -> int:
+        """Decodes that may be added to a step so that it still takes no longer than this; at least 0."""
+        taken = self.seconds(features)
+        grown = replace(features, tokens=features.tokens + 1, rows=features.rows + 1, samples=features.samples + 1)
+        each = max(self.seconds(grown) - taken, 1e-9)
+        return max(0, int((seconds - taken) / each))
 
 
 def _vector(features: Features) -> tuple[float, ...]:
@@ -56,6 +73,7 @@ def _vector(features: Features) -> tuple[float, ...]:
         features.samples / 100,
         features.decode_context / 1e5,
         features.prefill_context / 1e5,
+        features.moved_blocks / 100,
     )
 
 

@@ -31,7 +31,11 @@ from inflight.core.strategies import StepView, Strategy
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Counts at one moment. Blocks: held + free + idle (cached, unheld) = all."""
+    """Counts at one moment. Blocks: held + free + idle (cached, unheld) = all.
+
+    held_slots: token slots of the held blocks; used_slots: those of them whose keys and values are computed. Shared
+    blocks count once.
+    """
 
     step: int
     waiting: int
@@ -40,6 +44,8 @@ class Snapshot:
     free_blocks: int
     idle_blocks: int
     preemptions: int
+    held_slots: int
+    used_slots: int
 
 
 class Scheduler:
@@ -71,7 +77,7 @@ class Scheduler:
         self._token_budget = token_budget
         self._memory = KVMemory(capacity, prefix_caching, allocation)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
-        self._lanes = Lanes(settings, capacity.max_rows, token_budget, self._memory.cached_tokens)
+        self._lanes = Lanes(settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency)
         self._composer = Composer(
             self._memory,
             self._lanes,
@@ -98,7 +104,7 @@ class Scheduler:
         most_output, banned = self._door.most_output(request), self._door.banned(request)
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the door saw to it
-        self._lanes.wake(lane)
+        self._lanes.arrives(lane, now)
         samples = []
         for index in range(request.params.n):
             text = self._stop_text(request) if self._stop_text and request.params.stop else None
@@ -170,15 +176,19 @@ class Scheduler:
         return not self._samples and not self._planned
 
     def snapshot(self) -> Snapshot:
-        pool = self._memory.pool
+        pool, running = self._memory.pool, self._composer.running
+        # A block that several hold is full: each holder but one counts its tokens too often.
+        extra_holders = sum(len(one.blocks) for one in running) - pool.held
         return Snapshot(
             step=self._next_step,
             waiting=len(self._lanes),
-            running=len(self._composer.running),
+            running=len(running),
             held_blocks=pool.held,
             free_blocks=pool.free,
             idle_blocks=pool.idle,
             preemptions=self._composer.preemptions,
+            held_slots=pool.held * self._memory.block_size,
+            used_slots=sum(one.computed for one in running) - extra_holders * self._memory.block_size,
         )
 
     # -- what strategies and admission see ----------------------------------------------------------------------

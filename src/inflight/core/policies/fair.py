@@ -35,7 +35,8 @@ class Fair(Ordered):
         return view.tenant
 
     def group_rank(self, group: Hashable) -> Rank:
-        return (self._counters[str(group)],)
+        # A tenant that returns is lifted to its rivals' counter: on that tie, who has less in the engine goes first.
+        return (self._counters[str(group)], self._active[str(group)])
 
     def arrived(self, view: SequenceView) -> None:
         tenant = view.tenant

@@ -1,0 +1,143 @@
+"""Engines to measure: weights and KV memory are made once, and every setting gets a fresh engine around them.
+
+Knows how an engine is put together from settings, in the way of `inflight.build`; the compared settings share weights,
+kernels and memory, so that only what is compared differs. With `null_loop` the same scheduler runs on virtual time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.drive import Observer, Watched
+from benchmarks.shapes import QWEN25_05B, write_config
+from inflight.build import BUILT_IN
+from inflight.config import LOGIT_ROWS, EngineSettings, resolve_budget, resolve_rows, resolve_threads
+from inflight.core.latency import LatencyModel
+from inflight.core.plan import BatchPlan, Capacity, Executor
+from inflight.core.scheduler import Scheduler
+from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.null import NullExecutor
+from inflight.execution.checkpoint import Checkpoint
+from inflight.execution.config import ModelConfig
+from inflight.execution.decoder import Decoder
+from inflight.execution.dummy import DummyWeights
+from inflight.execution.executor import ModelExecutor, copy_seconds
+from inflight.execution.memory import kv_shape, swap_blocks
+from inflight.execution.ops import open_ops
+from inflight.execution.weights import load_weights
+from inflight.scheduling import SchedulingSettings, make_admission, make_lanes, make_predictor, make_strategy
+
+_TINY = {
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "intermediate_size": 1024,
+    "vocab_size": 4096,
+}
+_SHAPES: dict[str, dict[str, object]] = {"qwen": QWEN25_05B, "tiny": {**QWEN25_05B, **_TINY}}
+_NAMES = {"qwen": "Qwen2.5-0.5B's shape in bf16", "tiny": "a tiny random model", "built-in": "the built-in model"}
+
+
+class Model:
+    """A loaded model, its kernels and its KV memory."""
+
+    def __init__(self, name: str = "qwen", num_blocks: int = 4096, max_model_len: int = 4096):
+        """name: qwen or tiny (random weights), or built-in. num_blocks, max_model_len: the most that any engine asks
+        for, blocks of swap space included; of a model with fewer positions those are taken."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(write_config(Path(folder), _SHAPES[name])) if name in _SHAPES else BUILT_IN
+            self.config = ModelConfig.from_folder(path)
+            self._ops = open_ops("bfloat16", int(resolve_threads(EngineSettings()).value))
+            source = DummyWeights(self._ops.dtype) if name in _SHAPES else Checkpoint(path)
+            self.max_model_len = min(max_model_len, self.config.default_model_len)
+            self._weights = load_weights(self.config, source, self._ops, self.max_model_len, None)
+        self.name = _NAMES[name]
+        self._shape = kv_shape(self.config, EngineSettings().block_size)
+        self._arena = self._ops.kv_arena(self._shape, num_blocks + 1)  # one more, for padding
+        self._num_blocks = num_blocks
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def copy_seconds(self) -> float:
+        """Of one block, either way."""
+        return copy_seconds(self._arena)
+
+    def loop(
+        self,
+        settings: EngineSettings,
+        scheduling: SchedulingSettings | None = None,
+        observer: Observer | None = None,
+        pass_tokens: int | None = None,
+    ) -> EngineLoop:
+        """An engine that has served nothing yet. `settings` must say max_model_len and num_blocks.
+
+        pass_tokens: of one forward pass, where a strategy's steps are larger and the budget is not theirs.
+        """
+        assert settings.max_model_len is not None and settings.num_blocks is not None
+        scheduling = scheduling or SchedulingSettings()
+        host_blocks = swap_blocks(scheduling.swap_space, self._ops.bytes_per_block(self._shape))
+        assert settings.num_blocks + host_blocks <= self._num_blocks, "the arena was made for fewer blocks"
+        capacity = Capacity(
+            num_blocks=settings.num_blocks,
+            block_size=settings.block_size,
+            max_rows=int(resolve_rows(settings).value),
+            max_model_len=settings.max_model_len,
+            vocab_size=self.vocab_size,
+            host_blocks=host_blocks,
+            copy_seconds=copy_seconds(self._arena) if host_blocks else 0.0,
+        )
+        tokens = pass_tokens or budget(settings, scheduling)
+        decoder = Decoder(self.config, self._weights, self._ops, self._arena, tokens, LOGIT_ROWS)
+        executor = ModelExecutor(decoder, self._ops, self._arena, capacity)
+        return assemble(executor, MonotonicClock(), settings, scheduling, observer)
+
+
+def null_loop(
+    capacity: Capacity,
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    seconds: Callable[[BatchPlan], float],
+    observer: Observer | None = None,
+) -> EngineLoop:
+    """The same scheduler on a device that computes nothing; a step takes `seconds(plan)` of virtual time."""
+    return assemble(NullExecutor(capacity, seconds), VirtualClock(), settings, scheduling, observer)
+
+
+def assemble(
+    executor: Executor,
+    clock: Clock,
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    observer: Observer | None = None,
+) -> EngineLoop:
+    """Scheduler and loop around an executor, as `inflight.build` makes them."""
+    capacity = executor.capacity
+    latency = LatencyModel()
+    tokens = budget(settings, scheduling)
+    scheduler = Scheduler(
+        capacity,
+        make_strategy(scheduling, tokens, capacity.max_model_len, capacity.max_rows, latency),
+        make_lanes(scheduling, latency),
+        token_budget=tokens,
+        prefix_caching=settings.enable_prefix_caching,
+        watermark=settings.watermark,
+        allocation=scheduling.kv_allocation,  # type: ignore[arg-type]  # checked when the settings were made
+        preemption=scheduling.preemption,  # type: ignore[arg-type]
+        predictor=make_predictor(scheduling),
+        latency=latency,
+        admission=make_admission(scheduling, latency),
+    )
+    watched = executor if observer is None else Watched(executor, observer)
+    return EngineLoop(scheduler, watched, clock)
+
+
+def budget(settings: EngineSettings, scheduling: SchedulingSettings) -> int:
+    """Most tokens of a step (of a forward pass, where the strategy knows no budget)."""
+    rows = int(resolve_rows(settings).value)
+    return int(resolve_budget(settings, rows, scheduling.strategy).value)
