@@ -1,12 +1,13 @@
-"""Times the scheduler: what planning and committing a step cost, without a model.
+"""Times what a step costs beside the model: planning, preparing its arrays, and committing.
 
-    python benchmarks/scheduler_cost.py [--steps N] [--profile SCENE] [--json]
+    python -m benchmarks.scheduler_cost [--steps N] [--profile SCENE] [--json] [--write]
 
 Scenes: 32 rows, and 256 rows with 10,000 requests waiting; each in steady decode (no one comes or goes) and in churn
-(short answers, so that every step ends some requests and admits others). The null executor runs the plans, and its
-own time is told apart. Prompts are 128 tokens, half of them shared with others; the waiting queue is kept at its
-length by new arrivals, whose `add` is timed per request. Times are CPU time of the thread, so that a shared machine
-does not blur them; the wall time of plan + commit is printed beside them.
+(short answers, so that every step ends some requests and admits others). The null executor runs the plans (its time
+does not count), and the real executor's row state prepares them: token ids, layout, block tables, sampling settings.
+Prompts are 128 tokens, half of them shared with others; the waiting queue is kept at its length by new arrivals, whose
+`add` is timed per request. Times are CPU time of the thread, so that a shared machine does not blur them; the wall time
+is printed beside them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
+from benchmarks.results import table, write_section
 from inflight.core.events import FinishedEvent
 from inflight.core.plan import BatchPlan, Capacity
 from inflight.core.policies.fcfs import Fcfs
@@ -31,6 +35,7 @@ from inflight.core.sampling import SamplingParams
 from inflight.core.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.engine.null import NullExecutor
+from inflight.execution.rows import RowStore
 
 T = TypeVar("T")
 PROMPT_TOKENS, SHARED_TOKENS = 128, 64
@@ -44,7 +49,7 @@ class Scene:
     rows: int
     waiting: int
     churn: bool
-    target_ms: float  # of plan + commit, at the median; clearly less than a step may cost in all
+    target_ms: float  # of plan, prepare and commit together, at the median
 
 
 SCENES = (
@@ -57,11 +62,11 @@ SCENES = (
 
 @dataclass
 class Times:
-    """CPU seconds per step, and per request for `add`; wall: of plan + commit."""
+    """CPU seconds per step, and per request for `add`; wall: of plan, prepare and commit."""
 
     plan: list[float] = field(default_factory=list)
     commit: list[float] = field(default_factory=list)
-    submit: list[float] = field(default_factory=list)
+    prepare: list[float] = field(default_factory=list)
     add: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
     admitted: int = 0
@@ -74,11 +79,11 @@ class Row:
     admitted_per_step: float
     plan_median_ms: float
     commit_median_ms: float
-    both_median_ms: float
-    both_p99_ms: float
+    prepare_median_ms: float
+    all_median_ms: float
+    all_p99_ms: float
     wall_median_ms: float
     wall_p99_ms: float
-    null_submit_median_ms: float
     add_median_us: float
     target_ms: float
 
@@ -94,6 +99,7 @@ class Bench:
         capacity = Capacity(blocks, 16, scene.rows, LONGEST, 1000)
         self._scheduler = Scheduler(capacity, Chunked(BUDGET), Fcfs())
         self._executor = NullExecutor(capacity)
+        self._rows = RowStore(capacity, scratch_block=blocks)
         for _ in range(scene.rows + scene.waiting):
             self._add()
         while self._scheduler.snapshot().running < scene.rows:
@@ -128,14 +134,26 @@ class Bench:
         times.plan.append(seconds)
         assert isinstance(plan, BatchPlan)
         times.admitted += len(plan.new_rows)
-        done, seconds, _ = _timed(lambda: self._executor.submit(plan))
-        times.submit.append(seconds)
+        done = self._executor.submit(plan)
+        _, seconds, prepared = _timed(lambda: self._prepare(plan))
+        times.prepare.append(seconds)
         events, seconds, more = _timed(lambda: self._scheduler.commit(plan, done.result(), now))
         times.commit.append(seconds)
-        times.wall.append(wall + more)
+        times.wall.append(wall + prepared + more)
         for event in events:
             if isinstance(event, FinishedEvent):
                 self._add()
+
+    def _prepare(self, plan: BatchPlan) -> None:
+        """What the real executor does around its kernels."""
+        for row in plan.freed_rows:
+            self._rows.free(row)
+        for new in plan.new_rows:
+            self._rows.start(new)
+        self._rows.layout(plan.chunks)
+        rows = np.array([chunk.row for chunk in plan.chunks if chunk.sample], np.int32)
+        self._rows.sampling(rows)
+        self._rows.append(rows, rows)
 
 
 def _timed(body: Callable[[], T]) -> tuple[T, float, float]:
@@ -149,18 +167,18 @@ def measure(scene: Scene, steps: int) -> Row:
     bench = Bench(scene, steps)
     bench.run(steps)
     times = bench.times
-    both = [plan + commit for plan, commit in zip(times.plan, times.commit, strict=True)]
+    whole = [sum(parts) for parts in zip(times.plan, times.prepare, times.commit, strict=True)]
     return Row(
         scene=scene.name,
         steps=steps,
         admitted_per_step=times.admitted / steps,
         plan_median_ms=statistics.median(times.plan) * 1e3,
         commit_median_ms=statistics.median(times.commit) * 1e3,
-        both_median_ms=statistics.median(both) * 1e3,
-        both_p99_ms=statistics.quantiles(both, n=100)[98] * 1e3,
+        prepare_median_ms=statistics.median(times.prepare) * 1e3,
+        all_median_ms=statistics.median(whole) * 1e3,
+        all_p99_ms=statistics.quantiles(whole, n=100)[98] * 1e3,
         wall_median_ms=statistics.median(times.wall) * 1e3,
         wall_p99_ms=statistics.quantiles(times.wall, n=100)[98] * 1e3,
-        null_submit_median_ms=statistics.median(times.submit) * 1e3,
         add_median_us=statistics.median(times.add) * 1e6 if times.add else 0.0,
         target_ms=scene.target_ms,
     )
@@ -175,11 +193,39 @@ def profile(scene: Scene, steps: int) -> None:
     pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
 
 
+def report(rows: list[Row]) -> str:
+    head = ["milliseconds", "admitted per step", "plan", "prepare", "commit", "all", "p99", "asked", "wall", "add, µs"]
+    return "CPU time, medians over the steps.\n\n" + table(
+        head,
+        [
+            [
+                row.scene,
+                f"{row.admitted_per_step:.1f}",
+                *(
+                    f"{value:.2f}"
+                    for value in (
+                        row.plan_median_ms,
+                        row.prepare_median_ms,
+                        row.commit_median_ms,
+                        row.all_median_ms,
+                        row.all_p99_ms,
+                    )
+                ),
+                f"< {row.target_ms:g}",
+                f"{row.wall_median_ms:.2f}",
+                f"{row.add_median_us:.1f}",
+            ]
+            for row in rows
+        ],
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the scheduler without a model.")
     parser.add_argument("--steps", type=int, default=500, help="steps measured per scene (default 500)")
     parser.add_argument("--profile", metavar="SCENE", help="profile one scene (its name, or the beginning of it)")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON on standard output")
+    parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     arguments = parser.parse_args()
     if arguments.profile is not None:
         for scene in SCENES:
@@ -187,16 +233,11 @@ def main() -> None:
                 profile(scene, arguments.steps)
         return
     rows = [measure(scene, arguments.steps) for scene in SCENES]
-    head = f"{'ms per step':34s} {'admitted':>8s} {'plan':>7s} {'commit':>7s} {'both':>7s} {'p99':>7s} {'target':>7s}"
-    print(f"{head} {'wall':>7s} {'p99':>7s} {'null':>7s} {'add, µs':>8s}", file=sys.stderr)
-    for row in rows:
-        print(
-            f"{row.scene:34s} {row.admitted_per_step:8.1f} {row.plan_median_ms:7.3f} {row.commit_median_ms:7.3f} "
-            f"{row.both_median_ms:7.3f} {row.both_p99_ms:7.3f} {row.target_ms:7.1f} "
-            f"{row.wall_median_ms:7.3f} {row.wall_p99_ms:7.3f} {row.null_submit_median_ms:7.3f} "
-            f"{row.add_median_us:8.1f}",
-            file=sys.stderr,
-        )
+    body = report(rows)
+    print(body, file=sys.stderr)
+    if arguments.write:
+        command = f"python -m benchmarks.scheduler_cost --steps {arguments.steps}"
+        write_section("scheduler_cost", "What a step costs beside the model", command, body)
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows]))
 
