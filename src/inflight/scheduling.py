@@ -22,7 +22,7 @@ from inflight.core.policies import Policy
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.policies.guarded import Guarded
+from inflight.core.policies.guarded import Guarded as GuardedPolicy
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
@@ -32,6 +32,7 @@ from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
+from inflight.core.strategies.guarded import Guarded as GuardedStrategy
 from inflight.core.strategies.static import Static
 
 
@@ -135,8 +136,7 @@ def make_strategy(
     """token_budget: most tokens of a step, where the strategy is bounded by tokens at all."""
     name = settings.strategy
     if ":" in name:
-        strategy: Strategy = _stranger("strategy", name, token_budget)
-        return strategy
+        return GuardedStrategy(_stranger("strategy", name, token_budget), token_budget, _tell)
     _one_of("strategy", name, _STRATEGIES, more="package.module:Class")
     batch_size = settings.batch_size or max_rows
     if batch_size > max_rows:
@@ -180,7 +180,7 @@ def make_lanes(settings: SchedulingSettings, latency: LatencyModel) -> tuple[Lan
 
 def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) -> Policy:
     if ":" in name:
-        return Guarded(_stranger("policy", name), lambda sentence: print(f"inflight: {sentence}", file=sys.stderr))
+        return GuardedPolicy(_stranger("policy", name), _tell)
     _one_of("policy", name, _POLICIES, more="package.module:Class")
     if name == "fair":
         return Fair(settings.tenant_weights)
@@ -208,6 +208,10 @@ def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admis
 
 def _why(is_default: bool) -> str:
     return "the default" if is_default else "as set"
+
+
+def _tell(sentence: str) -> None:
+    print(f"inflight: {sentence}", file=sys.stderr)
 
 
 def _buckets(given: str | None) -> int | tuple[int, ...]:

@@ -12,6 +12,7 @@ from inflight.core.plan import BatchPlan, WaitUntil
 from inflight.core.strategies import StepShape, StepView
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.dynamic import Dynamic
+from inflight.core.strategies.guarded import Guarded as GuardedStrategy
 
 from . import inspect_scheduler as inside
 from .builders import request, view
@@ -198,3 +199,43 @@ def test_the_latency_model_recovers_what_steps_take() -> None:
     assert latency.ready
     for held in (Features(1, 1, 1, 100, 0.0), Features(150, 3, 8, 20_000, 9000.0), Features(32, 32, 32, 30_000, 0.0)):
         assert latency.seconds(held) == pytest.approx(took(held), rel=0.02)
+
+
+class _Stumbling:
+    name = "stumbling"
+
+    def __init__(self, answers: list[object]) -> None:
+        self._answers = answers
+
+    def shape(self, view: StepView) -> object:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def observe(self, features: Features, seconds: float) -> None:
+        raise OSError("no place to write to")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [ValueError("no idea"), "chunked", StepShape(0, 4), StepShape(8, 0), WaitUntil(1.0), None],
+)
+def test_a_strangers_strategy_that_fails_is_replaced_by_chunked(answer: object) -> None:
+    told: list[str] = []
+    good = StepShape(token_budget=5, row_limit=2)
+    strategy = GuardedStrategy(_Stumbling([good, answer, good]), 64, told.append)  # type: ignore[arg-type]
+    nobody: Any = ()
+    now = StepView(now=2.0, waiting=nobody, running=0, decoding=0, decode_context=0, max_rows=4)
+    assert strategy.shape(now) is good
+    assert strategy.shape(now) == StepShape(token_budget=64, row_limit=4)
+    assert strategy.shape(now) == StepShape(token_budget=64, row_limit=4)
+    strategy.observe(Features(1, 1, 1, 1, 0.0), 0.1)
+    assert len(told) == 1 and "'stumbling' failed in shape" in told[0]
+
+
+def test_a_strangers_strategy_may_fail_while_it_learns() -> None:
+    told: list[str] = []
+    strategy = GuardedStrategy(_Stumbling([]), 64, told.append)  # type: ignore[arg-type]
+    strategy.observe(Features(1, 1, 1, 1, 0.0), 0.1)
+    assert "failed in observe (OSError: no place to write to)" in told[0]
