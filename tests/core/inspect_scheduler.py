@@ -18,7 +18,7 @@ from inflight.core.sequence import Sequence
 
 def running(scheduler: Scheduler) -> list[Sequence]:
     """Sequences with a row, in the order of their ranks as of the last plan."""
-    return scheduler._composer.running
+    return scheduler._running.sequences
 
 
 def samples(scheduler: Scheduler, request_id: str) -> list[Sequence]:
@@ -131,20 +131,20 @@ def _check_host(scheduler: Scheduler) -> None:
 
 def _check_lanes(scheduler: Scheduler) -> None:
     """What a lane keeps for itself is there or in use; what it may have at most is not exceeded."""
-    composer = scheduler._composer
+    held = scheduler._running
     for lane in scheduler._lanes.all():
-        assert lane.running == sum(scheduler._lanes.of(one) is lane for one in composer.running)
+        assert lane.running == sum(scheduler._lanes.of(one) is lane for one in held.sequences)
     if batches_together(scheduler):
         return
     kept = sum(max(0, lane.settings.min_rows - lane.running) for lane in scheduler._lanes.all())
-    assert composer._rows.free >= kept, "rows that a lane keeps were given away"
+    assert held.free_rows >= kept, "rows that a lane keeps were given away"
     for lane in scheduler._lanes.all():
         assert lane.settings.max_rows is None or lane.running <= lane.settings.max_rows
 
 
 def _check_rows(scheduler: Scheduler, capacity: Capacity) -> None:
     rows = [sequence.row for sequence in running(scheduler)]
-    free = scheduler._composer._rows._free
+    free = scheduler._running._rows._free
     assert None not in rows
     assert sorted([*rows, *free]) == list(range(capacity.max_rows)), "a row is lost or taken twice"
 

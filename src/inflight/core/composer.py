@@ -1,6 +1,6 @@
 """The composer: fills the step that the strategy proposed, in the order that lanes and policies gave.
 
-The mechanism of batching: it alone hands out rows, blocks and token budget, preempts, and keeps the accounts.
+The mechanism of batching: with `running` it alone hands out rows, blocks and token budget, and keeps the accounts.
 Foreground lanes come before background lanes; in each, running sequences that need one token come first, then prompts:
 those that run, then waiting ones while there is a row, budget, and enough blocks to stay above the watermark. Under a
 strategy that batches requests together, ended sequences linger: they keep row and blocks and are computed as padding
@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from collections.abc import Sequence as Sequences
 
 from inflight.core.fill import Fill
 from inflight.core.lanes import Lane, Lanes
 from inflight.core.ledger import OTHER
 from inflight.core.memory import KVMemory
 from inflight.core.plan import BatchPlan, Chunk, NewRow
-from inflight.core.preemption import Preemption
-from inflight.core.rows import Rows
+from inflight.core.running import Running
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.strategies import StepShape
 
@@ -27,23 +25,18 @@ UNLIMITED = 2**31 - 1
 
 
 class Composer:
-    def __init__(self, memory: KVMemory, lanes: Lanes, preemption: Preemption, max_rows: int, watermark: float):
-        """watermark: share of all blocks that must stay available when a sequence joins others."""
-        self.running: list[Sequence] = []
-        self.preemptions = 0
+    def __init__(self, memory: KVMemory, lanes: Lanes, running: Running):
+        self.running = running
         self.together = False  # whether what runs is one batch that starts and ends together
         self._memory = memory
         self._lanes = lanes
-        self._preemption = preemption
-        self._rows = Rows(max_rows)
-        self._spare = math.ceil(watermark * memory.pool.num_blocks)
 
     def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
         """The plan of this step, or None when no token can be computed now."""
         if not self.running:
             self.together = shape.together
         fill = Fill(shape)
-        self._sort_running(now)
+        self.running.sort(now)
         if shape.joins is None:
             self._make_way(shape, now)
             self._serve_lanes(fill, now)
@@ -52,37 +45,16 @@ class Composer:
         if not fill.chunks:
             return None
         padding = fill.padding(len(self.running)) if self.together else ()
-        freed, moves = self._rows.drain_freed(), self._memory.swap.drain()
+        freed, moves = self.running.drain_freed_rows(), self._memory.swap.drain()
         return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), freed, padding, moves)
-
-    def load(self) -> tuple[int, int]:
-        """Running sequences that need one token, and the tokens that they look back over, together."""
-        decoding = [one for one in self.running if one.finish is None and one.behind == 1]
-        return len(decoding), sum(one.computed + 1 for one in decoding)
 
     def ended(self, sequence: Sequence) -> None:
         """A sequence that holds a row has its end, and nothing of it is in flight."""
         if not self.together:
-            self._leave(sequence)
-        elif all(one.finish is not None and not one.in_flight for one in self.running):
-            for one in tuple(self.running):
-                self._leave(one)
-
-    # -- order and preemption -----------------------------------------------------------------------------------
-
-    def _sort_running(self, now: float) -> None:
-        """Who is served first stands first; who is preempted first stands last. Ranks compare within a lane only."""
-        turn = {
-            id(lane): (background, place)
-            for background in (False, True)
-            for place, lane in enumerate(self._lanes.in_turn(background))
-        }
-
-        def order(sequence: Sequence) -> object:
-            lane = self._lanes.of(sequence)
-            return turn[id(lane)], lane.queue.rank(sequence, now)
-
-        self.running.sort(key=order)  # type: ignore[arg-type]  # ranks are opaque, but compare
+            self.running.leave(sequence)
+        elif all(one.finish is not None and not one.in_flight for one in self.running.sequences):
+            for one in tuple(self.running.sequences):
+                self.running.leave(one)
 
     def _make_way(self, shape: StepShape, now: float) -> None:
         """The first of a foreground lane pushes out background sequences to get in; and others of its own lane where
@@ -90,89 +62,21 @@ class Composer:
         for lane in self._lanes.in_turn(background=False):
             head = next(lane.queue.in_order(now), None)
             if head is not None and self._has_tokens(lane, shape):
-                self._push_out_for(head, lane, shape, now, own_lane=True)
-
-    def _push_out_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, own_lane: bool) -> bool:
-        """Preempt whom the head may push out, until it could join; nobody, if even all of them would not help."""
-        if self._could_join(head, lane, shape):
-            return True
-        victims = self._would_give_way(head, lane, now, own_lane)
-        if not victims or not self._could_join(head, lane, shape, victims):
-            return False
-        for victim in victims:
-            if victim.in_flight:
-                victim.condemned = True  # computes nothing more, and can be preempted in the next plan
-                return False
-            self._preempt(victim, now)
-            if self._could_join(head, lane, shape):
-                return True
-        return False
-
-    def _could_join(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
-        """Whether there are a row and blocks for it; at best, if some of those that run did not."""
-        running = len(self.running) - len(without)
-        if running >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free, without) <= 0:
-            return False
-        spare = self._spare if running else 0
-        return self._memory.fits(head, spare - sum(len(victim.blocks) for victim in without))
+                self.running.push_out_for(head, lane, shape, now, own_lane=True)
 
     def _has_tokens(self, lane: Lane, shape: StepShape) -> bool:
         """Whether decodes, and what other lanes keep, leave the lane a token of the step."""
-        decodes = sum(one.behind == 1 and not self._lanes.of(one).settings.background for one in self.running)
+        decodes = sum(one.behind == 1 and not self._lanes.of(one).settings.background for one in self.running.sequences)
         kept = sum(other.settings.min_tokens for other in self._lanes.all() if other is not lane and other.busy)
         return shape.token_budget > decodes + kept
-
-    def _would_give_way(self, head: Sequence, lane: Lane, now: float, own_lane: bool) -> list[Sequence]:
-        """Lowest ranks first: background sequences beyond those that their lane keeps, then those of the own lane that
-        the policy puts clearly behind (and that would not be the first to come back)."""
-        victims: list[Sequence] = []
-        rank = lane.queue.rank(head, now)
-        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
-        for victim in self.running:
-            other = self._lanes.of(victim)
-            if victim.finish is not None:
-                continue
-            if other is lane and own_lane:
-                may = lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
-                if may and rank < lane.queue.rank(victim, now):
-                    victims.append(victim)
-            elif other is not lane and other.settings.background:
-                kept[other.settings.name] -= 1
-                if kept[other.settings.name] < 0:
-                    victims.append(victim)
-        return victims[::-1]
-
-    def _preempt(self, sequence: Sequence, now: float) -> None:
-        """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
-        is forgotten and recomputed, or swapped."""
-        sequence.condemned = False
-        sequence.lost = max(sequence.lost, sequence.computed)
-        sequence.ledger.preempt(now)
-        keep = self._preemption.keeps(sequence.computed, len(sequence.blocks))
-        self._give_up_row(sequence)
-        self._memory.preempt(sequence, keep)
-        self._lanes.of(sequence).queue.push(sequence, now)
-        self.preemptions += 1
-
-    def _leave(self, sequence: Sequence) -> None:
-        """An ended sequence gives up what it holds."""
-        self._give_up_row(sequence)
-        self._memory.end(sequence)
-
-    def _give_up_row(self, sequence: Sequence) -> None:
-        assert sequence.row is not None
-        self.running.remove(sequence)
-        self._lanes.of(sequence).running -= 1
-        self._rows.give_up(sequence.row)
-        sequence.row = None
 
     # -- running sequences that need one token ------------------------------------------------------------------
 
     def _serve_decodes(self, fill: Fill, lanes: list[Lane], now: float) -> bool:
         """Returns whether somebody was preempted: memory is short, and a newcomer would only push out the next one."""
-        preemptions = self.preemptions
+        preemptions = self.running.preemptions
         mine = {lane.settings.name for lane in lanes}
-        for sequence in tuple(self.running):
+        for sequence in tuple(self.running.sequences):
             if sequence.request.lane not in mine:
                 continue
             if not sequence.in_flight:
@@ -180,30 +84,10 @@ class Composer:
             if sequence.row is None or sequence.condemned or sequence.finish is not None:
                 continue
             if sequence.behind == 1 and fill.budget > 0:
-                new_blocks = self._make_room(sequence, now)
+                new_blocks = self.running.make_room(sequence, now)
                 if new_blocks is not None:
                     self._add_chunk(fill, sequence, 1, new_blocks, now)
-        return self.preemptions > preemptions
-
-    def _make_room(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
-        """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
-
-        None: the sequence must sit out this step (it was the lowest ranked itself, or the victim's last tokens are
-        still in flight: it computes nothing more, and can be preempted in the next plan).
-        """
-        while True:
-            new_blocks = self._memory.grow(sequence, sequence.computed + 1)
-            if new_blocks is not None:
-                return new_blocks
-            victim = self.running[-1]
-            if victim is sequence and len(self.running) == 1:
-                return None  # in flight at depth 2; `commit` ends what has outgrown all memory
-            if victim.in_flight:
-                victim.condemned = victim.finish is None
-                return None
-            self._preempt(victim, now)
-            if victim is sequence:
-                return None
+        return self.running.preemptions > preemptions
 
     # -- prompts ------------------------------------------------------------------------------------------------
 
@@ -218,7 +102,7 @@ class Composer:
         withheld = fill.budget - self._lanes.background_tokens(fill.chunks, fill.budget, now)
         fill.budget -= withheld
         if fill.new_rows and any(lane.running for lane in background):
-            self._sort_running(now)  # background ones give way to those that have just joined, too
+            self.running.sort(now)  # background ones give way to those that have just joined, too
         short = self._serve_decodes(fill, background, now) or short
         self._serve_prompts(fill, [lane for lane in background if lane.settings.name in kept], kept, short, now)
         fill.budget += withheld
@@ -230,7 +114,7 @@ class Composer:
 
     def _kept_tokens(self) -> dict[str, int]:
         """The lanes with prompts to compute, and what each keeps of a step for itself."""
-        inside = {one.request.lane for one in self.running if one.behind > 1 and one.finish is None}
+        inside = {one.request.lane for one in self.running.sequences if one.behind > 1 and one.finish is None}
         kept = {}
         for lane in self._lanes.all():
             if len(lane.queue) or lane.settings.name in inside:
@@ -255,7 +139,7 @@ class Composer:
         before = fill.budget
         if lane.settings.max_tokens is not None:
             quota = min(quota, lane.settings.max_tokens - fill.used[lane.settings.name])
-        for sequence in tuple(self.running):
+        for sequence in tuple(self.running.sequences):
             used = before - fill.budget
             if self._lanes.of(sequence) is not lane or sequence.condemned or sequence.finish is not None:
                 continue
@@ -273,7 +157,7 @@ class Composer:
         for sequence in lane.queue.in_order(now):
             left = quota - (start - fill.budget)
             has_room = fill.has_room_for(sequence, left)
-            if not self._has_row(lane, shape) and not (has_room and self._oust(sequence, lane, shape, now)):
+            if not self.running.has_row(lane, shape) and not (has_room and self._oust(sequence, lane, shape, now)):
                 return "rows"
             if not has_room:
                 return "share" if left <= 0 < fill.budget else "budget"
@@ -283,13 +167,10 @@ class Composer:
                 return "blocks"
         return OTHER
 
-    def _has_row(self, lane: Lane, shape: StepShape) -> bool:
-        return len(self.running) < shape.row_limit and self._lanes.rows_for(lane, self._rows.free) > 0
-
     def _oust(self, sequence: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """Background work makes room for a foreground newcomer beyond the first; it is planned after foreground work,
         so that it has no chunk in this step yet."""
-        return not lane.settings.background and self._push_out_for(sequence, lane, shape, now, own_lane=False)
+        return not lane.settings.background and self.running.push_out_for(sequence, lane, shape, now, own_lane=False)
 
     def _serve_together(self, fill: Fill, now: float) -> None:
         """A batch that starts and ends as one: its decodes, or those that the strategy lets join."""
@@ -297,7 +178,7 @@ class Composer:
         reason = "window"
         for sequence in self._joining(fill.shape):
             lane = self._lanes.of(sequence)
-            if not self._rows.free:
+            if not self.running.free_rows:
                 reason = "rows"
             elif not self._admit(fill, sequence, lane, now, UNLIMITED):
                 reason = "blocks"
@@ -318,18 +199,14 @@ class Composer:
 
     def _admit(self, fill: Fill, sequence: Sequence, lane: Lane, now: float, quota: int) -> bool:
         """Row, blocks and first chunk for a waiting sequence; False (nothing changed) where blocks are missing."""
-        spare = self._spare if self.running else 0
-        table = self._memory.admit(sequence, spare, to_the_end=fill.shape.together)
+        table = self._memory.admit(sequence, self.running.spare, to_the_end=fill.shape.together)
         if table is None:
             return False
         lane.queue.take(sequence)
         if not sequence.lost:
             sequence.ledger.cached_tokens = sequence.computed
         sequence.ledger.start(now, lane.clock)
-        sequence.row = self._rows.take()
-        self.running.append(sequence)
-        lane.running += 1
-        fill.new_rows.append(_new_row(sequence, sequence.row))
+        fill.new_rows.append(_new_row(sequence, self.running.join(sequence)))
         length = fill.share(sequence.behind, quota, lane.settings.chunk)
         self._add_chunk(fill, sequence, length, table, now)
         return True

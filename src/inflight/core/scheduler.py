@@ -24,6 +24,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.predictor import Predictor, Quantiles
 from inflight.core.preemption import Mode, Preemption
 from inflight.core.request import Request, RequestRefused
+from inflight.core.running import Running
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import Finish, StopChecker, StopTextFactory
 from inflight.core.strategies import StepView, Strategy
@@ -78,13 +79,9 @@ class Scheduler:
         self._memory = KVMemory(capacity, prefix_caching, allocation)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency)
-        self._composer = Composer(
-            self._memory,
-            self._lanes,
-            Preemption(preemption, self._latency, capacity.copy_seconds),
-            capacity.max_rows,
-            watermark,
-        )
+        victims = Preemption(preemption, self._latency, capacity.copy_seconds)
+        self._running = Running(self._memory, self._lanes, victims, capacity.max_rows, watermark)
+        self._composer = Composer(self._memory, self._lanes, self._running)
         self._door = Door(capacity, self._lanes, end_token_ids, self._seconds_until_served)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
@@ -127,7 +124,7 @@ class Scheduler:
             return []
         events = self._delivery.release(now, request_id)  # what a batch kept back for it comes first
         events += self._end_request(samples, Finish("abort"), now)
-        if not self._composer.running:
+        if not self._running:
             events += self._delivery.release(now)  # its end was the batch's
         return events
 
@@ -141,7 +138,7 @@ class Scheduler:
         if plan is None:
             return None
         self._next_step += 1
-        for sequence in self._composer.running:
+        for sequence in self._running.sequences:
             if sequence.in_flight:
                 self._planned[sequence.number] = sequence
         return plan
@@ -176,7 +173,7 @@ class Scheduler:
         return not self._samples and not self._planned
 
     def snapshot(self) -> Snapshot:
-        pool, running = self._memory.pool, self._composer.running
+        pool, running = self._memory.pool, self._running.sequences
         # A block that several hold is full: each holder but one counts its tokens too often.
         extra_holders = sum(len(one.blocks) for one in running) - pool.held
         return Snapshot(
@@ -186,7 +183,7 @@ class Scheduler:
             held_blocks=pool.held,
             free_blocks=pool.free,
             idle_blocks=pool.idle,
-            preemptions=self._composer.preemptions,
+            preemptions=self._running.preemptions,
             held_slots=pool.held * self._memory.block_size,
             used_slots=sum(one.computed for one in running) - extra_holders * self._memory.block_size,
         )
@@ -201,7 +198,7 @@ class Scheduler:
             one for one in self._lanes.all() if lane.settings.background or not one.settings.background or one is lane
         ]
         waiting = [one for other in before for one in other.queue.sequences()]
-        running = [one for one in self._composer.running if one.finish is None and self._lanes.of(one) in before]
+        running = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) in before]
         return Load(
             ahead=len(waiting),
             prompt_tokens=sum(one.known for one in waiting) + sum(one.behind for one in running if one.behind > 1),
@@ -219,11 +216,11 @@ class Scheduler:
         return self._admission.seconds_to_first_token(0, self._load(request))
 
     def _view(self, now: float) -> StepView:
-        decoding, decode_context = self._composer.load()
+        decoding, decode_context = self._running.load()
         return StepView(
             now=now,
             waiting=self._lanes,
-            running=len(self._composer.running),
+            running=len(self._running),
             decoding=decoding,
             decode_context=decode_context,
             max_rows=self._capacity.max_rows,
@@ -303,7 +300,7 @@ class Scheduler:
     def _deliver(self, events: list[Event], now: float) -> list[Event]:
         """Of a batch that runs together nothing is told before its last sequence has ended."""
         self._delivery.keep(events, now)
-        return [] if self._composer.running else self._delivery.release(now)
+        return [] if self._running else self._delivery.release(now)
 
     def _finished(self, request: Request, now: float) -> list[Event]:
         """The terminal event, once every sample has ended."""

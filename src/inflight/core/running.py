@@ -1,0 +1,163 @@
+"""Running sequences: who holds a row, in which order they are served, and who gives way to whom.
+
+Knows rows, blocks and lanes' floors; takes rows and blocks back from those that leave, are pushed out by somebody who
+comes before them, or are in the way of the next token of somebody who does. What is computed for them, the composer
+says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Sequences
+
+from inflight.core.lanes import Lane, Lanes
+from inflight.core.memory import KVMemory
+from inflight.core.preemption import Preemption
+from inflight.core.rows import Rows
+from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.strategies import StepShape
+
+
+class Running:
+    def __init__(self, memory: KVMemory, lanes: Lanes, preemption: Preemption, max_rows: int, watermark: float):
+        """watermark: share of all blocks that must stay available when a sequence joins others."""
+        self.sequences: list[Sequence] = []
+        self.preemptions = 0
+        self._memory = memory
+        self._lanes = lanes
+        self._preemption = preemption
+        self._rows = Rows(max_rows)
+        self._watermark = math.ceil(watermark * memory.pool.num_blocks)
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def free_rows(self) -> int:
+        return self._rows.free
+
+    @property
+    def spare(self) -> int:
+        """Blocks that a newcomer must leave available."""
+        return self._watermark if self.sequences else 0
+
+    def join(self, sequence: Sequence) -> int:
+        """A sequence that has its blocks takes a row."""
+        sequence.row = self._rows.take()
+        self.sequences.append(sequence)
+        self._lanes.of(sequence).running += 1
+        return sequence.row
+
+    def drain_freed_rows(self) -> tuple[int, ...]:
+        """Rows given up since the last plan."""
+        return self._rows.drain_freed()
+
+    def load(self) -> tuple[int, int]:
+        """Running sequences that need one token, and the tokens that they look back over, together."""
+        decoding = [one for one in self.sequences if one.finish is None and one.behind == 1]
+        return len(decoding), sum(one.computed + 1 for one in decoding)
+
+    def sort(self, now: float) -> None:
+        """Who is served first stands first; who is preempted first stands last. Ranks compare within a lane only."""
+        turn = {
+            id(lane): (background, place)
+            for background in (False, True)
+            for place, lane in enumerate(self._lanes.in_turn(background))
+        }
+
+        def order(sequence: Sequence) -> object:
+            lane = self._lanes.of(sequence)
+            return turn[id(lane)], lane.queue.rank(sequence, now)
+
+        self.sequences.sort(key=order)  # type: ignore[arg-type]  # ranks are opaque, but compare
+
+    def has_row(self, lane: Lane, shape: StepShape) -> bool:
+        return len(self.sequences) < shape.row_limit and self._lanes.rows_for(lane, self._rows.free) > 0
+
+    def leave(self, sequence: Sequence) -> None:
+        """An ended sequence gives up what it holds."""
+        self._give_up_row(sequence)
+        self._memory.end(sequence)
+
+    def preempt(self, sequence: Sequence, now: float) -> None:
+        """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
+        is forgotten and recomputed, or swapped."""
+        sequence.condemned = False
+        sequence.lost = max(sequence.lost, sequence.computed)
+        sequence.ledger.preempt(now)
+        keep = self._preemption.keeps(sequence.computed, len(sequence.blocks))
+        self._give_up_row(sequence)
+        self._memory.preempt(sequence, keep)
+        self._lanes.of(sequence).queue.push(sequence, now)
+        self.preemptions += 1
+
+    def make_room(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
+        """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
+
+        None: the sequence must sit out this step (it was the lowest ranked itself, or the victim's last tokens are
+        still in flight: it computes nothing more, and can be preempted in the next plan).
+        """
+        while True:
+            new_blocks = self._memory.grow(sequence, sequence.computed + 1)
+            if new_blocks is not None:
+                return new_blocks
+            victim = self.sequences[-1]
+            if victim is sequence and len(self.sequences) == 1:
+                return None  # in flight at depth 2; `commit` ends what has outgrown all memory
+            if victim.in_flight:
+                victim.condemned = victim.finish is None
+                return None
+            self.preempt(victim, now)
+            if victim is sequence:
+                return None
+
+    def push_out_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, own_lane: bool) -> bool:
+        """Preempt whom the head may push out, until it could join; nobody, if even all of them would not help."""
+        if self._could_join(head, lane, shape):
+            return True
+        victims = self._would_give_way(head, lane, now, own_lane)
+        if not victims or not self._could_join(head, lane, shape, victims):
+            return False
+        for victim in victims:
+            if victim.in_flight:
+                victim.condemned = True  # computes nothing more, and can be preempted in the next plan
+                return False
+            self.preempt(victim, now)
+            if self._could_join(head, lane, shape):
+                return True
+        return False
+
+    def _could_join(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
+        """Whether there are a row and blocks for it; at best, if some of those that run did not."""
+        running = len(self.sequences) - len(without)
+        if running >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free, without) <= 0:
+            return False
+        spare = self._watermark if running else 0
+        return self._memory.fits(head, spare - sum(len(victim.blocks) for victim in without))
+
+    def _would_give_way(self, head: Sequence, lane: Lane, now: float, own_lane: bool) -> list[Sequence]:
+        """Lowest ranks first: background sequences beyond those that their lane keeps, then those of the own lane that
+        the policy puts clearly behind (and that would not be the first to come back)."""
+        victims: list[Sequence] = []
+        rank = lane.queue.rank(head, now)
+        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
+        for victim in self.sequences:
+            other = self._lanes.of(victim)
+            if victim.finish is not None:
+                continue
+            if other is lane and own_lane:
+                may = lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
+                if may and rank < lane.queue.rank(victim, now):
+                    victims.append(victim)
+            elif other is not lane and other.settings.background:
+                kept[other.settings.name] -= 1
+                if kept[other.settings.name] < 0:
+                    victims.append(victim)
+        return victims[::-1]
+
+    def _give_up_row(self, sequence: Sequence) -> None:
+        assert sequence.row is not None
+        self.sequences.remove(sequence)
+        self._lanes.of(sequence).running -= 1
+        self._rows.give_up(sequence.row)
+        sequence.row = None
