@@ -22,9 +22,13 @@ from inflight.config import (
     resolve_rows,
     resolve_threads,
 )
+from inflight.core.admission import Admission
+from inflight.core.lanes import LaneSettings
 from inflight.core.latency import LatencyModel
 from inflight.core.plan import Capacity
+from inflight.core.predictor import Predictor
 from inflight.core.scheduler import Scheduler
+from inflight.core.strategies import Strategy
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder
@@ -33,7 +37,7 @@ from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
 from inflight.execution.executor import ModelExecutor, copy_seconds
-from inflight.execution.memory import kv_shape, kv_size, swap_blocks
+from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
 from inflight.execution.ops import open_ops
 from inflight.execution.ops.protocol import DType, OpSet
 from inflight.execution.weights import ModelWeights, load_weights
@@ -86,89 +90,157 @@ def build_engine(
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What is decided before a model is loaded."""
+
+    dtype: Resolved
+    threads: Resolved
+    rows: Resolved
+    budget: Resolved
+    length: Resolved
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    strategy: Strategy
+    lanes: tuple[LaneSettings, ...]
+    admission: Admission
+    predictor: Predictor
+    latency: LatencyModel
+
+
 def _build(
     settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None, progress: Progress | None
 ) -> Engine:
     folder = model_folder(settings)
     model = ModelConfig.from_folder(folder)
     tokenizer, template = _text(folder, settings)
-    threads, rows = resolve_threads(settings), resolve_rows(settings)
-    budget = resolve_budget(settings, int(rows.value), scheduling.strategy)
-    length = resolve_max_model_len(settings, model.default_model_len)
+    limits = _Limits(
+        dtype=_dtype(settings, model),
+        threads=resolve_threads(settings),
+        rows=resolve_rows(settings),
+        budget=resolve_budget(settings, int(resolve_rows(settings).value), scheduling.strategy),
+        length=resolve_max_model_len(settings, model.default_model_len),
+    )
+    rules = _rules(scheduling, limits)  # before the weights: a mistake in these settings is told at once
+    ops = _open_ops(_dtype_of(limits.dtype), int(limits.threads.value))
+    executor, size = _executor(folder, model, settings, scheduling, limits, ops, progress)
+    in_force = _in_force(settings, scheduling, limits, model, ops.name, size)
+    clock = MonotonicClock()
+    recorder = None if record is None else _recorder(record, in_force, executor.capacity, clock.now())
+    scheduler = _scheduler(executor.capacity, settings, scheduling, rules, limits, model, tokenizer)
+    return Engine(
+        loop=EngineLoop(scheduler, executor, clock, recorder=recorder),
+        tokenizer=tokenizer,
+        prompts=PromptEncoder(tokenizer, template, settings.seed),
+        model=model,
+        capacity=executor.capacity,
+        settings=in_force,
+    )
+
+
+def _rules(scheduling: SchedulingSettings, limits: _Limits) -> _Rules:
     latency = LatencyModel()
-    # Strategy, lanes and admission first: a mistake in their settings is told before a model is loaded.
-    strategy = make_strategy(scheduling, int(budget.value), int(length.value), int(rows.value), latency)
-    lanes, admission = make_lanes(scheduling, latency), make_admission(scheduling, latency)
-    predictor = make_predictor(scheduling)
-    dtype = _dtype(settings, model)
-    shape = kv_shape(model, settings.block_size)
-    ops = _open_ops(_dtype_of(dtype), int(threads.value))
-    weights = _weights(folder, model, settings, ops, int(length.value), progress)
+    return _Rules(
+        strategy=make_strategy(
+            scheduling, int(limits.budget.value), int(limits.length.value), int(limits.rows.value), latency
+        ),
+        lanes=make_lanes(scheduling, latency),
+        admission=make_admission(scheduling, latency),
+        predictor=make_predictor(scheduling),
+        latency=latency,
+    )
+
+
+def _executor(
+    folder: Path,
+    model: ModelConfig,
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    limits: _Limits,
+    ops: OpSet,
+    progress: Progress | None,
+) -> tuple[ModelExecutor, KVSize]:
+    """Weights, then the KV arena in what memory they leave, then a decoder over both."""
+    shape, length = kv_shape(model, settings.block_size), int(limits.length.value)
+    weights = _weights(folder, model, settings, ops, length, progress)
+    bytes_per_block = ops.bytes_per_block(shape)
     size = kv_size(
         shape,
-        ops.bytes_per_block(shape),
-        max_num_seqs=int(rows.value),
-        max_model_len=int(length.value),
+        bytes_per_block,
+        max_num_seqs=int(limits.rows.value),
+        max_model_len=length,
         kv_memory_gib=settings.kv_memory,
         num_blocks=settings.num_blocks,
     )
-    host_blocks = swap_blocks(scheduling.swap_space, ops.bytes_per_block(shape))
+    host_blocks = swap_blocks(scheduling.swap_space, bytes_per_block)
     arena = ops.kv_arena(shape, size.num_blocks + 1 + host_blocks)  # one more, for padding
     capacity = Capacity(
         num_blocks=size.num_blocks,
         block_size=settings.block_size,
-        max_rows=int(rows.value),
-        max_model_len=int(length.value),
+        max_rows=int(limits.rows.value),
+        max_model_len=length,
         vocab_size=model.vocab_size,
         host_blocks=host_blocks,
         copy_seconds=copy_seconds(arena) if host_blocks else 0.0,
     )
-    decoder = Decoder(model, weights, ops, arena, int(budget.value), LOGIT_ROWS)
-    executor = ModelExecutor(decoder, ops, arena, capacity)
-    scheduler = Scheduler(
+    decoder = Decoder(model, weights, ops, arena, int(limits.budget.value), LOGIT_ROWS)
+    return ModelExecutor(decoder, ops, arena, capacity), size
+
+
+def _scheduler(
+    capacity: Capacity,
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    rules: _Rules,
+    limits: _Limits,
+    model: ModelConfig,
+    tokenizer: Tokenizer | None,
+) -> Scheduler:
+    return Scheduler(
         capacity,
-        strategy,
-        lanes,
-        token_budget=int(budget.value),
+        rules.strategy,
+        rules.lanes,
+        token_budget=int(limits.budget.value),
         end_token_ids=_end_tokens(model, tokenizer),
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
         prefix_caching=settings.enable_prefix_caching,
         watermark=settings.watermark,
         allocation=scheduling.kv_allocation,  # type: ignore[arg-type]  # checked when the settings were made
         preemption=scheduling.preemption,  # type: ignore[arg-type]
-        predictor=predictor,
-        latency=latency,
-        admission=admission,
+        predictor=rules.predictor,
+        latency=rules.latency,
+        admission=rules.admission,
     )
-    resolved = {
+
+
+def _in_force(
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    limits: _Limits,
+    model: ModelConfig,
+    kernels: str,
+    size: KVSize,
+) -> dict[str, Resolved]:
+    """Every setting with its reason."""
+    caching = settings.enable_prefix_caching
+    return {
         "model": Resolved(settings.model or "built-in", f"{model.family}, {model.parameters / 1e6:,.1f} M parameters"),
-        "dtype": dtype,
-        "kernels": Resolved(ops.name, "the best instruction set of this CPU that the kernels know"),
-        "threads": threads,
-        "max_num_seqs": rows,
-        "max_num_batched_tokens": budget,
-        "max_model_len": length,
+        "dtype": limits.dtype,
+        "kernels": Resolved(kernels, "the best instruction set of this CPU that the kernels know"),
+        "threads": limits.threads,
+        "max_num_seqs": limits.rows,
+        "max_num_batched_tokens": limits.budget,
+        "max_model_len": limits.length,
         "block_size": Resolved(settings.block_size, "tokens per KV block"),
         "num_blocks": Resolved(size.num_blocks, size.reason),
-        "prefix_caching": Resolved(
-            settings.enable_prefix_caching,
-            "prefixes are kept while there is room" if settings.enable_prefix_caching else "as set",
-        ),
+        "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
         "depth": Resolved(1, "plans in flight: the CPU that would plan ahead is the one that computes"),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
-    clock = MonotonicClock()
-    recorder = None if record is None else _recorder(record, resolved, capacity, clock.now())
-    return Engine(
-        loop=EngineLoop(scheduler, executor, clock, recorder=recorder),
-        tokenizer=tokenizer,
-        prompts=PromptEncoder(tokenizer, template, settings.seed),
-        model=model,
-        capacity=capacity,
-        settings=resolved,
-    )
 
 
 def _text(folder: Path, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:
