@@ -72,6 +72,12 @@ class SchedulingSettings:
                     f"{option(name)} has no effect with {option(other)} {getattr(self, other)}; it goes with "
                     f"{' or '.join(values)}."
                 )
+        policies = {self.policy, *(lane.get("policy") for lane in self.lanes.values())}
+        if self.predictor and "sjf" not in policies and self.admission == "off":
+            raise SettingsError(
+                f"--predictor has no effect with --policy {self.policy} and --admission off; it goes with sjf or with "
+                "admission control."
+            )
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -115,7 +121,6 @@ _MEANINGFUL_WITH = {
     "buckets": ("strategy", ("dynamic",)),
     "itl_target": ("strategy", ("adaptive",)),
     "tenant_weights": ("policy", ("fair",)),
-    "predictor": ("policy", ("sjf", "deadline")),
     "swap_space": ("preemption", ("swap", "auto")),
     "max_queued_requests": ("admission", ("queue",)),
     "max_queued_tokens": ("admission", ("queue",)),
