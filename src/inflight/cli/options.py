@@ -144,7 +144,7 @@ scheduling_options = _stacked(
     click.option("--buckets", help="Length buckets of dynamic batching: how many, or borders such as 64,256."),
     click.option("--itl-target", type=float, help="Seconds between tokens that adaptive batching holds."),
     click.option("--policy", default="fcfs", show_default=True, help="fcfs, sjf, priority, fair, deadline, prefix."),
-    click.option("--predictor", help="Output lengths for sjf and deadline: quantiles or oracle."),
+    click.option("--predictor", help="Output lengths for sjf and admission: quantiles or oracle."),
     click.option("--tenant-weight", "tenant_weights", multiple=True, metavar="NAME=W", help="Share under fair."),
     click.option("--kv-allocation", default="paged", show_default=True, help="paged, reserve-request, reserve-max."),
     click.option("--preemption", default="recompute", show_default=True, help="recompute, swap or auto."),

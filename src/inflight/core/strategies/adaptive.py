@@ -23,7 +23,8 @@ class Adaptive:
     def __init__(self, token_budget: int, itl_target: float, latency: LatencyModel):
         """token_budget: the most that is ever proposed.
 
-        itl_target: seconds between two tokens of a running stream. latency: the scheduler's model, which it teaches.
+        itl_target: seconds between two tokens of a running stream. latency: the scheduler's model; it learns from
+        every step.
         """
         self._most = token_budget
         self._target = itl_target
