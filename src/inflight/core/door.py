@@ -30,14 +30,15 @@ class Door:
         """Raises RequestRefused for what can never be served, and for a full lane."""
         self._check_lane(request)
         self._check_lengths(request)
-        self._check_token_ids("The prompt holds", request.prompt_token_ids)
+        self._check_token_ids("prompt", "The prompt holds", request.prompt_token_ids)
         # One bad id in a step would break it for the whole batch.
-        self._check_token_ids("logit_bias names", request.params.logit_bias)
-        self._check_token_ids("stop_token_ids names", request.params.stop_token_ids)
+        self._check_token_ids("logit_bias", "logit_bias names", request.params.logit_bias)
+        self._check_token_ids("stop_token_ids", "stop_token_ids names", request.params.stop_token_ids)
         banned = len(self.banned(request))
         if banned >= self._capacity.vocab_size:
             raise RequestRefused(
-                f"min_tokens bans {banned} tokens that end an answer, which is the whole vocabulary; name fewer."
+                f"min_tokens bans {banned} tokens that end an answer, which is the whole vocabulary; name fewer.",
+                field="stop_token_ids",
             )
 
     def most_output(self, request: Request) -> int:
@@ -56,18 +57,22 @@ class Door:
     def _check_lane(self, request: Request) -> None:
         lane = self._lanes.named(request.lane)
         if lane is None:
-            raise RequestRefused(f"There is no lane {request.lane!r}; there are: {', '.join(self._lanes.names)}.")
+            raise RequestRefused(
+                f"There is no lane {request.lane!r}; there are: {', '.join(self._lanes.names)}.", field="lane"
+            )
         policy = lane.queue.policy
         if request.priority and not policy.reads_priority:
             raise RequestRefused(
                 f"The request has priority {request.priority}, but the lane {request.lane!r} is served by "
-                f"{policy.name}, which does not look at it; use --policy priority."
+                f"{policy.name}, which does not look at it; use --policy priority.",
+                field="priority",
             )
         limit, samples = lane.settings.queue_limit, request.params.n
         if limit is not None and samples > limit:
             raise RequestRefused(
                 f"The request asks for {samples} samples, but the queue of the lane {request.lane!r} holds at most "
-                f"{limit}; ask for fewer."
+                f"{limit}; ask for fewer.",
+                field="n",
             )
         if limit is not None and len(lane.queue) + samples > limit:
             raise RequestRefused(
@@ -79,25 +84,32 @@ class Door:
     def _check_lengths(self, request: Request) -> None:
         tokens, limit = len(request.prompt_token_ids), self._capacity.max_model_len
         if not tokens:
-            raise RequestRefused("The prompt has 0 tokens; give at least one.")
+            raise RequestRefused("The prompt has 0 tokens; give at least one.", field="prompt")
         if tokens >= limit:
             raise RequestRefused(
                 f"The prompt has {tokens} tokens, but the model length is {limit} tokens and at least one must be "
-                f"left for the answer; shorten the prompt to {limit - 1} tokens or raise --max-model-len."
+                f"left for the answer; shorten the prompt to {limit - 1} tokens or raise --max-model-len.",
+                field="prompt",
+                code="context_length_exceeded",
             )
         needed = -(-tokens // self._capacity.block_size)
         if needed > self._capacity.num_blocks:
             raise RequestRefused(
                 f"The prompt needs {needed} KV blocks of {self._capacity.block_size} tokens, but there are "
-                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory."
+                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory.",
+                field="prompt",
+                code="context_length_exceeded",
             )
         if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
-            raise RequestRefused(f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.")
+            raise RequestRefused(
+                f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.", field="output_tokens"
+            )
 
-    def _check_token_ids(self, where: str, token_ids: Collection[int]) -> None:
+    def _check_token_ids(self, field: str, where: str, token_ids: Collection[int]) -> None:
         vocab_size = self._capacity.vocab_size
         if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
             raise RequestRefused(
-                f"{where} the token id {wrong}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1})."
+                f"{where} the token id {wrong}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).",
+                field=field,
             )

@@ -50,8 +50,13 @@ class RequestRefused(ValueError):
     """The engine will not take this request; the sentence holds the number that refused it.
 
     retry_after: seconds after which it makes sense to try again; None when it never will.
+    field: the setting that is to blame, if it is one ("prompt" for the prompt itself). code: a short name for machines.
     """
 
-    def __init__(self, sentence: str, retry_after: float | None = None):
+    def __init__(
+        self, sentence: str, retry_after: float | None = None, *, field: str | None = None, code: str | None = None
+    ):
         super().__init__(sentence)
         self.retry_after = retry_after
+        self.field = field
+        self.code = code

@@ -1,0 +1,73 @@
+"""Errors as OpenAI's clients expect them: one wrapped shape for plain answers, streams and lines of batch jobs.
+
+Knows status codes and names; what went wrong, the one who raises says in a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from inflight.core.request import RequestRefused
+
+
+class ApiError(Exception):
+    """What a client is told instead of an answer.
+
+    status: HTTP status. type, code: OpenAI's names. param: the field of the body that is to blame, if one is.
+    retry_after: seconds after which it makes sense to ask again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+    @property
+    def body(self) -> dict[str, Any]:
+        inside: dict[str, Any] = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        if self.retry_after is not None:
+            inside["retry_after_s"] = round(self.retry_after, 3)
+        return {"error": inside}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Retry-After holds whole seconds, and never 0: the client would be back before anything has changed."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def refused(refusal: RequestRefused, prompt_field: str = "prompt") -> ApiError:
+    """The engine's refusal: 429 where waiting helps, 400 where it never will.
+
+    prompt_field: what this endpoint calls the prompt.
+    """
+    if refusal.retry_after is not None:
+        return ApiError(
+            429,
+            str(refusal),
+            type="rate_limit_error",
+            code="rate_limit_exceeded",
+            retry_after=refusal.retry_after,
+        )
+    param = prompt_field if refusal.field == "prompt" else refusal.field
+    return invalid(str(refusal), param, refusal.code)

@@ -1,0 +1,137 @@
+"""Tenants: who asks, by API key. Knows names, key digests and limits; keys themselves are never kept or shown.
+
+A keys file is TOML, one table a tenant:
+
+    [acme]
+    key = "sk-…"              # or key_sha256 = "…", so that the file holds no secret
+    weight = 2.0              # share under --policy fair
+    max_concurrent = 16       # requests under way at once
+    max_batch_jobs = 4        # batch jobs that are not ended
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from inflight.server.errors import ApiError
+
+
+class KeysError(ValueError):
+    """The keys file cannot be used; the sentence says where and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """Whose request it is. name "" is everybody, where the server has no keys. None: no limit."""
+
+    name: str = ""
+    weight: float = 1.0
+    max_concurrent: int | None = None
+    max_batch_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.weight, bool) or not isinstance(self.weight, int | float) or not 0 < self.weight < 1e9:
+            raise KeysError(f"The tenant {self.name!r} has the weight {self.weight!r}; give a number above 0.")
+        for name in ("max_concurrent", "max_batch_jobs"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise KeysError(f"The tenant {self.name!r} has {name} {value!r}; give a whole number above 0.")
+
+
+ANYONE = Tenant()
+
+
+class Tenants:
+    """Keys → tenants. Without any key everyone is let in, as nobody."""
+
+    def __init__(self, keys: Iterable[tuple[bytes, Tenant]] = ()):
+        """keys: SHA-256 digest of each key, and whose it is. Several keys may name the same tenant."""
+        self._keys = tuple(keys)
+
+    @property
+    def required(self) -> bool:
+        return bool(self._keys)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Of those that are not worth 1."""
+        return {tenant.name: tenant.weight for _, tenant in self._keys if tenant.weight != 1.0}
+
+    def of(self, authorization: str | None) -> Tenant:
+        """The tenant of an Authorization header. Raises ApiError 401."""
+        if not self._keys:
+            return ANYONE
+        scheme, _, key = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise ApiError(
+                401, "No API key was given; send the header `Authorization: Bearer KEY`.", code="missing_api_key"
+            )
+        given, found = digest(key.strip()), None
+        for known, tenant in self._keys:  # every key is compared, so that the time says nothing about which one fits
+            if hmac.compare_digest(known, given):
+                found = tenant
+        if found is None:
+            raise ApiError(401, "The API key is not known here; check it.", code="invalid_api_key")
+        return found
+
+
+def digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def load_tenants(api_keys: Iterable[str] = (), keys_file: Path | None = None) -> Tenants:
+    """Keys of the command line (the first is the tenant "default", the next "default-2", …) and of a file."""
+    keys = []
+    for number, key in enumerate(api_keys, 1):
+        if not key.strip():
+            raise KeysError("--api-key is empty; give a key, or leave it out to let everyone in.")
+        keys.append((digest(key.strip()), Tenant(name="default" if number == 1 else f"default-{number}")))
+    if keys_file is not None:
+        keys += _from_file(keys_file)
+    seen: dict[bytes, str] = {}
+    for known, tenant in keys:
+        if known in seen and seen[known] != tenant.name:
+            raise KeysError(f"The tenants {seen[known]!r} and {tenant.name!r} have the same key; give each its own.")
+        seen[known] = tenant.name
+    return Tenants(keys)
+
+
+def _from_file(path: Path) -> list[tuple[bytes, Tenant]]:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise KeysError(f"--api-keys-file {path} cannot be read: {error}.") from None
+    if not tables:
+        raise KeysError(f"--api-keys-file {path} names nobody; write a table [NAME] with a key for each tenant.")
+    return [(_key(path, name, table), _tenant(path, name, table)) for name, table in tables.items()]
+
+
+def _key(path: Path, name: str, table: Any) -> bytes:
+    if not isinstance(table, dict) or ("key" in table) == ("key_sha256" in table):
+        raise KeysError(f"--api-keys-file {path}: {name!r} needs a table with either key or key_sha256.")
+    if "key" in table:
+        if not isinstance(table["key"], str) or not table["key"].strip():
+            raise KeysError(f"--api-keys-file {path}: the key of {name!r} is empty; give text.")
+        return digest(table["key"].strip())
+    try:
+        known = bytes.fromhex(table["key_sha256"])
+    except (TypeError, ValueError):
+        known = b""
+    if len(known) != 32:
+        raise KeysError(f"--api-keys-file {path}: key_sha256 of {name!r} must be 64 hexadecimal digits.")
+    return known
+
+
+def _tenant(path: Path, name: str, table: dict[str, Any]) -> Tenant:
+    limits = {key: value for key, value in table.items() if key not in ("key", "key_sha256")}
+    known = [item.name for item in fields(Tenant) if item.name != "name"]
+    for key in limits:
+        if key not in known:
+            raise KeysError(f"--api-keys-file {path}: {name!r} has {key!r}; known are key, {', '.join(known)}.")
+    return Tenant(name=name, **limits)
