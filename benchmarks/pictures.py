@@ -78,7 +78,7 @@ def record(strategy: Strategy, latency: LatencyModel, path: Path) -> None:
     scheduler = Scheduler(CAPACITY, strategy, Fcfs(), latency=latency)
     clock = VirtualClock()
     recorder = Recorder(path.open("w"), {"strategy": strategy.name}, CAPACITY, 0.0)
-    loop = EngineLoop(scheduler, NullExecutor(CAPACITY, step_seconds), clock, recorder=recorder)
+    loop = EngineLoop(scheduler, NullExecutor(CAPACITY, step_seconds), clock, watchers=[recorder])
     drive(loop, workload())
     loop.close()
 

@@ -314,8 +314,9 @@ def test_async_outputs_grow_and_end_as_offline_ones(tiny: Path, llm: LLM) -> Non
             return await asyncio.gather(*(consume(engine, number) for number in range(6)))
 
     for outputs, one in zip(asyncio.run(main()), expected, strict=True):
-        assert [len(output.outputs[0].token_ids) for output in outputs] == list(range(1, 10))
-        assert [output.finished for output in outputs] == [False] * 8 + [True]
+        lengths = [len(output.outputs[0].token_ids) for output in outputs]
+        assert lengths == sorted(set(lengths)) and lengths[-1] == 9  # a consumer that lags gets larger pieces
+        assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
         assert outputs[-1].outputs == one.outputs
         for before, after in itertools.pairwise(outputs):
             assert after.outputs[0].text.startswith(before.outputs[0].text)

@@ -13,7 +13,6 @@ from typing import Any, SupportsIndex
 
 from inflight.build import Engine, build_engine
 from inflight.config import EngineSettings, Resolved
-from inflight.core.events import FinishedEvent
 from inflight.core.plan import Capacity
 from inflight.core.sampling import SamplingParams
 from inflight.core.scheduler import Snapshot
@@ -141,15 +140,14 @@ class AsyncEngine:
             request_id, token_ids, sampling_params or SamplingParams(), self._engine.loop.clock.now()
         )
         collector = OutputCollector(request, self._engine.tokenizer, _prompt_text(prompt))
-        stream = self._bridge.stream(request)
+        stream = await self._bridge.open(request)
         try:
-            async for event in stream:
-                collector.take(event)
-                # The last token and the finish come together, as one output.
-                if isinstance(event, FinishedEvent) or not collector.all_ended:
-                    yield collector.output()
+            async for events in stream:
+                for event in events:
+                    collector.take(event)
+                yield collector.output()
         finally:
-            await stream.aclose()  # type: ignore[attr-defined]  # an async generator, which leaving must close at once
+            await stream.aclose()
 
     async def abort(self, request_id: str) -> None:
         """End a request; its iteration ends with finish_reason "abort"."""

@@ -128,10 +128,10 @@ def _build(
     executor, size = _executor(folder, model, settings, scheduling, limits, ops, progress)
     in_force = _in_force(settings, scheduling, limits, model, ops.name, size)
     clock = MonotonicClock()
-    recorder = None if record is None else _recorder(record, in_force, executor.capacity, clock.now())
+    watchers = [] if record is None else [_recorder(record, in_force, executor.capacity, clock.now())]
     scheduler = _scheduler(executor.capacity, settings, scheduling, rules, limits, model, tokenizer)
     return Engine(
-        loop=EngineLoop(scheduler, executor, clock, recorder=recorder),
+        loop=EngineLoop(scheduler, executor, clock, watchers=watchers),
         tokenizer=tokenizer,
         prompts=PromptEncoder(tokenizer, template, settings.seed),
         model=model,

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -50,11 +50,21 @@ class Rig:
         self.bridge = AsyncBridge(self.loop)
 
     async def collect(self, request_id: str, **settings: Any) -> list[Event]:
-        return [event async for event in self.bridge.stream(request(request_id, **settings))]
+        return [event async for event in self.events(request_id, **settings)]
+
+    async def events(self, request_id: str, **settings: Any) -> AsyncIterator[Event]:
+        """One by one; leaving the iteration leaves the request."""
+        stream = await self.bridge.open(request(request_id, **settings))
+        try:
+            async for events in stream:
+                for event in events:
+                    yield event
+        finally:
+            await stream.aclose()
 
     async def started(self, request_id: str) -> Any:
         """A stream that has given its first event."""
-        stream = self.bridge.stream(request(request_id))
+        stream = self.events(request_id)
         await anext(stream)
         return stream
 
@@ -339,3 +349,68 @@ def test_a_command_cuts_a_waiting_window_short() -> None:
 
     asyncio.run(main())
     rig.bridge.close()
+
+
+class Gated(NullExecutor):
+    """A step that ends when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(CAPACITY)
+        self.computing, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+
+    def submit(self, plan: BatchPlan) -> Any:
+        self.computing.set()
+        assert self.go_on.wait(20)
+        return super().submit(plan)
+
+
+def test_a_newcomer_is_answered_while_a_step_computes() -> None:
+    executor = Gated()
+    bridge = AsyncBridge(EngineLoop(Scheduler(CAPACITY, Chunked(64), Fcfs()), executor, MonotonicClock()))
+
+    async def main() -> None:
+        executor.go_on.clear()
+        first = await bridge.open(request("first", params=SamplingParams(max_tokens=2)))
+        await asyncio.to_thread(executor.computing.wait, 20)
+        second = await asyncio.wait_for(bridge.open(request("second", params=SamplingParams(max_tokens=2))), 10)
+        with pytest.raises(RequestRefused, match="model length"):
+            await asyncio.wait_for(bridge.open(request("long", prompt=250)), 10)
+        assert (await asyncio.wait_for(bridge.snapshot(), 10)).waiting == 1
+        left = await bridge.open(request("left"))
+        await left.aclose()
+        assert not executor.go_on.is_set(), "all of this happened within one step"
+        executor.go_on.set()
+        for stream in (first, second):
+            events = [event async for events in stream for event in events]
+            assert len(events) == 3 and isinstance(events[-1], FinishedEvent)
+
+    asyncio.run(main())
+    bridge.close()
+
+
+def test_requests_that_come_together_are_taken_together_or_not_at_all(rig: Rig) -> None:
+    async def main() -> None:
+        short = SamplingParams(max_tokens=3)
+        stream = await rig.bridge.open(*(request(f"r{n}", params=short) for n in range(3)))
+        events = [event async for events in stream for event in events]
+        assert {event.request_id for event in events} == {"r0", "r1", "r2"}
+        assert sum(isinstance(event, FinishedEvent) for event in events) == 3
+        with pytest.raises(RequestRefused, match="model length"):
+            await rig.bridge.open(request("good"), request("long", prompt=250))
+        await rig.settled(empty)
+
+    asyncio.run(main())
+
+
+def test_a_slow_consumer_gets_fewer_and_larger_items(rig: Rig) -> None:
+    async def main() -> None:
+        stream = await rig.bridge.open(request("slow", params=SamplingParams(max_tokens=40, ignore_eos=True)))
+        items = []
+        async for events in stream:
+            items.append(events)
+            await asyncio.sleep(0.05)
+        assert sum(len(events) for events in items) == 41
+        assert len(items) < 30
+
+    asyncio.run(main())

@@ -78,7 +78,7 @@ class Recorded:
         }
         recorder = Recorder(self.file, resolved, setup.capacity, zero)
         self.loop = EngineLoop(
-            setup.scheduler(), self.executor, VirtualClock(zero), depth=setup.depth, recorder=recorder
+            setup.scheduler(), self.executor, VirtualClock(zero), depth=setup.depth, watchers=[recorder]
         )
 
     def records(self, folder: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,10 @@
-"""The bridge between asyncio and the engine: per-request streams over a loop that runs in a thread of its own.
+"""The bridge between asyncio and the engine: streams of events over a loop that runs in a thread of its own.
 
-Knows requests and events; not text, not HTTP. The engine thread sleeps on its inbox while nothing is to be done (no
-CPU when idle), takes commands only between steps, and hands each step's events to the event loop in one call. A
-consumer that goes away (its stream is closed or cancelled) aborts its request.
+Knows requests and events; not text, not HTTP. Whoever has a command (add, abort, count) runs it at once while the
+engine computes a step or sleeps, for then the scheduler stands still; otherwise the engine runs it before it computes.
+So a newcomer need not wait for a step's end to hear that it is refused. The engine sleeps while nothing is to be done
+(no CPU when idle), and hands each step's events to the event loop in one call. A consumer that goes away (its stream is
+closed or cancelled) aborts its requests.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from types import TracebackType
 
 from inflight.core.events import Event, FinishedEvent
 from inflight.core.plan import WaitUntil
@@ -27,96 +30,133 @@ class EngineStopped(RuntimeError):
     """The engine was closed, or its thread ended by a fault; the sentence says which."""
 
 
-class _Stream:
-    """Events of one request on their way to the consumer's event loop."""
+class EventStream:
+    """The events of some requests that came together. Iterate it: each item is all that has happened since the last
+    one, so that a slow consumer gets fewer and larger items. It ends when every request has; leave it early with
+    `aclose`."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: Sequence[Request], leave: Callable[[EventStream], None]):
         self.loop = asyncio.get_running_loop()
-        self.items: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        self.requests = tuple(requests)
+        self.accepted: asyncio.Future[None] = self.loop.create_future()
+        self._leave = leave
+        self._alive = {request.request_id for request in requests}
+        self._events: list[Event] = []
+        self._fault: Exception | None = None
+        self._news = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[list[Event]]:
+        """Raises EngineStopped."""
+        while self._alive or self._events:
+            await self._news.wait()
+            self._news.clear()
+            events, self._events = self._events, []
+            if events:
+                yield events
+            if self._fault is not None:
+                self._alive.clear()
+                raise self._fault
+
+    async def aclose(self) -> None:
+        """Abort what has not ended. Harmless afterwards."""
+        if self._alive:
+            self._alive.clear()
+            self._leave(self)
+
+    # -- called in the consumer's event loop
+
+    def put(self, events: list[Event]) -> None:
+        self._events += events
+        for event in events:
+            if isinstance(event, FinishedEvent):
+                self._alive.discard(event.request_id)
+        self._news.set()
+
+    def accept(self, refusal: Exception | None) -> None:
+        if refusal is not None:
+            self._alive.clear()
+        if self.accepted.done():  # its consumer went away before the answer came
+            return
+        if refusal is None:
+            self.accepted.set_result(None)
+        else:
+            self.accepted.set_exception(refusal)
+
+    def break_off(self, fault: Exception) -> None:
+        self._fault = fault
+        self._news.set()
 
 
 class AsyncBridge:
     def __init__(self, loop: EngineLoop):
         self._loop = loop
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._wake = threading.Event()  # cuts a batching window short when a command comes
-        self._streams: dict[str, _Stream] = {}  # touched by the engine thread only
+        self._turn = threading.Lock()  # who holds it may touch the engine loop and what stands below
+        self._wake = threading.Event()  # ends the engine's sleep when a command came
+        self._streams: dict[str, EventStream] = {}
         self._stopped: str | None = None
-        self._door = threading.Lock()  # no command slips in between the last drain and the thread's end
         self._thread = threading.Thread(target=self._main, name="inflight-engine", daemon=True)
         self._thread.start()
 
-    async def stream(self, request: Request) -> AsyncIterator[Event]:
-        """The request's events, the last of them a FinishedEvent. Raises RequestRefused or EngineStopped."""
-        stream = _Stream()
-        self._send(lambda: self._add(request, stream))
-        ended = False
+    async def open(self, *requests: Request) -> EventStream:
+        """Hand in requests, all of them or none. Raises RequestRefused or EngineStopped."""
+        stream = EventStream(requests, self._left)
+        self._send(lambda: self._add(stream))
         try:
-            while not ended:
-                item = await stream.items.get()
-                if isinstance(item, Exception):
-                    ended = True
-                    raise item
-                ended = isinstance(item, FinishedEvent)
-                yield item
-        finally:
-            if not ended:
-                self._command(lambda: self._leave(request.request_id, stream))
+            await stream.accepted
+        except asyncio.CancelledError:
+            await stream.aclose()
+            raise
+        return stream
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it is; its stream ends with finish reason "abort". Unknown ids are ignored."""
-        self._command(lambda: self._abort(request_id))
+        self._send(lambda: self._abort(request_id))
 
     async def snapshot(self) -> Snapshot:
-        """Counts taken between two steps."""
-        future: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
+        """Counts as they are while no plan is being made. Raises EngineStopped."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Snapshot] = loop.create_future()
 
         def answer() -> None:
-            _call(future.get_loop(), partial(_resolve, future, self._loop.snapshot()))
+            if self._stopped is None:
+                _call(loop, partial(_resolve, future, self._loop.snapshot()))
+            else:
+                _call(loop, partial(_fail, future, EngineStopped(self._stopped)))
 
         self._send(answer)
         return await future
 
+    @property
+    def stopped(self) -> str | None:
+        """Why the engine works no more, or None while it does."""
+        return self._stopped
+
     def close(self) -> None:
         """Abort what runs, end the thread and close the executor."""
-        self._command(self._close)
+        self._send(self._close)
         self._thread.join()
 
     # -- any thread ---------------------------------------------------------------------------------------------
 
     def _send(self, command: Command) -> None:
-        with self._door:
-            if self._stopped is not None:
-                raise EngineStopped(self._stopped)
-            self._inbox.put(command)
+        self._inbox.put(command)
+        self._run_commands()
         self._wake.set()
 
-    def _command(self, command: Command) -> None:
-        """What there is nothing to do for when the engine has stopped."""
-        with contextlib.suppress(EngineStopped):
-            self._send(command)
+    def _run_commands(self) -> None:
+        """Run what is in the inbox unless somebody holds the turn, who will look at it again after giving it up."""
+        while not self._inbox.empty() and self._turn.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._turn.release()
 
-    # -- engine thread ------------------------------------------------------------------------------------------
+    def _left(self, stream: EventStream) -> None:
+        """The consumer went away. Another's request may bear the id of one that was refused for it."""
+        self._send(lambda: self._abort_all(stream))
 
-    def _main(self) -> None:
-        try:
-            while self._stopped is None:
-                self._take_commands()
-                if self._stopped is None:
-                    self._advance()
-        except Exception as fault:  # a fault in the engine must reach every consumer, or they would wait for ever
-            self._stop(f"The engine stopped by a fault: {type(fault).__name__}: {fault}. Restart it.")
-        finally:
-            self._drain()
-            with contextlib.suppress(OSError):  # a record file whose disk is full must not hide the fault
-                self._loop.close()
-
-    def _take_commands(self) -> None:
-        """Run all commands that are there; wait for one when the engine has nothing else to do."""
-        self._wake.clear()
-        if self._loop.idle:
-            self._inbox.get()()
-        self._drain()
+    # -- whoever holds the turn ---------------------------------------------------------------------------------
 
     def _drain(self) -> None:
         while True:
@@ -124,52 +164,113 @@ class AsyncBridge:
                 command = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            command()
+            try:
+                command()
+            except Exception as fault:  # it may run in any consumer's thread, and is none of that one's faults
+                self._stop(_sentence(fault))
 
-    def _advance(self) -> None:
-        outcome = self._loop.advance()
-        if isinstance(outcome, WaitUntil):
-            self._loop.clock.wait_until(outcome.time, self._wake)
-        else:
-            self._deliver(outcome)
-
-    def _add(self, request: Request, stream: _Stream) -> None:
+    def _add(self, stream: EventStream) -> None:
         if self._stopped is not None:
-            return _post([(stream, EngineStopped(self._stopped))])
+            return _call(stream.loop, partial(stream.accept, EngineStopped(self._stopped)))
+        added: list[Request] = []
         try:
-            self._loop.add(request)
+            for request in stream.requests:
+                self._loop.add(request)
+                added.append(request)
         except RequestRefused as refusal:
-            _post([(stream, refusal)])
-        else:
-            self._streams[request.request_id] = stream
+            for request in added:
+                self._loop.abort(request.request_id)
+            return _call(stream.loop, partial(stream.accept, refusal))
+        except Exception as fault:
+            _call(stream.loop, partial(stream.accept, EngineStopped(_sentence(fault))))
+            raise
+        self._streams.update(dict.fromkeys((request.request_id for request in added), stream))
+        _call(stream.loop, partial(stream.accept, None))
 
     def _abort(self, request_id: str) -> None:
         if self._stopped is None:
             self._deliver(self._loop.abort(request_id))
 
-    def _leave(self, request_id: str, stream: _Stream) -> None:
-        """The consumer went away. Another's request may bear the id of one that was refused for it."""
-        if self._streams.get(request_id) is stream:
-            self._abort(request_id)
+    def _abort_all(self, stream: EventStream) -> None:
+        for request in stream.requests:
+            if self._streams.get(request.request_id) is stream:
+                self._abort(request.request_id)
 
     def _deliver(self, events: list[Event]) -> None:
-        _post([(self._streams[event.request_id], event) for event in events])
+        parcels: dict[EventStream, list[Event]] = {}
         for event in events:
+            parcels.setdefault(self._streams[event.request_id], []).append(event)
             if isinstance(event, FinishedEvent):
                 del self._streams[event.request_id]
+        _post(parcels)
 
     def _close(self) -> None:
         """The requests end in the engine's accounts too; their consumers are told why."""
-        streams = list(self._streams)
+        requests = list(self._streams)
         self._stop("The engine was closed.")
-        for request_id in streams:
+        for request_id in requests:
             self._loop.abort(request_id)
 
     def _stop(self, sentence: str) -> None:
-        with self._door:
+        if self._stopped is None:
             self._stopped = sentence
-        _post([(stream, EngineStopped(sentence)) for stream in self._streams.values()])
+        for stream in set(self._streams.values()):
+            _call(stream.loop, partial(stream.break_off, EngineStopped(sentence)))
         self._streams.clear()
+
+    # -- engine thread ------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        self._turn.acquire()
+        try:
+            while self._stopped is None:
+                self._drain()
+                if self._stopped is None:
+                    self._advance()
+        except Exception as fault:  # a fault in the engine must reach every consumer, or they would wait for ever
+            self._stop(_sentence(fault))
+        finally:
+            self._drain()
+            with contextlib.suppress(OSError):  # a record file whose disk is full must not hide the fault
+                self._loop.close()
+            self._turn.release()
+            self._run_commands()
+
+    def _advance(self) -> None:
+        """One round, or sleep until there is something to do."""
+        aside = _Aside(self._turn, self._run_commands)
+        self._wake.clear()
+        if self._loop.idle:
+            if self._inbox.empty():
+                with aside:
+                    self._wake.wait()
+            return
+        outcome = self._loop.advance(aside)
+        if isinstance(outcome, WaitUntil):
+            with aside:
+                self._loop.clock.wait_until(outcome.time, self._wake)
+        else:
+            self._deliver(outcome)
+
+
+class _Aside:
+    """While entered, others may have the engine's turn; what came in before is run first."""
+
+    def __init__(self, turn: threading.Lock, run_commands: Command):
+        self._turn, self._run_commands = turn, run_commands
+
+    def __enter__(self) -> None:
+        self._turn.release()
+        self._run_commands()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._turn.acquire()
+
+
+def _sentence(fault: Exception) -> str:
+    return f"The engine stopped by a fault: {type(fault).__name__}: {fault}. Restart it."
 
 
 def _resolve(future: asyncio.Future[Snapshot], counts: Snapshot) -> None:
@@ -177,18 +278,23 @@ def _resolve(future: asyncio.Future[Snapshot], counts: Snapshot) -> None:
         future.set_result(counts)
 
 
-def _post(items: Sequence[tuple[_Stream, Event | Exception]]) -> None:
+def _fail(future: asyncio.Future[Snapshot], fault: Exception) -> None:
+    if not future.done():
+        future.set_exception(fault)
+
+
+def _post(parcels: dict[EventStream, list[Event]]) -> None:
     """One call per event loop: each wakes it up, which costs more than many items do."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, Event | Exception]]] = {}
-    for stream, item in items:
-        by_loop.setdefault(stream.loop, []).append((stream, item))
-    for loop, parcel in by_loop.items():
-        _call(loop, partial(_put, parcel))
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[EventStream, list[Event]]]] = {}
+    for stream, events in parcels.items():
+        by_loop.setdefault(stream.loop, []).append((stream, events))
+    for loop, items in by_loop.items():
+        _call(loop, partial(_put, items))
 
 
-def _put(parcel: list[tuple[_Stream, Event | Exception]]) -> None:
-    for stream, item in parcel:
-        stream.items.put_nowait(item)
+def _put(items: list[tuple[EventStream, list[Event]]]) -> None:
+    for stream, events in items:
+        stream.put(events)
 
 
 def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

@@ -2,20 +2,45 @@
 
 Knows no threads and no streams: `advance` does one round and returns its events; callers decide where it runs (in the
 caller's thread for `LLM.generate`, in a thread of its own under `bridge`). With depth 2 the next plan is made and
-submitted while the one before it runs.
+submitted while the one before it runs. Watchers (a record file, a server's metrics) are told of all that happens.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 from inflight.core.events import Event
-from inflight.core.plan import BatchPlan, Executor, Pending, WaitUntil
-from inflight.core.request import Request
+from inflight.core.plan import BatchPlan, Executor, Pending, StepResult, WaitUntil
+from inflight.core.request import Request, RequestRefused
 from inflight.core.scheduler import Scheduler, Snapshot
 from inflight.engine.clock import Clock
-from inflight.engine.recorder import Recorder
+
+
+class Watcher(Protocol):
+    """Told of what happens, in the order in which it happens, in the engine's turn: it must be quick. Times are the
+    engine's clock."""
+
+    def added(self, request: Request, now: float) -> None:
+        """A request was accepted."""
+
+    def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
+        """A request was not."""
+
+    def planned(self, plan: BatchPlan) -> None:
+        """A plan is about to be computed."""
+
+    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
+        """It was computed; its events follow."""
+
+    def events(self, events: list[Event], now: float) -> None:
+        """Tokens and ends."""
+
+    def close(self) -> None:
+        """Nothing comes any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +58,13 @@ class EngineLoop:
         clock: Clock,
         *,
         depth: int = 1,
-        recorder: Recorder | None = None,
+        watchers: Iterable[Watcher] = (),
     ):
         self.clock = clock
         self._scheduler = scheduler
         self._executor = executor
         self._depth = depth
-        self._recorder = recorder
+        self._watchers = list(watchers)
         self._flights: deque[_Flight] = deque()
 
     @property
@@ -49,28 +74,39 @@ class EngineLoop:
     def snapshot(self) -> Snapshot:
         return self._scheduler.snapshot()
 
+    def watch(self, watcher: Watcher) -> None:
+        """Tell one more, from now on."""
+        self._watchers.append(watcher)
+
     def add(self, request: Request) -> None:
         """Raises RequestRefused."""
         now = self.clock.now()
-        self._scheduler.add(request, now)
-        if self._recorder is not None:
-            self._recorder.added(request, now)
+        try:
+            self._scheduler.add(request, now)
+        except RequestRefused as refusal:
+            for watcher in self._watchers:
+                watcher.refused(request, refusal, now)
+            raise
+        for watcher in self._watchers:
+            watcher.added(request, now)
 
     def abort(self, request_id: str) -> list[Event]:
         now = self.clock.now()
         events = self._scheduler.abort(request_id, now)
-        if self._recorder is not None:
-            self._recorder.events(events, now)
+        for watcher in self._watchers:
+            watcher.events(events, now)
         return events
 
-    def advance(self) -> list[Event] | WaitUntil:
+    def advance(self, aside: AbstractContextManager[object] | None = None) -> list[Event] | WaitUntil:
         """One round: fill the pipeline, then commit its oldest step.
 
         Returns the events; WaitUntil when work exists but may not start yet; an empty list when there is none.
+        aside: entered while the executor computes; then others may add and abort.
         """
-        outcome = self._fill()
+        aside = aside or nullcontext()
+        outcome = self._fill(aside)
         if self._flights:
-            return self._commit(self._flights.popleft())
+            return self._commit(self._flights.popleft(), aside)
         if outcome is None and not self._scheduler.idle:
             # Waiting would be for ever, and silently.
             raise RuntimeError("the scheduler has work, but no plan and nothing in flight")
@@ -89,26 +125,29 @@ class EngineLoop:
 
     def close(self) -> None:
         self._executor.close()
-        if self._recorder is not None:
-            self._recorder.close()
+        for watcher in self._watchers:
+            watcher.close()
 
-    def _fill(self) -> WaitUntil | None:
+    def _fill(self, aside: AbstractContextManager[object]) -> WaitUntil | None:
         while len(self._flights) < self._depth:
             now = self.clock.now()
             plan = self._scheduler.plan(now)
             if not isinstance(plan, BatchPlan):
                 return plan
-            if self._recorder is not None:
-                self._recorder.planned(plan)
-            self._flights.append(_Flight(plan, self._executor.submit(plan), now))
+            for watcher in self._watchers:
+                watcher.planned(plan)
+            with aside:
+                pending = self._executor.submit(plan)
+            self._flights.append(_Flight(plan, pending, now))
         return None
 
-    def _commit(self, flight: _Flight) -> list[Event]:
-        result = flight.pending.result()
+    def _commit(self, flight: _Flight, aside: AbstractContextManager[object]) -> list[Event]:
+        with aside:
+            result = flight.pending.result()
         self.clock.passed(result.seconds)
         now = self.clock.now()
         events = self._scheduler.commit(flight.plan, result, now)
-        if self._recorder is not None:
-            self._recorder.step(flight.plan, result, flight.planned, now)
-            self._recorder.events(events, now)
+        for watcher in self._watchers:
+            watcher.step(flight.plan, result, flight.planned, now)
+            watcher.events(events, now)
         return events

@@ -14,7 +14,7 @@ from typing import IO, Any
 from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.features import features
 from inflight.core.plan import BatchPlan, Capacity, StepResult
-from inflight.core.request import Request
+from inflight.core.request import Request, RequestRefused
 from inflight.core.sampling import SamplingParams
 from inflight.records.schema import VERSION
 
@@ -59,6 +59,9 @@ class Recorder:
             outputs=[[] for _ in range(samples)],
         )
         self._next_sequence += samples
+
+    def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
+        """Nothing was done for it: a record holds what the engine did."""
 
     def planned(self, plan: BatchPlan) -> None:
         self._next_step = plan.step + 1
