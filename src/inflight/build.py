@@ -27,13 +27,14 @@ from inflight.core.lanes import LaneSettings
 from inflight.core.latency import LatencyModel
 from inflight.core.plan import Capacity
 from inflight.core.predictor import Predictor
+from inflight.core.sampling import SamplingParams
 from inflight.core.scheduler import Scheduler
 from inflight.core.strategies import Strategy
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder
 from inflight.execution.checkpoint import Checkpoint, resolve_model
-from inflight.execution.config import ModelConfig
+from inflight.execution.config import ModelConfig, read_json
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
 from inflight.execution.executor import ModelExecutor, copy_seconds
@@ -41,6 +42,7 @@ from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
 from inflight.execution.ops import open_ops
 from inflight.execution.ops.protocol import DType, OpSet
 from inflight.execution.weights import ModelWeights, load_weights
+from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
 from inflight.scheduling import (
     SchedulingSettings,
@@ -57,7 +59,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A model that is loaded and ready. `settings` holds every value in force with its reason."""
+    """A model that is loaded and ready. `settings` holds every value in force with its reason; `defaults` is how the
+    model's authors would have it sampled."""
 
     loop: EngineLoop
     tokenizer: Tokenizer | None
@@ -65,6 +68,7 @@ class Engine:
     model: ModelConfig
     capacity: Capacity
     settings: dict[str, Resolved]
+    defaults: SamplingParams
 
 
 def model_folder(settings: EngineSettings) -> Path:
@@ -114,6 +118,7 @@ def _build(
     settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None, progress: Progress | None
 ) -> Engine:
     folder = model_folder(settings)
+    generation = folder / "generation_config.json"
     model = ModelConfig.from_folder(folder)
     tokenizer, template = _text(folder, settings)
     limits = _Limits(
@@ -137,6 +142,7 @@ def _build(
         model=model,
         capacity=executor.capacity,
         settings=in_force,
+        defaults=sampling_defaults(read_json(generation) if generation.is_file() else None),
     )
 
 

@@ -65,7 +65,7 @@ class SchedulingSettings:
     def __post_init__(self) -> None:
         _one_of("kv_allocation", self.kv_allocation, ("paged", "reserve-request", "reserve-max"))
         _one_of("preemption", self.preemption, ("recompute", "swap", "auto"))
-        _one_of("admission", self.admission, ("off", "queue", "slo"))
+        _one_of("admission", self.admission, ("off", "queue", "slo", "auto"))
         for name, (other, values) in _MEANINGFUL_WITH.items():
             if getattr(self, name) and getattr(self, other) not in values:
                 raise SettingsError(
@@ -122,14 +122,15 @@ _MEANINGFUL_WITH = {
     "itl_target": ("strategy", ("adaptive",)),
     "tenant_weights": ("policy", ("fair",)),
     "swap_space": ("preemption", ("swap", "auto")),
-    "max_queued_requests": ("admission", ("queue",)),
-    "max_queued_tokens": ("admission", ("queue",)),
+    "max_queued_requests": ("admission", ("queue", "auto")),
+    "max_queued_tokens": ("admission", ("queue", "auto")),
     "ttft_target": ("admission", ("slo",)),
 }
 _POSITIVE = (
     *("batch_size", "max_wait", "window", "itl_target", "swap_space"),
     *("max_queued_requests", "max_queued_tokens", "ttft_target"),
 )
+MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing else bounds them
 _STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
 _POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
 _LANE_FIELDS = tuple(item.name for item in fields(LaneSettings) if item.name not in ("name", "policy"))
@@ -202,10 +203,13 @@ def make_predictor(settings: SchedulingSettings) -> Predictor:
 
 
 def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admission:
+    most = settings.max_queued_requests
+    if settings.admission == "auto" and most is None and settings.max_queued_tokens is None:
+        most = MAX_QUEUED
     return Admission(
         settings.admission,  # type: ignore[arg-type]  # checked when the settings were made
         latency,
-        settings.max_queued_requests,
+        most,
         settings.max_queued_tokens,
         settings.ttft_target,
     )

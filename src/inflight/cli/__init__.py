@@ -15,6 +15,7 @@ import click
 from inflight import __version__
 
 VERBS = {
+    "serve": "Serve a model to OpenAI's clients.",
     "run": "Answer a prompt, or every line of a JSONL file.",
     "chat": "Talk with a model in the terminal.",
     "doctor": "What this machine can do: instruction set, bandwidth, peak rates, what fits.",

@@ -149,10 +149,42 @@ scheduling_options = _stacked(
     click.option("--kv-allocation", default="paged", show_default=True, help="paged, reserve-request, reserve-max."),
     click.option("--preemption", default="recompute", show_default=True, help="recompute, swap or auto."),
     click.option("--swap-space", type=float, help="GiB that preempted sequences may be swapped to."),
-    click.option("--admission", default="off", show_default=True, help="off, queue or slo."),
-    click.option("--max-queued-requests", type=int, help="Most requests waiting, with --admission queue."),
-    click.option("--max-queued-tokens", type=int, help="Most tokens waiting, with --admission queue."),
+    click.option("--admission", default="off", show_default=True, help="off, queue, slo or auto (both)."),
+    click.option("--max-queued-requests", type=int, help="Most requests waiting, with --admission queue or auto."),
+    click.option("--max-queued-tokens", type=int, help="Most tokens waiting, with --admission queue or auto."),
     click.option("--ttft-target", type=float, help="Seconds to the first token that --admission slo promises."),
+)
+
+server_options = _stacked(
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on; 0 takes a free one."),
+    click.option("--served-model-name", multiple=True, help="Name of the model in requests; several times."),
+    click.option(
+        "--api-key", multiple=True, envvar="INFLIGHT_API_KEY", help="Key that clients must send; several times."
+    ),
+    click.option(
+        "--api-keys-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="TOML file of tenants, each with a key, a weight and limits.",
+    ),
+    click.option("--isolate-tenants", is_flag=True, help="Share cached prefixes within a tenant only."),
+    click.option(
+        "--data-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Folder of files and batch jobs; without it there are none.",
+    ),
+    click.option("--batch-concurrency", type=int, default=64, show_default=True, help="Batch lines under way at once."),
+    click.option("--max-file-mb", type=float, default=512, show_default=True, help="Most MiB of an uploaded file."),
+    click.option("--max-body-mb", type=float, default=32, show_default=True, help="Most MiB of any other body."),
+    click.option("--max-n", type=int, default=128, show_default=True, help="Most samples of one prompt."),
+    click.option("--max-prompts", type=int, default=256, show_default=True, help="Most prompts of one call."),
+    click.option("--max-streams", type=int, default=2048, show_default=True, help="Most calls under way at once."),
+    click.option("--request-timeout", type=float, default=600, show_default=True, help="Most seconds of one call."),
+    click.option("--drain-timeout", type=float, default=30, show_default=True, help="Seconds to finish after SIGTERM."),
+    click.option("--keep-alive", type=float, default=10, show_default=True, help="Seconds between signs of life."),
+    click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
+    click.option("--log-format", default="auto", show_default=True, help="auto, text or json."),
+    click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error."),
 )
 
 record_option = click.option(
@@ -225,4 +257,5 @@ __all__ = [
     "sampling_params",
     "scheduling_options",
     "scheduling_settings",
+    "server_options",
 ]

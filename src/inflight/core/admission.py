@@ -2,7 +2,8 @@
 
 Knows how much waits and runs, and what steps take; decides before anything is promised. `off` takes all, `queue` bounds
 what waits by requests and by tokens, `slo` predicts the time to the first token and refuses what cannot be met (early
-rejection, Mooncake, arXiv 2407.00079; waiting-time estimate from service rates, QLM, arXiv 2407.00047). Work that was
+rejection, Mooncake, arXiv 2407.00079; waiting-time estimate from service rates, QLM, arXiv 2407.00047), and `auto`
+does both: a bounded queue for all, and the prediction for requests that state a target. Work that was
 admitted before counts as promised, so that the prediction does not oscillate. The simulator asks the same function.
 """
 
@@ -17,7 +18,7 @@ from inflight.core.features import Features
 from inflight.core.latency import LatencyModel
 from inflight.core.request import Request, RequestRefused
 
-Mode = Literal["off", "queue", "slo"]
+Mode = Literal["off", "queue", "slo", "auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class Admission:
         max_tokens: int | None = None,
         default_ttft: float | None = None,
     ):
-        """max_requests, max_tokens: most that may wait (mode queue). default_ttft: target in seconds of requests that
-        name none (mode slo)."""
+        """max_requests, max_tokens: most that may wait (modes queue and auto). default_ttft: target in seconds of
+        requests that name none (mode slo)."""
         self._mode = mode
         self._latency = latency
         self._max_requests = max_requests
@@ -64,9 +65,9 @@ class Admission:
 
     def check(self, request: Request, load: Load) -> None:
         """Raises RequestRefused, with the seconds after which to try again."""
-        if self._mode == "queue":
+        if self._mode in ("queue", "auto"):
             self._check_queue(request, load)
-        elif self._mode == "slo":
+        if self._mode in ("slo", "auto"):
             self._check_slo(request, load)
 
     def _check_queue(self, request: Request, load: Load) -> None:

@@ -31,9 +31,9 @@ class EngineStopped(RuntimeError):
 
 
 class EventStream:
-    """The events of some requests that came together. Iterate it: each item is all that has happened since the last
-    one, so that a slow consumer gets fewer and larger items. It ends when every request has; leave it early with
-    `aclose`."""
+    """The events of some requests that came together. Take from it, or iterate it: each time comes all that has
+    happened since the last, so that a slow consumer gets fewer and larger items. It ends when every request has; leave
+    it early with `aclose`."""
 
     def __init__(self, requests: Sequence[Request], leave: Callable[[EventStream], None]):
         self.loop = asyncio.get_running_loop()
@@ -45,17 +45,28 @@ class EventStream:
         self._fault: Exception | None = None
         self._news = asyncio.Event()
 
+    @property
+    def ended(self) -> bool:
+        """Every request has ended, and all of it was taken."""
+        return not (self._alive or self._events)
+
+    async def take(self, patience: float | None = None) -> list[Event]:
+        """Everything since the last time; nothing, if that stays so for `patience` seconds. Raises EngineStopped."""
+        if not self._events and self._fault is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._news.wait()
+        self._news.clear()
+        if self._fault is not None and not self._events:
+            self._alive.clear()
+            raise self._fault
+        events, self._events = self._events, []
+        return events
+
     async def __aiter__(self) -> AsyncIterator[list[Event]]:
         """Raises EngineStopped."""
-        while self._alive or self._events:
-            await self._news.wait()
-            self._news.clear()
-            events, self._events = self._events, []
-            if events:
-                yield events
-            if self._fault is not None:
-                self._alive.clear()
-                raise self._fault
+        while not self.ended:
+            yield await self.take()
 
     async def aclose(self) -> None:
         """Abort what has not ended. Harmless afterwards."""

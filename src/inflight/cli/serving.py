@@ -1,0 +1,111 @@
+"""How `inflight serve` puts the server together: engine, bridge, tenants, application, process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from inflight.config import EngineSettings, SettingsError
+from inflight.scheduling import SchedulingSettings
+from inflight.server.app import make_app
+from inflight.server.asking import Asker
+from inflight.server.process import Process, is_open_to_others, listen, url
+from inflight.server.service import Ended, Served, Service
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenants
+
+
+def serve(
+    settings: ServerSettings,
+    engine_settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    tenants: Tenants,
+    *,
+    record: Path | None,
+    verbose: bool,
+    started: float,
+    **values: Any,
+) -> int:
+    """Runs until it is told to stop; returns the exit code."""
+    scheduling = _with_weights(scheduling, tenants)
+    bound = listen(settings)
+    service = Service(settings, _log)
+
+    def load(doing: Callable[[str], None]) -> Served:
+        return _load(settings, engine_settings, scheduling, record, verbose, doing)
+
+    async def begin() -> None:
+        _tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
+        if is_open_to_others(settings) and not tenants.required:
+            _tell(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
+
+    async def end() -> None:
+        pass
+
+    async def metrics() -> tuple[bytes, str]:
+        return b"", "text/plain"
+
+    app = make_app(service, tenants, metrics)
+    return Process(service, load, begin, end, _tell).run(app, bound)
+
+
+def _load(
+    settings: ServerSettings,
+    engine_settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    record: Path | None,
+    verbose: bool,
+    doing: Callable[[str], None],
+) -> Served:
+    from inflight.build import build_engine  # here, in the loader's thread: it brings numpy and the kernels
+    from inflight.engine.bridge import AsyncBridge
+
+    def progress(done: int, total: int) -> None:
+        doing(f"loading the model ({done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters)")
+
+    doing("loading the model")
+    engine = build_engine(engine_settings, scheduling, record, progress)
+    if verbose:
+        for name, entry in engine.settings.items():
+            _tell(f"{name}: {entry.value} ({entry.reason})")
+    return Served(
+        bridge=AsyncBridge(engine.loop),
+        asker=Asker(
+            encoder=engine.prompts,
+            tokenizer=engine.tokenizer,
+            models=settings.served_model_name or (engine_settings.model or "built-in",),
+            now=engine.loop.clock.now,
+            defaults=engine.defaults,
+            max_n=settings.max_n,
+            max_prompts=settings.max_prompts,
+            isolate=settings.isolate_tenants,
+        ),
+        tokenizer=engine.tokenizer,
+        max_model_len=engine.capacity.max_model_len,
+    )
+
+
+def _with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
+    """Weights of the keys file are those of the policy fair; without that policy they would have no effect."""
+    weights = tenants.weights
+    if not weights:
+        return scheduling
+    if scheduling.policy != "fair":
+        name, weight = next(iter(weights.items()))
+        raise SettingsError(
+            f"The tenant {name!r} has the weight {weight:g}, which has no effect with --policy {scheduling.policy}; "
+            "weights go with fair."
+        )
+    return replace(scheduling, tenant_weights={**weights, **scheduling.tenant_weights})
+
+
+def _log(ended: Ended) -> None:
+    """One line for each call that has ended."""
+
+
+def _tell(sentence: str) -> None:
+    print(f"inflight: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,148 @@
+"""Shapes of answers, as the OpenAPI document shows them and tests hold them to. Answers themselves are plain objects:
+building them through models would cost more than making the tokens of a small model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+
+class ErrorInside(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    retry_after_s: float | None = None
+
+
+class Error(BaseModel):
+    """Every error, in answers and in streams."""
+
+    error: ErrorInside
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class Timings(BaseModel):
+    """Milliseconds; where a request's time went. The first five sum to total_ms."""
+
+    queue_ms: float
+    queued_by: dict[str, float]
+    prefill_ms: float
+    decode_ms: float
+    preempted_ms: float
+    other_ms: float
+    total_ms: float
+    ttft_ms: float | None
+    cached_tokens: int
+    recomputed_tokens: int
+    swapped_blocks: int
+    prompt_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    lane: str
+
+
+PromptLogprobs = list[dict[str, dict[str, Any]] | None]
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"] | None
+    stop_reason: str | int | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+
+
+class Completion(BaseModel):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    service_tier: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    timings: Timings | list[Timings] | None = None
+
+
+class ChatMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str
+    refusal: str | None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: ChatMessage
+    logprobs: dict[str, Any] | None
+    finish_reason: Literal["stop", "length"] | None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    service_tier: str
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: Timings | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    max_model_len: int
+
+
+class Models(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Tokenized(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Detokenized(BaseModel):
+    prompt: str
+
+
+class Health(BaseModel):
+    """status: loading, ready, draining or failed; detail says what is being done, or why."""
+
+    status: str
+    detail: str
+
+
+class Version(BaseModel):
+    version: str

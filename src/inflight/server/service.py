@@ -1,0 +1,186 @@
+"""The service: an engine that is loading, ready, draining or broken, and the calls under way.
+
+Knows states, limits and the life of calls; not HTTP's details, not what a batch job is. Endpoints and batch jobs ask
+the engine through it, so that both are counted, logged and ended alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from inflight.engine.bridge import AsyncBridge
+from inflight.server.asking import Asker, Call
+from inflight.server.errors import ApiError
+from inflight.server.generating import Generation, open_generation
+from inflight.server.logprobs import TokenNames
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenant
+from inflight.text import Tokenizer
+
+GONE = 499  # what logs write as the status of a client that went away
+State = Literal["loading", "ready", "draining", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together."""
+
+    bridge: AsyncBridge
+    asker: Asker
+    tokenizer: Tokenizer | None
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What there is to tell of a call that has ended. status: what its client was told."""
+
+    call: Call
+    generation: Generation | None
+    status: int
+    seconds: float
+
+
+class UnderWay:
+    """A call that the engine has accepted."""
+
+    def __init__(self, generation: Generation, left: Callable[[int], None]):
+        self.generation = generation
+        self._left = left
+
+    async def answer(self) -> dict[str, Any]:
+        """The whole answer; closed whatever happens. Raises ApiError."""
+        status = GONE
+        try:
+            answer = await self.generation.answer()
+            status = 200
+            return answer
+        except ApiError as error:
+            status = error.status
+            raise
+        finally:
+            await self.close(status)
+
+    async def close(self, status: int) -> None:
+        """It has ended, or is ended now. status: what its client was told."""
+        await self.generation.close()
+        self._left(status)
+
+
+class Service:
+    def __init__(self, settings: ServerSettings, tell: Callable[[Ended], None]):
+        """tell: called once for every call that has ended (the log)."""
+        self.settings = settings
+        self.state: State = "loading"
+        self.doing = "starting"  # while loading: what; once failed: why
+        self._tell = tell
+        self._served: Served | None = None
+        self._names = TokenNames(None)
+        self._under_way: Counter[str] = Counter()  # calls by tenant
+        self._nothing_left = asyncio.Event()
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def ready(self, served: Served) -> None:
+        self._served = served
+        self._names = TokenNames(served.tokenizer)
+        if self.state == "loading":
+            self.state = "ready"
+
+    def fail(self, why: str) -> None:
+        self.state, self.doing = "failed", why
+
+    @property
+    def loaded(self) -> Served | None:
+        return self._served
+
+    @property
+    def served(self) -> Served:
+        """The engine, for work that is new. Raises ApiError 503 unless it is ready, 500 when it has broken down."""
+        stopped = self._served.bridge.stopped if self._served is not None else None
+        if stopped is not None or self.state == "failed":
+            raise ApiError(500, stopped or self.doing, type="server_error", code="engine_stopped")
+        if self.state == "draining":
+            raise ApiError(
+                503,
+                "The server is shutting down and takes no new work; ask another one, or try again when it is back.",
+                type="server_error",
+                code="draining",
+                retry_after=self.settings.drain_timeout,
+            )
+        if self._served is None:
+            raise ApiError(
+                503,
+                f"The server is {self.doing}; try again in a moment (GET /health tells when it is ready).",
+                type="server_error",
+                code="loading",
+                retry_after=1.0,
+            )
+        return self._served
+
+    async def drain(self) -> None:
+        """Take no new work; returns when nothing is under way, or when the time is over."""
+        self.state = "draining"
+        if self.under_way:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._nothing_left.wait(), self.settings.drain_timeout)
+
+    @property
+    def under_way(self) -> int:
+        """Calls of clients; lines of batch jobs are taken up again at the next start, and nobody waits for them."""
+        return sum(self._under_way.values())
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    async def open(self, call: Call, *, batch: bool = False) -> UnderWay:
+        """Hand the call to the engine. Raises ApiError when it is refused. What is opened must be closed."""
+        started = time.monotonic()
+        try:
+            served = self.served
+            if not batch:
+                self._enter(call.tenant)
+            try:
+                generation = await open_generation(
+                    served.bridge, call, served.tokenizer, self._names, self.settings.request_timeout
+                )
+            except BaseException:
+                if not batch:
+                    self._leave(call.tenant)
+                raise
+        except ApiError as error:
+            self._tell(Ended(call, None, error.status, time.monotonic() - started))
+            raise
+
+        def left(status: int) -> None:
+            if not batch:
+                self._leave(call.tenant)
+            self._tell(Ended(call, generation, status, time.monotonic() - started))
+
+        return UnderWay(generation, left)
+
+    def _enter(self, tenant: Tenant) -> None:
+        """Raises ApiError 429 where too many calls are under way. Streams end at any time: a second is a fair pause."""
+        most, mine = self.settings.max_streams, self._under_way[tenant.name]
+        if self.under_way >= most:
+            raise _too_many(f"{self.under_way} calls are under way, and the server takes {most} at once")
+        if tenant.max_concurrent is not None and mine >= tenant.max_concurrent:
+            raise _too_many(f"{mine} calls of {tenant.name!r} are under way, and it may have {tenant.max_concurrent}")
+        self._under_way[tenant.name] += 1
+        self._nothing_left.clear()
+
+    def _leave(self, tenant: Tenant) -> None:
+        self._under_way[tenant.name] -= 1
+        if not self._under_way[tenant.name]:
+            del self._under_way[tenant.name]
+        if not self._under_way:
+            self._nothing_left.set()
+
+
+def _too_many(why: str) -> ApiError:
+    return ApiError(429, f"{why}; try again in 1 s.", type="rate_limit_error", code="too_many_streams", retry_after=1.0)
