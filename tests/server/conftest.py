@@ -1,0 +1,114 @@
+"""Real servers in processes of their own, on free ports, serving the built-in model."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+
+class Server:
+    """One process. `url` when it is ready; `log` holds its lines."""
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "inflight.cli", "serve", "--port", "0", *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self.log: list[str] = []
+        self._told = threading.Event()
+        self.url = ""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            found = re.search(r"Ready at (http://\S+)", line)
+            if found:
+                self.url = found[1]
+                self._told.set()
+        self._told.set()
+
+    def ready(self) -> Server:
+        assert self._told.wait(60) and self.url, "".join(self.log)
+        return self
+
+    def client(self, key: str = "none", **settings: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **settings)
+
+    def async_client(self, key: str = "none") -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
+    def get(self, path: str, **settings: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=30, **settings)
+
+    def post(self, path: str, body: Any, **settings: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=60, **settings)
+
+    def metric(self, name: str) -> float:
+        """Sum over the labels of a sample."""
+        lines = [line for line in self.get("/metrics").text.splitlines() if re.match(rf"{name}(\{{|\s)", line)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def settled(self, met: Callable[[], bool], seconds: float = 20) -> bool:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if met():
+                return True
+            time.sleep(0.02)
+        return False
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The defaults, shared by all tests that change nothing."""
+    running = Server("--policy", "priority").ready()
+    yield running
+    assert running.stop() == 0, "".join(running.log)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Server]]:
+    """Servers of one test."""
+    running: list[Server] = []
+
+    def start_one(*arguments: str, ready: bool = True, **settings: Any) -> Server:
+        running.append(Server(*arguments, **settings))
+        return running[-1].ready() if ready else running[-1]
+
+    yield start_one
+    for one in running:
+        one.process.kill()
+        one.process.wait(30)
+
+
+@pytest.fixture
+def client(server: Server) -> openai.OpenAI:
+    return server.client()
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.toml"
+    path.write_text('[acme]\nkey = "sk-acme"\nmax_concurrent = 2\n[umbrella]\nkey = "sk-umbrella"\n', encoding="utf-8")
+    return path

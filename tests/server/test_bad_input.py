@@ -1,0 +1,138 @@
+"""What is wrong is told in OpenAI's shape, with the field to blame, and harms nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.server.conftest import Server
+
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+
+WRONG: list[tuple[str, dict[str, Any], str | None]] = [
+    ("/v1/chat/completions", {**HELLO, "temperature": 2.5}, "temperature"),
+    ("/v1/chat/completions", {**HELLO, "temperature": "hot"}, "temperature"),
+    ("/v1/chat/completions", {**HELLO, "temperatur": 1}, "temperatur"),
+    ("/v1/chat/completions", {**HELLO, "n": 0}, "n"),
+    ("/v1/chat/completions", {**HELLO, "n": 500}, "n"),
+    ("/v1/chat/completions", {**HELLO, "n": True}, "n"),
+    ("/v1/chat/completions", {**HELLO, "top_p": 0}, "top_p"),
+    ("/v1/chat/completions", {**HELLO, "max_tokens": -1}, "max_tokens"),
+    ("/v1/chat/completions", {**HELLO, "min_tokens": 5}, "min_tokens"),
+    ("/v1/chat/completions", {**HELLO, "stop": [""]}, "stop"),
+    ("/v1/chat/completions", {**HELLO, "stop": 4}, "stop"),
+    ("/v1/chat/completions", {**HELLO, "seed": 1.5}, "seed"),
+    ("/v1/chat/completions", {**HELLO, "logit_bias": {"word": 1}}, "logit_bias"),
+    ("/v1/chat/completions", {**HELLO, "logit_bias": {"999999": 1}}, "logit_bias"),
+    ("/v1/chat/completions", {**HELLO, "stop_token_ids": [999999]}, "stop_token_ids"),
+    ("/v1/chat/completions", {**HELLO, "top_logprobs": 3}, "top_logprobs"),
+    ("/v1/chat/completions", {**HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ("/v1/chat/completions", {**HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
+    ("/v1/chat/completions", {**HELLO, "stream": True, "stream_options": {"foo": 1}}, "stream_options.foo"),
+    ("/v1/chat/completions", {**HELLO, "tools": [{"type": "function"}]}, "tools"),
+    ("/v1/chat/completions", {**HELLO, "response_format": {"type": "json_object"}}, "response_format.type"),
+    ("/v1/chat/completions", {**HELLO, "modalities": ["audio"]}, "modalities"),
+    ("/v1/chat/completions", {**HELLO, "service_tier": "gold"}, "service_tier"),
+    ("/v1/chat/completions", {**HELLO, "slo": {"ttft_ms": 0}}, "slo.ttft_ms"),
+    ("/v1/chat/completions", {**HELLO, "slo": {"ttft": 5}}, "slo.ttft"),
+    ("/v1/chat/completions", {**HELLO, "output_tokens": 5}, "output_tokens"),
+    ("/v1/chat/completions", {**HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ("/v1/chat/completions", {"max_tokens": 2}, "messages"),
+    ("/v1/chat/completions", {"messages": []}, "messages"),
+    ("/v1/chat/completions", {"messages": [{"role": "boss", "content": "x"}]}, "messages.0.role"),
+    ("/v1/chat/completions", {"messages": [{"role": "user"}]}, "messages"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 9000}]}, "messages"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
+    ("/v1/completions", {"prompt": ""}, "prompt"),
+    ("/v1/completions", {"prompt": []}, "prompt"),
+    ("/v1/completions", {"prompt": [[]]}, "prompt"),
+    ("/v1/completions", {"prompt": ["a", 1]}, "prompt"),
+    ("/v1/completions", {"prompt": [999999]}, "prompt"),
+    ("/v1/completions", {"prompt": ["x"] * 300}, "prompt"),
+    ("/v1/completions", {"prompt": "x", "suffix": "y"}, "suffix"),
+    ("/v1/completions", {"prompt": "x", "best_of": 2, "n": 3}, "best_of"),
+    ("/v1/completions", {"prompt": "x", "best_of": 2, "stream": True}, "best_of"),
+    ("/v1/completions", {"prompt": "x", "logprobs": 21}, "logprobs"),
+    ("/tokenize", {}, "prompt"),
+    ("/tokenize", {"prompt": "a", "messages": HELLO["messages"]}, "prompt"),
+    ("/detokenize", {"tokens": [-1]}, "tokens.0"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), WRONG, ids=lambda value: str(value)[:60])
+def test_the_field_to_blame_is_named(server: Server, path: str, body: dict[str, Any], field: str | None) -> None:
+    content = json.dumps(body)  # as a client with no manners would: lone surrogates and all
+    answer = httpx.post(server.url + path, content=content, headers={"content-type": "application/json"}, timeout=30)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == field
+    assert error["type"] == "invalid_request_error" and error["message"].endswith((".", "?"))
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1]", '"text"', "null", "{" * 5000, '{"prompt": NaN}', '{"a": ' + "9" * 5000 + "}"]
+)
+def test_bodies_that_are_no_objects(server: Server, content: str) -> None:
+    answer = httpx.post(
+        server.url + "/v1/completions", content=content, headers={"content-type": "application/json"}, timeout=30
+    )
+    assert answer.status_code == 400 and answer.json()["error"]["message"]
+
+
+def test_neutral_values_of_what_is_not_served_pass(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="built-in",
+        messages=HELLO["messages"],
+        max_tokens=2,
+        tools=[],
+        tool_choice="none",
+        store=False,
+        response_format={"type": "text"},
+        user="me",
+        metadata=None,
+        modalities=["text"],
+    )
+    assert answer.choices
+
+
+def test_unknown_models_paths_and_methods(server: Server, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="'gpt-99' does not exist") as caught:
+        client.chat.completions.create(model="gpt-99", messages=HELLO["messages"])
+    assert caught.value.code == "model_not_found"
+    assert client.models.retrieve("built-in").id == "built-in"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+    assert server.get("/nowhere").json()["error"]["code"] == "not_found"
+    wrong = server.get("/v1/completions")
+    assert wrong.status_code == 405 and wrong.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_priority_without_a_policy_that_reads_it(start: Callable[..., Server], server: Server) -> None:
+    assert server.post("/v1/chat/completions", {**HELLO, "priority": 3}).status_code == 200
+    plain = start()
+    refused = plain.post("/v1/chat/completions", {**HELLO, "priority": 3})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "priority"
+
+
+def test_bodies_that_are_too_large(start: Callable[..., Server]) -> None:
+    server = start("--max-body-mb", "0.01")
+    large = {"prompt": "x" * 20_000}
+    told = server.post("/v1/completions", large)
+    assert told.status_code == 413 and "10,485" in told.json()["error"]["message"]
+
+    def pieces() -> Any:
+        yield b'{"prompt": "'
+        for _ in range(20):
+            yield b"x" * 1000
+        yield b'"}'
+
+    untold = httpx.post(
+        server.url + "/v1/completions", content=pieces(), headers={"content-type": "application/json"}, timeout=30
+    )
+    assert untold.status_code == 413
+    assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200

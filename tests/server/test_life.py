@@ -1,0 +1,153 @@
+"""Starting, being ready, draining, ending: the server as its operator sees it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from tests.server.conftest import Server
+
+ENDLESS = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "inflight.cli", "serve", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_ready_tells_where(server: Server) -> None:
+    assert server.get("/health").json()["status"] == "ready"
+    assert server.get("/version").json()["version"]
+    assert [model["id"] for model in server.get("/v1/models").json()["data"]] == ["built-in"]
+
+
+def test_drains_on_sigterm_and_refuses_new_work(start: Callable[..., Server]) -> None:
+    server = start("--drain-timeout", "20")
+    seen: list[str] = []
+    begun = threading.Event()
+
+    def read() -> None:
+        with httpx.stream("POST", server.url + "/v1/completions", json=ENDLESS, timeout=60) as response:
+            for line in response.iter_lines():
+                seen.append(line)
+                begun.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert begun.wait(20)
+    server.process.send_signal(signal.SIGTERM)
+    refused: list[httpx.Response] = []
+
+    def is_refused() -> bool:
+        try:
+            answer = server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
+        except httpx.TransportError:
+            return True  # it has ended already
+        refused.extend([answer] if answer.status_code == 503 else [])
+        return bool(refused)
+
+    assert server.settled(is_refused)
+    for answer in refused:
+        assert answer.json()["error"]["code"] == "draining" and int(answer.headers["retry-after"]) >= 1
+    reader.join(30)
+    assert [line for line in seen if line][-1] == "data: [DONE]", "what ran was finished"
+    assert server.process.wait(20) == 0
+
+
+def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
+    server = start("--drain-timeout", "600", "--max-num-seqs", "1")
+    with httpx.stream("POST", server.url + "/v1/completions", json={**ENDLESS, "n": 64}, timeout=60) as response:
+        lines = response.iter_lines()  # kept: the stream is closed with it
+        next(lines)
+        server.process.send_signal(signal.SIGINT)
+        server.settled(lambda: any("taking no new work" in line for line in server.log))
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+
+
+def test_what_is_not_done_in_time_is_ended(start: Callable[..., Server]) -> None:
+    server = start("--drain-timeout", "0.1", "--max-num-seqs", "1")
+    with httpx.stream("POST", server.url + "/v1/completions", json={**ENDLESS, "n": 64}, timeout=60) as response:
+        lines = response.iter_lines()  # kept: the stream is closed with it
+        next(lines)
+        assert server.stop() == 0
+    assert any("not done within the drain timeout" in line for line in server.log)
+
+
+def test_a_taken_port_is_told_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run("--port", str(port))
+    assert result.returncode == 1 and f"127.0.0.1:{port} cannot be used" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_model_that_is_not_there_ends_with_a_sentence(tmp_path: Path) -> None:
+    result = run("--port", "0", str(tmp_path / "nowhere"))
+    assert result.returncode == 1 and "nowhere" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[acme]\nkey = "a"\nweight = 2.0\n', encoding="utf-8")
+    for arguments, said in (
+        (("--api-keys-file", str(keys)), "no effect with --policy fcfs"),
+        (("--port", "70000"), "--port is 70000"),
+        (("--max-streams", "0"), "--max-streams is 0"),
+        (("--metrics-names", "other"), "known are inflight and vllm"),
+        (("model", "--model", "other"), "give one"),
+        (("--api-keys-file", str(tmp_path / "none.toml")), "cannot be read"),
+    ):
+        result = run(*arguments)
+        assert result.returncode in (1, 2) and said in result.stderr, (arguments, result.stderr)
+        assert "Traceback" not in result.stderr
+
+
+def test_says_that_it_is_loading(start: Callable[..., Server], tmp_path: Path) -> None:
+    """A model whose random weights take a while."""
+    shape = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "vocab_size": 60000,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(shape), encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = start("--port", str(port), str(tmp_path), "--load-format", "dummy", "--kv-memory", "0.1", ready=False)
+    server.url = f"http://127.0.0.1:{port}"
+    states: list[tuple[int, str]] = []
+
+    def look() -> bool:
+        try:
+            answer = server.get("/health")
+        except httpx.TransportError:
+            return False
+        states.append((answer.status_code, answer.json()["status"]))
+        if answer.status_code == 503 and len(states) == 1:
+            early = server.post("/v1/completions", {"prompt": [1, 2], "max_tokens": 1})
+            assert early.status_code == 503 and early.json()["error"]["code"] == "loading"
+        return answer.status_code == 200
+
+    assert server.settled(look, 60)
+    assert states[0] == (503, "loading") and states[-1] == (200, "ready")

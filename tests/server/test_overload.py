@@ -1,0 +1,79 @@
+"""More than can be served: refused in words and seconds, and the rest is served as before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.server.conftest import Server
+
+LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
+
+
+def hold(server: Server, count: int, **more: Any) -> list[Any]:
+    """Streams that have begun (or wait), and stay open."""
+    opened = []
+    for _ in range(count):
+        client = httpx.Client(timeout=60, headers=more.get("headers"))
+        response = client.send(client.build_request("POST", server.url + "/v1/completions", json=LONG), stream=True)
+        assert response.status_code == 200
+        opened.append(response)
+    return opened
+
+
+def test_a_full_queue_is_told_with_the_time_to_wait(start: Callable[..., Server]) -> None:
+    server = start("--max-num-seqs", "1", "--max-queued-requests", "2")
+    opened = hold(server, 3)
+    with pytest.raises(openai.RateLimitError, match="2 requests wait already") as caught:
+        server.client().completions.create(model="built-in", prompt="x")
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    assert caught.value.body["retry_after_s"] > 0  # type: ignore[index]
+    for one in opened:
+        one.close()
+    assert server.settled(lambda: server.post("/v1/completions", {"prompt": "x"}).status_code == 200)
+
+
+def test_a_target_that_cannot_be_met_is_refused_at_the_door(start: Callable[..., Server]) -> None:
+    server = start("--max-num-seqs", "2")
+    for _ in range(3):
+        server.post("/v1/completions", {"prompt": "learn", "max_tokens": 60, "ignore_eos": True})
+    opened = hold(server, 6)
+    body = {"prompt": "x", "max_tokens": 2, "slo": {"ttft_ms": 1}}
+    refused = server.post("/v1/completions", body)
+    assert refused.status_code == 429 and "target" in refused.json()["error"]["message"]
+    for one in opened:
+        one.close()
+    assert server.settled(lambda: "0 calls" in server.get("/health").json()["detail"])
+    assert server.post("/v1/completions", body).status_code == 200
+
+
+def test_too_many_streams(start: Callable[..., Server]) -> None:
+    server = start("--max-streams", "2")
+    opened = hold(server, 2)
+    refused = server.post("/v1/completions", {"prompt": "x"})
+    assert refused.status_code == 429 and refused.json()["error"]["code"] == "too_many_streams"
+    for one in opened:
+        one.close()
+
+
+def test_the_batch_lane_answers_beside_the_interactive_one(server: Server) -> None:
+    answers = {}
+
+    def ask(tier: str) -> None:
+        body = {"prompt": "What is", "max_tokens": 20, "service_tier": tier, "timings": True}
+        answers[tier] = server.post("/v1/completions", body).json()
+
+    threads = [threading.Thread(target=ask, args=(tier,)) for tier in ("auto", "default", "priority", "flex")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {tier: answer["timings"]["lane"] for tier, answer in answers.items()} == {
+        "auto": "interactive", "default": "interactive", "priority": "interactive", "flex": "batch",
+    }  # fmt: skip
+    assert len({answer["choices"][0]["text"] for answer in answers.values()}) == 1
