@@ -34,7 +34,7 @@ def test_deltas_add_up_and_hold_back_half_a_character(tokenizer: Tokenizer) -> N
     deltas.append(one.take(TokensEvent("r", 0, (ids[-1],), None, Finish("length")))[1])
     assert "".join(deltas) == "naïve 日本 😀 end" == one.output().outputs[0].text
     assert not any("\ufffd" in delta for delta in deltas)
-    assert one.all_ended and not one.finished
+    assert one.output_tokens == len(ids) and not one.finished
     assert one.take(FinishedEvent("r", (Finish("length"),), timings())) == (0, "")
     output = one.output()
     assert output.finished and output.num_cached_tokens == 1 and output.prompt == "A"
@@ -55,7 +55,7 @@ def test_samples_stay_apart(tokenizer: Tokenizer) -> None:
     both = collector(tokenizer, n=2)
     assert both.take(TokensEvent("r", 1, (66,), None, None))[0] == 1
     both.take(TokensEvent("r", 0, (67,), None, Finish("stop")))
-    assert not both.all_ended
+    assert both.output_tokens == 2
     both.take(FinishedEvent("r", (Finish("stop"), Finish("abort")), timings()))
     assert [one.finish_reason for one in both.output().outputs] == ["stop", "abort"]
     assert [one.token_ids for one in both.output().outputs] == [[67], [66]]

@@ -86,9 +86,9 @@ class OutputCollector:
         return self.timings is not None
 
     @property
-    def all_ended(self) -> bool:
-        """Every sample has its last token; the event that finishes the request follows at once."""
-        return all(sample.finish is not None for sample in self._samples)
+    def output_tokens(self) -> int:
+        """Of all samples, so far."""
+        return sum(len(sample.token_ids) for sample in self._samples)
 
     def take(self, event: Event) -> tuple[int, str]:
         """Take in an event of this request; returns the sample it concerns and its new text."""

@@ -5,7 +5,6 @@ Knows FastAPI; what the routes do, their own files know.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +17,8 @@ from inflight import __version__
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.state import Metrics, state_routes
-from inflight.server.errors import ApiError, invalid
+from inflight.server.bodies.mistakes import mistake
+from inflight.server.errors import ApiError
 from inflight.server.json import error_response
 from inflight.server.limits import BodyLimit
 from inflight.server.service import Service
@@ -63,7 +63,7 @@ async def _api_error(_: Request, error: Exception) -> Response:
 
 async def _wrong_body(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return error_response(said(error.errors()))
+    return error_response(mistake(error.errors()))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -86,43 +86,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _fault(_: Request, error: Exception) -> Response:
     told = f"The server made a mistake ({type(error).__name__}); its log has the details."
     return error_response(ApiError(500, told, type="server_error", code="internal_error"))
-
-
-def said(errors: Any) -> ApiError:
-    """The first mistake of a body, in a sentence, with the field to blame."""
-    error = errors[0]
-    place = [str(part) for part in error["loc"] if part not in ("body", "query", "path")]
-    kind, given = error["type"], error.get("input")
-    if kind == "json_invalid":
-        return invalid(f"The body is not JSON: {error.get('ctx', {}).get('error', error['msg'])}.", code="invalid_json")
-    if not place:
-        return invalid("The body is not a JSON object; send one, with Content-Type: application/json.")
-    # Of a union, pydantic names each member that did not fit; what a client knows is the field.
-    field = ".".join(part for part in place if not _names_a_type(part)) or place[0]
-    if kind == "extra_forbidden":
-        return invalid(f"The field {field!r} is unknown here; leave it out.{_near(place[-1])}", field, "unknown_field")
-    if kind == "missing":
-        return invalid(f"The field {field!r} is missing.", field, "missing_field")
-    shown = repr(given)
-    if len(shown) > 60:
-        shown = shown[:57] + "…"
-    return invalid(f"{field} is {shown}; {_lowered(error['msg'])}.", field, "invalid_value")
-
-
-def _names_a_type(part: str) -> bool:
-    return (
-        part in ("str", "int", "float", "bool") or part[:5] in ("list[", "const") or "[" in part or part[:1].isupper()
-    )
-
-
-def _near(name: str) -> str:
-    from inflight.server.bodies.chat import ChatBody
-    from inflight.server.bodies.completions import CompletionBody
-
-    known = {*ChatBody.model_fields, *CompletionBody.model_fields}
-    near = difflib.get_close_matches(name, known, 1)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
-def _lowered(message: str) -> str:
-    return message[:1].lower() + message[1:]

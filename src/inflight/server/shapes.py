@@ -5,7 +5,7 @@ Knows a call, its collectors and what changed; not how it is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -158,7 +158,7 @@ def chat_extras(call: Call, collector: OutputCollector, names: TokenNames) -> di
     return extras
 
 
-def usage(collectors: Sequence[OutputCollector], output_tokens: int) -> dict[str, Any]:
+def usage(collectors: Collection[OutputCollector], output_tokens: int) -> dict[str, Any]:
     prompt = sum(len(one.request.prompt_token_ids) for one in collectors)
     cached = sum(one.timings.cached_tokens for one in collectors if one.timings is not None)
     return {

@@ -1,0 +1,173 @@
+"""The answer to a call, put together from the engine's events: whole, or frame by frame.
+
+Knows a call, its collectors and shapes; not where events come from, nor where frames go. The server follows a stream
+with it; the command line's OpenAI lines come from it too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.stopping import Finish
+from inflight.frontend.outputs import CompletionOutput, OutputCollector
+from inflight.server.asking import Call
+from inflight.server.errors import ApiError
+from inflight.server.logprobs import TokenNames
+from inflight.server.shapes import Change, ChatShape, CompletionShape, Shape, chat_extras, usage
+
+
+class Assembly:
+    def __init__(self, call: Call, collectors: Mapping[str, OutputCollector], names: TokenNames):
+        """collectors: of the call's requests, by id, in their order."""
+        self._call = call
+        self._collectors = collectors
+        self._names = names
+        self._first_index = {request_id: number * call.n for number, request_id in enumerate(collectors)}
+        self._shapes: dict[int, Shape] = {}  # of the choices that have a frame
+        self._ended: set[int] = set()  # choices whose last frame is made
+
+    @property
+    def output_tokens(self) -> int:
+        """Of everything that was drawn, shown or not."""
+        return sum(one.output_tokens for one in self._collectors.values())
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(request.prompt_token_ids) for request in self._call.requests)
+
+    @property
+    def finished(self) -> bool:
+        return all(one.finished for one in self._collectors.values())
+
+    def take(self, event: Event) -> None:
+        """An event of one of the requests, for an answer at the end."""
+        self._collectors[event.request_id].take(event)
+
+    # -- whole ----------------------------------------------------------------------------------------------------
+
+    def answer(self) -> dict[str, Any]:
+        """Once all have finished. Raises ApiError where one of them failed."""
+        choices: list[dict[str, Any]] = []
+        for collector in self._collectors.values():
+            outputs = collector.output().outputs
+            _check(outputs)
+            for one in _best(outputs, self._call.n):
+                choices.append(self._shape(collector, len(choices)).whole(one))
+        first = next(iter(self._collectors.values()))
+        answer = self._envelope(self._shape(first, 0).name)
+        answer["choices"] = choices
+        answer["usage"] = self._usage()
+        return answer | chat_extras(self._call, first, self._names) | self._timings()
+
+    # -- frames ---------------------------------------------------------------------------------------------------
+
+    def frames(self, events: Iterable[Event]) -> bytes:
+        """Server-sent events of what these events add; nothing where they add nothing. Raises ApiError."""
+        call, choices = self._call, []
+        for index, (collector, change) in self._fold(events).items():
+            if index not in self._shapes:
+                shape = self._shapes[index] = self._shape(collector, index)
+                first = shape.first()
+                choices += [] if first is None else [first]
+            if change.text or change.finish_reason or call.logprobs is not None or call.return_token_ids:
+                choices.append(self._shapes[index].part(change))
+        if self.finished:
+            for collector in self._collectors.values():
+                _check(collector.output().outputs)
+        return b"".join(self._frame(choice, last=choice is choices[-1]) for choice in choices)
+
+    def last_frames(self) -> bytes:
+        """What comes when all have finished: the usage, if it was asked for."""
+        if not self._call.include_usage:
+            return b""
+        return frame({**self._envelope(self._frame_name), "choices": [], "usage": self._usage(), **self._timings()})
+
+    def _frame(self, choice: dict[str, Any], last: bool) -> bytes:
+        whole = self._envelope(self._frame_name)
+        whole["choices"] = [choice]
+        if self._call.include_usage or self._call.continuous_usage:
+            whole["usage"] = self._usage() if self._call.continuous_usage else None
+        if last and self.finished and not self._call.include_usage:
+            whole |= self._timings()
+        return frame(whole)
+
+    def _fold(self, events: Iterable[Event]) -> dict[int, tuple[OutputCollector, Change]]:
+        """By choice, what these events add to it."""
+        changes: dict[int, tuple[OutputCollector, Change]] = {}
+        for event in events:
+            collector, first = self._collectors[event.request_id], self._first_index[event.request_id]
+            sample, text = collector.take(event)
+            if isinstance(event, FinishedEvent):
+                for index, finish in enumerate(event.finishes, first):
+                    if index not in self._ended:  # it ended without a last token
+                        self._end(changes.setdefault(index, (collector, Change()))[1], index, finish)
+            elif isinstance(event, TokensEvent):
+                change = changes.setdefault(first + sample, (collector, Change()))[1]
+                change.text += text
+                change.token_ids += event.token_ids
+                change.logprobs += event.logprobs or ()
+                if event.finish is not None:
+                    self._end(change, first + sample, event.finish)
+        return changes
+
+    def _end(self, change: Change, index: int, finish: Finish) -> None:
+        self._ended.add(index)
+        change.finish_reason, change.stop_reason = finish.reason, finish.stopped_by
+
+    # -- both -----------------------------------------------------------------------------------------------------
+
+    def _shape(self, collector: OutputCollector, index: int) -> Shape:
+        kind = ChatShape if self._call.kind == "chat" else CompletionShape
+        return kind(self._call, index, collector, self._names)
+
+    @property
+    def _frame_name(self) -> str:
+        return ChatShape.frame_name if self._call.kind == "chat" else CompletionShape.frame_name
+
+    def _envelope(self, name: str) -> dict[str, Any]:
+        call = self._call
+        return {
+            "id": call.call_id,
+            "object": name,
+            "created": call.created,
+            "model": call.model,
+            "service_tier": call.tier,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        return usage(self._collectors.values(), self.output_tokens)
+
+    def _timings(self) -> dict[str, Any]:
+        """One account for one prompt; a list for several."""
+        if not self._call.timings:
+            return {}
+        timings = [one.timings.to_json() for one in self._collectors.values() if one.timings is not None]
+        return {"timings": timings[0] if len(self._collectors) == 1 else timings}
+
+
+def frame(content: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _check(outputs: list[CompletionOutput]) -> None:
+    for one in outputs:
+        if one.finish_reason == "error":
+            raise ApiError(500, one.detail or "The step failed.", type="server_error", code="step_failed")
+        if one.finish_reason == "abort":
+            raise ApiError(503, "The request was ended by the server.", type="server_error", code="aborted")
+
+
+def _best(outputs: list[CompletionOutput], n: int) -> list[CompletionOutput]:
+    """The n samples with the highest log-probability per token, the best first; all of them, in order, if n is all."""
+    if len(outputs) == n:
+        return outputs
+
+    def per_token(one: CompletionOutput) -> float:
+        return (one.cumulative_logprob or 0.0) / max(1, len(one.token_ids))
+
+    return heapq.nlargest(n, outputs, key=per_token)
