@@ -14,10 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from inflight import __version__
+from inflight.server.bodies.mistakes import mistake
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.state import Metrics, state_routes
-from inflight.server.bodies.mistakes import mistake
 from inflight.server.errors import ApiError
 from inflight.server.json import error_response
 from inflight.server.limits import BodyLimit

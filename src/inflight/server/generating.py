@@ -15,8 +15,8 @@ from inflight.core.events import Event
 from inflight.core.request import RequestRefused
 from inflight.engine.bridge import AsyncBridge, EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
-from inflight.server.assembly import Assembly, frame
 from inflight.server.asking import Call
+from inflight.server.assembly import Assembly, frame
 from inflight.server.errors import ApiError, refused
 from inflight.server.logprobs import TokenNames
 from inflight.text import Tokenizer
