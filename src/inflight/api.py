@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 from inflight.build import Engine, build_engine
 from inflight.config import EngineSettings, Resolved
-from inflight.core.events import FinishedEvent
+from inflight.core.events import FinishedEvent, PromptScoredEvent
 from inflight.core.plan import Capacity
 from inflight.core.sampling import SamplingParams
 from inflight.core.scheduler import Snapshot
@@ -145,8 +145,10 @@ class AsyncEngine:
         try:
             async for event in stream:
                 collector.take(event)
-                # The last token and the finish come together, as one output.
-                if isinstance(event, FinishedEvent) or not collector.all_ended:
+                # The last token and the finish come together, as one output; the prompt's scores with what follows.
+                if isinstance(event, FinishedEvent) or not (
+                    collector.all_ended or isinstance(event, PromptScoredEvent)
+                ):
                     yield collector.output()
         finally:
             await stream.aclose()  # type: ignore[attr-defined]  # an async generator, which leaving must close at once
