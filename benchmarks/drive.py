@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from inflight.core.events import Event, TokensEvent
+from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.plan import BatchPlan, Capacity, Executor, Pending, StepResult, WaitUntil
 from inflight.core.request import Request, RequestRefused
 from inflight.core.scheduler import Snapshot
@@ -175,8 +175,8 @@ def _note(outcomes: dict[str, Outcome], events: list[Event], now: float) -> None
         if isinstance(event, TokensEvent):
             outcome.token_times += [now] * len(event.token_ids)
             outcome.token_ids += event.token_ids
-            continue
-        outcome.timings = event.timings
-        for finish in event.finishes:
-            if finish.reason == "error":
-                raise RuntimeError(finish.detail)  # what failed must not count as fast
+        elif isinstance(event, FinishedEvent):
+            outcome.timings = event.timings
+            for finish in event.finishes:
+                if finish.reason == "error":
+                    raise RuntimeError(finish.detail)  # what failed must not count as fast

@@ -84,7 +84,7 @@ void attention(Pool& pool, Format format, const void* q, std::int64_t heads, con
 
 const Kernels kernels = {
     TEXT(INFLIGHT_ISA), pack,      copy_rows,   embed_packed,   embed_rows, rms_norm, gemm,
-    rope_and_write,     attention, sample_rows, read_bandwidth, peak,
+    rope_and_write,     attention, sample_rows, score_rows, read_bandwidth, peak,
 };
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -177,6 +177,22 @@ struct ArenaMemory {
   }
 };
 
+// The arrays that log-probabilities of n rows are written to.
+struct LogprobArrays {
+  Array wanted, values, top_ids, top_values;
+
+  LogprobArrays(std::int64_t n, nb::handle wanted_, nb::handle values_, nb::handle top_ids_, nb::handle top_values_)
+      : wanted(wanted_, "top_logprobs", Kind::i32, {n}),
+        values(values_, "logprobs", Kind::f32, {n}, true),
+        top_ids(top_ids_, "top_ids", Kind::i32, {n, any}, true),
+        top_values(top_values_, "top_logprobs", Kind::f32, {n, top_ids.size(1)}, true) {}
+
+  Logprobs logprobs() const {
+    return {wanted.data<std::int32_t>(), values.data<float>(), top_ids.data<std::int32_t>(),
+            top_values.data<float>(), top_ids.size(1)};
+  }
+};
+
 // The arrays of a StepLayout.
 struct LayoutArrays {
   Array positions, offsets, starts, tables;
@@ -402,15 +418,13 @@ class Ops {
     const Array a_temperature = floats(temperature, "temperature"), a_top_p = floats(top_p, "top_p"),
                 a_min_p = floats(min_p, "min_p"), a_repetition = floats(repetition, "repetition_penalty"),
                 a_presence = floats(presence, "presence_penalty"), a_frequency = floats(frequency, "frequency_penalty"),
-                a_top_k = ints(top_k, "top_k"), a_lengths = ints(prompt_lengths, "prompt_lengths"),
-                a_wanted = ints(top_logprobs, "top_logprobs");
+                a_top_k = ints(top_k, "top_k"), a_lengths = ints(prompt_lengths, "prompt_lengths");
     const Array a_seed(seed, "seed", Kind::u64, {n}), a_sample(sample_index, "sample_index", Kind::u32, {n}),
         a_draw(draw_index, "draw_index", Kind::u32, {n}), a_want(want_logprobs, "want_logprobs", Kind::boolean, {n}),
         a_offsets(bias_offsets, "bias_offsets", Kind::i32, {n + 1}), a_ids(bias_ids, "bias_ids", Kind::i32, {any}),
         a_values(bias_values, "bias_values", Kind::f32, {a_ids.size(0)}),
-        a_tokens(token_ids, "token_ids", Kind::i32, {n}, true), a_logprobs(logprobs, "logprobs", Kind::f32, {n}, true),
-        a_top_ids(top_ids, "top_ids", Kind::i32, {n, any}, true),
-        a_top_values(top_values, "top_logprobs", Kind::f32, {n, a_top_ids.size(1)}, true);
+        a_tokens(token_ids, "token_ids", Kind::i32, {n}, true);
+    const LogprobArrays report(n, top_logprobs, logprobs, top_ids, top_values);
 
     const std::int32_t* at = a_offsets.data<std::int32_t>();
     for (std::int64_t s = 0; s < n; ++s)
@@ -436,11 +450,24 @@ class Ops {
     const Sampling s{a_temperature.data<float>(), a_top_p.data<float>(), a_min_p.data<float>(),
                      a_repetition.data<float>(), a_presence.data<float>(), a_frequency.data<float>(),
                      a_top_k.data<std::int32_t>(), a_lengths.data<std::int32_t>(), at, a_ids.data<std::int32_t>(),
-                     a_wanted.data<std::int32_t>(), a_seed.data<std::uint64_t>(), a_sample.data<std::uint32_t>(),
-                     a_draw.data<std::uint32_t>(), a_want.data<bool>(), a_values.data<float>(), pointers.data(),
-                     lengths.data(), a_tokens.data<std::int32_t>(), a_logprobs.data<float>(),
-                     a_top_ids.data<std::int32_t>(), a_top_values.data<float>(), a_top_ids.size(1)};
+                     a_seed.data<std::uint64_t>(), a_sample.data<std::uint32_t>(), a_draw.data<std::uint32_t>(),
+                     a_want.data<bool>(), a_values.data<float>(), pointers.data(), lengths.data(),
+                     a_tokens.data<std::int32_t>(), report.logprobs()};
     run([&] { kernels_->sample(*pool_, rows.data<float>(), n, vocabulary, s); });
+  }
+
+  void score(nb::handle logits, nb::handle token_ids, nb::handle top_logprobs, nb::handle logprobs, nb::handle top_ids,
+             nb::handle top_values) {
+    Array rows(logits, "logits", Kind::f32, {any, any}, true);
+    const std::int64_t n = rows.size(0), vocabulary = rows.size(1);
+    const Array tokens(token_ids, "token_ids", Kind::i32, {n});
+    for (std::int64_t s = 0; s < n; ++s)
+      if (tokens.data<std::int32_t>()[s] < 0 || tokens.data<std::int32_t>()[s] >= vocabulary)
+        refuse("token_ids must be token ids");
+    const LogprobArrays report(n, top_logprobs, logprobs, top_ids, top_values);
+    run([&] {
+      kernels_->score(*pool_, rows.data<float>(), n, vocabulary, tokens.data<std::int32_t>(), report.logprobs());
+    });
   }
 
   // Best of a few passes over memory that no cache holds.
@@ -553,6 +580,7 @@ NB_MODULE(_native, m) {
            nb::arg("sin"), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"))
       .def("attention", &Ops::attention)
       .def("sample", &Ops::sample)
+      .def("score", &Ops::score)
       .def("read_bandwidth", &Ops::read_bandwidth)
       .def("peak", &Ops::peak);
 }

@@ -102,7 +102,7 @@ class Row {
     const float* untouched = logits_;
     if (wants) {
       norm = log_of_sum();
-      alternatives(s, row, norm);
+      alternatives(s.logprobs, row, norm);
       if (changes) {
         std::memcpy(spare_, logits_, count_ * 4);
         untouched = spare_;
@@ -111,7 +111,15 @@ class Row {
     if (changes) penalise(s, row);
     const std::int64_t token = draw(s, row);
     s.token_ids[row] = static_cast<std::int32_t>(token);
-    if (wants) s.logprobs[row] = static_cast<float>(static_cast<double>(untouched[token]) - norm);
+    if (wants) s.logprobs.values[row] = static_cast<float>(static_cast<double>(untouched[token]) - norm);
+  }
+
+  // What `run` reports of a token, without drawing one.
+  void score(std::int32_t token, const Logprobs& out, std::int64_t row) {
+    look();
+    const double norm = log_of_sum();
+    alternatives(out, row, norm);
+    out.values[row] = static_cast<float>(static_cast<double>(logits_[token]) - norm);
   }
 
  private:
@@ -219,15 +227,15 @@ class Row {
     return n;
   }
 
-  void alternatives(const Sampling& s, std::int64_t row, double norm) {
-    std::int64_t wanted = s.top_logprobs[row];
-    if (wanted > s.width) wanted = s.width;
+  void alternatives(const Logprobs& out, std::int64_t row, double norm) {
+    std::int64_t wanted = out.wanted[row];
+    if (wanted > out.width) wanted = out.width;
     if (wanted <= 0) return;
     std::int64_t n = gather(bound(wanted), 1.0f);
     n = order(found_, n, wanted);
     for (std::int64_t i = 0; i < n; ++i) {
-      s.top_ids[row * s.width + i] = found_[i].id;
-      s.top_values[row * s.width + i] = static_cast<float>(static_cast<double>(found_[i].value) - norm);
+      out.top_ids[row * out.width + i] = found_[i].id;
+      out.top_values[row * out.width + i] = static_cast<float>(static_cast<double>(found_[i].value) - norm);
     }
   }
 
@@ -442,16 +450,27 @@ class Row {
   bool* ordered_;
 };
 
-inline void sample_rows(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling& s) {
+// work(Row, row) for every row of logits; few and short ones are not worth waking anybody.
+template <class Work>
+void each_row(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary, const Work& work) {
   const auto one = [&](std::int64_t row, int worker) {
     char* scratch = static_cast<char*>(pool.scratch(worker, Row::scratch_bytes(vocabulary)));
-    Row(logits + row * vocabulary, vocabulary, scratch).run(s, row);
+    work(Row(logits + row * vocabulary, vocabulary, scratch), row);
   };
   if (rows * vocabulary < 1 << 15) {
     for (std::int64_t row = 0; row < rows; ++row) one(row, 0);
   } else {
     parallel_for(pool, rows, one);
   }
+}
+
+inline void sample_rows(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling& s) {
+  each_row(pool, logits, rows, vocabulary, [&](Row&& one, std::int64_t row) { one.run(s, row); });
+}
+
+inline void score_rows(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary,
+                       const std::int32_t* token_ids, const Logprobs& out) {
+  each_row(pool, logits, rows, vocabulary, [&](Row&& one, std::int64_t row) { one.score(token_ids[row], out, row); });
 }
 
 }  // namespace inflight::INFLIGHT_ISA

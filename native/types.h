@@ -54,9 +54,18 @@ struct Rope {
   float eps;
 };
 
+// Where the log-probabilities of S rows go: of one token each, and of the likeliest.
+struct Logprobs {
+  const std::int32_t* wanted;  // likeliest tokens of each row
+  float* values;
+  std::int32_t* top_ids;
+  float* top_values;
+  std::int64_t width;  // columns of top_ids and top_values
+};
+
 struct Sampling {
   const float *temperature, *top_p, *min_p, *repetition_penalty, *presence_penalty, *frequency_penalty;
-  const std::int32_t *top_k, *prompt_lengths, *bias_offsets, *bias_ids, *top_logprobs;
+  const std::int32_t *top_k, *prompt_lengths, *bias_offsets, *bias_ids;
   const std::uint64_t* seed;
   const std::uint32_t *sample_index, *draw_index;
   const bool* want_logprobs;
@@ -64,10 +73,7 @@ struct Sampling {
   const std::int32_t* const* histories;  // null where there is none
   const std::int64_t* history_lengths;
   std::int32_t* token_ids;
-  float* logprobs;
-  std::int32_t* top_ids;
-  float* top_values;
-  std::int64_t width;          // columns of top_ids and top_values
+  Logprobs logprobs;
 };
 
 struct Kernels {
@@ -85,6 +91,8 @@ struct Kernels {
   void (*attention)(Pool&, Format, const void* q, std::int64_t heads, const Arena&, std::int64_t layer, const Layout&,
                     float scale, std::int64_t window, void* out);
   void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
+  void (*score)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const std::int32_t* token_ids,
+                const Logprobs&);
   double (*read_bandwidth)(Pool&, const void* data, std::int64_t bytes);   // bytes per second of one pass
   double (*peak)(Pool&, int kind, double seconds);  // operations per second; kind 0 bf16, 1 f32, 2 int8; 0.0 = none
 };

@@ -191,6 +191,24 @@ def test_log_probabilities(llm: LLM) -> None:
     assert llm.generate("hello", GREEDY)[0].outputs[0].logprobs is None
 
 
+def test_prompts_are_scored(llm: LLM) -> None:
+    """Right to the last token of prompt and echo; what is scored has the log-probabilities that sampling it had."""
+    params = SamplingParams(temperature=0, max_tokens=6, logprobs=2, ignore_eos=True)
+    (said,) = llm.generate("hello", params)
+    whole = [*said.prompt_token_ids, *said.outputs[0].token_ids]
+    (scored,) = llm.generate([whole], SamplingParams(max_tokens=0, prompt_logprobs=2))
+    assert scored.prompt_token_logprobs is not None and scored.prompt_logprobs is not None
+    assert scored.prompt_token_logprobs[-6:] == said.outputs[0].token_logprobs
+    assert len(scored.prompt_logprobs) == len(whole) and scored.prompt_logprobs[0] is None
+    assert scored.prompt_logprobs[-6:] == said.outputs[0].logprobs
+    (sample,) = scored.outputs
+    assert (sample.token_ids, sample.text, sample.finish_reason, sample.logprobs) == ([], "", "length", None)
+    assert said.prompt_logprobs is None and scored.timings is not None and scored.timings.ttft_ms is None
+    both = llm.generate("hello", SamplingParams(temperature=0, max_tokens=2, n=2, prompt_logprobs=0))[0]
+    assert both.prompt_logprobs is not None and len(both.prompt_logprobs) == len(both.prompt_token_ids)
+    assert [len(one.token_ids) for one in both.outputs] == [2, 2]
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_timings_sum_to_the_total(llm: LLM, n: int) -> None:
     for output in llm.generate(["hello"] * 40, SamplingParams(max_tokens=5, n=n, ignore_eos=True)):
@@ -321,6 +339,21 @@ def test_async_outputs_grow_and_end_as_offline_ones(tiny: Path, llm: LLM) -> Non
         for before, after in itertools.pairwise(outputs):
             assert after.outputs[0].text.startswith(before.outputs[0].text)
             assert len(before.outputs[0].logprobs or ()) == len(before.outputs[0].token_ids)
+
+
+def test_async_scores_come_with_the_first_token_or_the_end(tiny: Path) -> None:
+    async def main() -> list[list[RequestOutput]]:
+        async with AsyncEngine(str(tiny), threads=1, max_num_seqs=4, max_num_batched_tokens=8) as engine:
+            settings = [SamplingParams(max_tokens=most, prompt_logprobs=0, ignore_eos=True) for most in (0, 2)]
+            prompt = list(range(40, 70))
+            return [[output async for output in engine.generate(prompt, params)] for params in settings]
+
+    scored, answered = asyncio.run(main())
+    for outputs in (scored, answered):
+        known = [len(output.prompt_logprobs or ()) for output in outputs]
+        assert known == sorted(known) and known[-1] == 30
+        assert all(size == 30 for size, output in zip(known, outputs, strict=True) if output.outputs[0].token_ids)
+    assert scored[-1].finished and scored[-1].outputs[0].finish_reason == "length"
 
 
 def test_async_abort_refusal_and_leaving(tiny: Path) -> None:

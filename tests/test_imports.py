@@ -42,5 +42,5 @@ def test_nothing_at_run_time_loads_torch(program: str) -> None:
 
 
 def test_help_and_mistakes_load_no_model_code() -> None:
-    program = "from inflight.cli import call\ncall(['run', '--help']); call(['run', '--max-tokens', '0', 'x'])"
+    program = "from inflight.cli import call\ncall(['run', '--help']); call(['run', '--max-tokens', '-1', 'x'])"
     assert loaded(program).isdisjoint({"numpy", "tokenizers", "jinja2", "rich"})

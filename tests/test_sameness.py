@@ -1,5 +1,5 @@
-"""A request's tokens and log-probabilities are bit-identical alone, in any batch, with any chunk size, after
-preemption, and with or without a prefix hit.
+"""A request's tokens, log-probabilities and prompt scores are bit-identical alone, in any batch, with any chunk size,
+after preemption, and with or without a prefix hit.
 
 Random mixes of requests go through whole engines of many shapes; each must say what the request said alone.
 """
@@ -79,6 +79,7 @@ def mix(seed: int, count: int, longest: int = 90) -> list[Case]:
             chance.randrange(384) for _ in range(chance.choice([1, 2, 15, 16, 17, chance.randrange(1, longest)]))
         ]
         cases.append(Case(tuple(prompt), settings(chance), chance.choice([0, 0, chance.randrange(30)])))
+    assert any(case.params.prompt_logprobs is not None for case in cases)
     return cases
 
 
@@ -101,8 +102,11 @@ def settings(chance: random.Random) -> SamplingParams:
         "min_tokens": 1,
         "ignore_eos": True,
         "stop": ("e",),
+        "prompt_logprobs": 4,
     }
     given |= {name: value for name, value in optional.items() if chance.random() < 0.25}
+    if given.get("prompt_logprobs") and chance.random() < 0.5:
+        given |= {"max_tokens": 0, "min_tokens": 0}
     return SamplingParams(**given)
 
 
@@ -137,7 +141,11 @@ def run(engine: Engine, cases: list[Case]) -> list[RequestOutput]:
 
 def answer(output: RequestOutput) -> Answer:
     """All that must be the same, to the last bit."""
-    return [(one.token_ids, one.token_logprobs, one.finish_reason, one.stop_reason, one.text) for one in output.outputs]
+    scores = output.prompt_token_logprobs
+    return [
+        (scores, one.token_ids, one.token_logprobs, one.finish_reason, one.stop_reason, one.text)
+        for one in output.outputs
+    ]
 
 
 def alone(folder: Path, cases: list[Case], **shape: Any) -> list[Answer]:
@@ -209,7 +217,7 @@ def test_random_mixes_in_random_engines(seed: int, folders: dict[str, Path]) -> 
 
 def test_the_numpy_op_set_keeps_the_promise_too(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFLIGHT_ISA", "reference")
-    cases = mix(seed=10, count=6, longest=40)
+    cases = mix(seed=10, count=8, longest=40)
     expected = alone(folders["llama"], cases)
     for name in ("as it comes", "crumbs"):
         check(folders["llama"], cases, expected, **SHAPES[name])
@@ -225,7 +233,9 @@ def test_a_second_round_comes_from_the_cache_and_is_the_same(folders: dict[str, 
             outputs = run(engine, cases)
             assert [answer(output) for output in outputs] == expected
             for case, output in zip(cases, outputs, strict=True):
-                if round_number:  # every full block but the one that the last prompt token is computed in
+                if case.params.prompt_logprobs is not None:  # what is cached has no scores
+                    assert output.num_cached_tokens == 0
+                elif round_number:  # every full block but the one that the last prompt token is computed in
                     assert output.num_cached_tokens == (len(case.prompt) - 1) // 16 * 16
 
 

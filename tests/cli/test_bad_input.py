@@ -19,7 +19,7 @@ from .terminal import Caller, write_lines
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("--max-tokens 0", "max_tokens is 0; give a whole number"),
+        ("--prompt-logprobs 21", "prompt_logprobs is 21; give a whole number from 0 to 20"),
         ("--max-tokens -4", "max_tokens is -4"),
         ("--max-tokens 1.5", "'1.5' is not a valid integer"),
         ("--temperature nan", "temperature is nan; give a number from 0 to 100."),

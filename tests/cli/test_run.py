@@ -37,6 +37,15 @@ def test_as_json(inflight: Caller) -> None:
     assert line["text"] + "\n" == inflight("run", "hello", *SHORT).out
 
 
+def test_the_prompt_is_scored(inflight: Caller) -> None:
+    told = inflight("run", "hello world, hello there", "--json", "--prompt-logprobs", 1, "--max-tokens", 0)
+    (line,) = told.lines
+    assert (line["output_tokens"], line["text"], line["finish_reason"]) == (0, "", "length")
+    first, *others = line["prompt_logprobs"]
+    assert first is None and len(others) == line["prompt_tokens"] - 1 > 0
+    assert all(entry["logprob"] <= entry["top"][0][1] <= 0 and len(entry["top"]) == 1 for entry in others)
+
+
 def test_several_samples(inflight: Caller) -> None:
     told = inflight("run", "hello", "--n", 3, "--temperature", 1, "--json", *SHORT)
     (line,) = told.lines

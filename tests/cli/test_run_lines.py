@@ -39,6 +39,23 @@ def test_answers_in_the_order_of_the_lines(inflight: Caller, tmp_path: Path) -> 
         assert word in told.err
 
 
+def test_lines_that_only_score(inflight: Caller, tmp_path: Path) -> None:
+    ids = list(range(50, 75))
+    source = write_lines(
+        tmp_path / "in.jsonl",
+        {"prompt_token_ids": ids, "max_tokens": 0, "prompt_logprobs": 2},
+        {"prompt_token_ids": ids, "max_tokens": 2, "ignore_eos": True, "prompt_logprobs": None},
+        {"prompt_token_ids": ids, "max_tokens": 1, "prompt_logprobs": 2},
+    )
+    told = inflight("run", "--input", source)
+    scored, answered, both = told.lines
+    assert told.code == 0 and "3 requests answered in " in told.err and "over 2 requests" in told.err
+    assert [entry and entry["token_id"] for entry in scored["prompt_logprobs"]] == [None, *ids[1:]]
+    assert scored["prompt_logprobs"] == both["prompt_logprobs"] and "prompt_logprobs" not in answered
+    assert [line["output_tokens"] for line in told.lines] == [0, 2, 1]
+    assert scored["timings"]["ttft_ms"] is None and scored["cached_tokens"] == both["cached_tokens"] == 0
+
+
 def test_good_lines_run_beside_bad_ones(inflight: Caller, tmp_path: Path) -> None:
     source = write_lines(
         tmp_path / "in.jsonl",

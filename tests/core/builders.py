@@ -30,7 +30,7 @@ def request(name: str = "r", prompt: Iterable[int] = (0, 1, 0), output: int | No
 def sequence(number: int = 0, prompt: Iterable[int] = (0, 1, 0), sample: int = 0, **params: Any) -> Sequence:
     """A sequence outside of any scheduler."""
     of = request(f"r{number}", prompt, **params)
-    most_output = of.params.max_tokens or 100
+    most_output = 100 if of.params.max_tokens is None else of.params.max_tokens
     return Sequence(number, of, sample, StopChecker(of, frozenset(), most_output, None), most_output, ())
 
 

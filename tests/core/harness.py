@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
 import pytest
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.lanes import LaneSettings
 from inflight.core.latency import LatencyModel
 from inflight.core.memory import Allocation
-from inflight.core.plan import BatchPlan, Capacity, StepResult, WaitUntil
+from inflight.core.plan import BatchPlan, Capacity, Chunk, StepResult, TokenLogprob, WaitUntil
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair
@@ -221,6 +221,7 @@ class Client:
     request: Request
     tokens: list[list[int]]
     finishes: list[Finish | None]
+    scores: list[TokenLogprob] = field(default_factory=list)
     ended: FinishedEvent | None = None
 
 
@@ -231,6 +232,7 @@ class Compute:
     high_water: int = 0
     recomputed: int = 0
     first_start: int | None = None
+    scored: int = 0  # leading prompt positions that plans scored
 
 
 @dataclass
@@ -409,13 +411,12 @@ class Harness:
             row, sequence = self._rows[chunk.row], by_number[chunk.sequence_id]
             assert row.sequence == chunk.sequence_id and sequence.row == chunk.row
             assert chunk.length >= 1 and chunk.start == row.computed, "positions are contiguous"
-            self._count(chunk.sequence_id, chunk.start, chunk.length)
+            self._count(chunk)
             row.table += chunk.new_blocks
             row.computed += chunk.length
             assert row.table == sequence.blocks, "the plans do not tell the table"
             assert row.computed == sequence.computed <= len(row.table) * size
-            # `promised` counts the token that this very chunk samples.
-            assert chunk.sample == (row.computed == sequence.known + sequence.promised - chunk.sample)
+            assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk))
             touched = set(row.table[chunk.start // size : -(-row.computed // size)])
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
@@ -434,7 +435,7 @@ class Harness:
         new = {new.row for new in plan.new_rows}
         if setup.strategy == "continuous":
             joined = [chunk.length for chunk in plan.chunks if chunk.row in new]
-            assert all(chunk.sample for chunk in plan.chunks), "prompts are computed whole"
+            assert all(map(self._is_whole, plan.chunks)), "prompts are computed whole"
             if plan.tokens > setup.token_budget:
                 assert len(joined) == 1 and plan.tokens - joined[0] < setup.token_budget, "more than one whole prompt"
             return
@@ -444,17 +445,31 @@ class Harness:
                 chunk.length
                 for chunk in plan.chunks
                 if self.owners[chunk.sequence_id][0].request.lane == lane.name
-                and (chunk.length > 1 or chunk.row in new or not chunk.sample)
+                and (chunk.length > 1 or chunk.row in new or not self._is_whole(chunk))
             ]
             assert all(length <= (lane.get("chunk") or length) for length in prompts)
             assert sum(prompts) <= (lane.get("max_tokens") or sum(prompts))
 
-    def _count(self, sequence: int, start: int, length: int) -> None:
-        compute = self.compute.setdefault(sequence, Compute())
+    def _is_whole(self, chunk: Chunk) -> bool:
+        """Whether a chunk of the last plan computes all that its sequence has (`promised` counts what it samples)."""
+        sequence = next(one for one in inside.running(self.scheduler) if one.number == chunk.sequence_id)
+        return chunk.start + chunk.length == sequence.known + sequence.promised - chunk.sample
+
+    def _count(self, chunk: Chunk) -> None:
+        compute = self.compute.setdefault(chunk.sequence_id, Compute())
+        start, end = chunk.start, chunk.start + chunk.length
         if compute.first_start is None:
             compute.first_start = start
-        compute.recomputed += max(0, min(start + length, compute.high_water) - start)
-        compute.high_water = max(compute.high_water, start + length)
+        compute.recomputed += max(0, min(end, compute.high_water) - start)
+        compute.high_water = max(compute.high_water, end)
+        client, sample = self.owners[chunk.sequence_id]
+        if sample or client.request.params.prompt_logprobs is None:
+            assert not chunk.score, "scored unasked"
+        else:
+            last = len(client.request.prompt_token_ids) - 1
+            assert chunk.score == range(compute.scored, min(end, last)), "a position is scored twice, or never"
+            assert not chunk.score or chunk.score.start >= start, "it scores what it does not compute"
+            compute.scored = max(compute.scored, chunk.score.stop)
 
     def _take(self, events: Iterable[Event]) -> None:
         """Invariant 1."""
@@ -466,6 +481,11 @@ class Harness:
                 assert client.finishes[event.sample_index] is None, "tokens after the end"
                 client.tokens[event.sample_index] += event.token_ids
                 client.finishes[event.sample_index] = event.finish
+                self._check_scores(client)
+            elif isinstance(event, PromptScoredEvent):
+                assert event.logprobs, "an event without scores"
+                assert not any(client.tokens), "scores after the first token"
+                client.scores += event.logprobs
             else:
                 self._finish(client, event)
         self.check()
@@ -476,8 +496,11 @@ class Harness:
         if id(client) in self.doomed:
             assert any(finish.reason == "error" for finish in event.finishes)
         assert len(event.finishes) == client.request.params.n
+        if all(finish.reason in ("stop", "length") for finish in event.finishes):
+            self._check_scores(client)
+        silent = ("abort", "error", "length" if client.request.params.max_tokens == 0 else "")
         for told, finish in zip(client.finishes, event.finishes, strict=True):
-            assert told == finish or (told is None and finish.reason in ("abort", "error"))
+            assert told == finish or (told is None and finish.reason in silent)
         timings = event.timings
         parts = (timings.queue_ms, timings.prefill_ms, timings.decode_ms, timings.preempted_ms, timings.other_ms)
         assert all(part >= 0 for part in parts)
@@ -488,6 +511,20 @@ class Harness:
         assert 0 <= timings.cached_tokens < len(client.request.prompt_token_ids)
         assert timings.ttft_ms is None or timings.ttft_ms <= timings.total_ms + 1e-6
         assert timings.lane == client.request.lane
+
+    def _check_scores(self, client: Client) -> None:
+        """All prompt tokens but the first are scored, once and in order, or none."""
+        wanted = client.request.params.prompt_logprobs is not None
+        scored = tuple(entry.token_id for entry in client.scores)
+        assert scored == (client.request.prompt_token_ids[1:] if wanted else ())
+
+
+def scores_alone(request: Request) -> list[TokenLogprob]:
+    """What scoring its prompt yields, in one step of an engine of its own."""
+    alone = replace(request, params=replace(request.params, n=1, max_tokens=0, min_tokens=0), lane="interactive")
+    loop = Setup(500, 4, 8, 500, False, 0.0, 500).loop(depth=1)
+    loop.add(replace(alone, priority=0, forced_output_tokens=None))
+    return [entry for event in loop.run() if isinstance(event, PromptScoredEvent) for entry in event.logprobs]
 
 
 def outputs_alone(request: Request, max_model_len: int) -> tuple[list[list[int]], tuple[Finish, ...]]:

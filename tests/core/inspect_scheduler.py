@@ -158,6 +158,8 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
         assert 0 <= sequence.computed <= sequence.known + sequence.promised
         assert sequence.computed <= len(sequence.blocks) * capacity.block_size
         assert len(sequence.output) <= sequence.most_output
+        last = len(sequence.prompt) - 1
+        assert min(sequence.computed, last) <= sequence.scored <= last, "a computed position was not scored"
         if sequence.finish is None:
             assert sequence.promised == promised[sequence.number]
             assert len(sequence.output) + sequence.promised <= sequence.most_output

@@ -19,3 +19,8 @@ def test_decodes_and_prefills_are_told_apart() -> None:
         tokens=7, rows=3, samples=2, decode_context=10, prefill_context=4 * (0 + 2) + 2 * (8 + 1)
     )
     assert plan.tokens == 7
+
+
+def test_scored_positions_cost_output_projections() -> None:
+    plan = BatchPlan(0, (Chunk(0, 0, 4, 6, (), True, score=range(6, 9)), Chunk(1, 1, 0, 3, (), False, range(3))))
+    assert features(plan).samples == 3 + 1 + 3

@@ -52,6 +52,20 @@ def test_one_token_is_always_left_to_compute(tokens: int, hits: int) -> None:
     assert not set(second.blocks[hits:]) & set(first.blocks)
 
 
+@pytest.mark.parametrize(("scored", "hits"), [(0, 0), (SIZE - 1, 0), (SIZE, 1), (2 * SIZE + 1, 2), (3 * SIZE, 3)])
+def test_only_what_is_scored_may_come_from_the_cache(scored: int, hits: int) -> None:
+    """Positions that still want a score must be computed; when all have theirs, the prompt is found like any other."""
+    memory = memory_of(16, SIZE, prefix_caching=True)
+    prompt = [0] * (3 * SIZE + 1)
+    computed(memory, admitted(memory, sequence(0, prompt)), len(prompt))
+    second = sequence(1, prompt, prompt_logprobs=0)
+    second.scored = scored
+    assert memory.cached_tokens(second) == hits * SIZE
+    assert admitted(memory, second).computed == hits * SIZE
+    sibling = admitted(memory, sequence(2, prompt, sample=1, prompt_logprobs=0))
+    assert sibling.computed == 3 * SIZE
+
+
 def test_the_cache_outlives_its_sequence() -> None:
     memory = memory_of(3, 1, prefix_caching=True)
     first = computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from inflight.core.request import SLO, Request
 from inflight.core.sampling import SamplingParams
 
-from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup, outputs_alone
+from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup, outputs_alone, scores_alone
 
 MAX_ROWS, MAX_BUDGET = 4, 9
 
@@ -71,15 +71,16 @@ SETUPS = setups()
 
 @st.composite
 def sampling_params(draw: st.DrawFn) -> SamplingParams:
-    max_tokens = draw(st.one_of(st.none(), st.integers(1, 12)))
+    max_tokens = draw(st.one_of(st.none(), st.just(0), st.integers(1, 12)))
     return SamplingParams(
         n=draw(st.integers(1, 3)),
         temperature=draw(st.sampled_from([0.0, 1.0])),
         max_tokens=max_tokens,
-        min_tokens=draw(st.integers(0, min(4, max_tokens or 4))),
+        min_tokens=draw(st.integers(0, 4 if max_tokens is None else min(4, max_tokens))),
         stop=draw(st.sampled_from([(), (), ("ab",), ("c", "dd")])),
         stop_token_ids=draw(st.sampled_from([(), (), (2,), (3, 4)])),
         ignore_eos=draw(st.booleans()),
+        prompt_logprobs=draw(st.sampled_from([None, None, 0, 2])),
     )
 
 
@@ -125,7 +126,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             request = fitted(request, harness.setup, request_id=f"r{self.count}", arrival=harness.now - earlier)
             self.count += 1
             setup, tokens = harness.setup, len(request.prompt_token_ids)
-            if tokens >= setup.max_model_len or -(-tokens // setup.block_size) > setup.num_blocks:
+            room = setup.max_model_len - (request.params.max_tokens != 0)
+            if tokens > room or -(-tokens // setup.block_size) > setup.num_blocks:
                 sentence = harness.refuse(request)
                 assert str(tokens) in sentence or str(setup.num_blocks) in sentence or "holds at most" in sentence
             elif not harness.has_place(request):
@@ -187,6 +189,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 def check_against_alone(client, setup: Setup) -> None:  # type: ignore[no-untyped-def]
     """Invariants 7, 8 and 10: the same tokens as alone, or their beginning where something ended them early."""
     alone, ends = outputs_alone(client.request, setup.max_model_len)
+    assert not client.scores or client.scores == scores_alone(client.request)[: len(client.scores)]
     for tokens, finish, expected, end in zip(client.tokens, client.ended.finishes, alone, ends, strict=True):
         if finish.reason in ("abort", "error"):
             assert tokens == expected[: len(tokens)]

@@ -9,7 +9,7 @@ from core.harness import Setup
 from core.test_state_machine import requests
 from hypothesis import given, settings
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.plan import BatchPlan, StepResult, WaitUntil
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.request import Request, RequestRefused
@@ -52,12 +52,14 @@ class Spy(NullExecutor):
 
 
 def outcome(events: list[Event]) -> dict[str, object]:
-    """Per request the tokens of each sample, and how each ended."""
-    tokens: dict[tuple[str, int], list[int]] = {}
+    """Per request the scores of its prompt (as sample -1) and the tokens of each sample, and how each ended."""
+    tokens: dict[tuple[str, int], list[object]] = {}
     ends: dict[str, object] = {}
     for event in events:
         if isinstance(event, TokensEvent):
             tokens.setdefault((event.request_id, event.sample_index), []).extend(event.token_ids)
+        elif isinstance(event, PromptScoredEvent):
+            tokens.setdefault((event.request_id, -1), []).extend(event.logprobs)
         else:
             ends[event.request_id] = event.finishes
     return {name: (end, {key: value for key, value in tokens.items() if key[0] == name}) for name, end in ends.items()}

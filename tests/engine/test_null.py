@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow
+from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow, TokenLogprob
 from inflight.core.sampling import SamplingParams
 from inflight.engine.null import NullExecutor
 
@@ -90,3 +90,19 @@ def test_seconds_come_from_the_plan() -> None:
     result = executor.submit(BatchPlan(3, (Chunk(0, 0, 0, 2, (0,), False),), (new_row((1, 2)),))).result()
     assert (result.step, result.seconds, result.sampled, result.error) == (3, 0.2, (), None)
     assert executor.capacity is CAPACITY
+
+
+def test_scores_depend_on_the_prefix_and_on_the_token() -> None:
+    def scores(tokens: tuple[int, ...], score: range) -> tuple[TokenLogprob, ...]:
+        row = new_row(tokens, params=SamplingParams(temperature=0, prompt_logprobs=2))
+        chunk = Chunk(0, 0, 0, len(tokens), (0, 1), True, score)
+        (one,) = NullExecutor(CAPACITY).submit(BatchPlan(0, (chunk,), (row,))).result().scored
+        assert (one.sequence_id, one.start) == (0, score.start + 1)
+        return one.logprobs
+
+    whole = scores((1, 2, 3, 4), range(3))
+    assert [entry.token_id for entry in whole] == [2, 3, 4]
+    assert all(len(entry.top) == 2 and entry.logprob < 0 for entry in whole)
+    assert scores((1, 2, 3, 4), range(1, 3)) == whole[1:]
+    other = scores((9, 2, 3, 5), range(3))
+    assert len({entry.logprob for entry in whole + other}) == 6

@@ -213,6 +213,7 @@ def told(plan: BatchPlan) -> dict[str, Any]:
                 "length": chunk.length,
                 "new_blocks": list(chunk.new_blocks),
                 "sample": chunk.sample,
+                **({"score": [chunk.score.start, chunk.score.stop]} if chunk.score else {}),
             }
             for chunk in plan.chunks
         ],

@@ -24,6 +24,7 @@ from inflight.execution.memory import kv_shape
 from inflight.execution.ops import open_ops
 from inflight.execution.weights import load_weights
 from inflight.frontend.offline import Offline
+from inflight.frontend.outputs import RequestOutput
 
 from .driver import BLOCK, Driver, op_sets
 
@@ -37,7 +38,7 @@ class Rig:
     def __init__(self, folder: Path, isa: str, logit_rows: int = 4, rows: int = 12) -> None:
         config = ModelConfig.from_folder(folder)
         ops = open_ops("float32", 2, isa)
-        self.capacity = Capacity(64, BLOCK, rows, 200, config.vocab_size)
+        self.capacity = Capacity(64, BLOCK, rows, min(200, config.default_model_len), config.vocab_size)
         weights = load_weights(config, Checkpoint(folder), ops, self.capacity.max_model_len)
         arena = ops.kv_arena(kv_shape(config, BLOCK), self.capacity.num_blocks + 1 + self.capacity.host_blocks)
         self.decoder = Decoder(config, weights, ops, arena, 128, logit_rows)
@@ -47,13 +48,16 @@ class Rig:
         self.plain = Driver.of(folder, "float32", isa)
 
     def generate(self, *params: SamplingParams, prompt: tuple[int, ...] = PROMPT) -> list[Any]:
+        return [output.outputs[0] for output in self.outputs(*params, prompt=prompt)]
+
+    def outputs(self, *params: SamplingParams, prompt: tuple[int, ...] = PROMPT) -> list[RequestOutput]:
         collectors = [
             self.offline.add(Request(request_id=str(n), prompt_token_ids=prompt, params=one, seed=3))
             for n, one in enumerate(params)
         ]
         for _ in self.offline.run():
             pass
-        return [collector.output().outputs[0] for collector in collectors]
+        return [collector.output() for collector in collectors]
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """After every token, float32[T, V]."""

@@ -53,6 +53,17 @@ def test_a_new_sequence_finds_nothing_of_the_one_before() -> None:
     assert batch.bias_offsets.tolist() == [0, 0]
 
 
+def test_what_is_scored_is_the_token_that_follows() -> None:
+    store = RowStore(CAPACITY, CAPACITY.num_blocks)
+    store.start(new_row(0, [1, 2, 3, 4], prompt_logprobs=0))
+    store.start(new_row(3, [11, 12, 13, 14, 15], prompt_logprobs=7))
+    token_ids, wanted = store.scoring(
+        [Chunk(0, 3, 1, 3, (), False, range(1, 4)), Chunk(1, 0, 0, 4, (), True, range(2, 3))]
+    )
+    assert token_ids.tolist() == [13, 14, 15, 4] and wanted.tolist() == [7, 7, 7, 0]
+    assert token_ids.dtype == wanted.dtype == np.int32
+
+
 def test_settings_of_the_sampled_rows_in_their_order() -> None:
     store = RowStore(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1, 2, 3], temperature=0.5, top_p=0.9, logit_bias={7: 2.0, 8: -3.0}))

@@ -24,6 +24,11 @@ def test_what_fits_is_one_pass() -> None:
     assert list(slices([], 8)) == []
 
 
+def test_scored_positions_go_with_their_pieces() -> None:
+    (one,) = [list(slices([Chunk(0, 0, 4, 10, (), True, score=range(6, 13))], 4))]
+    assert [[list(piece.score) for piece in part] for part in one] == [[[6, 7]], [[8, 9, 10, 11]], [[12]]]
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30), st.booleans()), max_size=8), st.integers(1, 12))
 def test_every_token_is_computed_once_and_in_order(given: list[tuple[int, int, bool]], limit: int) -> None:
     chunks = [Chunk(n, n, start, length, (n,), sample) for n, (start, length, sample) in enumerate(given)]

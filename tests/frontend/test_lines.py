@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inflight.core.events import FinishedEvent, TokensEvent
+from inflight.core.events import FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.plan import TokenLogprob
 from inflight.core.request import SLO, Request
 from inflight.core.sampling import InvalidSampling, SamplingParams
@@ -61,7 +61,8 @@ def test_a_line_says_where_it_belongs(prompts: PromptEncoder) -> None:
 def test_null_is_not_set(prompts: PromptEncoder) -> None:
     line = {"prompt": "x", "prompt_token_ids": None, "messages": None, "output_tokens": None, "cache_salt": None}
     given = parse(prompts, {**line, **dict.fromkeys(SAMPLING_FIELDS)})
-    assert (given.params.max_tokens, given.params.seed, given.params.logprobs) == (None, None, None)
+    params = given.params
+    assert (params.max_tokens, params.seed, params.logprobs, params.prompt_logprobs) == (None, None, None, None)
     assert with_fields(given.params, {"max_tokens": 512}) == DEFAULTS
     assert (given.forced_output_tokens, given.placement) == (None, {})
 
@@ -93,7 +94,6 @@ def test_null_is_not_set(prompts: PromptEncoder) -> None:
         ({"messages": []}, ChatTemplateError, ""),
         ({"prompt": "x", "max_token": 3}, UnknownField, "'max_token' is unknown. Did you mean 'max_tokens'"),
         ({"prompt": "x", "zzz": 3}, UnknownField, "'zzz' is unknown. Known are prompt, "),
-        ({"prompt": "x", "max_tokens": 0}, InvalidSampling, "max_tokens is 0"),
         ({"prompt": "x", "max_tokens": -5}, InvalidSampling, "max_tokens is -5"),
         ({"prompt": "x", "max_tokens": 2.0}, InvalidSampling, "max_tokens is 2.0; give a whole number"),
         ({"prompt": "x", "max_tokens": "9"}, InvalidSampling, "max_tokens is '9'"),
@@ -166,6 +166,21 @@ def test_output_lines_hold_what_was_asked() -> None:
     assert (line["prompt_tokens"], line["output_tokens"], line["cached_tokens"]) == (2, 3, 1)
     assert line["samples"][1] == {"text": "", "token_ids": [8], "finish_reason": "stop", "stop_reason": 8}
     assert line["timings"]["lane"] == "interactive"
+
+
+def test_output_lines_hold_the_scores_of_the_prompt() -> None:
+    params = SamplingParams(max_tokens=0, prompt_logprobs=1)
+    collector = OutputCollector(Request(request_id="0", prompt_token_ids=(1, 2, 3), params=params), None)
+    collector.take(PromptScoredEvent("0", (TokenLogprob(2, -0.5, ((2, -0.5),)),)))
+    collector.take(PromptScoredEvent("0", (TokenLogprob(3, -2.5, ((9, -0.1),)),)))
+    collector.take(FinishedEvent("0", (Finish("length"),), timings()))
+    line = json.loads(json.dumps(output_line(0, collector.output())))
+    assert line["prompt_logprobs"] == [
+        None,
+        {"token_id": 2, "logprob": -0.5, "top": [[2, -0.5]]},
+        {"token_id": 3, "logprob": -2.5, "top": [[9, -0.1]]},
+    ]
+    assert (line["token_ids"], line["finish_reason"], line["output_tokens"]) == ([], "length", 0)
 
 
 def timings() -> Timings:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from inflight.core.events import FinishedEvent, TokensEvent
+from inflight.core.events import FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.plan import TokenLogprob
 from inflight.core.request import Request
 from inflight.core.sampling import SamplingParams
 from inflight.core.stopping import Finish
-from inflight.frontend.outputs import OutputCollector
+from inflight.frontend.outputs import Logprob, OutputCollector
 from inflight.text import Tokenizer
 
 from .test_lines import timings
@@ -76,3 +76,28 @@ def test_an_output_is_a_picture_of_its_moment(tokenizer: Tokenizer) -> None:
     named = pictures[2].logprobs[2]
     assert (named[68].rank, named[70].rank, named[70].logprob) == (None, 1, -0.5)
     assert named[68].decoded_token == tokenizer.decode([68])
+
+
+def test_the_prompts_scores_stand_where_its_tokens_do(tokenizer: Tokenizer) -> None:
+    params = SamplingParams(prompt_logprobs=1)
+    one = OutputCollector(Request(request_id="r", prompt_token_ids=(65, 66, 67), params=params), tokenizer)
+    assert one.output().prompt_logprobs == [None]
+    first, second = TokenLogprob(66, -1.0, ((70, -0.5),)), TokenLogprob(67, -0.25, ((67, -0.25),))
+    assert one.take(PromptScoredEvent("r", (first,))) == (0, "")
+    before = one.output()
+    one.take(PromptScoredEvent("r", (second,)))
+    one.take(TokensEvent("r", 0, (68,), None, None))
+    after = one.output()
+    assert before.prompt_token_logprobs == [first] and after.prompt_token_logprobs == [first, second]
+    assert before.prompt_logprobs is not None and len(before.prompt_logprobs) == 2
+    assert after.prompt_logprobs is not None and after.prompt_logprobs[0] is None
+    named = after.prompt_logprobs[1] or {}
+    assert {token: (entry.logprob, entry.rank) for token, entry in named.items()} == {66: (-1.0, None), 70: (-0.5, 1)}
+    assert named[66].decoded_token == tokenizer.decode([66])
+    assert after.prompt_logprobs[2] == {67: Logprob(-0.25, 1, tokenizer.decode([67]))}
+    assert after.outputs[0].logprobs is None
+
+
+def test_what_was_not_asked_is_not_there(tokenizer: Tokenizer) -> None:
+    output = collector(tokenizer).output()
+    assert output.prompt_logprobs is None and output.prompt_token_logprobs is None

@@ -8,10 +8,13 @@ import pytest
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 
+import inflight
 from inflight.text import Tokenizer, TokenizerError
 
 from .builders import BUILDERS, BYTE_TOKENS, CORPUS, byte_level, llama2, write_folder
 from .conftest import Folders
+
+BUILT_IN = Path(inflight.__file__).parent / "builtin_model"
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -51,6 +54,19 @@ def test_token_bytes_add_up_to_the_text(tokenizer: Tokenizer) -> None:
         joined = b"".join(tokenizer.token_bytes(token_id) for token_id in token_ids).decode()
         assert joined.removeprefix(" ") == tokenizer.decode(token_ids).removeprefix(" ")
     assert tokenizer.token_bytes(10**6) == b""
+
+
+@pytest.mark.parametrize("name", ["byte_level", "built-in"])
+def test_every_token_of_byte_level_bpe_has_bytes(name: str, folders: Folders) -> None:
+    """By itself: its text where that is whole, else its part of a character; each of the 256 bytes is a token."""
+    tokenizer = Tokenizer.load(BUILT_IN if name == "built-in" else folders[name])
+    pieces = [tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)]
+    assert all(pieces)
+    for token_id, piece in enumerate(pieces):
+        text = tokenizer.decode([token_id], skip_special_tokens=False)
+        assert piece.decode(errors="replace") == text
+    assert {bytes([byte]) for byte in range(256)} <= set(pieces)
+    assert not tokenizer.token_bytes(tokenizer.vocab_size)
 
 
 def test_byte_tokens_are_single_bytes(tokenizers: dict[str, Tokenizer]) -> None:

@@ -208,6 +208,7 @@ sampling_options = _stacked(
     click.option("--include-stop-str-in-output", is_flag=True, help="Keep the text that ended it."),
     click.option("--ignore-eos", is_flag=True, help="Go on after the model's own end token."),
     click.option("--logprobs", type=int, help="Report log-probabilities with this many alternatives."),
+    click.option("--prompt-logprobs", type=int, help="The same for the tokens of the prompt."),
 )
 
 

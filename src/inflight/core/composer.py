@@ -215,8 +215,9 @@ class Composer:
         """The counters advance at once, so that the next plan can be made while this one runs."""
         assert sequence.row is not None
         start = sequence.computed
-        sample = length == sequence.known + sequence.promised - start
-        fill.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample))
+        sample = length == sequence.known + sequence.promised - start and sequence.draws
+        score = sequence.plan_scores(start + length)
+        fill.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score))
         sequence.computed = start + length
         if start < sequence.lost:
             sequence.ledger.recomputed_tokens += min(sequence.computed, sequence.lost) - start

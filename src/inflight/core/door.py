@@ -42,7 +42,7 @@ class Door:
             )
 
     def most_output(self, request: Request) -> int:
-        """Most output tokens of one sample, from max_tokens and the model's length."""
+        """Most output tokens of one sample, from max_tokens and the model's length; 0 when none are wanted."""
         room = self._capacity.max_model_len - len(request.prompt_token_ids)
         return room if request.params.max_tokens is None else min(room, request.params.max_tokens)
 
@@ -85,10 +85,12 @@ class Door:
         tokens, limit = len(request.prompt_token_ids), self._capacity.max_model_len
         if not tokens:
             raise RequestRefused("The prompt has 0 tokens; give at least one.", field="prompt")
-        if tokens >= limit:
+        most = limit if request.params.max_tokens == 0 else limit - 1
+        if tokens > most:
+            answer = " and at least one must be left for the answer" if most < limit else ""
             raise RequestRefused(
-                f"The prompt has {tokens} tokens, but the model length is {limit} tokens and at least one must be "
-                f"left for the answer; shorten the prompt to {limit - 1} tokens or raise --max-model-len.",
+                f"The prompt has {tokens} tokens, but the model length is {limit} tokens{answer}; shorten the prompt "
+                f"to {most} tokens or raise --max-model-len.",
                 field="prompt",
                 code="context_length_exceeded",
             )

@@ -21,6 +21,15 @@ class TokensEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScoredEvent:
+    """Log-probabilities of the next tokens of the prompt, from its second token on. Together they come before the
+    request's first `TokensEvent`."""
+
+    request_id: str
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedEvent:
     """The one terminal event of a request. `finishes` holds how each sample ended, by sample index."""
 
@@ -29,4 +38,4 @@ class FinishedEvent:
     timings: Timings
 
 
-Event = TokensEvent | FinishedEvent
+Event = PromptScoredEvent | TokensEvent | FinishedEvent

@@ -12,10 +12,10 @@ from inflight.core.plan import BatchPlan
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """tokens: token slots computed, padding included. rows: chunks and padded rows. samples: rows whose next token is
-    drawn (the output projection). decode_context: Σ of positions read by chunks of one token. prefill_context:
-    Σ length · (start + length / 2) over longer chunks, the query-key pairs of their attention. moved_blocks: copied
-    between device and host."""
+    """tokens: token slots computed, padding included. rows: chunks and padded rows. samples: positions whose logits are
+    computed (the output projection), to draw the next token or to score the one that follows. decode_context: Σ of
+    positions read by chunks of one token. prefill_context: Σ length · (start + length / 2) over longer chunks, the
+    query-key pairs of their attention. moved_blocks: copied between device and host."""
 
     tokens: int
     rows: int
@@ -30,7 +30,7 @@ def features(plan: BatchPlan) -> Features:
     prefill_context = 0.0
     for chunk in plan.chunks:
         tokens += chunk.length
-        samples += chunk.sample
+        samples += chunk.sample + len(chunk.score)
         if chunk.length == 1:
             decode_context += chunk.start + 1
         else:

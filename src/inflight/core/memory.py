@@ -39,9 +39,10 @@ class KVMemory:
     def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> tuple[int, ...] | None:
         """Give a sequence without blocks the ones for all its known tokens, cached ones first.
 
-        Sets `computed` to the cached tokens; at least one token is left to compute, since the next is sampled from
-        it. Returns the table, or None (nothing changed) when fewer than `spare` blocks would stay available.
-        to_the_end: for all the tokens that it may ever have, so that nothing can stop it on its way.
+        Sets `computed` to the cached tokens; at least one token is left to compute, since the next is sampled from it,
+        and all those whose positions are to be scored. Returns the table, or None (nothing changed) when fewer than
+        `spare` blocks would stay available. to_the_end: for all the tokens that it may ever have, so that nothing can
+        stop it on its way.
         """
         hits = self._find(sequence)
         if not self._affordable(sequence, hits, spare, to_the_end):
@@ -134,7 +135,7 @@ class KVMemory:
         sequence.computed = 0
 
     def _find(self, sequence: Sequence) -> list[Place]:
-        most = (sequence.known - 1) // self.block_size
+        most = sequence.most_cached // self.block_size
         return self.prefix.match(self._root(sequence), sequence.token_slice(0, most * self.block_size), most)
 
     def _block_of(self, place: Place) -> int:

@@ -40,6 +40,7 @@ class Chunk:
     start, length: positions start … start + length - 1; a decode has length 1.
     new_blocks: appended to the row's block table before the step (shared prefix blocks come this way too).
     sample: whether the next token is drawn at the chunk's last position.
+    score: those positions of the chunk that yield the log-probability of the prompt token that follows them.
     """
 
     sequence_id: int
@@ -48,6 +49,7 @@ class Chunk:
     length: int
     new_blocks: tuple[int, ...]
     sample: bool
+    score: range = range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +111,28 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """sampled: one entry per sampling chunk, in the plan's order. seconds: how long the step took.
+class Scored:
+    """What the `score` of one chunk yielded, position by position: log-probabilities of the prompt's tokens, the first
+    one that of token `start`."""
 
-    error: a sentence when the step could not be computed; then `sampled` is empty and the plan's sequences fail.
+    sequence_id: int
+    start: int
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """sampled, scored: one entry per sampling and per scoring chunk, in the plan's order. seconds: how long the step
+    took.
+
+    error: a sentence when the step could not be computed; then both are empty and the plan's sequences fail.
     """
 
     step: int
     sampled: tuple[Sampled, ...]
     seconds: float
     error: str | None = None
+    scored: tuple[Scored, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

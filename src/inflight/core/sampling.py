@@ -23,12 +23,14 @@ class SamplingParams:
     top_k (0 or -1: off), top_p (1: off), min_p (0: off): which tokens may be drawn at all.
     repetition_penalty (1: off; prompt and output), presence_penalty, frequency_penalty (0: off; output only).
     logit_bias: token id → number added to its logit (at most 300 entries).
-    max_tokens: most output tokens of one sample; None: as many as the model's length allows.
+    max_tokens: most output tokens of one sample; None: as many as the model's length allows; 0: the prompt is computed
+        (and scored, if asked), and nothing is sampled.
     min_tokens: end tokens are not drawn before this many output tokens, and stop strings do not end it.
     stop: strings that end the output; include_stop_str_in_output keeps them in the text.
     stop_token_ids: token ids that end the output, beside the model's own end tokens; ignore_eos drops the latter.
     seed: makes the draws repeatable: sample i draws from stream (seed, i), whatever else is in the batch.
     logprobs: None, or how many alternatives' log-probabilities to report beside the sampled token's (0 to 20).
+    prompt_logprobs: the same for the tokens of the prompt, from its second on.
     skip_special_tokens: leave special tokens out of the text.
     """
 
@@ -49,6 +51,7 @@ class SamplingParams:
     ignore_eos: bool = False
     seed: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
@@ -72,10 +75,11 @@ class SamplingParams:
         _real("presence_penalty", self.presence_penalty, -2, 2)
         _real("frequency_penalty", self.frequency_penalty, -2, 2)
         if self.max_tokens is not None:
-            _whole("max_tokens", self.max_tokens, 1, None)
+            _whole("max_tokens", self.max_tokens, 0, None)
         _whole("min_tokens", self.min_tokens, 0, self.max_tokens)
-        if self.logprobs is not None:
-            _whole("logprobs", self.logprobs, 0, 20)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 0, 20)
         if self.seed is not None:
             _whole("seed", self.seed, -(2**63), 2**64 - 1)
 

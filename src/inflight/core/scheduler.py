@@ -13,7 +13,7 @@ from inflight.core.admission import Admission, Load
 from inflight.core.composer import UNLIMITED, Composer
 from inflight.core.delivery import Delivery
 from inflight.core.door import Door
-from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.features import features
 from inflight.core.lanes import Lanes, LaneSettings
 from inflight.core.latency import LatencyModel
@@ -157,10 +157,18 @@ class Scheduler:
             self._strategy.observe(held, result.seconds)
         else:
             events = self._fail(result.error, now)
+        for scored in result.scored:
+            sequence = self._planned[scored.sequence_id]
+            if sequence.finish is None:  # it may have been aborted meanwhile
+                events.append(PromptScoredEvent(sequence.request.request_id, scored.logprobs))
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
         for chunk in plan.chunks:
             sequence = self._planned[chunk.sequence_id]
+            if not sequence.draws and chunk.start + chunk.length == sequence.known and sequence.finish is None:
+                sequence.finish = Finish("length")  # its prompt is computed, and that was all
+                self._end_sequence(sequence, now)
+                events += self._finished(sequence.request, now)
             if not sequence.in_flight:
                 del self._planned[chunk.sequence_id]
                 if sequence.finish is not None and sequence.row is not None:
@@ -289,7 +297,8 @@ class Scheduler:
         lane = self._lanes.of(sequence)
         sequence.ledger.end(now, lane.clock)
         lane.queue.policy.left(SequenceView(sequence))
-        if sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
+        # A request that samples nothing says nothing of how long answers are.
+        if sequence.draws and sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
             self._predictor.observe(sequence.request, len(sequence.output))
         lane.queue.remove(sequence)
         if sequence.row is None:

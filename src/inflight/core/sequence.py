@@ -13,6 +13,8 @@ from inflight.core.ledger import Ledger
 from inflight.core.request import Request
 from inflight.core.stopping import Finish, StopChecker
 
+NO_POSITIONS = range(0)
+
 
 class Sequence:
     __slots__ = (
@@ -39,6 +41,7 @@ class Sequence:
         "request",
         "row",
         "sample_index",
+        "scored",
         "wanted",
     )
 
@@ -62,6 +65,8 @@ class Sequence:
         self.known = len(self.prompt)  # prompt and output together
         self.promised = 0
         self.computed = 0
+        # Leading prompt positions whose scores are planned; all of them, where none are wanted.
+        self.scored = 0 if request.params.prompt_logprobs is not None and sample_index == 0 else len(self.prompt) - 1
         self.blocks: list[int] = []
         self.published = 0  # leading blocks that the prefix cache knows
         self.node: Hashable = None  # prefix cache node of the last published block
@@ -84,10 +89,31 @@ class Sequence:
 
     @property
     def behind(self) -> int:
-        """Tokens that must be computed before the next one can be sampled; 1 for a decode, 0 when none may follow."""
-        if len(self.output) + self.promised >= self.most_output:
+        """Tokens that must be computed before the next one can be sampled; 1 for a decode, 0 when none may follow. Of
+        a sequence that samples nothing, those of its prompt."""
+        if len(self.output) + self.promised >= self.most_output and self.draws:
             return 0
         return self.known + self.promised - self.computed
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are to be drawn at all; otherwise it ends when its prompt is computed."""
+        return self.most_output > 0
+
+    @property
+    def most_cached(self) -> int:
+        """Leading tokens that may be taken from the cache: not the last, which the next token is sampled from, and none
+        whose position is still to be scored."""
+        return self.known - 1 if self.scored == len(self.prompt) - 1 else self.scored
+
+    def plan_scores(self, end: int) -> range:
+        """The positions before `end` that are to be scored and were not; from now on they are planned. The prompt's
+        last position has no score: what follows it is sampled."""
+        first, end = self.scored, min(end, len(self.prompt) - 1)
+        if first >= end:
+            return NO_POSITIONS
+        self.scored = end
+        return range(first, end)
 
     def token_slice(self, start: int, end: int) -> tuple[int, ...]:
         """Known tokens start … end - 1."""

@@ -33,7 +33,7 @@ StopTextFactory = Callable[[Request], StopText | None]
 
 
 class StopChecker:
-    """The stop rules of one sample; `check` is called once per output token, in order."""
+    """The stop rules of one sample; `check` is called once per output token, in order (never, where none is wanted)."""
 
     __slots__ = ("_ends", "_forced", "_least", "_most", "_output_tokens", "_stops", "_text")
 

@@ -1,9 +1,10 @@
 """The null executor: a device that computes nothing, and yet notices every mistake in a plan.
 
 In place of keys and values, the slot of position p holds a hash of tokens 0 … p, made from the slot of position p - 1
-*as the block table finds it*. The next token is a function of the last slot. A wrong block, a block written twice, a
-position skipped or a token lost therefore changes the tokens that come out, just as it would in a model; and they
-depend on nothing else, so that they are the same under every strategy, policy, batch and preemption.
+*as the block table finds it*. The next token is a function of the last slot, a token's log-probability one of the slot
+before it. A wrong block, a block written twice, a position skipped or a token lost therefore changes what comes out,
+just as it would in a model; and it depends on nothing else, so that it is the same under every strategy, policy, batch
+and preemption.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, NewRow, Sampled, StepResult
+from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, NewRow, Sampled, Scored, StepResult, TokenLogprob
 
 _MASK = (1 << 64) - 1
 
@@ -54,13 +55,15 @@ class NullExecutor:
             if new.row in self._rows:
                 raise RuntimeError(f"row {new.row} was given away twice")
             self._rows[new.row] = _Row(new, list(new.token_ids))
-        sampled = []
+        sampled, scored = [], []
         for chunk in plan.chunks:
             last = self._compute(self._rows[chunk.row], chunk)
+            if chunk.score:
+                scored.append(self._score(self._rows[chunk.row], chunk))
             if chunk.sample:
                 token = self._draw(self._rows[chunk.row], last)
                 sampled.append(Sampled(chunk.sequence_id, (token,)))
-        return Done(StepResult(plan.step, tuple(sampled), self._seconds(plan)))
+        return Done(StepResult(plan.step, tuple(sampled), self._seconds(plan), scored=tuple(scored)))
 
     def close(self) -> None:
         self._rows.clear()
@@ -84,6 +87,17 @@ class NullExecutor:
             self._slots[self._slot(row, position, size)] = value
         return value
 
+    def _score(self, row: _Row, chunk: Chunk) -> Scored:
+        size = self._capacity.block_size
+        wanted = range(min(row.start.params.prompt_logprobs or 0, self._capacity.vocab_size))
+        logprobs = []
+        for position in chunk.score:
+            before = self._slots[self._slot(row, position, size)]
+            token = row.tokens[position + 1]
+            top = sorted(((other, _logprob(before, other)) for other in wanted), key=lambda entry: -entry[1])
+            logprobs.append(TokenLogprob(token, _logprob(before, token), tuple(top)))
+        return Scored(chunk.sequence_id, chunk.score.start + 1, tuple(logprobs))
+
     def _draw(self, row: _Row, value: int) -> int:
         start = row.start
         if start.params.temperature > 0:
@@ -98,6 +112,10 @@ class NullExecutor:
     @staticmethod
     def _slot(row: _Row, position: int, size: int) -> int:
         return row.table[position // size] * size + position % size
+
+
+def _logprob(value: int, token: int) -> float:
+    return -float(_mix(value, token) >> 48) / 1024
 
 
 def _mix(value: int, token: int) -> int:

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.features import features
-from inflight.core.plan import BatchPlan, Capacity, StepResult
+from inflight.core.plan import BatchPlan, Capacity, Chunk, StepResult
 from inflight.core.request import Request, RequestRefused
 from inflight.core.sampling import SamplingParams
 from inflight.records.schema import VERSION
@@ -74,17 +74,7 @@ class Recorder:
             "planned": round(planned - self._zero, 6),
             "committed": round(committed - self._zero, 6),
             "seconds": round(result.seconds, 6),
-            "chunks": [
-                {
-                    "sequence": c.sequence_id,
-                    "row": c.row,
-                    "start": c.start,
-                    "length": c.length,
-                    "new_blocks": list(c.new_blocks),
-                    "sample": c.sample,
-                }
-                for c in plan.chunks
-            ],
+            "chunks": [_chunk(chunk) for chunk in plan.chunks],
             "new_rows": [
                 {"row": n.row, "tokens": len(n.token_ids), "prompt_tokens": n.prompt_length} for n in plan.new_rows
             ],
@@ -101,7 +91,7 @@ class Recorder:
         for event in events:
             if isinstance(event, TokensEvent):
                 self._alive[event.request_id].outputs[event.sample_index].extend(event.token_ids)
-            else:
+            elif isinstance(event, FinishedEvent):
                 self._ended(self._alive.pop(event.request_id), event, now)
 
     def close(self) -> None:
@@ -148,6 +138,20 @@ class Recorder:
 
     def _write(self, record: dict[str, Any]) -> None:
         self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+
+
+def _chunk(chunk: Chunk) -> dict[str, Any]:
+    record = {
+        "sequence": chunk.sequence_id,
+        "row": chunk.row,
+        "start": chunk.start,
+        "length": chunk.length,
+        "new_blocks": list(chunk.new_blocks),
+        "sample": chunk.sample,
+    }
+    if chunk.score:
+        record["score"] = [chunk.score.start, chunk.score.stop]
+    return record
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The model executor: runs a plan on a decoder and gives back its tokens.
 
-Knows plans, row state, the decoder and sampling; not why the plan looks as it does. One step is: take up the plan's
-rows and blocks, one forward pass over all its tokens, logits of the rows that sample (in slabs, so that a wide batch
-over a large vocabulary needs little memory), sampling, and the new tokens go back into the rows.
+Knows plans, row state, the decoder, scoring and sampling; not why the plan looks as it does. One step is: take up the
+plan's rows and blocks, one forward pass over all its tokens, logits of the positions that score, then of the rows that
+sample (in slabs, so that a wide batch over a large vocabulary needs little memory), sampling, and the new tokens go
+back into the rows.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import time
 
 import numpy as np
 
-from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, Sampled, StepResult, TokenLogprob
+from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, Sampled, Scored, StepResult, TokenLogprob
 from inflight.execution.decoder import Decoder
 from inflight.execution.ops.protocol import Array, KVArena, OpSet, SampledBatch, SamplingBatch
 from inflight.execution.rows import RowStore
+from inflight.execution.scoring import PromptScorer, joined, token_logprob
 from inflight.execution.slices import slices
 
 
@@ -37,6 +39,7 @@ class ModelExecutor:
         self._arena = arena
         self._capacity = capacity
         self._rows = RowStore(capacity, capacity.num_blocks)
+        self._scorer = PromptScorer(decoder, ops, self._rows)
 
     @property
     def capacity(self) -> Capacity:
@@ -45,15 +48,16 @@ class ModelExecutor:
     def submit(self, plan: BatchPlan) -> _Done:
         started = time.perf_counter()
         try:
-            sampled, error = self._run(plan), None
+            (sampled, scored), error = self._run(plan), None
         except Exception as fault:  # whatever breaks a step must end its requests, not the engine
-            sampled, error = (), f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
-        return _Done(StepResult(plan.step, sampled, time.perf_counter() - started, error))
+            sampled, scored = (), ()
+            error = f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
+        return _Done(StepResult(plan.step, sampled, time.perf_counter() - started, error, scored))
 
     def close(self) -> None:
         """Nothing outlives the executor's own references."""
 
-    def _run(self, plan: BatchPlan) -> tuple[Sampled, ...]:
+    def _run(self, plan: BatchPlan) -> tuple[tuple[Sampled, ...], tuple[Scored, ...]]:
         if plan.moves:
             self._move(plan.moves)
         for row in plan.freed_rows:
@@ -62,9 +66,12 @@ class ModelExecutor:
             self._rows.start(new)
         padding = [Chunk(-1, self._rows.padding_row, 0, length, (), False) for length in plan.padding]
         sampled: list[Sampled] = []
+        scored: list[Scored] = []
         for part in slices((*plan.chunks, *padding), self._decoder.max_tokens):
-            sampled += self._forward(part)
-        return tuple(sampled)
+            offsets = self._forward(part)
+            scored += self._scorer.score(part, offsets)
+            sampled += self._sample(part, offsets[1:] - 1)
+        return tuple(sampled), joined(scored)
 
     def _move(self, moves: BlockMoves) -> None:
         first_host = self._capacity.num_blocks + 1
@@ -73,18 +80,21 @@ class ModelExecutor:
         if moves.back:
             self._arena.copy_blocks([first_host + host for host, _ in moves.back], [one for _, one in moves.back])
 
-    def _forward(self, chunks: list[Chunk]) -> list[Sampled]:
+    def _forward(self, chunks: list[Chunk]) -> Array:
+        """Computes the chunks; returns where the tokens of each begin, int32[C + 1]."""
         token_ids, layout = self._rows.layout(chunks)
         self._decoder.forward(token_ids, layout)
-        last_tokens = layout.offsets[1:] - 1
+        return layout.offsets
+
+    def _sample(self, chunks: list[Chunk], last_tokens: Array) -> list[Sampled]:
         wanted = [index for index, chunk in enumerate(chunks) if chunk.sample]
         sampled: list[Sampled] = []
         for start in range(0, len(wanted), self._decoder.max_logit_rows):
             part = wanted[start : start + self._decoder.max_logit_rows]
-            sampled += self._sample([chunks[index] for index in part], last_tokens[part])
+            sampled += self._sample_slab([chunks[index] for index in part], last_tokens[part])
         return sampled
 
-    def _sample(self, chunks: list[Chunk], hidden_rows: Array) -> list[Sampled]:
+    def _sample_slab(self, chunks: list[Chunk], hidden_rows: Array) -> list[Sampled]:
         rows = np.array([chunk.row for chunk in chunks], np.int32)
         batch = self._rows.sampling(rows)
         drawn = self._ops.sample(self._decoder.logits(hidden_rows), batch)
@@ -98,15 +108,10 @@ class ModelExecutor:
         ]
 
 
-def _logprobs(drawn: SampledBatch, batch: SamplingBatch, index: int) -> tuple[TokenLogprob, ...] | None:
-    if not batch.want_logprobs[index]:
+def _logprobs(drawn: SampledBatch, batch: SamplingBatch, row: int) -> tuple[TokenLogprob, ...] | None:
+    if not batch.want_logprobs[row]:
         return None
-    count = int(batch.top_logprobs[index])
-    ids = drawn.top_ids[index, :count].tolist()
-    values = drawn.top_logprobs[index, :count].tolist()
-    return (
-        TokenLogprob(int(drawn.token_ids[index]), float(drawn.logprobs[index]), tuple(zip(ids, values, strict=True))),
-    )
+    return (token_logprob(drawn, row, int(drawn.token_ids[row]), int(batch.top_logprobs[row])),)
 
 
 def copy_seconds(arena: KVArena, blocks: int = 8) -> float:

@@ -44,6 +44,7 @@ class RowStore:
         self._sample_index = np.zeros(rows, np.uint32)
         self._want_logprobs = np.zeros(rows, np.bool_)
         self._top_logprobs = np.zeros(rows, np.int32)
+        self._prompt_logprobs = np.zeros(rows, np.int32)
         self._params: list[SamplingParams | None] = [None] * rows
         self._banned: list[tuple[int, ...]] = [()] * rows
 
@@ -63,6 +64,7 @@ class RowStore:
         self._sample_index[row] = new.sample_index
         self._want_logprobs[row] = params.logprobs is not None
         self._top_logprobs[row] = params.logprobs or 0
+        self._prompt_logprobs[row] = params.prompt_logprobs or 0
         self._params[row] = params
         self._banned[row] = new.banned_token_ids
 
@@ -115,6 +117,13 @@ class RowStore:
             want_logprobs=self._want_logprobs[rows],
             top_logprobs=self._top_logprobs[rows],
         )
+
+    def scoring(self, chunks: Sequence[Chunk]) -> tuple[Array, Array]:
+        """The tokens that follow the chunks' scored positions, int32[S], and the alternatives wanted beside each,
+        int32[S]."""
+        following = [self._tokens[chunk.row, chunk.score.start + 1 : chunk.score.stop + 1] for chunk in chunks]
+        rows = np.fromiter((chunk.row for chunk in chunks), np.int32, len(chunks))
+        return np.concatenate(following), np.repeat(self._prompt_logprobs[rows], [len(chunk.score) for chunk in chunks])
 
     def append(self, rows: Array, token_ids: Array) -> None:
         """The sampled tokens become known. rows, token_ids: int32[S]."""

@@ -14,14 +14,16 @@ from inflight.core.plan import Chunk
 
 def slices(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
     """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, sampling with
-    its last."""
+    its last, each scored position with its own."""
     part: list[Chunk] = []
     room = limit
     for chunk in chunks:
         while chunk.length > room:
             if room:
-                part.append(replace(chunk, length=room, sample=False))
-                chunk = replace(chunk, start=chunk.start + room, length=chunk.length - room, new_blocks=())
+                cut, score = chunk.start + room, chunk.score
+                before, after = range(score.start, min(score.stop, cut)), range(max(score.start, cut), score.stop)
+                part.append(replace(chunk, length=room, sample=False, score=before))
+                chunk = replace(chunk, start=cut, length=chunk.length - room, new_blocks=(), score=after)
             yield part
             part, room = [], limit
         part.append(chunk)

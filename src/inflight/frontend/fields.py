@@ -13,7 +13,8 @@ from typing import Any
 from inflight.core.sampling import SamplingParams
 
 SAMPLING_FIELDS = tuple(item.name for item in fields(SamplingParams))
-_NONE_MEANS = ("max_tokens", "seed", "logprobs")  # no limit but the model's, a seed of the engine's, none
+# No limit but the model's, a seed of the engine's, none, none.
+_NONE_MEANS = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
 
 
 class UnknownField(ValueError):

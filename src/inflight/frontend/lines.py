@@ -102,6 +102,8 @@ def output_line(index: int, output: RequestOutput) -> dict[str, Any]:
     line["prompt_tokens"] = len(output.prompt_token_ids)
     line["output_tokens"] = sum(len(one.token_ids) for one in output.outputs)
     line["cached_tokens"] = output.num_cached_tokens
+    if output.prompt_token_logprobs is not None:
+        line["prompt_logprobs"] = [None, *map(logprob_json, output.prompt_token_logprobs)]
     if len(samples) > 1:
         line["samples"] = samples
     if output.timings is not None:

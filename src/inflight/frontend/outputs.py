@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.plan import TokenLogprob
 from inflight.core.request import Request
 from inflight.core.stopping import Finish
@@ -48,7 +48,12 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """All samples of one request. timings and num_cached_tokens come with its end."""
+    """All samples of one request. timings and num_cached_tokens come with its end.
+
+    prompt_logprobs: if asked, one entry per prompt token: None for the first, which nothing predicts, then token id →
+    Logprob of the token itself and of the alternatives. prompt_token_logprobs: the same from the second token on, as
+    the engine tells it.
+    """
 
     request_id: str
     prompt: str | None
@@ -56,6 +61,8 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     timings: Timings | None
+    prompt_token_logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
 
     @property
     def num_cached_tokens(self) -> int | None:
@@ -66,9 +73,16 @@ class RequestOutput:
 class _Sample:
     stream: TextStream | None
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] | None = None
-    named: list[dict[int, Logprob]] = field(default_factory=list)  # of the first so many of `logprobs`
+    logprobs: _Logprobs | None = None
     finish: Finish | None = None
+
+
+@dataclass(slots=True)
+class _Logprobs:
+    """Log-probabilities as they came, and the first so many of them with names."""
+
+    entries: list[TokenLogprob] = field(default_factory=list)
+    named: list[dict[int, Logprob]] = field(default_factory=list)
 
 
 class OutputCollector:
@@ -77,6 +91,7 @@ class OutputCollector:
         self.prompt = prompt
         self.timings: Timings | None = None
         self._tokenizer = tokenizer
+        self._prompt = None if request.params.prompt_logprobs is None else _Logprobs()
         self._samples = [
             _Sample(text_stream(tokenizer, request) if tokenizer is not None else None) for _ in range(request.params.n)
         ]
@@ -86,12 +101,26 @@ class OutputCollector:
         return self.timings is not None
 
     @property
+    def finishes(self) -> list[Finish | None]:
+        """How each sample ended; None while it runs."""
+        return [sample.finish for sample in self._samples]
+
+    @property
+    def prompt_scores(self) -> list[TokenLogprob]:
+        """Of the prompt's tokens from the second on, so far; empty where nobody asked."""
+        return [] if self._prompt is None else self._prompt.entries
+
+    @property
     def output_tokens(self) -> int:
         """Of all samples, so far."""
         return sum(len(sample.token_ids) for sample in self._samples)
 
     def take(self, event: Event) -> tuple[int, str]:
         """Take in an event of this request; returns the sample it concerns and its new text."""
+        if isinstance(event, PromptScoredEvent):
+            assert self._prompt is not None  # nobody scores what was not asked
+            self._prompt.entries.extend(event.logprobs)
+            return 0, ""
         if isinstance(event, FinishedEvent):
             self.timings = event.timings
             ends = zip(self._samples, event.finishes, strict=True)
@@ -99,8 +128,8 @@ class OutputCollector:
         sample = self._samples[event.sample_index]
         sample.token_ids.extend(event.token_ids)
         if event.logprobs is not None:
-            sample.logprobs = sample.logprobs or []
-            sample.logprobs.extend(event.logprobs)
+            sample.logprobs = sample.logprobs or _Logprobs()
+            sample.logprobs.entries.extend(event.logprobs)
         text = "" if sample.stream is None else sample.stream.push(self._visible(event))
         if event.finish is not None:
             text += self._end(sample, event.finish)
@@ -115,6 +144,8 @@ class OutputCollector:
             outputs=[self._completion(index, sample) for index, sample in enumerate(self._samples)],
             finished=self.finished,
             timings=self.timings,
+            prompt_token_logprobs=None if self._prompt is None else list(self._prompt.entries),
+            prompt_logprobs=None if self._prompt is None else [None, *self._all_named(self._prompt)],
         )
 
     def _visible(self, event: TokensEvent) -> tuple[int, ...]:
@@ -137,17 +168,17 @@ class OutputCollector:
             index=index,
             text="" if sample.stream is None else sample.stream.text,
             token_ids=list(sample.token_ids),
-            token_logprobs=None if sample.logprobs is None else list(sample.logprobs),
-            logprobs=None if sample.logprobs is None else self._all_named(sample, sample.logprobs),
+            token_logprobs=None if sample.logprobs is None else list(sample.logprobs.entries),
+            logprobs=None if sample.logprobs is None else self._all_named(sample.logprobs),
             finish_reason=None if finish is None else finish.reason,
             stop_reason=None if finish is None else finish.stopped_by,
             detail=None if finish is None else finish.detail,
         )
 
-    def _all_named(self, sample: _Sample, logprobs: list[TokenLogprob]) -> list[dict[int, Logprob]]:
+    def _all_named(self, logprobs: _Logprobs) -> list[dict[int, Logprob]]:
         """Each is named once, however often a growing output is looked at."""
-        sample.named.extend(self._named(entry) for entry in logprobs[len(sample.named) :])
-        return list(sample.named)
+        logprobs.named.extend(self._named(entry) for entry in logprobs.entries[len(logprobs.named) :])
+        return list(logprobs.named)
 
     def _named(self, entry: TokenLogprob) -> dict[int, Logprob]:
         named = {entry.token_id: Logprob(entry.logprob, None, self._name(entry.token_id))}

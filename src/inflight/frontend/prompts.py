@@ -47,11 +47,14 @@ class PromptEncoder:
             return self._encode(prompt, add_special_tokens=True)
         return _checked_ids(prompt)
 
-    def chat_text(self, messages: Any, **template_arguments: Any) -> str:
-        """The prompt text that the model's chat template makes of a conversation."""
+    def chat_text(self, messages: Any, *, add_generation_prompt: bool = True, **template_arguments: Any) -> str:
+        """The prompt text that the model's chat template makes of a conversation.
+
+        add_generation_prompt: end with the beginning of an answer.
+        """
         if self._chat_template is None:
             raise PromptError("This model has no chat template; give prompt text instead of messages.")
-        return self._chat_template.render(messages, add_generation_prompt=True, **template_arguments)
+        return self._chat_template.render(messages, add_generation_prompt=add_generation_prompt, **template_arguments)
 
     def chat_tokens(self, messages: Any, **template_arguments: Any) -> tuple[int, ...]:
         return self.rendered_tokens(self.chat_text(messages, **template_arguments))

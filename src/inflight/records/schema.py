@@ -31,6 +31,7 @@ class ChunkRecord(TypedDict):
     length: int
     new_blocks: list[int]
     sample: bool
+    score: NotRequired[list[int]]  # first scored position, and the one after the last; where there are any
 
 
 class NewRowRecord(TypedDict):

@@ -53,9 +53,8 @@ class Assembly:
         """Once all have finished. Raises ApiError where one of them failed."""
         choices: list[dict[str, Any]] = []
         for collector in self._collectors.values():
-            outputs = collector.output().outputs
-            _check(outputs)
-            for one in _best(outputs, self._call.n):
+            _check(collector)
+            for one in _best(collector.output().outputs, self._call.n):
                 choices.append(self._shape(collector, len(choices)).whole(one))
         first = next(iter(self._collectors.values()))
         answer = self._envelope(self._shape(first, 0).name)
@@ -77,7 +76,7 @@ class Assembly:
                 choices.append(self._shapes[index].part(change))
         if self.finished:
             for collector in self._collectors.values():
-                _check(collector.output().outputs)
+                _check(collector)
         return b"".join(self._frame(choice, last=choice is choices[-1]) for choice in choices)
 
     def last_frames(self) -> bytes:
@@ -154,11 +153,11 @@ def frame(content: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
 
 
-def _check(outputs: list[CompletionOutput]) -> None:
-    for one in outputs:
-        if one.finish_reason == "error":
-            raise ApiError(500, one.detail or "The step failed.", type="server_error", code="step_failed")
-        if one.finish_reason == "abort":
+def _check(collector: OutputCollector) -> None:
+    for finish in collector.finishes:
+        if finish is not None and finish.reason == "error":
+            raise ApiError(500, finish.detail or "The step failed.", type="server_error", code="step_failed")
+        if finish is not None and finish.reason == "abort":
             raise ApiError(503, "The request was ended by the server.", type="server_error", code="aborted")
 
 

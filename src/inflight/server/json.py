@@ -6,16 +6,14 @@ import json
 from typing import Any
 
 from pydantic import BaseModel
-from starlette.responses import Response
+from starlette.responses import JSONResponse
 
 from inflight.server.answers import Error
 from inflight.server.errors import ApiError
 
 
-class JsonResponse(Response):
+class JsonResponse(JSONResponse):
     """ASCII, because a client's text may hold half a surrogate pair, which UTF-8 cannot."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")

@@ -108,6 +108,46 @@ def test_log_probabilities(isa):
     np.testing.assert_allclose(np.exp(got.top_logprobs[4]).sum(), 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("vocabulary", [3, 64, 1000, 5003])
+def test_a_score_is_what_drawing_the_token_would_report(isa, vocabulary):
+    rows = 40
+    logits = 4 * normal(6, rows, vocabulary)
+    logits[1, : vocabulary // 2] = -np.inf
+    logits[2, 0] = np.nan
+    tops = (np.arange(rows) % 21).astype(np.int32)
+    ops = ops_for("float32", isa, 2)
+    drawn = ops.sample(
+        logits.copy(), sampling(rows, temperature=1.5, seed=np.arange(rows), want_logprobs=True, top_logprobs=tops)
+    )
+    got = ops.score(logits.copy(), drawn.token_ids, tops)
+    want = ReferenceOps("float32").score(logits.copy(), drawn.token_ids, tops)
+    assert got.top_ids.shape == got.top_logprobs.shape == (rows, min(20, vocabulary))
+    for row in range(rows):
+        assert got.logprobs[row] == drawn.logprobs[row]
+        n = min(int(tops[row]), vocabulary)
+        np.testing.assert_array_equal(got.top_ids[row, :n], drawn.top_ids[row, :n])
+        np.testing.assert_array_equal(got.top_logprobs[row, :n], drawn.top_logprobs[row, :n])
+        np.testing.assert_array_equal(got.top_ids[row, :n], want.top_ids[row, :n])
+        np.testing.assert_allclose(got.top_logprobs[row, :n], want.top_logprobs[row, :n], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got.logprobs, want.logprobs, rtol=1e-6, atol=1e-6)
+
+
+def test_scores_of_any_token(isa):
+    logits = normal(7, 5, 300)
+    token_ids = np.array([0, 299, 7, 7, 150], np.int32)
+    got = ops_for("float32", isa, 1).score(logits.copy(), token_ids, np.zeros(5, np.int32))
+    exact = logits.astype(np.float64)
+    exact -= np.log(np.exp(exact).sum(1, keepdims=True))
+    np.testing.assert_allclose(got.logprobs, exact[np.arange(5), token_ids], rtol=1e-6)
+    assert got.top_ids.shape == (5, 0)
+
+
+def test_tokens_outside_the_vocabulary_are_not_scored():
+    for wrong in (-1, 300):
+        with pytest.raises(ValueError, match="must be token ids"):
+            ops_for("float32", ISAS[0], 1).score(normal(1, 1, 300), np.array([wrong], np.int32), np.zeros(1, np.int32))
+
+
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_any_settings(data):

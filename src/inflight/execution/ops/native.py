@@ -12,7 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inflight.execution.ops.protocol import DType, KVShape, RopeTable, SampledBatch, SamplingBatch, StepLayout
+from inflight.execution.ops.protocol import (
+    DType,
+    KVShape,
+    RopeTable,
+    SampledBatch,
+    SamplingBatch,
+    ScoredBatch,
+    StepLayout,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -145,6 +153,15 @@ class NativeOps:
             yielded.top_ids,
             yielded.top_logprobs,
         )
+        return yielded
+
+    def score(self, logits: Array, token_ids: Array, top_logprobs: Array) -> ScoredBatch:
+        rows, vocabulary = logits.shape
+        widest = min(int(top_logprobs.max(initial=0)), vocabulary)
+        yielded = ScoredBatch(
+            np.zeros(rows, np.float32), np.zeros((rows, widest), np.int32), np.zeros((rows, widest), np.float32)
+        )
+        self._ops.score(logits, token_ids, top_logprobs, yielded.logprobs, yielded.top_ids, yielded.top_logprobs)
         return yielded
 
     # -- probes -----------------------------------------------------------------------------------------------------

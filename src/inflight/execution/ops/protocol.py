@@ -103,6 +103,15 @@ class SampledBatch:
     top_logprobs: Array  # float32[S, widest row]
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredBatch:
+    """Log-probabilities of S given tokens, with alternatives as in `SampledBatch`."""
+
+    logprobs: Array  # float32[S]
+    top_ids: Array  # int32[S, widest row]
+    top_logprobs: Array  # float32[S, widest row]
+
+
 class KVArena(Protocol):
     """Key/value memory of all layers, opaque to everyone but its op set."""
 
@@ -189,3 +198,7 @@ class OpSet(Protocol):
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         """logits float32[S, V]; may be overwritten."""
+
+    def score(self, logits: Array, token_ids: Array, top_logprobs: Array) -> ScoredBatch:
+        """What `sample` would report had it drawn token_ids int32[S] from logits float32[S, V], which may be
+        overwritten. top_logprobs int32[S]: alternatives wanted beside each."""

@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 
 from inflight.execution.ops.bf16 import from_bf16, to_bf16
-from inflight.execution.ops.protocol import DType, KVShape, RopeTable, SampledBatch, SamplingBatch, StepLayout
+from inflight.execution.ops.protocol import (
+    DType,
+    KVShape,
+    RopeTable,
+    SampledBatch,
+    SamplingBatch,
+    ScoredBatch,
+    StepLayout,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -245,20 +253,36 @@ class ReferenceOps:
             np.zeros((rows, widest), np.float32),
         )
         for row in range(rows):
-            untouched = np.where(np.isnan(logits[row]), np.float32(-np.inf), logits[row])
-            token = _draw(_penalised(untouched.copy(), batch, row), batch, row)
-            yielded.token_ids[row] = token
+            untouched = _without_nan(logits[row])
+            yielded.token_ids[row] = _draw(_penalised(untouched.copy(), batch, row), batch, row)
             if batch.want_logprobs[row]:
-                peak = float(untouched.max())
-                with np.errstate(invalid="ignore"):
-                    logprobs = untouched.astype(np.float64) - (
-                        peak + np.log(np.exp(untouched.astype(np.float64) - peak).sum())
-                    )
-                yielded.logprobs[row] = logprobs[token]
-                best = np.argsort(-untouched, kind="stable")[: min(int(wanted[row]), widest)]
-                yielded.top_ids[row, : len(best)] = best
-                yielded.top_logprobs[row, : len(best)] = logprobs[best]
+                _report(untouched, yielded.token_ids[row], int(wanted[row]), yielded, row)
         return yielded
+
+    def score(self, logits: Array, token_ids: Array, top_logprobs: Array) -> ScoredBatch:
+        rows = len(logits)
+        widest = min(int(top_logprobs.max(initial=0)), logits.shape[1])
+        yielded = ScoredBatch(
+            np.zeros(rows, np.float32), np.zeros((rows, widest), np.int32), np.zeros((rows, widest), np.float32)
+        )
+        for row in range(rows):
+            _report(_without_nan(logits[row]), token_ids[row], int(top_logprobs[row]), yielded, row)
+        return yielded
+
+
+def _without_nan(logits: Array) -> Array:
+    return np.where(np.isnan(logits), np.float32(-np.inf), logits)
+
+
+def _report(logits: Array, token_id: int, wanted: int, out: SampledBatch | ScoredBatch, row: int) -> None:
+    """Log-probabilities of a token and of the likeliest, in double precision, → row of `out`."""
+    peak = float(logits.max())
+    with np.errstate(invalid="ignore"):
+        logprobs = logits.astype(np.float64) - (peak + np.log(np.exp(logits.astype(np.float64) - peak).sum()))
+    out.logprobs[row] = logprobs[token_id]
+    best = np.argsort(-logits, kind="stable")[:wanted]
+    out.top_ids[row, : len(best)] = best
+    out.top_logprobs[row, : len(best)] = logprobs[best]
 
 
 def _normalised(x: Array, weight: Array, eps: float) -> Array:
