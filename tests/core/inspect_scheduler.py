@@ -127,6 +127,9 @@ def _check_host(scheduler: Scheduler) -> None:
     assert all(count == wanted[node] for node, count in swap._wanted.items()), "wanted by nobody"
     assert all(place.node in swap._wanted for place in nodes if place.host_block is not None), "kept for nobody"
     assert all(not sequence.wanted or sequence.row is None for sequence in alive(scheduler))
+    snapshot = scheduler.snapshot()
+    assert snapshot.held_host_blocks == len(used)
+    assert snapshot.swapped_sequences == sum(bool(sequence.wanted) for sequence in alive(scheduler))
 
 
 def _check_lanes(scheduler: Scheduler) -> None:
@@ -187,6 +190,8 @@ def _check_places(scheduler: Scheduler) -> None:
     snapshot = scheduler.snapshot()
     assert snapshot.waiting == len(inside) + len(back)
     assert snapshot.running == len(with_row)
+    assert sum(lane.waiting for lane in snapshot.lanes) == snapshot.waiting
+    assert sum(lane.running for lane in snapshot.lanes) == snapshot.running
     for queue in _queues(scheduler):
         assert sorted(entry[1] for entry in queue._valid()) == sorted(queue._inside), (
             "a waiting sequence is not in a heap"

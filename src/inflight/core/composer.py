@@ -28,6 +28,7 @@ class Composer:
     def __init__(self, memory: KVMemory, lanes: Lanes, running: Running):
         self.running = running
         self.together = False  # whether what runs is one batch that starts and ends together
+        self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
         self._memory = memory
         self._lanes = lanes
 
@@ -205,6 +206,8 @@ class Composer:
         lane.queue.take(sequence)
         if not sequence.lost:
             sequence.ledger.cached_tokens = sequence.computed
+            self.prefix_queries += sequence.known
+            self.prefix_hits += sequence.computed
         sequence.ledger.start(now, lane.clock)
         fill.new_rows.append(_new_row(sequence, self.running.join(sequence)))
         length = fill.share(sequence.behind, quota, lane.settings.chunk)
@@ -220,7 +223,9 @@ class Composer:
         fill.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score))
         sequence.computed = start + length
         if start < sequence.lost:
-            sequence.ledger.recomputed_tokens += min(sequence.computed, sequence.lost) - start
+            again = min(sequence.computed, sequence.lost) - start
+            sequence.ledger.recomputed_tokens += again
+            self.recomputed_tokens += again
         sequence.promised += sample
         sequence.in_flight += 1
         self._memory.publish(sequence)

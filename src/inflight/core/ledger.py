@@ -20,6 +20,11 @@ class QueueClock:
         self._reason = OTHER
         self._since: float | None = None
 
+    @property
+    def reason(self) -> str:
+        """What the queue stands still for now."""
+        return self._reason
+
     def charge(self, now: float, reason: str | None = None) -> None:
         """Charge the time since the last call to the reason that held then; `reason` holds from now on."""
         if self._since is not None:

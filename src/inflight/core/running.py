@@ -23,6 +23,7 @@ class Running:
         """watermark: share of all blocks that must stay available when a sequence joins others."""
         self.sequences: list[Sequence] = []
         self.preemptions = 0
+        self.swap_preemptions = 0  # of these, the ones whose blocks were to be kept on the host
         self._memory = memory
         self._lanes = lanes
         self._preemption = preemption
@@ -90,6 +91,7 @@ class Running:
         self._memory.preempt(sequence, keep)
         self._lanes.of(sequence).queue.push(sequence, now)
         self.preemptions += 1
+        self.swap_preemptions += keep
 
     def make_room(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
         """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.

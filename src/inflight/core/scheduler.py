@@ -31,11 +31,27 @@ from inflight.core.strategies import StepView, Strategy
 
 
 @dataclass(frozen=True, slots=True)
+class LaneCounts:
+    """One lane at one moment, in sequences: a request with n samples counts n times.
+
+    stands_for: what its queue stands still for: one of QUEUE_REASONS, or "other" (the step under way).
+    running: rows that it holds.
+    """
+
+    name: str
+    waiting: int
+    stands_for: str
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Counts at one moment. Blocks: held + free + idle (cached, unheld) = all.
 
     held_slots: token slots of the held blocks; used_slots: those of them whose keys and values are computed. Shared
-    blocks count once.
+    blocks count once. held_host_blocks: in use on the host, for swapped_sequences that are to come back.
+    Since the engine began: preemptions, of these swap_preemptions (blocks kept on the host while there is room), tokens
+    recomputed after preemptions, and tokens of newcomers that were looked up and found in the prefix cache.
     """
 
     step: int
@@ -47,6 +63,13 @@ class Snapshot:
     preemptions: int
     held_slots: int
     used_slots: int
+    lanes: tuple[LaneCounts, ...]
+    held_host_blocks: int
+    swapped_sequences: int
+    swap_preemptions: int
+    recomputed_tokens: int
+    prefix_queries: int
+    prefix_hits: int
 
 
 class Scheduler:
@@ -181,7 +204,7 @@ class Scheduler:
         return not self._samples and not self._planned
 
     def snapshot(self) -> Snapshot:
-        pool, running = self._memory.pool, self._running.sequences
+        pool, swap, running = self._memory.pool, self._memory.swap, self._running.sequences
         # A block that several hold is full: each holder but one counts its tokens too often.
         extra_holders = sum(len(one.blocks) for one in running) - pool.held
         return Snapshot(
@@ -194,6 +217,16 @@ class Scheduler:
             preemptions=self._running.preemptions,
             held_slots=pool.held * self._memory.block_size,
             used_slots=sum(one.computed for one in running) - extra_holders * self._memory.block_size,
+            lanes=tuple(
+                LaneCounts(lane.settings.name, len(lane.queue), lane.clock.reason, lane.running)
+                for lane in self._lanes.all()
+            ),
+            held_host_blocks=swap.host_blocks - swap.free,
+            swapped_sequences=swap.sequences,
+            swap_preemptions=self._running.swap_preemptions,
+            recomputed_tokens=self._composer.recomputed_tokens,
+            prefix_queries=self._composer.prefix_queries,
+            prefix_hits=self._composer.prefix_hits,
         )
 
     # -- what strategies and admission see ----------------------------------------------------------------------

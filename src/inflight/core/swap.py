@@ -23,6 +23,7 @@ class SwapSpace:
         self._out: list[tuple[int, int]] = []
         self._back: list[tuple[int, int]] = []
         self.host_blocks = host_blocks
+        self.sequences = 0  # preempted ones that have blocks wanted
 
     @property
     def free(self) -> int:
@@ -32,10 +33,12 @@ class SwapSpace:
         """A preempted sequence will come back for these; returns their nodes, to be given up later."""
         nodes = tuple(place.node for place in places)
         self._wanted.update(nodes)
+        self.sequences += bool(nodes)
         return nodes
 
-    def give_up(self, nodes: Iterable[int]) -> None:
+    def give_up(self, nodes: tuple[int, ...]) -> None:
         """It came back or ended: what only it wanted need not be kept on the host."""
+        self.sequences -= bool(nodes)
         for node in nodes:
             self._wanted[node] -= 1
             if self._wanted[node] > 0:

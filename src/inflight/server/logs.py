@@ -1,0 +1,146 @@
+"""Logs of the server: one line an event, human at a terminal, JSON otherwise; one line per finished request.
+
+Knows lines, not requests: what stands in a request's line is `RequestLine`, which has no place for prompts, texts, keys
+or headers. Whatever a client wrote (ids, names, paths) is escaped, so that it cannot end a line and forge another.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import IO, Any, Literal
+
+Format = Literal["auto", "text", "json"]
+
+LONGEST_VALUE = 256  # characters of one value; who sends longer names does not fill the disk with them
+_REQUESTS = logging.getLogger("inflight.request")
+_FAMILIES = ("inflight", "uvicorn")  # whose level is asked for; of everybody else, warnings are told
+# C0 and C1 controls, line and paragraph separators, signs that reorder a line on a terminal, halves of characters.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',;]+")
+_NEEDS_QUOTES = re.compile(r"[\s=\"\\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLine:
+    """What is told of a finished request. status: of HTTP. None: does not apply, or was never reached."""
+
+    request_id: str
+    tenant: str = ""
+    endpoint: str
+    lane: str | None = None
+    status: int
+    finish_reason: str | None = None
+    error_code: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    queue_ms: float | None = None
+    ttft_ms: float | None = None
+    total_ms: float | None = None
+
+
+def configure(format: Format = "auto", level: str = "info", stream: IO[str] | None = None) -> None:
+    """Send all logs of the process to a stream (standard error), in one form.
+
+    Once per process, before uvicorn starts, which is to be told `log_config=None, access_log=False`: a request's own
+    line says more than an access log would. level: debug, info, warning or error.
+    """
+    stream = sys.stderr if stream is None else stream
+    as_text = stream.isatty() if format == "auto" else format == "text"
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextLines() if as_text else JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for name in _FAMILIES:
+        logging.getLogger(name).setLevel(level.upper())
+    for name in (*_FAMILIES, "uvicorn.error", "uvicorn.asgi"):  # uvicorn's own settings may have given them handlers
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    logging.getLogger("uvicorn.access").disabled = True
+
+
+def log_request(line: RequestLine) -> None:
+    """Tell of a finished request; a failure of the server's own is a warning."""
+    level = logging.WARNING if line.status >= 500 or line.finish_reason == "error" else logging.INFO
+    if _REQUESTS.isEnabledFor(level):
+        _REQUESTS.log(level, "request", extra={"fields": _given(line)})
+
+
+def _given(line: RequestLine) -> dict[str, Any]:
+    rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(line).items()}
+    return {name: value for name, value in rounded.items() if value is not None and value != ""}
+
+
+class TextLines(logging.Formatter):
+    """`12:00:00.000 INFO inflight.request request request_id=… status=200 …`, in local time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%H:%M:%S", time.localtime(record.created))
+        line = f"{when}.{int(record.msecs):03d} {record.levelname} {record.name} {escaped(_message(record))}"
+        for name, value in _fields(record).items():
+            line += f" {name}={_quoted(value)}"
+        for detail in _fault(self, record).splitlines():
+            line += f"\n    | {escaped(detail)}"
+        return line
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: time (UTC, RFC 3339), level, logger, message, and the fields of the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        entry: dict[str, Any] = {
+            "time": f"{when}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+        }
+        for name, value in _fields(record).items():
+            entry[name] = _short(value) if isinstance(value, str) else value
+        fault = _fault(self, record)
+        if fault:
+            entry["exception"] = fault
+        return json.dumps(entry, default=str)  # ASCII only: whatever could end or reorder a line is escaped
+
+
+def escaped(text: str) -> str:
+    """Text that stays on its line: control characters and the like as \\x.., \\u...."""
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def _message(record: logging.LogRecord) -> str:
+    return _without_keys(record.getMessage())
+
+
+def _fault(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """The traceback, if there is one."""
+    return _without_keys(formatter.formatException(record.exc_info)) if record.exc_info else ""
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    fields = getattr(record, "fields", {})
+    return fields if isinstance(fields, dict) else {}
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    if isinstance(value, str):
+        text = _short(text)
+        if not text or _NEEDS_QUOTES.search(text):
+            text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return escaped(text)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+
+
+def _without_keys(text: str) -> str:
+    """No line of ours holds a header; this is for what libraries say about a request that they could not read."""
+    return _BEARER.sub(r"\1 ***", text)

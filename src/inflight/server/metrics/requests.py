@@ -1,0 +1,160 @@
+"""Counts of requests, by lane: who came, which tokens went out when, and how each ended. Knows requests and events, not
+plans; filled in the engine's turn, so a token costs two dictionary look-ups and a bisection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.request import Request
+from inflight.core.stopping import Finish, FinishReason
+from inflight.metrics.definitions import tpot, ttft
+from inflight.server.metrics.buckets import SECONDS, lengths
+from inflight.server.metrics.lane import LaneRequests
+
+_WORST_FIRST: tuple[FinishReason, ...] = ("error", "abort", "length", "stop")
+_TIMES = (
+    ("ttft", "inflight_time_to_first_token_seconds", "Intended send time to first token."),
+    ("itl", "inflight_inter_token_latency_seconds", "Gap between successive tokens of a sample."),
+    ("tpot", "inflight_time_per_output_token_seconds", "(Last token - first token) / (tokens - 1), of each sample."),
+    ("e2e", "inflight_e2e_latency_seconds", "Intended send time to the end, of requests that ended by stop or length."),
+    ("queue", "inflight_queue_time_seconds", "Time before the first chunk, of each ended request."),
+    ("prefill", "inflight_prefill_time_seconds", "First chunk to first token, of requests with a token."),
+    ("decode", "inflight_decode_time_seconds", "First token to last, without preemption, of requests with a token."),
+)
+_LENGTHS = (
+    ("prompt", "inflight_request_prompt_tokens", "Prompt tokens of accepted requests."),
+    ("output", "inflight_request_output_tokens", "Output tokens of each sample that ended by stop or length."),
+)
+
+
+class _Sample:
+    __slots__ = ("first", "last", "tokens")
+
+    def __init__(self) -> None:
+        self.first = self.last = 0.0
+        self.tokens = 0
+
+
+class _Alive:
+    __slots__ = ("answered", "arrival", "lane", "prompt_tokens", "samples")
+
+    def __init__(self, request: Request, lane: LaneRequests):
+        self.arrival = request.arrival
+        self.lane = lane
+        self.prompt_tokens = len(request.prompt_token_ids)
+        self.samples = [_Sample() for _ in range(request.params.n)]
+        self.answered = False
+
+
+class RequestCounts:
+    def __init__(self, lanes: Iterable[str], max_model_len: int):
+        self._max_model_len = max_model_len
+        self.lanes = {name: LaneRequests(max_model_len) for name in lanes}
+        self._alive: dict[str, _Alive] = {}
+
+    # -- filled by the engine -----------------------------------------------------------------------------------
+
+    def added(self, request: Request) -> None:
+        lane = self.lanes.get(request.lane)
+        if lane is None:
+            lane = self.lanes[request.lane] = LaneRequests(self._max_model_len)
+        lane.accepted += 1
+        lane.prompt.observe(len(request.prompt_token_ids))
+        lane.samples.observe(request.params.n)
+        if request.params.max_tokens is not None:
+            lane.max_tokens.observe(request.params.max_tokens)
+        self._alive[request.request_id] = _Alive(request, lane)
+
+    def events(self, events: list[Event], now: float) -> None:
+        for event in events:
+            alive = self._alive.get(event.request_id)
+            if alive is None:  # it came before anybody counted
+                continue
+            if isinstance(event, TokensEvent):
+                self._tokens(alive, event, now)
+            else:
+                del self._alive[event.request_id]
+                self._finished(alive, event)
+
+    @staticmethod
+    def _tokens(alive: _Alive, event: TokensEvent, now: float) -> None:
+        lane, sample, count = alive.lane, alive.samples[event.sample_index], len(event.token_ids)
+        if sample.tokens:
+            lane.itl.observe(now - sample.last)
+        else:
+            sample.first = now
+            if not alive.answered:
+                alive.answered = True
+                lane.prompt_tokens += alive.prompt_tokens
+                lane.ttft.observe(ttft(alive.arrival, now))
+        for _ in range(count - 1):
+            lane.itl.observe(0.0)  # they came together
+        sample.last = now
+        sample.tokens += count
+        lane.output_tokens += count
+        if event.finish is not None:
+            lane.output.observe(sample.tokens)
+            per_token = tpot(sample.first, now, sample.tokens)
+            if per_token is not None:
+                lane.tpot.observe(per_token)
+
+    @staticmethod
+    def _finished(alive: _Alive, event: FinishedEvent) -> None:
+        lane, timings, reason = alive.lane, event.timings, finish_reason(event.finishes)
+        lane.finished[reason] += 1
+        lane.queue.observe(timings.queue_ms / 1e3)
+        for cause, waited_ms in timings.queued_by.items():
+            lane.queued_by[cause] += waited_ms / 1e3
+        if not alive.answered:
+            return
+        computed = alive.prompt_tokens - timings.cached_tokens
+        lane.cached_tokens += timings.cached_tokens
+        lane.computed_tokens += computed
+        lane.computed_prompt.observe(computed)
+        lane.longest.observe(max(sample.tokens for sample in alive.samples))
+        lane.prefill.observe(timings.prefill_ms / 1e3)
+        lane.decode.observe(timings.decode_ms / 1e3)
+        lane.inference.observe((timings.prefill_ms + timings.decode_ms + timings.preempted_ms) / 1e3)
+        if reason in ("stop", "length"):
+            lane.e2e.observe(timings.total_ms / 1e3)
+
+    # -- read when somebody asks --------------------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Metric]:
+        lanes = sorted(self.lanes.copy().items())
+        for attribute, name, about in (
+            ("accepted", "inflight_requests_accepted", "Requests taken in."),
+            ("prompt_tokens", "inflight_prompt_tokens", "Prompt tokens, counted when the first token comes."),
+            ("cached_tokens", "inflight_cached_prompt_tokens", "Prompt tokens found cached, counted at the end."),
+            ("output_tokens", "inflight_output_tokens", "Tokens given out."),
+        ):
+            family = CounterMetricFamily(name, about, labels=["lane"])
+            for lane, counts in lanes:
+                family.add_metric([lane], getattr(counts, attribute))
+            yield family
+        yield self._by_key("finished", "inflight_requests_finished", "Requests that ended, by how.", "reason")
+        yield self._by_key("queued_by", "inflight_queue_seconds", "Time waited, by what for; ended requests.", "reason")
+        sizes = lengths(self._max_model_len)
+        times = [(*one, SECONDS) for one in _TIMES]
+        for attribute, name, about, bounds in (*times, *((*one, sizes) for one in _LENGTHS)):
+            histograms = HistogramMetricFamily(name, about, labels=["lane"])
+            for lane, counts in lanes:
+                histogram = getattr(counts, attribute)
+                histograms.add_metric([lane], histogram.buckets(bounds), histogram.sum())
+            yield histograms
+
+    def _by_key(self, attribute: str, name: str, about: str, label: str) -> Metric:
+        family = CounterMetricFamily(name, about, labels=["lane", label])
+        for lane, counts in sorted(self.lanes.copy().items()):
+            for key, value in getattr(counts, attribute).items():
+                family.add_metric([lane, key], value)
+        return family
+
+
+def finish_reason(finishes: Iterable[Finish]) -> FinishReason:
+    """How a request ended as a whole: the worst of its samples' reasons."""
+    reasons = {finish.reason for finish in finishes}
+    return next(reason for reason in _WORST_FIRST if reason in reasons)

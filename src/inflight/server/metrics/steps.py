@@ -1,0 +1,63 @@
+"""Counts of steps: how long they took, how full they were, and what their token slots were for. Knows plans, not
+requests; filled in the engine's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from inflight.core.plan import BatchPlan, StepResult
+from inflight.server.metrics.buckets import POWERS, SECONDS, VLLM_STEP_TOKENS
+from inflight.server.metrics.histogram import Histogram
+
+
+class StepCounts:
+    def __init__(self) -> None:
+        self.seconds = Histogram(SECONDS)
+        self.tokens = Histogram(POWERS, VLLM_STEP_TOKENS)
+        self.rows = Histogram(POWERS)
+        self._prompt = self._decode = self._padding = self._failed = self._out = self._back = 0
+
+    def count(self, plan: BatchPlan, result: StepResult) -> None:
+        decode = prompt = 0
+        for chunk in plan.chunks:
+            if chunk.length == 1:
+                decode += 1
+            else:
+                prompt += chunk.length
+        padding = sum(plan.padding)
+        self._decode += decode
+        self._prompt += prompt
+        self._padding += padding
+        self._failed += result.error is not None
+        self._out += len(plan.moves.out)
+        self._back += len(plan.moves.back)
+        self.seconds.observe(result.seconds)
+        self.tokens.observe(decode + prompt + padding)
+        self.rows.observe(len(plan.chunks))
+
+    def collect(self) -> Iterator[Metric]:
+        for name, about, histogram, bounds in (
+            ("inflight_step_seconds", "Time of one step (forward pass).", self.seconds, SECONDS),
+            ("inflight_step_tokens", "Token slots computed in one step, padding included.", self.tokens, POWERS),
+            ("inflight_step_rows", "Sequences with a chunk in one step.", self.rows, POWERS),
+        ):
+            yield HistogramMetricFamily(name, about, histogram.buckets(bounds), histogram.sum())
+        slots = CounterMetricFamily(
+            "inflight_token_slots",
+            "Token slots computed: prompt (chunks of several tokens), decode (of one), padding. "
+            "Padding waste is padding over all.",
+            labels=["kind"],
+        )
+        slots.add_metric(["prompt"], self._prompt)
+        slots.add_metric(["decode"], self._decode)
+        slots.add_metric(["padding"], self._padding)
+        yield slots
+        yield CounterMetricFamily("inflight_steps_failed", "Steps that broke.", self._failed)
+        swapped = CounterMetricFamily(
+            "inflight_swapped_blocks", "KV blocks copied to the host (out) and back.", labels=["direction"]
+        )
+        swapped.add_metric(["out"], self._out)
+        swapped.add_metric(["back"], self._back)
+        yield swapped

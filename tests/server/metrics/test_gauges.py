@@ -1,0 +1,118 @@
+"""Gauges and the scheduler's own totals."""
+
+from __future__ import annotations
+
+import pytest
+from core.builders import request
+from core.harness import Setup
+
+from inflight.core.plan import WaitUntil
+
+from .driven import Driven, Page
+
+
+def test_running_and_waiting_by_lane_and_reason() -> None:
+    driven = Driven(Setup(num_blocks=40, block_size=4, max_rows=2, token_budget=8, max_model_len=64))
+    driven.add(request("a", output=9), request("b", output=9), request("c", output=9), request("d", lane="batch"))
+    driven.advance()
+    driven.advance()
+    page = driven.page()
+    assert page.get("inflight_sequences_running", lane="interactive") == 2
+    assert page.get("inflight_sequences_running", lane="batch") == 0
+    assert page.get("inflight_sequences_waiting", lane="interactive", reason="rows") == 1
+    assert page.get("inflight_sequences_waiting", lane="batch", reason="rows") == 1
+    assert page.total("inflight_sequences_waiting") == 2
+    assert page.get("inflight_batch_occupancy_ratio") == 1.0
+    assert page.get("inflight_rows") == 2
+    driven.drain()
+    page = driven.page()
+    assert page.total("inflight_sequences_running") == page.total("inflight_sequences_waiting") == 0
+
+
+@pytest.mark.parametrize(
+    ("setup", "reason"),
+    [
+        (Setup(num_blocks=3, block_size=4, max_rows=3, token_budget=20), "blocks"),
+        (Setup(num_blocks=40, block_size=4, max_rows=3, token_budget=4), "budget"),
+        (Setup(num_blocks=40, block_size=4, max_rows=3, strategy="static", batch_size=2, patience=9.0), "window"),
+    ],
+)
+def test_what_the_queue_stands_still_for(setup: Setup, reason: str) -> None:
+    driven = Driven(setup)
+    driven.add(request("a", [0] * 8, output=3))
+    if reason != "window":
+        driven.add(request("b", [1] * 8, output=3))
+        driven.advance()
+    else:
+        assert isinstance(driven.loop.advance(), WaitUntil)
+    assert driven.page().get("inflight_sequences_waiting", lane="interactive", reason=reason) == 1
+
+
+def test_kv_blocks_usage_and_waste() -> None:
+    driven = Driven()
+    driven.add(request("a", [0] * 5, output=3))
+    driven.advance()
+    page = driven.page()
+    assert page.get("inflight_kv_blocks", state="held") == 2
+    assert page.total("inflight_kv_blocks") == 40
+    assert page.get("inflight_kv_usage_ratio") == 2 / 40
+    assert page.get("inflight_kv_slots", state="allocated") == 8
+    assert page.get("inflight_kv_slots", state="used") == 5
+    assert page.get("inflight_kv_waste_ratio") == 3 / 8
+
+
+def test_prefix_cache_in_tokens() -> None:
+    driven = Driven()
+    for name in ("first", "again"):
+        driven.add(request(name, [0] * 11, output=1))
+        driven.drain()
+    page = driven.page()
+    assert page.get("inflight_prefix_cache_query_tokens_total") == 22
+    assert page.get("inflight_prefix_cache_hit_tokens_total") == 8
+    assert page.get("inflight_cached_prompt_tokens_total", lane="interactive") == 8
+
+
+@pytest.mark.parametrize("kind", ["recompute", "swap"])
+def test_preemptions_by_kind_and_what_they_cost(kind: str) -> None:
+    driven = Driven(
+        Setup(
+            num_blocks=6,
+            max_rows=2,
+            token_budget=12,
+            prefix_caching=False,
+            max_model_len=16,
+            preemption=kind,
+            host_blocks=8 if kind == "swap" else 0,
+        )
+    )
+    driven.add(request("a", [0] * 5, output=6), request("b", [1] * 5, output=6))
+    most_on_host = most_swapped = 0.0
+    while not driven.loop.idle:
+        driven.advance()
+        page = driven.page()
+        most_on_host = max(most_on_host, page.get("inflight_host_blocks", state="held"))
+        most_swapped = max(most_swapped, page.get("inflight_sequences_swapped"))
+    page = driven.page()
+    other = {"recompute": "swap", "swap": "recompute"}[kind]
+    preemptions = driven.loop.snapshot().preemptions
+    assert page.get("inflight_preemptions_total", kind=kind) == preemptions > 0
+    assert page.get("inflight_preemptions_total", kind=other) == 0
+    recomputed = sum(end.timings.recomputed_tokens for end in driven.ends.values())
+    assert page.get("inflight_recomputed_tokens_total") == recomputed
+    assert recomputed or kind == "swap"
+    out = sum(len(plan.moves.out) for plan in driven.plans)
+    assert page.get("inflight_swapped_blocks_total", direction="out") == out
+    assert page.get("inflight_swapped_blocks_total", direction="back") == out
+    assert bool(out) == bool(most_on_host) == bool(most_swapped) == (kind == "swap")
+    assert page.get("inflight_host_blocks", state="held") == page.get("inflight_sequences_swapped") == 0
+
+
+def test_without_an_engine_the_page_says_so_and_keeps_what_was_counted() -> None:
+    driven = Driven()
+    driven.add(request("a", output=2))
+    driven.drain()
+    assert driven.page().get("inflight_engine_up") == 1
+    page = Page(driven.metrics.render(None))
+    assert page.get("inflight_engine_up") == 0
+    assert page.get("inflight_output_tokens_total", lane="interactive") == 2
+    assert "inflight_kv_blocks" not in page.names()
