@@ -363,7 +363,7 @@ def test_async_abort_refusal_and_leaving(tiny: Path) -> None:
         async with AsyncEngine(str(tiny), threads=1) as engine:
             reasons = []
             async for output in engine.generate("hello", endless, request_id="mine"):
-                if len(output.outputs[0].token_ids) == 3:
+                if len(output.outputs[0].token_ids) >= 3:
                     await engine.abort("mine")
                 reasons = [one.finish_reason for one in output.outputs]
             assert reasons == ["abort", "abort"]

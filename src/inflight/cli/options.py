@@ -183,8 +183,14 @@ server_options = _stacked(
     click.option("--drain-timeout", type=float, default=30, show_default=True, help="Seconds to finish after SIGTERM."),
     click.option("--keep-alive", type=float, default=10, show_default=True, help="Seconds between signs of life."),
     click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
-    click.option("--log-format", default="auto", show_default=True, help="auto, text or json."),
-    click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error."),
+    click.option("--log-format", type=click.Choice(["auto", "text", "json"]), default="auto", show_default=True),
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="info has a line for every request.",
+    ),
 )
 
 record_option = click.option(

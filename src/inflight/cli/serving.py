@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from inflight import __version__
 from inflight.config import EngineSettings, SettingsError
+from inflight.engine.bridge import AsyncBridge, EngineStopped
 from inflight.scheduling import SchedulingSettings
+from inflight.server import logs
 from inflight.server.app import make_app
 from inflight.server.asking import Asker
+from inflight.server.metrics import Metrics
 from inflight.server.process import Process, is_open_to_others, listen, url
-from inflight.server.service import Ended, Served, Service
+from inflight.server.service import Served, Service
 from inflight.server.settings import ServerSettings
+from inflight.server.telling import tell
 from inflight.server.tenants import Tenants
 
 
@@ -28,15 +35,20 @@ def serve(
     record: Path | None,
     verbose: bool,
     started: float,
+    log_format: logs.Format,
+    log_level: str,
     **values: Any,
 ) -> int:
     """Runs until it is told to stop; returns the exit code."""
+    logs.configure(log_format, log_level)
     scheduling = _with_weights(scheduling, tenants)
     bound = listen(settings)
-    service = Service(settings, _log)
+    watched = _Watched()
+    service = Service(settings, lambda ended: tell(ended, watched.metrics))
 
     def load(doing: Callable[[str], None]) -> Served:
-        return _load(settings, engine_settings, scheduling, record, verbose, doing)
+        served, watched.metrics = _load(settings, engine_settings, scheduling, record, verbose, doing)
+        return served
 
     async def begin() -> None:
         _tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
@@ -46,11 +58,30 @@ def serve(
     async def end() -> None:
         pass
 
-    async def metrics() -> tuple[bytes, str]:
-        return b"", "text/plain"
-
-    app = make_app(service, tenants, metrics)
+    app = make_app(service, tenants, partial(watched.page, service), watched.observe)
     return Process(service, load, begin, end, _tell).run(app, bound)
+
+
+class _Watched:
+    """The metrics, which there are as soon as an engine is loaded."""
+
+    def __init__(self) -> None:
+        self.metrics: Metrics | None = None
+
+    def observe(self, route: str, status: int, seconds: float) -> None:
+        if self.metrics is not None:
+            self.metrics.observe_http(route, status, seconds)
+
+    async def page(self, service: Service) -> tuple[bytes, str]:
+        """Raises ApiError while nothing is loaded."""
+        served = service.loaded
+        if self.metrics is None or served is None:
+            raise service.not_loaded()
+        try:
+            snapshot = await served.bridge.snapshot()
+        except EngineStopped:
+            snapshot = None
+        return await asyncio.to_thread(self.metrics.render, snapshot)
 
 
 def _load(
@@ -60,9 +91,8 @@ def _load(
     record: Path | None,
     verbose: bool,
     doing: Callable[[str], None],
-) -> Served:
+) -> tuple[Served, Metrics]:
     from inflight.build import build_engine  # here, in the loader's thread: it brings numpy and the kernels
-    from inflight.engine.bridge import AsyncBridge
 
     def progress(done: int, total: int) -> None:
         doing(f"loading the model ({done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters)")
@@ -72,12 +102,16 @@ def _load(
     if verbose:
         for name, entry in engine.settings.items():
             _tell(f"{name}: {entry.value} ({entry.reason})")
-    return Served(
+    models = settings.served_model_name or (engine_settings.model or "built-in",)
+    lanes = dict.fromkeys(("interactive", "batch", *scheduling.lanes))
+    metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
+    engine.loop.watch(metrics.watcher)
+    served = Served(
         bridge=AsyncBridge(engine.loop),
         asker=Asker(
             encoder=engine.prompts,
             tokenizer=engine.tokenizer,
-            models=settings.served_model_name or (engine_settings.model or "built-in",),
+            models=models,
             now=engine.loop.clock.now,
             defaults=engine.defaults,
             max_n=settings.max_n,
@@ -87,6 +121,7 @@ def _load(
         tokenizer=engine.tokenizer,
         max_model_len=engine.capacity.max_model_len,
     )
+    return served, metrics
 
 
 def _with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
@@ -101,10 +136,6 @@ def _with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> Schedulin
             "weights go with fair."
         )
     return replace(scheduling, tenant_weights={**weights, **scheduling.tenant_weights})
-
-
-def _log(ended: Ended) -> None:
-    """One line for each call that has ended."""
 
 
 def _tell(sentence: str) -> None:

@@ -22,11 +22,18 @@ from inflight.server.errors import ApiError
 from inflight.server.json import error_response
 from inflight.server.limits import BodyLimit
 from inflight.server.service import Service
+from inflight.server.telling import HttpWatch, Observe
 from inflight.server.tenants import Tenant, Tenants
 
 
-def make_app(service: Service, tenants: Tenants, metrics: Metrics, more_routes: Iterable[APIRouter] = ()) -> FastAPI:
-    """more_routes: batch jobs, where there is a place to keep them."""
+def make_app(
+    service: Service,
+    tenants: Tenants,
+    metrics: Metrics,
+    observe: Observe = lambda route, status, seconds: None,
+    more_routes: Iterable[APIRouter] = (),
+) -> FastAPI:
+    """observe: told of every HTTP request. more_routes: batch jobs, where there is a place to keep them."""
     app = FastAPI(
         title="inflight",
         version=__version__,
@@ -40,6 +47,7 @@ def make_app(service: Service, tenants: Tenants, metrics: Metrics, more_routes: 
     for routes in more_routes:
         app.include_router(routes)
     app.add_middleware(BodyLimit, most=int(service.settings.max_body_mb * 2**20))
+    app.add_middleware(HttpWatch, observe=observe)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _wrong_body)
     app.add_exception_handler(HTTPException, _http_error)

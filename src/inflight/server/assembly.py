@@ -36,8 +36,8 @@ class Assembly:
         return sum(one.output_tokens for one in self._collectors.values())
 
     @property
-    def prompt_tokens(self) -> int:
-        return sum(len(request.prompt_token_ids) for request in self._call.requests)
+    def collectors(self) -> list[OutputCollector]:
+        return list(self._collectors.values())
 
     @property
     def finished(self) -> bool:

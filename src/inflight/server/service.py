@@ -39,38 +39,43 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What there is to tell of a call that has ended. status: what its client was told."""
+    """What there is to tell of a call that has ended.
+
+    status: what its client was told; code: of the error, if there was one. refused_by_engine: and counted there.
+    """
 
     call: Call
     generation: Generation | None
     status: int
     seconds: float
+    code: str | None = None
+    refused_by_engine: bool = False
 
 
 class UnderWay:
     """A call that the engine has accepted."""
 
-    def __init__(self, generation: Generation, left: Callable[[int], None]):
+    def __init__(self, generation: Generation, left: Callable[[int, str | None], None]):
         self.generation = generation
         self._left = left
 
     async def answer(self) -> dict[str, Any]:
         """The whole answer; closed whatever happens. Raises ApiError."""
-        status = GONE
+        status, code = GONE, None
         try:
             answer = await self.generation.answer()
             status = 200
             return answer
         except ApiError as error:
-            status = error.status
+            status, code = error.status, error.code
             raise
         finally:
-            await self.close(status)
+            await self.close(status, code)
 
-    async def close(self, status: int) -> None:
-        """It has ended, or is ended now. status: what its client was told."""
+    async def close(self, status: int, code: str | None = None) -> None:
+        """It has ended, or is ended now. status, code: what its client was told."""
         await self.generation.close()
-        self._left(status)
+        self._left(status, code)
 
 
 class Service:
@@ -115,14 +120,17 @@ class Service:
                 retry_after=self.settings.drain_timeout,
             )
         if self._served is None:
-            raise ApiError(
-                503,
-                f"The server is {self.doing}; try again in a moment (GET /health tells when it is ready).",
-                type="server_error",
-                code="loading",
-                retry_after=1.0,
-            )
+            raise self.not_loaded()
         return self._served
+
+    def not_loaded(self) -> ApiError:
+        return ApiError(
+            503,
+            f"The server is {self.doing}; try again in a moment (GET /health tells when it is ready).",
+            type="server_error",
+            code="loading",
+            retry_after=1.0,
+        )
 
     async def drain(self) -> None:
         """Take no new work; returns when nothing is under way, or when the time is over."""
@@ -140,27 +148,27 @@ class Service:
 
     async def open(self, call: Call, *, batch: bool = False) -> UnderWay:
         """Hand the call to the engine. Raises ApiError when it is refused. What is opened must be closed."""
-        started = time.monotonic()
+        started, entered = time.monotonic(), False
         try:
             served = self.served
             if not batch:
                 self._enter(call.tenant)
-            try:
-                generation = await open_generation(
-                    served.bridge, call, served.tokenizer, self._names, self.settings.request_timeout
-                )
-            except BaseException:
-                if not batch:
-                    self._leave(call.tenant)
-                raise
-        except ApiError as error:
-            self._tell(Ended(call, None, error.status, time.monotonic() - started))
+                entered = True
+            generation = await open_generation(
+                served.bridge, call, served.tokenizer, self._names, self.settings.request_timeout
+            )
+        except BaseException as error:
+            if entered:
+                self._leave(call.tenant)
+            if isinstance(error, ApiError):
+                seconds = time.monotonic() - started
+                self._tell(Ended(call, None, error.status, seconds, error.code, entered or batch))
             raise
 
-        def left(status: int) -> None:
+        def left(status: int, code: str | None) -> None:
             if not batch:
                 self._leave(call.tenant)
-            self._tell(Ended(call, generation, status, time.monotonic() - started))
+            self._tell(Ended(call, generation, status, time.monotonic() - started, code))
 
         return UnderWay(generation, left)
 

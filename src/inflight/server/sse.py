@@ -37,21 +37,21 @@ class EventStreamResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = GONE
         try:
-            status = await until_gone(receive, self._send_all(send))
+            await until_gone(receive, self._send_all(send))
+            status = 200
         except (ClientGone, OSError):
             pass
         finally:
-            await self._under_way.close(status)
+            error = self._under_way.generation.error  # told within the stream
+            await self._under_way.close(*((status, None) if error is None else (error.status, error.code)))
 
-    async def _send_all(self, send: Send) -> int:
-        """The status that the client was told in the end."""
+    async def _send_all(self, send: Send) -> None:
         generation = self._under_way.generation
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with contextlib.aclosing(generation.frames(self._keep_alive)) as frames:
             async for frame in frames:
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return 200 if generation.error is None else generation.error.status
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

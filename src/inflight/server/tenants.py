@@ -63,6 +63,10 @@ class Tenants:
         """Of those that are not worth 1."""
         return {tenant.name: tenant.weight for _, tenant in self._keys if tenant.weight != 1.0}
 
+    def named(self, name: str) -> Tenant:
+        """The tenant of that name as it is today; one without limits, if its key was taken away."""
+        return next((tenant for _, tenant in self._keys if tenant.name == name), Tenant(name=name))
+
     def of(self, authorization: str | None) -> Tenant:
         """The tenant of an Authorization header. Raises ApiError 401."""
         if not self._keys:

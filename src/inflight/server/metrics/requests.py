@@ -75,7 +75,7 @@ class RequestCounts:
                 continue
             if isinstance(event, TokensEvent):
                 self._tokens(alive, event, now)
-            else:
+            elif isinstance(event, FinishedEvent):
                 del self._alive[event.request_id]
                 self._finished(alive, event)
 
@@ -105,6 +105,8 @@ class RequestCounts:
     def _finished(alive: _Alive, event: FinishedEvent) -> None:
         lane, timings, reason = alive.lane, event.timings, finish_reason(event.finishes)
         lane.finished[reason] += 1
+        if not alive.answered and reason == "length":  # no token was wanted, and the prompt was computed all the same
+            lane.prompt_tokens += alive.prompt_tokens
         lane.queue.observe(timings.queue_ms / 1e3)
         for cause, waited_ms in timings.queued_by.items():
             lane.queued_by[cause] += waited_ms / 1e3
