@@ -78,6 +78,55 @@ def test_what_has_no_meaning_is_refused(given: dict[str, Any], words: str) -> No
     assert words in str(wrong.value) and "\n" not in str(wrong.value)
 
 
+@pytest.mark.parametrize("strategy", ["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"preemption": "swap", "swap_space": 1.0}, "--preemption swap has no effect with --strategy {}: a batch has"),
+        ({"preemption": "auto", "swap_space": 1.0}, "--preemption auto has no effect with --strategy {}"),
+        ({"kv_allocation": "reserve-request"}, "--kv-allocation reserve-request has no effect with --strategy {}"),
+    ],
+)
+def test_a_batch_that_has_all_its_memory_needs_no_preemption(strategy: str, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        SchedulingSettings(strategy=strategy, **given)
+    assert words.format(strategy) in str(wrong.value)
+    assert SchedulingSettings(strategy=strategy, kv_allocation="reserve-max").kv_allocation == "reserve-max"
+
+
+LANE_WITHOUT_EFFECT: list[tuple[str, dict[str, Any], str]] = [
+    *(
+        (strategy, {"batch": {key: 1}}, f"Lane 'batch' has {key}, which has no effect with --strategy {strategy}")
+        for strategy in ("static", "dynamic")
+        for key in ("min_rows", "max_rows", "min_tokens", "max_tokens", "chunk", "step_target")
+    ),
+    ("continuous", {"interactive": {"chunk": 8}}, "has no effect with --strategy continuous: prompts are computed"),
+    ("chunked", {"batch": {"weight": 2}}, "Lane 'batch' has a weight, but no other background lane"),
+    ("chunked", {"interactive": {"weight": 2}}, "Lane 'interactive' has a weight, but no other foreground lane"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "lanes", "words"), LANE_WITHOUT_EFFECT)
+def test_settings_of_lanes_without_effect_are_refused(strategy: str, lanes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        make_lanes(SchedulingSettings(strategy=strategy, lanes=lanes), LatencyModel())
+    assert words in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "lanes"),
+    [
+        ("static", {"batch": {"queue_limit": 3, "policy": "sjf"}, "rerank": {"weight": 2}}),
+        ("continuous", {"batch": {"min_tokens": 3, "max_tokens": 9, "max_rows": 2, "step_target": 0.1}}),
+        ("chunked", {"batch": {"weight": 2}, "nightly": {"weight": 1, "background": True}}),
+    ],
+)
+def test_settings_of_lanes_that_have_an_effect_are_taken(strategy: str, lanes: dict[str, Any]) -> None:
+    made = {lane.name: lane for lane in make_lanes(SchedulingSettings(strategy=strategy, lanes=lanes), LatencyModel())}
+    for name, given in lanes.items():
+        assert all(getattr(made[name], key) == value for key, value in given.items() if key != "policy")
+
+
 def test_unknown_policies_list_the_known_ones() -> None:
     with pytest.raises(SettingsError, match=r"known are fcfs, sjf, .* Did you mean priority?"):
         make_lanes(SchedulingSettings(policy="priorty"), LatencyModel())

@@ -78,6 +78,8 @@ class SchedulingSettings:
                 f"--predictor has no effect with --policy {self.policy} and --admission off; it goes with sjf or with "
                 "admission control."
             )
+        if self.strategy in _TOGETHER:
+            self._refuse_what_reservation_makes_vain()
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -86,6 +88,18 @@ class SchedulingSettings:
             raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")
         if self.admission == "queue" and self.max_queued_requests is None and self.max_queued_tokens is None:
             raise SettingsError("--admission queue needs a bound: give --max-queued-requests or --max-queued-tokens.")
+
+    def _refuse_what_reservation_makes_vain(self) -> None:
+        if self.preemption != "recompute":
+            raise SettingsError(
+                f"--preemption {self.preemption} has no effect with --strategy {self.strategy}: a batch has its memory "
+                "reserved to its end, so that nobody is preempted; leave it out, or choose --strategy chunked."
+            )
+        if self.kv_allocation == "reserve-request":
+            raise SettingsError(
+                f"--kv-allocation reserve-request has no effect with --strategy {self.strategy}, which reserves for "
+                "the longest answer of each request anyway; leave it out."
+            )
 
     def resolved(self) -> dict[str, Resolved]:
         """What is in force, with its reason; what is not set and has no default is left out."""
@@ -131,8 +145,19 @@ _POSITIVE = (
     *("max_queued_requests", "max_queued_tokens", "ttft_target"),
 )
 MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing else bounds them
+_TOGETHER = ("static", "dynamic")
 _STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
 _POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
+_VAIN_IN_LANES = {  # settings of a lane that a strategy has no use for, and why
+    **dict.fromkeys(
+        _TOGETHER,
+        (
+            ("min_rows", "max_rows", "min_tokens", "max_tokens", "chunk", "step_target"),
+            "a batch takes whoever is first, with the whole prompt, and nobody joins until it ends",
+        ),
+    ),
+    "continuous": (("chunk",), "prompts are computed whole"),
+}
 _LANE_FIELDS = tuple(item.name for item in fields(LaneSettings) if item.name not in ("name", "policy"))
 
 
@@ -169,19 +194,33 @@ def make_lanes(settings: SchedulingSettings, latency: LatencyModel) -> tuple[Lan
         "batch": LaneSettings(name="batch", policy=Fcfs(), background=True),
     }
     for name, given in settings.lanes.items():
+        _check_lane(name, given, settings.strategy)
         chosen = dict(given)
         policy = chosen.pop("policy", None)
-        for key in chosen:
-            if key not in _LANE_FIELDS:
-                raise SettingsError(
-                    f"Lane {name!r} has the setting {key!r}; known are policy, {', '.join(_LANE_FIELDS)}."
-                )
         base = lanes.get(name)
         if policy is not None or base is None:
             made = make_policy(policy or settings.policy, settings, latency)
             base = LaneSettings(name=name, policy=made) if base is None else replace(base, policy=made)
         lanes[name] = replace(base, **chosen)
+    for name, given in settings.lanes.items():
+        kind = lanes[name].background
+        if "weight" in given and sum(lane.background == kind for lane in lanes.values()) == 1:
+            raise SettingsError(
+                f"Lane {name!r} has a weight, but no other {'background' if kind else 'foreground'} lane to share "
+                "steps with, so that it has no effect; leave it out."
+            )
     return tuple(lanes.values())
+
+
+def _check_lane(name: str, given: Mapping[str, Any], strategy: str) -> None:
+    vain, why = _VAIN_IN_LANES.get(strategy, ((), ""))
+    for key in given:
+        if key != "policy" and key not in _LANE_FIELDS:
+            raise SettingsError(f"Lane {name!r} has the setting {key!r}; known are policy, {', '.join(_LANE_FIELDS)}.")
+        if key in vain:
+            raise SettingsError(
+                f"Lane {name!r} has {key}, which has no effect with --strategy {strategy}: {why}; leave it out."
+            )
 
 
 def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) -> Policy:

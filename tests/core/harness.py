@@ -426,6 +426,7 @@ class Harness:
         setup, lengths = self.setup, [chunk.length for chunk in plan.chunks]
         if setup.together:
             running = inside.running(self.scheduler)
+            assert len(running) <= setup.batch_size, "a batch counts sequences"
             assert len(plan.padding) <= len(running) and plan.tokens == len(running) * max(lengths), "ragged padding"
             assert sorted(plan.padding)[::-1][: len(running) - len(lengths)] == [max(lengths)] * (
                 len(running) - len(lengths)
@@ -508,6 +509,9 @@ class Harness:
         assert timings.total_ms == pytest.approx((self.now - client.request.arrival) * 1e3, abs=1e-6)
         assert sum(timings.queued_by.values()) == pytest.approx(timings.queue_ms, abs=1e-6)
         assert all(part >= -1e-9 for part in timings.queued_by.values())
+        assert sum(timings.queued_behind.values()) == pytest.approx(timings.queue_ms, abs=1e-6)
+        assert all(part > 0 for part in timings.queued_behind.values())
+        assert set(timings.queued_behind) <= {lane.name for lane in self.setup.lanes}
         assert 0 <= timings.cached_tokens < len(client.request.prompt_token_ids)
         assert timings.ttft_ms is None or timings.ttft_ms <= timings.total_ms + 1e-6
         assert timings.lane == client.request.lane

@@ -63,6 +63,51 @@ def test_it_gives_way_at_once_when_rows_or_blocks_are_short(depth: int, scarce: 
     harness.drain()
 
 
+def waited_behind(harness: Harness, name: str) -> tuple[dict[str, float], dict[str, float]]:
+    """For what a request queued, and behind which lanes: what it waited at all, in shares."""
+    harness.drain()
+    timings = next(one.ended.timings for one in harness.clients if one.request.request_id == name)
+    assert timings.queue_ms > 0
+    by = {reason: ms / timings.queue_ms for reason, ms in timings.queued_by.items() if ms}
+    return by, {lane: ms / timings.queue_ms for lane, ms in timings.queued_behind.items()}
+
+
+@pytest.mark.parametrize(
+    ("scarce", "reason"),
+    [({"max_rows": 3}, "rows"), ({"num_blocks": 18, "max_rows": 9, "watermark": 0.0}, "blocks")],
+)
+def test_the_account_names_the_lane_that_has_most_of_what_lacks(scarce: dict[str, Any], reason: str) -> None:
+    harness = harness_of(depth=1, token_budget=24, prefix_caching=False, **scarce)
+    harness.add(request("short", [0] * 4, output=5), *(request(f"r{n}", [n] * 20, output=9) for n in (1, 2)))
+    for _ in range(3):
+        harness.step()
+    harness.add(request("late", [3] * 20, output=2, lane="batch"))
+    assert waited_behind(harness, "late") == ({reason: 1.0}, {"interactive": 1.0})
+
+
+def test_behind_which_lanes_prompt_tokens_a_newcomer_waits() -> None:
+    harness = harness_of(INTERACTIVE, lane("rerank", weight=3), BATCH, max_rows=9)
+    harness.add(request("chat", [0] * 12, output=2), request("long", [1] * 60, lane="rerank", output=2))
+    harness.step()
+    harness.add(request("late", [2] * 2, output=2), request("behind all", [3] * 2, output=2, lane="batch"))
+    assert waited_behind(harness, "late") == ({"budget": 1.0}, {"rerank": 1.0})
+    assert waited_behind(harness, "behind all") == ({"budget": 1.0}, {"rerank": 1.0})
+
+
+def test_who_waits_for_tokens_that_its_own_lane_may_not_have_waits_behind_that() -> None:
+    harness = harness_of(lane("interactive", max_tokens=2), BATCH, max_rows=9)
+    harness.add(request("chat", [0] * 12, output=2), request("batch", [1] * 60, lane="batch", output=2))
+    harness.add(request("late", [2] * 2, output=2))
+    assert waited_behind(harness, "late") == ({"share": 1.0}, {"interactive": 1.0})
+
+
+def test_who_waits_for_rows_that_its_own_lane_may_not_have_waits_behind_that() -> None:
+    harness = harness_of(INTERACTIVE, lane("batch", background=True, max_rows=1), max_rows=9)
+    harness.add(*(request(f"chat {n}", [n], output=9) for n in range(4)))
+    harness.add(*(request(f"batch {n}", [n], output=4, lane="batch") for n in range(2)))
+    assert waited_behind(harness, "batch 1") == ({"rows": 1.0}, {"batch": 1.0})
+
+
 def test_nobody_gives_way_in_vain() -> None:
     """The interactive lane has all the rows that it may have: pushing batch work out would not let anyone in."""
     harness = harness_of(lane("interactive", max_rows=1), BATCH, max_rows=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.core.ledger import Ledger, QueueClock
+from inflight.core.ledger import OTHER, Ledger, QueueClock
 from inflight.records.timings import Timings
 
 
@@ -15,8 +15,8 @@ def ended(ledger: Ledger, arrival: float = 0.0, prompt: int = 10, output: int = 
 def test_a_life_without_trouble() -> None:
     clock, ledger = QueueClock(), Ledger()
     ledger.arrive(0.0, 1.0, clock)  # the engine took it up after a second
-    clock.charge(2.0, "rows")
-    clock.charge(5.0, "budget")
+    clock.charge(2.0, "rows", "batch")
+    clock.charge(5.0, "budget", "interactive")
     ledger.start(6.0, clock)
     ledger.token(8.0)
     ledger.token(9.0)
@@ -24,6 +24,7 @@ def test_a_life_without_trouble() -> None:
     ledger.end(12.0, clock)
     timings = ended(ledger)
     assert timings.queued_by == {"rows": 3000, "blocks": 0, "budget": 1000, "share": 0, "window": 0}
+    assert timings.queued_behind == {"batch": 3000, "interactive": 1000}
     assert (timings.queue_ms, timings.prefill_ms, timings.decode_ms) == (4000, 2000, 4000)
     assert (timings.preempted_ms, timings.other_ms, timings.total_ms) == (0, 2000, 12_000)
     assert timings.ttft_ms == 8000
@@ -37,7 +38,7 @@ def test_preempted_lasts_until_the_next_token() -> None:
     ledger.start(0.0, clock)
     ledger.token(1.0)
     ledger.preempt(3.0)
-    clock.charge(3.0, "blocks")
+    clock.charge(3.0, "blocks", "interactive")
     ledger.start(7.0, clock)
     ledger.token(8.0)
     ledger.end(8.0, clock)
@@ -48,12 +49,12 @@ def test_preempted_lasts_until_the_next_token() -> None:
 
 def test_one_that_never_started_was_only_waiting() -> None:
     clock, ledger = QueueClock(), Ledger()
-    clock.charge(0.0, "blocks")
+    clock.charge(0.0, "blocks", "interactive")
     ledger.arrive(2.0, 3.0, clock)
     ledger.end(7.0, clock)
     timings = ended(ledger, arrival=2.0, output=0)
     assert (timings.queue_ms, timings.other_ms, timings.total_ms) == (4000, 1000, 5000)
-    assert timings.queued_by["blocks"] == 4000
+    assert timings.queued_by["blocks"] == timings.queued_behind["interactive"] == 4000
     assert (timings.ttft_ms, timings.prompt_tokens_per_s, timings.output_tokens_per_s) == (None, None, None)
 
 
@@ -72,7 +73,20 @@ def test_cached_tokens_are_not_prompt_speed() -> None:
 def test_json_is_rounded() -> None:
     clock, ledger = QueueClock(), Ledger()
     ledger.arrive(0.0, 1 / 3, clock)
-    ledger.end(1 / 3, clock)
+    clock.charge(1 / 3, "blocks", "batch")
+    ledger.end(2 / 3, clock)
     told = ended(ledger).to_json()
-    assert told["total_ms"] == 333.333
-    assert told["queued_by"] == dict.fromkeys(("rows", "blocks", "budget", "share", "window"), 0.0)
+    assert (told["total_ms"], told["other_ms"]) == (666.667, 333.333)
+    assert told["queued_by"] == {"rows": 0.0, "blocks": 333.333, "budget": 0.0, "share": 0.0, "window": 0.0}
+    assert told["queued_behind"] == {"batch": 333.333}
+
+
+def test_time_for_which_nothing_lacked_is_behind_nobody() -> None:
+    clock, ledger = QueueClock(), Ledger()
+    ledger.arrive(0.0, 0.0, clock)
+    clock.charge(1.0, OTHER, "batch")
+    clock.charge(2.0, "rows", "batch")
+    ledger.start(2.5, clock)
+    ledger.end(2.5, clock)
+    timings = ended(ledger, output=0)
+    assert (timings.queued_behind, timings.other_ms) == ({"batch": 500}, 2000)

@@ -72,6 +72,28 @@ class TestStatic:
             assert inside.waiting(harness.scheduler) == {2}
         harness.drain()
 
+    def test_a_batch_counts_samples_and_a_request_is_not_torn_apart_for_room(self) -> None:
+        harness = harness_of("static", batch_size=4)
+        for name, samples in (("a", 3), ("b", 2), ("c", 2)):
+            harness.add(request(name, [ord(name) % 8] * 3, n=samples))
+        assert [chunk.sequence_id for chunk in planned(harness).chunks] == [0, 1, 2]
+        harness.commit()
+        while len({event.request_id for event in harness.step()}) == 0:
+            pass
+        assert [chunk.sequence_id for chunk in planned(harness).chunks] == [3, 4, 5, 6]
+        harness.commit()
+        harness.drain()
+
+    @pytest.mark.parametrize("strategy", ["static", "dynamic"])
+    def test_more_samples_than_a_batch_holds_run_batch_by_batch(self, strategy: str) -> None:
+        harness = harness_of(strategy, batch_size=2, patience=1.0)
+        harness.add(request("many", n=3, output=2), request("next", output=2))
+        assert [chunk.sequence_id for chunk in planned(harness).chunks] == [0, 1]
+        harness.commit()
+        harness.drain()
+        assert all(client.ended for client in harness.clients)
+        assert [len({chunk.sequence_id for chunk in plan.chunks}) for plan in harness.plans] == [2, 2, 2, 2]
+
     def test_an_id_is_taken_until_its_answer_is_delivered(self) -> None:
         harness = harness_of("static", batch_size=2)
         harness.add(request("a", output=1), request("b", output=3))
@@ -105,6 +127,8 @@ class TestDynamic:
         long = [view(number, prompt=[0] * 11, arrival=number) for number in (0, 1)]
         assert self.shape(strategy, 0.0, *short, *long).joins == (0, 1)
         assert self.shape(strategy, 0.0, *short, long[0]).joins == (2, 3)
+        twice = [view(number, prompt=[0] * 10, arrival=number, n=2) for number in (5, 6)]
+        assert self.shape(strategy, 0.0, *twice).joins == (5,), "two samples fill a batch of two"
 
     def test_a_window_bounds_how_long_a_rare_length_waits(self) -> None:
         strategy = Dynamic(2, 5.0, (10, 20))

@@ -10,7 +10,7 @@ until the last one ends. Knows nothing of requests' ends (`scheduler`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from inflight.core.fill import Fill
 from inflight.core.lanes import Lane, Lanes
@@ -110,8 +110,8 @@ class Composer:
         if kept_back and fill.budget > 0:
             self._serve_prompts(fill, hungry, {}, short, now)  # background lanes could not use all that they kept
         for lane in self._lanes.all():
-            if not len(lane.queue):
-                lane.clock.charge(now, OTHER)
+            reason = fill.lacks.get(lane.settings.name, OTHER) if len(lane.queue) else OTHER
+            lane.clock.charge(now, reason, self._behind(lane, reason, fill.used))
 
     def _kept_tokens(self) -> dict[str, int]:
         """The lanes with prompts to compute, and what each keeps of a step for itself."""
@@ -147,9 +147,8 @@ class Composer:
             if sequence.behind > 1 and min(fill.budget, quota - used) > 0 and sequence.number not in fill.served:
                 length = fill.share(sequence.behind, quota - used, lane.settings.chunk)
                 self._add_chunk(fill, sequence, length, (), now)
-        lane.clock.charge(now)
-        reason = "blocks" if short else self._admit_from(fill, lane, quota - (before - fill.budget), now)
-        lane.clock.charge(now, reason)
+        left = quota - (before - fill.budget)
+        fill.lacks[lane.settings.name] = "blocks" if short else self._admit_from(fill, lane, left, now)
         fill.used[lane.settings.name] += before - fill.budget
 
     def _admit_from(self, fill: Fill, lane: Lane, quota: int, now: float) -> str:
@@ -179,7 +178,7 @@ class Composer:
         reason = "window"
         for sequence in self._joining(fill.shape):
             lane = self._lanes.of(sequence)
-            if not self.running.free_rows:
+            if not self.running.free_rows or len(self.running) >= fill.shape.row_limit:
                 reason = "rows"
             elif not self._admit(fill, sequence, lane, now, UNLIMITED):
                 reason = "blocks"
@@ -190,7 +189,24 @@ class Composer:
     def stand_still(self, now: float, reason: str = "window") -> None:
         """Whoever waits from now on waits for this."""
         for lane in self._lanes.all():
-            lane.clock.charge(now, reason)
+            lane.clock.charge(now, reason, self._behind(lane, reason, {}))
+
+    def _behind(self, lane: Lane, reason: str, prompt_tokens: Mapping[str, int]) -> str:
+        """The lane that has most of what this one lacks: itself, where that is what it may have or none has more.
+
+        prompt_tokens: of this step, by lane; where decodes fill it, who has most rows has most of it."""
+        own, settings = lane.settings.name, lane.settings
+        amounts: Mapping[str, int]
+        if reason == "blocks":
+            amounts = self.running.blocks_by_lane()
+        elif reason in ("budget", "share") and any(prompt_tokens.values()):
+            amounts = prompt_tokens
+        else:
+            amounts = {one.settings.name: one.running for one in self._lanes.all()}
+        most = {"rows": settings.max_rows, "share": settings.max_tokens}.get(reason)
+        if most is not None and amounts.get(own, 0) >= most:
+            return own
+        return max(self._lanes.names, key=lambda name: (amounts.get(name, 0), name == own))
 
     def _joining(self, shape: StepShape) -> Iterator[Sequence]:
         for sequence in self._lanes.select(shape.joins or ()):

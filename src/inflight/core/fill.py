@@ -10,7 +10,7 @@ from inflight.core.strategies import StepShape
 
 
 class Fill:
-    __slots__ = ("budget", "chunks", "new_rows", "served", "shape", "used")
+    __slots__ = ("budget", "chunks", "lacks", "new_rows", "served", "shape", "used")
 
     def __init__(self, shape: StepShape):
         self.shape = shape
@@ -19,6 +19,7 @@ class Fill:
         self.new_rows: list[NewRow] = []
         self.served: set[int] = set()  # numbers of the sequences that have a chunk
         self.used: Counter[str] = Counter()  # prompt tokens by lane
+        self.lacks: dict[str, str] = {}  # what the first that stays in a lane's queue waits for
 
     def has_room_for(self, sequence: Sequence, quota: int) -> bool:
         """Whether a newcomer may have tokens: some, or with whole prompts all of them, unless none has joined yet."""

@@ -1,42 +1,58 @@
 """The ledger: for each sequence, where its time went, so that the parts sum to the whole.
 
-A sequence is always in one account. Waiting is charged through `QueueClock`, which runs once for the whole queue: a
-sequence notes the clock's hands when it joins and when it leaves, so that ten thousand waiting cost nothing per step.
+A sequence is always in one account. Waiting is charged through `QueueClock`, which runs once for the whole queue of a
+lane: a sequence notes the clock's hands when it joins and when it leaves, so that ten thousand waiting cost nothing per
+step. Every second of waiting is charged twice: to what was lacking, and to the lane that had most of it.
 Knows nothing of why a sequence moves; the scheduler says that it does.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from inflight.records.timings import QUEUE_REASONS, Timings
 
 OTHER = "other"  # waiting for the step that was under way when the request came
 
 
+class Hands(NamedTuple):
+    """Seconds that a queue has stood still: for each reason, and behind each lane (those with the reason OTHER behind
+    nobody)."""
+
+    by_reason: dict[str, float]
+    behind: dict[str, float]
+
+    def move(self, seconds: float, reason: str, behind: str) -> None:
+        self.by_reason[reason] += seconds
+        if reason != OTHER:
+            self.behind[behind] = self.behind.get(behind, 0.0) + seconds
+
+
 class QueueClock:
-    """Seconds that the queue has stood still, by what it stood still for."""
+    """How long the queue of one lane has stood still, for what and behind which lane."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys((*QUEUE_REASONS, OTHER), 0.0)
-        self._reason = OTHER
+        self._hands = Hands(dict.fromkeys((*QUEUE_REASONS, OTHER), 0.0), {})
+        self._holds = (OTHER, "")  # reason, lane
         self._since: float | None = None
 
     @property
     def reason(self) -> str:
         """What the queue stands still for now."""
-        return self._reason
+        return self._holds[0]
 
-    def charge(self, now: float, reason: str | None = None) -> None:
-        """Charge the time since the last call to the reason that held then; `reason` holds from now on."""
+    def charge(self, now: float, reason: str, behind: str) -> None:
+        """Charge the time since the last call to what held then; from now on this reason holds, and this lane has most
+        of what lacks."""
         if self._since is not None:
-            self._seconds[self._reason] += now - self._since
+            self._hands.move(now - self._since, *self._holds)
         self._since = now
-        if reason is not None:
-            self._reason = reason
+        self._holds = (reason, behind)
 
-    def read(self, now: float) -> dict[str, float]:
-        hands = dict(self._seconds)
+    def read(self, now: float) -> Hands:
+        hands = Hands(dict(self._hands.by_reason), dict(self._hands.behind))
         if self._since is not None:
-            hands[self._reason] += now - self._since
+            hands.move(now - self._since, *self._holds)
         return hands
 
 
@@ -50,6 +66,7 @@ class Ledger:
         "cached_tokens",
         "ended",
         "first_token",
+        "queued_behind",
         "queued_by",
         "recomputed_tokens",
         "seconds",
@@ -59,9 +76,10 @@ class Ledger:
     def __init__(self) -> None:
         self._state: str | None = None
         self._entered = 0.0
-        self._hands: dict[str, float] = {}
+        self._hands = Hands({}, {})
         self.seconds = dict.fromkeys(("queue", "prefill", "decode", "preempted", OTHER), 0.0)
         self.queued_by = dict.fromkeys(QUEUE_REASONS, 0.0)
+        self.queued_behind: dict[str, float] = {}
         self.first_token: float | None = None
         self.ended: float | None = None
         self.cached_tokens = 0
@@ -96,13 +114,17 @@ class Ledger:
         self.ended = now
 
     def _leave_queue(self, now: float, clock: QueueClock) -> None:
-        """Split the stay by what the queue stood still for; what no reason claims is `other`."""
+        """Split the stay by what the queue stood still for, and behind whom; what no reason claims is `other`."""
         hands = clock.read(now)
         waited = 0.0
         for reason in QUEUE_REASONS:
-            spent = hands[reason] - self._hands[reason]
+            spent = hands.by_reason[reason] - self._hands.by_reason[reason]
             self.queued_by[reason] += spent
             waited += spent
+        for lane, seconds in hands.behind.items():
+            spent = seconds - self._hands.behind.get(lane, 0.0)
+            if spent > 0:
+                self.queued_behind[lane] = self.queued_behind.get(lane, 0.0) + spent
         self.seconds["queue"] += waited
         self._state, self._entered = OTHER, self._entered + waited
 
@@ -135,4 +157,5 @@ class Ledger:
             output_tokens_per_s=(output_tokens - 1) / decode_ms * 1e3 if decode_ms and output_tokens > 1 else None,
             lane=lane,
             queued_by={reason: value * 1e3 for reason, value in self.queued_by.items()},
+            queued_behind={name: value * 1e3 for name, value in self.queued_behind.items()},
         )

@@ -8,6 +8,7 @@ says.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence as Sequences
 
 from inflight.core.lanes import Lane, Lanes
@@ -46,7 +47,9 @@ class Running:
         """A sequence that has its blocks takes a row."""
         sequence.row = self._rows.take()
         self.sequences.append(sequence)
-        self._lanes.of(sequence).running += 1
+        lane = self._lanes.of(sequence)
+        lane.running += 1
+        lane.queue.policy.started(SequenceView(sequence))
         return sequence.row
 
     def drain_freed_rows(self) -> tuple[int, ...]:
@@ -57,6 +60,13 @@ class Running:
         """Running sequences that need one token, and the tokens that they look back over, together."""
         decoding = [one for one in self.sequences if one.finish is None and one.behind == 1]
         return len(decoding), sum(one.computed + 1 for one in decoding)
+
+    def blocks_by_lane(self) -> Counter[str]:
+        """Entries of their tables; a shared block counts for everyone who holds it."""
+        held: Counter[str] = Counter()
+        for one in self.sequences:
+            held[one.request.lane] += len(one.blocks)
+        return held
 
     def sort(self, now: float) -> None:
         """Who is served first stands first; who is preempted first stands last. Ranks compare within a lane only."""
@@ -89,7 +99,9 @@ class Running:
         keep = self._preemption.keeps(sequence.computed, len(sequence.blocks))
         self._give_up_row(sequence)
         self._memory.preempt(sequence, keep)
-        self._lanes.of(sequence).queue.push(sequence, now)
+        queue = self._lanes.of(sequence).queue
+        queue.policy.preempted(SequenceView(sequence))
+        queue.push(sequence, now)
         self.preemptions += 1
         self.swap_preemptions += keep
 

@@ -189,6 +189,13 @@ class SequenceView:
         return self._sequence.computed
 
     @property
+    def sequences(self) -> int:
+        """How many sequences start when this one does: itself, and the other samples of its request while they wait
+        for its prompt."""
+        first = self._sequence.sample_index == 0 and not self._sequence.charged
+        return self._sequence.request.params.n if first else 1
+
+    @property
     def max_output_tokens(self) -> int:
         """From max_tokens and the model's length: what is known in life."""
         return self._sequence.most_output

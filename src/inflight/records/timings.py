@@ -12,7 +12,9 @@ QUEUE_REASONS = ("rows", "blocks", "budget", "share", "window")
 class Timings:
     """Milliseconds, tokens and blocks of one request; with n > 1, of the sample that ended last.
 
-    queue_ms: waited before its first chunk, split by what it waited for (`queued_by`, keys QUEUE_REASONS).
+    queue_ms: waited before its first chunk, split by what it waited for (`queued_by`, keys QUEUE_REASONS), and by the
+    lane that had most of that (`queued_behind`, lanes' names; its own lane too): of the rows, of the blocks, of the
+    step's prompt tokens (budget, share); for `window`, of the rows of the batch under way, or its own lane.
     prefill_ms: first chunk to first token. decode_ms: first token to last, without preempted_ms (evicted, until its
     next token). other_ms: the rest, chiefly the step that was under way when the request came. The five sum to
     total_ms, the time from arrival to the end. Rates are None where nothing was timed.
@@ -32,8 +34,10 @@ class Timings:
     output_tokens_per_s: float | None
     lane: str
     queued_by: dict[str, float] = field(default_factory=lambda: dict.fromkeys(QUEUE_REASONS, 0.0))
+    queued_behind: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(self).items()}
-        rounded["queued_by"] = {k: round(v, 3) for k, v in self.queued_by.items()}
+        for name in ("queued_by", "queued_behind"):
+            rounded[name] = {k: round(v, 3) for k, v in getattr(self, name).items()}
         return rounded

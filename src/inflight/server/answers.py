@@ -38,6 +38,7 @@ class Timings(BaseModel):
 
     queue_ms: float
     queued_by: dict[str, float]
+    queued_behind: dict[str, float]
     prefill_ms: float
     decode_ms: float
     preempted_ms: float

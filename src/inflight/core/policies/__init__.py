@@ -41,11 +41,17 @@ class Policy(Protocol):
     def arrived(self, view: SequenceView) -> None:
         """A sequence begins to wait for the first time."""
 
+    def started(self, view: SequenceView) -> None:
+        """A sequence takes a row: it waits no longer."""
+
+    def preempted(self, view: SequenceView) -> None:
+        """A sequence gave up its row before its end: it waits again."""
+
     def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
         """Tokens were computed: of the prompt (told once, however often they are recomputed), of the output."""
 
     def left(self, view: SequenceView) -> None:
-        """A sequence has ended."""
+        """A sequence has ended, while it waited or (`is_running`) in its row."""
 
 
 class Ordered:
@@ -64,6 +70,12 @@ class Ordered:
         return False
 
     def arrived(self, view: SequenceView) -> None:
+        """Nothing to remember."""
+
+    def started(self, view: SequenceView) -> None:
+        """Nothing to remember."""
+
+    def preempted(self, view: SequenceView) -> None:
         """Nothing to remember."""
 
     def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:

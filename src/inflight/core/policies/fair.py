@@ -2,13 +2,21 @@
 
 Each tenant's counter is charged PROMPT_WEIGHT per prompt token and OUTPUT_WEIGHT per output token as they are produced,
 divided by the tenant's weight; the waiting tenant with the least counter goes next, in order of arrival within it. A
-tenant that returns is lifted to the least counter of those that are active, so that idle time is not banked. Work-
-conserving. Between two backlogged tenants of equal weight the gap in service stays within 2·max(w_p·L, w_q·M), L the
-longest prompt, M the most tokens that the running batch can hold. The tenant that is furthest ahead is preempted first.
+tenant that comes to wait while none of its requests waits is lifted to the least counter of those that wait, or, if
+nobody does, to that of the tenant that was last taken from the queue: so neither idle time nor time in which it asked
+for little is banked (algorithm 2 of the paper). Work-conserving. Between two backlogged tenants of equal weight the gap
+in service stays within 2·max(w_p·L, w_q·M), L the longest prompt, M the most tokens that the running batch can hold.
+
+Rows: the tenant that is furthest ahead is preempted first. The paper never preempts; here a tenant that asks for no
+more rows than its share of them (by weight, among those with requests), and goes next anyway, gets one at once, from a
+tenant ahead of it that has its share without it. Tenants that ask for more wait for rows to come free and push nobody
+out, so that two floods do not take each other's work apart. The bound holds as before: who gets a row is whom the
+counters name, and who loses one is ahead.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 
@@ -25,7 +33,11 @@ class Fair(Ordered):
         """weights: of tenants that are not worth 1."""
         self._weights = dict(weights or {})
         self._counters: dict[str, float] = {}
-        self._active: Counter[str] = Counter()
+        self._inside: Counter[str] = Counter()  # sequences that wait or run; tenants without are left out, below too
+        self._waiting: Counter[str] = Counter()
+        self._rows = 0  # in use by all
+        self._weight_inside = 0.0  # of all tenants inside
+        self._last_taken = ""  # whose sequence was last taken from the queue
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         # Among the running, whose tenant has had most goes last; among a tenant's waiting this part is the same.
@@ -36,19 +48,65 @@ class Fair(Ordered):
 
     def group_rank(self, group: Hashable) -> Rank:
         # A tenant that returns is lifted to its rivals' counter: on that tie, who has less in the engine goes first.
-        return (self._counters[str(group)], self._active[str(group)])
+        tenant = str(group)
+        return (self._counters[tenant], self._inside[tenant])
+
+    def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
+        mine, other = waiting.tenant, running.tenant
+        if mine == other or self.group_rank(mine) >= self.group_rank(other):
+            return False
+        held = self._inside[other] - self._waiting[other]
+        return self._inside[mine] <= self._share(mine) and held - 1 >= self._share(other)
 
     def arrived(self, view: SequenceView) -> None:
-        tenant = view.tenant
-        if not self._active[tenant]:
-            others = [self._counters[name] for name, count in self._active.items() if count]
-            floor = min(others) if others else max(self._counters.values(), default=0.0)
-            self._counters[tenant] = max(self._counters.get(tenant, 0.0), floor)
-        self._active[tenant] += 1
+        self._inside[view.tenant] += 1
+        if self._inside[view.tenant] == 1:
+            self._weigh()
+        self._waits(view.tenant)
+
+    def started(self, view: SequenceView) -> None:
+        self._last_taken = view.tenant
+        self._rows += 1
+        _less(self._waiting, view.tenant)
+
+    def preempted(self, view: SequenceView) -> None:
+        self._rows -= 1
+        self._waits(view.tenant)
 
     def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
         work = PROMPT_WEIGHT * prompt_tokens + OUTPUT_WEIGHT * output_tokens
-        self._counters[view.tenant] += work / self._weights.get(view.tenant, 1.0)
+        self._counters[view.tenant] += work / self._weight(view.tenant)
 
     def left(self, view: SequenceView) -> None:
-        self._active[view.tenant] -= 1
+        if view.is_running:
+            self._rows -= 1
+        else:
+            _less(self._waiting, view.tenant)
+        _less(self._inside, view.tenant)
+        if view.tenant not in self._inside:
+            self._weigh()
+
+    def _waits(self, tenant: str) -> None:
+        """A sequence of the tenant joins the queue."""
+        if tenant not in self._waiting:
+            others = [self._counters[name] for name in self._waiting]
+            floor = min(others) if others else self._counters.get(self._last_taken, 0.0)
+            self._counters[tenant] = max(self._counters.get(tenant, 0.0), floor)
+        self._waiting[tenant] += 1
+
+    def _weight(self, tenant: str) -> float:
+        return self._weights.get(tenant, 1.0)
+
+    def _share(self, tenant: str) -> float:
+        """Rows of those in use that are the tenant's by weight, one at least."""
+        return max(1.0, self._rows * self._weight(tenant) / self._weight_inside)
+
+    def _weigh(self) -> None:
+        """Who is inside has changed."""
+        self._weight_inside = math.fsum(map(self._weight, self._inside))
+
+
+def _less(counts: Counter[str], tenant: str) -> None:
+    counts[tenant] -= 1
+    if not counts[tenant]:
+        del counts[tenant]

@@ -45,6 +45,12 @@ class Guarded:
     def arrived(self, view: SequenceView) -> None:
         self._ask("arrived", lambda: self._policy.arrived(view))
 
+    def started(self, view: SequenceView) -> None:
+        self._ask("started", lambda: self._policy.started(view))
+
+    def preempted(self, view: SequenceView) -> None:
+        self._ask("preempted", lambda: self._policy.preempted(view))
+
     def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
         self._ask("served", lambda: self._policy.served(view, prompt_tokens, output_tokens))
 

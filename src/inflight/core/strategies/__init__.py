@@ -47,7 +47,8 @@ class StepShape:
     token_budget: most tokens computed by the step. row_limit: most sequences running at once.
     whole_prompts: a prompt is computed in one step or not at all; one that is longer than the budget goes alone among
         prompts (the decodes beside it still run).
-    joins: numbers of the waiting sequences that may join now, in order; None lets anyone join.
+    joins: numbers of the waiting sequences that may join now, in order, each with the other samples of its request;
+        None lets anyone join.
     together: request-level batching. What joins now stays to the last: prompts are padded to the longest, ended rows
         go on as padding, memory is reserved for the longest possible output, and outputs are delivered at the end.
     """

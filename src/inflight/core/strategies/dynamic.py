@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from inflight.core.plan import WaitUntil
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies import Fixed, StepShape, StepView
-from inflight.core.strategies.static import together
+from inflight.core.strategies.static import fills, together
 
 SEEN = 512  # latest prompt lengths that automatic borders follow
 
@@ -35,20 +35,17 @@ class Dynamic(Fixed):
 
     def shape(self, view: StepView) -> StepShape | WaitUntil:
         if view.running:
-            return together(())
+            return together((), self._batch_size)
         buckets = self._sorted_in(list(view.waiting.views()))
-        full = [bucket for bucket in buckets if len(bucket) >= self._batch_size]
+        full = [bucket for bucket in buckets if fills(bucket, self._batch_size)]
         if full:
-            # Of several full ones the one that has waited longest.
-            return self._start(min(full, key=_oldest))
+            longest_waiting = min(full, key=_oldest)
+            return together(longest_waiting, self._batch_size)
         if not buckets:
-            return together(())
+            return together((), self._batch_size)
         first = min(buckets, key=_oldest)
         end = _oldest(first) + self._window
-        return self._start(first) if view.now >= end else WaitUntil(end)
-
-    def _start(self, bucket: list[SequenceView]) -> StepShape:
-        return together(tuple(one.number for one in bucket[: self._batch_size]))
+        return together(first, self._batch_size) if view.now >= end else WaitUntil(end)
 
     def _sorted_in(self, waiting: list[SequenceView]) -> list[list[SequenceView]]:
         self._note(waiting)

@@ -7,7 +7,10 @@ longest, ended rows go on as padding, and answers are delivered when the batch e
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from inflight.core.plan import WaitUntil
+from inflight.core.sequence import SequenceView
 from inflight.core.strategies import Fixed, StepShape, StepView
 
 
@@ -21,19 +24,31 @@ class Static(Fixed):
 
     def shape(self, view: StepView) -> StepShape | WaitUntil:
         if view.running:
-            return together(())
+            return together((), self._batch_size)
         waiting = list(view.waiting.views())
-        batch = waiting[: self._batch_size]
-        if len(batch) < self._batch_size and batch:
-            start = min(one.arrival for one in batch) + self._max_wait
+        if waiting and not fills(waiting, self._batch_size):
+            start = min(one.arrival for one in waiting) + self._max_wait
             if view.now < start:
                 return WaitUntil(start)
-        return together(tuple(one.number for one in batch))
+        return together(waiting, self._batch_size)
 
 
-def together(joins: tuple[int, ...]) -> StepShape:
-    """A step of a batch that starts and ends as one. What joins is bounded by count, so no budget is needed."""
-    return StepShape(token_budget=UNBOUNDED, row_limit=UNBOUNDED, whole_prompts=True, joins=joins, together=True)
+def together(joins: Iterable[SequenceView], batch_size: int) -> StepShape:
+    """A step of a batch that starts and ends as one: as many of those that would join as make it no larger than
+    `batch_size` sequences, in their order; of more samples than that, of one request, some go on in the next batch.
+    What joins is bounded by count, so no budget is needed."""
+    taken: list[int] = []
+    room = batch_size
+    for one in joins:
+        room -= one.sequences
+        if taken and room < 0:
+            break
+        taken.append(one.number)
+    return StepShape(UNBOUNDED, row_limit=batch_size, whole_prompts=True, joins=tuple(taken), together=True)
+
+
+def fills(waiting: Iterable[SequenceView], batch_size: int) -> bool:
+    return sum(one.sequences for one in waiting) >= batch_size
 
 
 UNBOUNDED = 2**31 - 1
