@@ -41,6 +41,12 @@ def test_nothing_at_run_time_loads_torch(program: str) -> None:
     assert "numpy" in names
 
 
+def test_the_server_loads_no_torch_and_no_model_code() -> None:
+    names = loaded("import inflight.cli.serving")
+    assert names.isdisjoint({"torch", "transformers", "safetensors", "huggingface_hub", "numpy", "rich"})
+    assert {"fastapi", "uvicorn"} <= names
+
+
 def test_help_and_mistakes_load_no_model_code() -> None:
     program = "from inflight.cli import call\ncall(['run', '--help']); call(['run', '--max-tokens', '-1', 'x'])"
     assert loaded(program).isdisjoint({"numpy", "tokenizers", "jinja2", "rich"})

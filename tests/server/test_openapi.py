@@ -30,7 +30,7 @@ async def no_metrics() -> tuple[bytes, str]:
     return b"", "text/plain"
 
 
-app = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), no_metrics)
+app = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), no_metrics, "0")
 schema = schemathesis.openapi.from_dict(app.openapi())
 
 

@@ -58,7 +58,7 @@ def serve(
     async def end() -> None:
         pass
 
-    app = make_app(service, tenants, partial(watched.page, service), watched.observe)
+    app = make_app(service, tenants, partial(watched.page, service), __version__, watched.observe)
     return Process(service, load, begin, end, _tell).run(app, bound)
 
 

@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from inflight import __version__
 from inflight.server.bodies.mistakes import mistake
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
@@ -30,20 +29,21 @@ def make_app(
     service: Service,
     tenants: Tenants,
     metrics: Metrics,
+    version: str,
     observe: Observe = lambda route, status, seconds: None,
     more_routes: Iterable[APIRouter] = (),
 ) -> FastAPI:
     """observe: told of every HTTP request. more_routes: batch jobs, where there is a place to keep them."""
     app = FastAPI(
         title="inflight",
-        version=__version__,
+        version=version,
         description="OpenAI-compatible inference with continuous batching.",
         separate_input_output_schemas=False,
     )
     tenant_of = authenticated(tenants)
     app.include_router(generation_routes(service, tenant_of))
     app.include_router(model_routes(service, tenant_of))
-    app.include_router(state_routes(service, metrics))
+    app.include_router(state_routes(service, metrics, version))
     for routes in more_routes:
         app.include_router(routes)
     app.add_middleware(BodyLimit, most=int(service.settings.max_body_mb * 2**20))

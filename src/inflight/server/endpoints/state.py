@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from inflight import __version__
 from inflight.server import answers
 from inflight.server.json import JsonResponse, documented
 from inflight.server.service import Service
@@ -15,7 +14,7 @@ from inflight.server.service import Service
 Metrics = Callable[[], Awaitable[tuple[bytes, str]]]  # text and content type
 
 
-def state_routes(service: Service, metrics: Metrics) -> APIRouter:
+def state_routes(service: Service, metrics: Metrics, version: str) -> APIRouter:
     routes = APIRouter(tags=["operation"])
     health_documented: dict[int | str, dict[str, Any]] = {
         200: {"model": answers.Health, "description": "Ready"},
@@ -34,8 +33,8 @@ def state_routes(service: Service, metrics: Metrics) -> APIRouter:
         return JsonResponse(body, 200 if service.state == "ready" else 503)
 
     @routes.get("/version", responses={200: {"model": answers.Version}})
-    async def version() -> JsonResponse:
-        return JsonResponse({"version": __version__})
+    async def tell_version() -> JsonResponse:
+        return JsonResponse({"version": version})
 
     @routes.get(
         "/metrics",
