@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from inflight.core.admission import Admission, Load
 from inflight.core.composer import UNLIMITED, Composer
@@ -21,6 +22,7 @@ from inflight.core.memory import Allocation, KVMemory
 from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.prediction import PredictionError, PredictionTally
 from inflight.core.predictor import Predictor, Quantiles
 from inflight.core.preemption import Mode, Preemption
 from inflight.core.request import Request, RequestRefused
@@ -35,7 +37,7 @@ class Snapshot:
     """Counts at one moment. Blocks: held + free + idle (cached, unheld) = all.
 
     held_slots: token slots of the held blocks; used_slots: those of them whose keys and values are computed. Shared
-    blocks count once.
+    blocks count once. predictions: of output lengths, at arrival, against how the ended sequences turned out.
     """
 
     step: int
@@ -47,6 +49,7 @@ class Snapshot:
     preemptions: int
     held_slots: int
     used_slots: int
+    predictions: PredictionError
 
 
 class Scheduler:
@@ -85,6 +88,7 @@ class Scheduler:
         self._door = Door(capacity, self._lanes, end_token_ids, self._seconds_until_served)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
+        self._predictions = PredictionTally()
         self._delivery = Delivery()
         self._next_number = 0
         self._next_step = 0
@@ -108,7 +112,7 @@ class Scheduler:
             checker = StopChecker(request, self._end_token_ids, most_output, text)
             sequence = Sequence(self._next_number, request, index, checker, most_output, banned)
             sequence.ledger.arrive(request.arrival, now, lane.clock)
-            sequence.predicted = self._predictor.predict(request, most_output, 0)
+            sequence.predicted = sequence.predicted_first = self._predictor.predict(request, most_output, 0)
             lane.queue.policy.arrived(SequenceView(sequence))
             self._next_number += 1
             samples.append(sequence)
@@ -155,6 +159,7 @@ class Scheduler:
             held = features(plan)
             self._latency.observe(held, result.seconds)
             self._strategy.observe(held, result.seconds)
+            self._lanes.learn(plan, held, result.seconds, self._planned.__getitem__)
         else:
             events = self._fail(result.error, now)
         for sampled in result.sampled:
@@ -186,6 +191,7 @@ class Scheduler:
             preemptions=self._running.preemptions,
             held_slots=pool.held * self._memory.block_size,
             used_slots=sum(one.computed for one in running) - extra_holders * self._memory.block_size,
+            predictions=self._predictions.error(),
         )
 
     # -- what strategies and admission see ----------------------------------------------------------------------
@@ -224,6 +230,7 @@ class Scheduler:
             decoding=decoding,
             decode_context=decode_context,
             max_rows=self._capacity.max_rows,
+            expected_arrivals=partial(self._lanes.expected, now),
         )
 
     # -- ends ---------------------------------------------------------------------------------------------------
@@ -291,6 +298,8 @@ class Scheduler:
         lane.queue.policy.left(SequenceView(sequence))
         if sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
             self._predictor.observe(sequence.request, len(sequence.output))
+            self._predictions.observe(sequence.predicted_first, len(sequence.output))
+        self._lanes.ended(sequence)
         lane.queue.remove(sequence)
         if sequence.row is None:
             self._memory.end(sequence)  # a preempted one may have content on the host
