@@ -1,9 +1,10 @@
 """A batch lane that fills idle time: what it adds in throughput, and what interactive requests notice of it.
 
 Interactive requests come at 40 % of capacity; the batch lane always has work. Compared are the interactive requests
-alone, both as one lane (what a server without lanes does), the batch lane without a step target, and with targets
-around the 99th percentile of the inter-token latency alone. A second table has interactive requests that come in
-bursts, with the arrival forecast and without it.
+alone, both as one lane (what a server without lanes does), and the batch lane as it is by default and without a step
+target. All settings see the same requests, in turn within each round, and the rounds are pooled; where time is real,
+the interactive requests alone run twice a round, so that what differs between those two is the noise. A second table
+has interactive requests that come in bursts.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from benchmarks.drive import Run, drive
+from benchmarks.drive import drive
 from benchmarks.engines import Model
 from benchmarks.results import table, write_section
-from benchmarks.virtual import VOCABULARY, virtual_engine
-from benchmarks.workloads import lognormal, poisson, prompt
+from benchmarks.virtual import VOCABULARY, NoisyCost, virtual_engine
+from benchmarks.workloads import bursts, lognormal, poisson, prompt
 from inflight.config import EngineSettings
-from inflight.core import lanes
 from inflight.core.request import Request
 from inflight.core.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
@@ -29,17 +29,20 @@ from inflight.metrics.definitions import percentiles
 from inflight.scheduling import SchedulingSettings
 
 LOAD = 0.4
+WARM = 0.2  # share of a run that is served but not counted: the engine learns what its steps take
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An engine. seconds: how long interactive requests come; gap: between bursts."""
+    """An engine. seconds: how long interactive requests come; gap: between bursts. real: on the real clock."""
 
     name: str
     vocabulary: int
     open: Callable[[SchedulingSettings], EngineLoop]
     seconds: float
     gap: float
+    rounds: int
+    real: bool = False
 
 
 def requests(kind: Kind, arrivals: Iterator[float], number: int, lane: str, seed: int) -> list[Request]:
@@ -63,98 +66,82 @@ def at_once() -> Iterator[float]:
         yield 0.0
 
 
-def bursts(rng: random.Random, rate: float, gap: float) -> Iterator[float]:
-    """On average `rate` per second, all of them in a quarter of the time: a burst starts about every `gap` seconds."""
-    for number in count():
-        start = gap * (number + rng.uniform(0.0, 0.7))
-        yield from (start + at for at in takewhile(lambda at: at < gap / 4, poisson(rng, 4 * rate)))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Found:
-    """Of the interactive requests; tokens_per_s of both lanes, prompt and output, while interactive requests came."""
+    """Seconds, of the interactive requests that count, over all rounds; tokens of both lanes, prompt and output, in
+    the seconds that count."""
 
-    ttft: float
-    itl: float
-    mean_ttft: float
-    tokens_per_s: float
-    output_per_s: float
+    ttfts: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, kind: Kind, interactive: list[Request], batch: list[Request], lane: dict[str, Any] | None) -> None:
+        """One run. lane: settings of the batch lane; None puts its requests into the interactive one."""
+        mixed = batch if lane is not None else [replace(one, lane="interactive") for one in batch]
+        loop = kind.open(SchedulingSettings(lanes={"batch": lane} if lane else {}))
+        start = loop.clock.now()
+        run = drive(loop, interactive + mixed, until=lambda one: one.request_id.startswith("interactive"))
+        loop.close()
+        end = start + max(one.arrival for one in interactive)
+        begin = start + WARM * (end - start)
+        for one in run.outcomes:
+            within = sum(begin <= at <= end for at in one.token_times)
+            self.output_tokens += within
+            if one.token_times and begin <= one.token_times[0] <= end:
+                self.prompt_tokens += len(one.request.prompt_token_ids)
+            if one.request.request_id.startswith("interactive") and one.request.arrival >= begin:
+                self.ttfts.append(one.token_times[0] - one.request.arrival)
+                self.gaps += one.gaps
+        self.seconds += end - begin
+
+    @property
+    def output_per_s(self) -> float:
+        return self.output_tokens / self.seconds
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.output_per_s + self.prompt_tokens / self.seconds
 
 
 def capacity(kind: Kind) -> float:
     """Requests per second while requests wait."""
     loop = kind.open(SchedulingSettings())
-    run = drive(loop, requests(kind, at_once(), 600, "interactive", 9))
+    run = drive(loop, requests(kind, at_once(), 200 if kind.real else 600, "interactive", 9))
     loop.close()
     firsts = sorted(one.token_times[0] for one in run.outcomes)
     return (len(firsts) - 1) / (firsts[-1] - firsts[0])
 
 
-def serve(kind: Kind, interactive: list[Request], batch: list[Request], lane: dict[str, Any] | None) -> Found:
-    """lane: settings of the batch lane; None puts its requests into the interactive one, behind those there."""
-    settings = SchedulingSettings(lanes={"batch": lane} if lane else {})
-    mixed = batch if lane is not None else [replace(one, lane="interactive") for one in batch]
-    loop = kind.open(settings)
-    start = loop.clock.now()
-    run = drive(loop, interactive + mixed)
-    loop.close()
-    return account(run, start, max(one.arrival for one in interactive))
-
-
-def account(run: Run, start: float, seconds: float) -> Found:
-    mine = [one for one in run.outcomes if one.request.request_id.startswith("interactive")]
-    ttft = percentiles(one.ttft for one in mine if one.ttft is not None)
-    itl = percentiles(gap for one in mine for gap in one.gaps)
-    assert ttft.p99 is not None and ttft.mean is not None and itl.p99 is not None
-    within = [sum(at <= start + seconds for at in one.token_times) for one in run.outcomes]
-    prompts = sum(len(one.request.prompt_token_ids) for one, count in zip(run.outcomes, within, strict=True) if count)
-    output = sum(within)
-    return Found(ttft.p99, itl.p99, ttft.mean, (prompts + output) / seconds, output / seconds)
-
-
-def steady(kind: Kind) -> list[list[object]]:
+def measure(kind: Kind, arrivals: Callable[[int, float], Iterator[float]]) -> list[list[object]]:
+    """arrivals(seed, rate)"""
     rate = capacity(kind)
-    interactive = requests(
-        kind, poisson(random.Random(7), LOAD * rate), int(LOAD * rate * kind.seconds), "interactive", 1
-    )
-    batch = requests(kind, at_once(), int(1.2 * rate * kind.seconds), "batch", 2)
-    alone = serve(kind, interactive, [], {})
-    rows = [line(kind, "interactive alone", alone, alone)]
-    rows.append(line(kind, "one lane for both", serve(kind, interactive, batch, None), alone))
-    rows.append(line(kind, "batch lane, no target", serve(kind, interactive, batch, {"background": True}), alone))
-    for share in (1.0, 0.7, 0.6, 0.5, 0.4):
-        found = serve(kind, interactive, batch, {"step_target": share * alone.itl})
-        rows.append(line(kind, f"batch lane, step target {share * alone.itl * 1e3:.3g} ms", found, alone))
-    return rows
+    ways: dict[str, dict[str, Any] | None] = {"interactive alone": {}}
+    if kind.real:
+        ways["interactive alone, once more"] = {}
+    else:
+        ways["one lane for both"] = None
+    ways |= {"batch lane": {"background": True}, "batch lane, no target": {"step_target": "off"}}
+    found = {name: Found() for name in ways}
+    for seed in range(kind.rounds):
+        number = int(LOAD * rate * kind.seconds)
+        interactive = requests(kind, arrivals(seed, LOAD * rate), number, "interactive", seed)
+        batch = requests(kind, at_once(), int(1.2 * rate * kind.seconds), "batch", 100 + seed)
+        for name in (*ways,) if seed % 2 == 0 else (*reversed(ways),):
+            found[name].add(kind, interactive, [] if "alone" in name else batch, ways[name])
+    return [line(kind, name, one, found["interactive alone"]) for name, one in found.items()]
 
 
-def bursty(kind: Kind) -> list[list[object]]:
-    """The step target at half of the p99 ITL alone; the forecast is switched off by asking for what never comes."""
-    rate = capacity(kind)
-    arrivals = bursts(random.Random(7), LOAD * rate, kind.gap)
-    interactive = requests(kind, arrivals, int(LOAD * rate * kind.seconds), "interactive", 1)
-    batch = requests(kind, at_once(), int(1.2 * rate * kind.seconds), "batch", 2)
-    alone = serve(kind, interactive, [], {})
-    rows = [line(kind, "interactive alone", alone, alone)]
-    rows.append(line(kind, "no target", serve(kind, interactive, batch, {"background": True}), alone))
-    likely = lanes.LIKELY
-    for name, threshold in (
-        ("target, no forecast", float("inf")),
-        ("target and forecast", likely),
-        ("always held", -1),
-    ):
-        lanes.LIKELY = threshold
-        found = serve(kind, interactive, batch, {"step_target": alone.itl / 2})
-        rows.append(line(kind, name, found, alone))
-    lanes.LIKELY = likely
-    return rows
-
-
-HEAD = ["engine", "setting", "tokens/s", "× alone", "output tokens/s", "× alone", "TTFT mean, ms", "TTFT p99, ms"]
-HEAD += ["change", "ITL p99, ms", "change"]
+HEAD = ["engine", "setting", "tokens/s", "× alone", "output tokens/s", "× alone", "TTFT mean, ms", "p99, ms", "change"]
+HEAD += ["ITL mean, ms", "p99, ms", "change"]
 
 
 def line(kind: Kind, name: str, found: Found, alone: Found) -> list[object]:
+    ttft, itl = percentiles(found.ttfts), percentiles(found.gaps)
+    before, gap_before = percentiles(alone.ttfts).p99, percentiles(alone.gaps).p99
+    assert ttft.p99 is not None and ttft.mean is not None and itl.p99 is not None and itl.mean is not None
+    assert before is not None and gap_before is not None
     return [
         kind.name,
         name,
@@ -162,50 +149,82 @@ def line(kind: Kind, name: str, found: Found, alone: Found) -> list[object]:
         f"{found.tokens_per_s / alone.tokens_per_s:.2f}",
         f"{found.output_per_s:,.0f}",
         f"{found.output_per_s / alone.output_per_s:.2f}",
-        f"{found.mean_ttft * 1e3:,.1f}",
-        f"{found.ttft * 1e3:,.1f}",
-        f"{found.ttft / alone.ttft - 1:+.0%}",
-        f"{found.itl * 1e3:,.1f}",
-        f"{found.itl / alone.itl - 1:+.0%}",
+        f"{ttft.mean * 1e3:,.1f}",
+        f"{ttft.p99 * 1e3:,.1f}",
+        f"{ttft.p99 / before - 1:+.0%}",
+        f"{itl.mean * 1e3:,.1f}",
+        f"{itl.p99 * 1e3:,.1f}",
+        f"{itl.p99 / gap_before - 1:+.0%}",
     ]
 
 
-def kinds(real: str | None) -> list[Kind]:
-    found = [Kind("virtual, 0.5B", VOCABULARY, virtual_engine, seconds=600, gap=8)]
-    if real:
-        model = Model("built-in" if real == "built-in" else "qwen", num_blocks=2048, max_model_len=1024)
+def kinds(real: list[str], seconds: float | None, rounds: int) -> list[Kind]:
+    found = [
+        Kind("virtual, 0.5B", VOCABULARY, virtual_engine, seconds=600, gap=8, rounds=4),
+        Kind("virtual, noisy steps", VOCABULARY, noisy_engine, seconds=600, gap=8, rounds=2),
+    ]
+    for name in real:
+        tiny = name == "built-in"
+        model = Model(name if tiny else "qwen", num_blocks=2048, max_model_len=1024)
         settings = EngineSettings(max_num_seqs=32, max_model_len=1024, num_blocks=2048)
 
-        def opened(scheduling: SchedulingSettings) -> EngineLoop:
-            return model.loop(settings, scheduling)
-
-        seconds = 5 if real == "built-in" else 30
         found.append(
-            Kind(f"real, {model.name}", model.vocab_size, opened, seconds, gap=0.5 if real == "built-in" else 8)
+            Kind(
+                f"real, {model.name}",
+                model.vocab_size,
+                partial(model.loop, settings),
+                seconds=seconds or (10 if tiny else 90),
+                gap=0.5 if tiny else 8,
+                rounds=rounds,
+                real=True,
+            )
         )
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--real", choices=("built-in", "0.5b"), help="also on the real engine")
-    parser.add_argument("--write", action="store_true")
-    arguments = parser.parse_args()
-    found = kinds(arguments.real)
-    body = "\n\n".join(
+def noisy_engine(scheduling: SchedulingSettings) -> EngineLoop:
+    return virtual_engine(scheduling, NoisyCost())
+
+
+def section(arguments: argparse.Namespace) -> str:
+    found = kinds(arguments.real, arguments.seconds, arguments.rounds)
+    steady = [row for kind in found for row in measure(kind, steady_arrivals)]
+    bursty = [row for kind in found if not kind.real for row in measure(kind, partial(bursty_arrivals, gap=kind.gap))]
+    return "\n\n".join(
         [
-            "Interactive requests at 40 % of capacity, Poisson arrivals. The batch lane's step target bounds what it "
-            "may add to a step in which interactive work runs.",
-            table(HEAD, [row for kind in found for row in steady(kind)]),
-            "The same load in bursts: a quarter of the time with four times the rate, and the target at half of the "
-            "interactive p99 ITL. With the forecast the target also "
-            "holds while no interactive work runs but some is expected before the step's end.",
-            table(HEAD, [row for kind in found for row in bursty(kind)]),
+            "Interactive requests at 40 % of capacity, Poisson arrivals. Nothing is set for the batch lane: how long a "
+            "step may be with its work in it is learnt. Without a target it takes all that is left of a step. Noisy "
+            "steps vary by a third at random, and every fiftieth takes three times as long.",
+            table(HEAD, steady),
+            "The same load in bursts: a quarter of the time with four times the rate.",
+            table(HEAD, bursty),
         ]
     )
+
+
+def bursty_arrivals(seed: int, rate: float, gap: float) -> Iterator[float]:
+    return bursts(random.Random(seed + 7), rate, gap)
+
+
+def steady_arrivals(seed: int, rate: float) -> Iterator[float]:
+    return poisson(random.Random(seed + 7), rate)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--real", choices=("built-in", "0.5b"), action="append", default=[], help="also on real engines"
+    )
+    parser.add_argument("--seconds", type=float, help="of a run on a real engine")
+    parser.add_argument("--rounds", type=int, default=2, help="on a real engine")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    body = section(arguments)
     print(body)
     if arguments.write:
-        command = "python -m benchmarks.batch_lane" + (f" --real {arguments.real}" if arguments.real else "")
+        command = "python -m benchmarks.batch_lane" + "".join(f" --real {one}" for one in arguments.real)
+        command += f" --rounds {arguments.rounds}" if arguments.real else ""
+        command += f" --seconds {arguments.seconds:g}" if arguments.seconds else ""
         write_section("batch_lane", "A batch lane in idle time", command, body)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.plan import BatchPlan, Capacity, Executor, Pending, StepResult, WaitUntil
 from inflight.core.request import Request, RequestRefused
-from inflight.core.scheduler import Snapshot
+from inflight.core.snapshot import Snapshot
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import itl, kv_waste, padding_waste
 from inflight.records.timings import Timings
@@ -138,8 +138,13 @@ class Watched:
         self._executor.close()
 
 
-def drive(loop: EngineLoop, requests: Iterable[Request], after: Callable[[Snapshot], None] | None = None) -> Run:
-    """Send each request at `arrival` seconds after the start, and run until all have ended.
+def drive(
+    loop: EngineLoop,
+    requests: Iterable[Request],
+    after: Callable[[Snapshot], None] | None = None,
+    until: Callable[[Request], bool] = lambda request: True,
+) -> Run:
+    """Send each request at `arrival` seconds after the start, and run until all have ended that `until` names.
 
     after: told of the engine's counts after each step.
     """
@@ -148,13 +153,15 @@ def drive(loop: EngineLoop, requests: Iterable[Request], after: Callable[[Snapsh
     first = waiting[0].arrival
     outcomes = {one.request_id: Outcome(one) for one in waiting}
     waiting.reverse()
-    while waiting or not loop.idle:
+    awaited = {one.request_id for one in waiting if until(one)}
+    while awaited:
         while waiting and waiting[-1].arrival <= loop.clock.now():
             request = waiting.pop()
             try:
                 loop.add(request)
             except RequestRefused as refusal:
                 outcomes[request.request_id].refused = str(refusal)
+                awaited.discard(request.request_id)
         if loop.idle:
             if waiting:
                 loop.clock.wait_until(waiting[-1].arrival)
@@ -164,6 +171,7 @@ def drive(loop: EngineLoop, requests: Iterable[Request], after: Callable[[Snapsh
             loop.clock.wait_until(min(result.time, waiting[-1].arrival) if waiting else result.time)
             continue
         _note(outcomes, result, loop.clock.now())
+        awaited.difference_update(event.request_id for event in result if isinstance(event, FinishedEvent))
         if after is not None:
             after(loop.snapshot())
     return Run(list(outcomes.values()), loop.clock.now() - first)

@@ -2,7 +2,9 @@
 
 Two classes of traffic, half of the requests each: a first token within 2 s, and within 5 s; no gap between tokens above
 0.5 s. Lengths have heavy tails. Capacity is what the engine serves of this very mix when all of it waits from the
-start. Every policy sees the same requests, once without admission control and once with `slo`.
+start. Every policy sees the same requests: without admission control, with a queue bounded by what capacity serves
+within the shorter and within the longer target, and with `slo`, which refuses whoever cannot be in time. How far off
+the predicted output lengths were is said where a predictor is asked.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from benchmarks.drive import Outcome, Run, drive
 from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, virtual_engine
 from benchmarks.workloads import heavy_tailed
+from inflight.core.prediction import PredictionError
 from inflight.core.request import SLO, Request
 from inflight.metrics.definitions import percentiles
 from inflight.scheduling import SchedulingSettings
@@ -31,6 +34,7 @@ class Found:
     refused: int
     seconds: float
     run: Run
+    predictions: PredictionError | None
 
     @property
     def goodput(self) -> float:
@@ -60,10 +64,31 @@ def capacity(seed: int) -> float:
     return (len(firsts) - 1) / (firsts[-1] - firsts[0])
 
 
-def serve(policy: str, predictor: str | None, admission: str, requests: list[Request], seconds: float) -> Found:
-    settings = SchedulingSettings(policy=policy, predictor=predictor, admission=admission)
-    run = drive(virtual_engine(settings), requests)
-    return Found(len(requests), sum(met(one) for one in run.outcomes), refused(run), seconds, run)
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Admission control. target: seconds in which capacity serves as many requests as may wait."""
+
+    mode: str
+    target: float | None = None
+
+    def settings(self, policy: str, predictor: str | None, rate: float) -> SchedulingSettings:
+        """rate: capacity, requests per second."""
+        bound = None if self.target is None else max(1, int(rate * self.target))
+        return SchedulingSettings(policy=policy, predictor=predictor, admission=self.mode, max_queued_requests=bound)
+
+    def __str__(self) -> str:
+        bound = "" if self.target is None else f", as many waiting as are served within {self.target:g} s"
+        return f"`{self.mode}`{bound}"
+
+
+GATES = (Gate("off"), *(Gate("queue", target) for target in TARGETS), Gate("slo"))
+
+
+def serve(settings: SchedulingSettings, requests: list[Request], seconds: float) -> Found:
+    loop = virtual_engine(settings)
+    run = drive(loop, requests)
+    predictions = loop.snapshot().predictions if settings.asks_predictor else None
+    return Found(len(requests), sum(met(one) for one in run.outcomes), refused(run), seconds, run, predictions)
 
 
 def met(one: Outcome) -> bool:
@@ -76,28 +101,48 @@ def refused(run: Run) -> int:
 
 
 def report(seconds: float, seeds: range) -> str:
-    parts = []
-    for admission in ("off", "slo"):
-        rows: list[list[object]] = []
-        goodput: dict[tuple[float, str], float] = {}
-        for load in (1.0, 1.2):
-            for policy, predictor in WAYS:
-                runs = []
-                for seed in seeds:
-                    requests = traffic(load * capacity(seed), seconds, seed)
-                    runs.append(serve(policy, predictor, admission, requests, seconds))
-                rows.append(line(load, policy, predictor, runs))
-                goodput.setdefault((load, policy), sum(one.goodput for one in runs) / len(runs))
-        at_capacity = max(value for (load, _), value in goodput.items() if load == 1.0)
-        over = goodput[1.2, "deadline"]
-        parts.append(
-            f"Admission `{admission}`; at 1.2 `deadline` has {over / goodput[1.2, 'fcfs']:.1f} times the goodput of "
-            f"`fcfs`, and {over / at_capacity:.0%} of the best goodput at capacity:\n\n{table(HEAD, rows)}"
+    rates = {seed: capacity(seed) for seed in seeds}
+    rate = sum(rates.values()) / len(rates)
+    return "\n\n".join([_introduction(rate), *(_under(gate, rates, seconds) for gate in GATES)])
+
+
+def _introduction(rate: float) -> str:
+    return (
+        f"Capacity is {rate:.2f} requests/s of this mix; at 1.2 times of it {1.2 * rate:.2f} are offered, of which no "
+        f"order of the same work can serve more than {1 / 1.2:.0%}. What lies above that is won by refusing, or "
+        "leaving to the end, requests that are longer than others."
+    )
+
+
+def _under(gate: Gate, rates: dict[int, float], seconds: float) -> str:
+    """One kind of admission: its table, and what the figures in it say."""
+    rows: list[list[object]] = []
+    goodput: dict[tuple[float, str], float] = {}
+    for load in (1.0, 1.2):
+        for policy, predictor in WAYS:
+            runs = [
+                serve(gate.settings(policy, predictor, rate), traffic(load * rate, seconds, seed), seconds)
+                for seed, rate in rates.items()
+            ]
+            rows.append(line(load, policy, predictor, runs))
+            goodput.setdefault((load, policy), sum(one.goodput for one in runs) / len(runs))
+    served = sum(rates.values()) / len(rates)
+    at_capacity = max(value for (load, _), value in goodput.items() if load == 1.0)
+    over, fcfs = goodput[1.2, "deadline"], goodput[1.2, "fcfs"]
+    text = (
+        f"Admission {gate}. At 1.2 `deadline` has {over / fcfs:.2f} times the goodput of `fcfs`, and "
+        f"{over / at_capacity:.0%} of the best goodput at capacity. "
+    )
+    if 1.5 * fcfs > served:
+        text += (
+            f"1.5 times the {fcfs:.2f}/s of `fcfs` would be {1.5 * fcfs:.2f}/s, {1.5 * fcfs / served:.0%} of capacity; "
+            f"`deadline` has {over / served:.0%} of it."
         )
-    return "\n\n".join(parts)
+    return f"{text.rstrip()}\n\n{table(HEAD, rows)}"
 
 
 HEAD = ["load", "policy", "goodput, requests/s", "attainment", "refused", "TTFT p50, s", "TTFT p99, s", "E2E p50, s"]
+HEAD += ["lengths off by", "within twice", "bias"]
 
 
 def line(load: float, policy: str, predictor: str | None, runs: list[Found]) -> list[object]:
@@ -115,6 +160,19 @@ def line(load: float, policy: str, predictor: str | None, runs: list[Found]) -> 
         f"{ttft.p50:.2f}",
         f"{ttft.p99:.2f}",
         f"{e2e.p50:.2f}",
+        *_predictions([one.predictions for one in runs if one.predictions is not None]),
+    ]
+
+
+def _predictions(errors: list[PredictionError]) -> list[str]:
+    """Means over the runs; dashes where nobody asks the predictor."""
+    if not errors:
+        return ["-"] * 3
+    count = len(errors)
+    return [
+        f"{sum(one.relative_error for one in errors) / count:.0%}",
+        f"{sum(one.within_twice for one in errors) / count:.0%}",
+        f"{sum(one.bias for one in errors) / count:+.0%}",
     ]
 
 

@@ -8,6 +8,7 @@ to the step record by least squares on relative errors, and prints them with the
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import statistics
 import tempfile
@@ -62,9 +63,22 @@ class StepCost:
         return self.of(features(plan))
 
 
+class NoisyCost:
+    """The same steps on a machine that others use too: times vary by a third, and every fiftieth is three times as
+    long. Seeded, so that every run has the same noise."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._cost = StepCost()
+        self._rng = random.Random(seed)
+
+    def __call__(self, plan: BatchPlan) -> float:
+        factor = math.exp(self._rng.gauss(0.0, 0.35)) * (3 if self._rng.random() < 0.02 else 1)
+        return self._cost(plan) * factor
+
+
 def virtual_engine(
     scheduling: SchedulingSettings,
-    cost: StepCost | None = None,
+    cost: StepCost | NoisyCost | None = None,
     observer: Observer | None = None,
     *,
     num_blocks: int = 8192,
@@ -73,7 +87,8 @@ def virtual_engine(
 ) -> EngineLoop:
     """An engine of ROWS rows and BUDGET tokens a step, put together as the real ones are, on virtual time."""
     cost = cost or StepCost()
-    capacity = Capacity(num_blocks, 16, ROWS, MAX_MODEL_LEN, VOCABULARY, host_blocks, cost.moved_block)
+    moved_block = cost.moved_block if isinstance(cost, StepCost) else 0.0
+    capacity = Capacity(num_blocks, 16, ROWS, MAX_MODEL_LEN, VOCABULARY, host_blocks, moved_block)
     settings = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, enable_prefix_caching=prefix_caching)
     return null_loop(capacity, settings, scheduling, cost, observer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, takewhile
 
 from inflight.core.request import Request
 from inflight.core.sampling import SamplingParams
@@ -23,6 +23,21 @@ def poisson(rng: random.Random, rate: float) -> Iterator[float]:
     for _ in count():
         now += rng.expovariate(rate)
         yield now
+
+
+def gamma(rng: random.Random, rate: float, shape: float) -> Iterator[float]:
+    """Arrival times with gamma-distributed gaps; the smaller the shape, the more they clump (1 is Poisson)."""
+    now = 0.0
+    for _ in count():
+        now += rng.gammavariate(shape, 1 / (rate * shape))
+        yield now
+
+
+def bursts(rng: random.Random, rate: float, gap: float) -> Iterator[float]:
+    """On average `rate` per second, all of them in a quarter of the time: a burst starts about every `gap` seconds."""
+    for number in count():
+        start = gap * (number + rng.uniform(0.0, 0.7))
+        yield from (start + at for at in takewhile(lambda at: at < gap / 4, poisson(rng, 4 * rate)))
 
 
 def prompt(rng: random.Random, length: int, vocab_size: int) -> tuple[int, ...]:

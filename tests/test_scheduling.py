@@ -192,3 +192,22 @@ def test_presets_set_what_means_something_together_and_say_why(name: str) -> Non
 def test_unknown_presets_list_the_known_ones() -> None:
     with pytest.raises(SettingsError, match="known are latency, throughput, mixed, offline"):
         preset("fast")
+
+
+def test_the_predictor_in_force_is_shown_where_somebody_asks_it() -> None:
+    asking: list[dict[str, Any]] = [
+        {"policy": "sjf"},
+        {"admission": "slo"},
+        {"policy": "some.module:Policy"},
+        {"lanes": {"batch": {"policy": "sjf"}}},
+    ]
+    for given in asking:
+        assert SchedulingSettings(**given).resolved()["predictor"].value == "quantiles"
+    assert "predictor" not in SchedulingSettings(policy="deadline").resolved()
+    assert SchedulingSettings(policy="sjf", predictor="oracle").resolved()["predictor"].value == "oracle"
+
+
+def test_a_lane_may_name_its_step_target() -> None:
+    for target in ("auto", "off", 0.05):
+        lanes = make_lanes(SchedulingSettings(lanes={"batch": {"step_target": target}}), LatencyModel())
+        assert lanes[1].step_target == target

@@ -15,7 +15,7 @@ from inflight.build import Engine, build_engine
 from inflight.config import EngineSettings, Resolved
 from inflight.core.plan import Capacity
 from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Snapshot
+from inflight.core.snapshot import Snapshot
 from inflight.engine.bridge import AsyncBridge, EngineStopped
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput

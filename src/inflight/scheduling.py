@@ -112,7 +112,15 @@ class SchedulingSettings:
                 shown[item.name] = Resolved(
                     value if not isinstance(value, Mapping) else str(dict(value)), _why(is_default)
                 )
+        if self.asks_predictor and self.predictor is None:
+            shown["predictor"] = Resolved("quantiles", "of the output lengths seen so far")
         return shown
+
+    @property
+    def asks_predictor(self) -> bool:
+        """Whether sjf, admission control or a stranger's policy wants to know how long answers will be."""
+        policies = {self.policy, *(lane.get("policy") for lane in self.lanes.values())}
+        return self.admission != "off" or any(name == "sjf" or ":" in (name or "") for name in policies)
 
 
 _WHY = {

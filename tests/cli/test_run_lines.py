@@ -240,3 +240,18 @@ def test_long_lines_and_many_lines(tmp_path: Path) -> None:
             taken += reader.take(64, 1)
     assert len(taken[0][1]) == 500_000
     assert taken[1:] == [(n + 2, str(n)) for n in range(50_000)]
+
+
+def test_the_error_of_predicted_lengths_is_told_where_somebody_asks_the_predictor(
+    inflight: Caller, tmp_path: Path
+) -> None:
+    line = {"prompt_token_ids": list(range(40)), "max_tokens": 30}
+    source = write_lines(tmp_path / "in.jsonl", *({**line, "output_tokens": n} for n in (4, 17, 30)))
+    told = inflight("run", "--input", source, "--policy", "sjf", "--predictor", "oracle")
+    assert "oracle: output lengths off by 0% on average, 100% within twice, bias +0%, over 3 samples" in told.err
+    told = inflight("run", "--input", source, "--policy", "sjf", "--json")
+    found = json.loads(told.err)["predictions"]
+    assert found["samples"] == 3 and found["relative_error"] > 0
+    told = inflight("run", "--input", source, "--json")
+    assert json.loads(told.err)["predictions"] is None
+    assert "predictor" not in inflight("run", "--input", source).err

@@ -224,3 +224,53 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
 
 def test_a_lane_without_limits() -> None:
     assert LaneSettings(name="x", policy=Fcfs()).max_rows is None
+
+
+def beside(harness: Harness, name: str = "chat") -> dict[str, int]:
+    """Tokens of a step beside one interactive stream, once the engine has learnt what steps take."""
+    harness.add(
+        request(name, [0], output=40), *(request(f"{name} {n}", [n], output=50, lane="batch") for n in range(3))
+    )
+    for _ in range(25):
+        harness.step()
+    return tokens(harness)
+
+
+def test_beside_a_stream_the_batch_lane_adds_no_more_than_the_stream_is_used_to() -> None:
+    """By itself the stream has steps of one token, so that there is no room; without a target nothing is bounded."""
+    with_target, without = harness_of(), harness_of(INTERACTIVE, lane("batch", background=True, step_target="off"))
+    for harness in (with_target, without):
+        harness.add(request("alone", [0], output=40))
+        for _ in range(40):
+            harness.step()
+    assert sum(beside(with_target).values()) < sum(beside(without).values()) == 4
+    for harness in (with_target, without):
+        harness.drain()
+
+
+def test_a_target_in_seconds_bounds_the_step() -> None:
+    """A step of n tokens takes (n + 2) / 64 s."""
+    for fits in (2, 3):
+        harness = harness_of(INTERACTIVE, lane("batch", background=True, step_target=(fits + 2.1) / 64))
+        assert beside(harness) == {"interactive": 1, "batch": fits - 1}
+        harness.drain()
+
+
+def test_without_foreground_work_the_batch_lane_has_the_whole_step() -> None:
+    harness = harness_of()
+    harness.add(*(request(f"{n}", [n] * 30, output=9, lane="batch") for n in range(4)))
+    for _ in range(30):
+        harness.step()
+    harness.add(request("more", [5] * 40, lane="batch"))
+    while "more" not in {one.request.request_id for one in inside.running(harness.scheduler)}:
+        harness.step()
+    assert tokens(harness)["batch"] == 8
+    harness.drain()
+
+
+@pytest.mark.parametrize("target", ["fast", 0, -1.0, True])
+def test_step_targets_that_mean_nothing(target: Any) -> None:
+    with pytest.raises(LaneError, match="give auto, off or seconds above 0, to a background lane"):
+        LaneSettings(name="x", policy=Fcfs(), background=True, step_target=target)
+    with pytest.raises(LaneError, match="to a background lane"):
+        LaneSettings(name="x", policy=Fcfs(), step_target="off")

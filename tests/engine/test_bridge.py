@@ -17,7 +17,8 @@ from inflight.core.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.request import Request, RequestRefused
 from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Scheduler, Snapshot
+from inflight.core.scheduler import Scheduler
+from inflight.core.snapshot import Snapshot
 from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.strategies.chunked import Chunked
 from inflight.engine.bridge import AsyncBridge, EngineStopped

@@ -18,6 +18,7 @@ from inflight.build import Engine
 from inflight.cli.interrupt import Interrupt
 from inflight.cli.progress import Progress
 from inflight.cli.reading import LineReader
+from inflight.core.prediction import PredictionError
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.lines import output_line, parse_line
 from inflight.frontend.offline import Delta, Offline
@@ -38,10 +39,15 @@ def run_lines(engine: Engine, defaults: SamplingParams, source: Path, target: Pa
         run = _Run(engine, defaults, out)
         run.work(LineReader(file), interrupt)
     summary = summarize(run.times, run.failed, run.seconds)
+    snapshot = engine.loop.snapshot()
+    predictions = snapshot.predictions if "predictor" in engine.settings else None  # nobody asked, so nobody wonders
     if as_json:
-        print(json.dumps(summary.to_json()), file=sys.stderr)
+        more = {"predictions": None if predictions is None else asdict(predictions)}
+        print(json.dumps(summary.to_json() | more), file=sys.stderr)
     else:
-        print_summary(summary, engine.loop.snapshot().preemptions)
+        print_summary(summary, snapshot.preemptions)
+        if predictions is not None and predictions.samples:
+            print_predictions(str(engine.settings["predictor"].value), predictions)
     if interrupt.wanted:
         print("Stopped; what was answered has been written.", file=sys.stderr)
         return 130
@@ -173,6 +179,15 @@ def print_summary(summary: Summary, preemptions: int) -> None:
     print(f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms", file=sys.stderr)
     for name, figures in rows:
         print(f"  {name:<10} {_milliseconds(figures)}  over {figures.samples:,} requests", file=sys.stderr)
+
+
+def print_predictions(predictor: str, error: PredictionError) -> None:
+    """How far off the predicted output lengths were, on standard error."""
+    print(
+        f"predictor    {predictor}: output lengths off by {error.relative_error:.0%} on average, "
+        f"{error.within_twice:.0%} within twice, bias {error.bias:+.0%}, over {error.samples:,} samples",
+        file=sys.stderr,
+    )
 
 
 def _milliseconds(figures: Percentiles) -> str:

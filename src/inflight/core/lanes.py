@@ -2,27 +2,27 @@
 
 Knows which lanes there are, who waits in each, what each was served, and how many rows and tokens each may have; takes
 and gives nothing itself (the composer does). Foreground lanes share a step by weight; background lanes have what those
-leave, and give way first. With a `step_target` they have no more than keeps the predicted step within it, as long as
-foreground work is in the step or expected before its end (HyGen, arXiv 2501.14808, admits offline work only while the
-predicted step time keeps the online target).
+leave, and give way first. They have no more of a step than keeps its predicted time within a target, which is learnt
+from what foreground work takes by itself (`step_target`), or set.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
+from typing import Literal
 
 from inflight.core.features import Features, features
-from inflight.core.forecast import Forecast
+from inflight.core.forecast import LIKELY, Forecast
 from inflight.core.latency import LatencyModel
 from inflight.core.ledger import QueueClock
 from inflight.core.plan import BatchPlan, Chunk
 from inflight.core.policies import Policy
 from inflight.core.queue import WaitingQueue
 from inflight.core.sequence import Sequence, SequenceView
-
-LIKELY = 0.7  # arrivals expected, at which one is likelier than not: 1 - exp(-0.7) is a half
+from inflight.core.step_target import StepTarget
 
 
 class LaneError(ValueError):
@@ -36,7 +36,8 @@ class LaneSettings:
     weight: share of the step's prompt tokens beside other foreground lanes. background: has what the others leave.
     min_rows, max_rows: rows kept for this lane, and most rows it may have. min_tokens, max_tokens: the same for prompt
     tokens of a step. chunk: most prompt tokens of one sequence per step. queue_limit: most requests waiting.
-    step_target: seconds that a step may take with this background lane's work in it, beside foreground work.
+    step_target: how long a step may take with this background lane's work in it. "auto": such that foreground work
+    hardly notices. Seconds: beside foreground work, or while some is expected before the step's end. "off": any time.
     """
 
     name: str
@@ -49,7 +50,7 @@ class LaneSettings:
     max_tokens: int | None = None
     chunk: int | None = None
     queue_limit: int | None = None
-    step_target: float | None = None
+    step_target: float | Literal["auto", "off"] = "auto"
 
     def __post_init__(self) -> None:
         if not self.weight > 0:
@@ -61,9 +62,11 @@ class LaneSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise LaneError(f"Lane {self.name!r} has {name} {value}; give a whole number above 0.")
-        if self.step_target is not None and not (self.background and self.step_target > 0):
+        given = self.step_target
+        is_good = given == "off" or (not isinstance(given, str | bool) and given > 0)
+        if given != "auto" and not (self.background and is_good):
             raise LaneError(
-                f"Lane {self.name!r} has step_target {self.step_target}; give seconds above 0, to a background lane."
+                f"Lane {self.name!r} has step_target {given}; give auto, off or seconds above 0, to a background lane."
             )
 
 
@@ -97,6 +100,7 @@ class Lanes:
     ):
         """max_rows, token_budget: what there is to share; floors may not add up to more."""
         self._latency = latency or LatencyModel()
+        self._target = StepTarget()
         self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens)) for one in settings}
         self._max_rows = max_rows
         for what, total in (("rows", max_rows), ("tokens", token_budget)):
@@ -145,6 +149,8 @@ class Lanes:
     def arrives(self, lane: Lane, now: float) -> None:
         """Somebody comes. An idle lane is lifted to the least service of those at work, so that idle time is not
         banked (as VTC does for tenants)."""
+        if not lane.settings.background:
+            self._target.arrives(self.expected(now, 1.0))
         lane.forecast.arrived(now)
         if not lane.busy:
             at_work = [one.service for one in self._lanes.values() if one.busy]
@@ -160,21 +166,47 @@ class Lanes:
         cap, running = lane.settings.max_rows, lane.running - sum(self.of(one) is lane for one in without)
         return min(free + len(without) - kept, self._max_rows if cap is None else cap - running)
 
+    def expected(self, now: float, horizon: float) -> float:
+        """Requests forecast for the foreground lanes from now until `horizon` seconds later."""
+        return sum(
+            lane.forecast.expected(now, horizon) for lane in self._lanes.values() if not lane.settings.background
+        )
+
+    def learn(self, plan: BatchPlan, held: Features, seconds: float, owner: Callable[[int], Sequence]) -> None:
+        """A step was computed in so many seconds. What of them its foreground chunks would have taken by themselves
+        is the share that the model of step time gives them."""
+        own, chunks = seconds, plan.chunks
+        if any(lane.running for lane in self._lanes.values() if lane.settings.background):
+            chunks = tuple(one for one in chunks if not self.of(owner(one.sequence_id)).settings.background)
+            alone, whole = self._latency.seconds(features(BatchPlan(0, chunks))), self._latency.seconds(held)
+            own = seconds * min(1.0, alone / whole) if whole > 0 else seconds
+        self._target.gap(own, sum(one.length == 1 for one in chunks))
+
+    def ended(self, sequence: Sequence) -> None:
+        """What a foreground request waited for its first token is what the next ones may expect."""
+        lane, first = self.of(sequence), sequence.ledger.first_token
+        if first is not None and not lane.settings.background:
+            self._target.first_token(lane.settings.name, first - sequence.request.arrival)
+
     def background_tokens(self, foreground: Iterable[Chunk], budget: int, now: float) -> int:
         """Tokens that background lanes may add to a step that holds these chunks of foreground lanes."""
-        targets = [lane.settings.step_target for lane in self.in_turn(background=True) if lane.busy]
-        target = min((one for one in targets if one is not None), default=None)
-        if target is None or not self._latency.ready:
+        targets = {lane.settings.step_target for lane in self._lanes.values() if lane.settings.background and lane.busy}
+        if targets <= {"off"} or not self._latency.ready:
             return budget
         step = features(BatchPlan(0, tuple(foreground)))
-        if not step.tokens and not self._expects(self._latency.seconds(Features(budget, 0, 0, 0, 0.0)), now):
-            return budget
         if step.prefill_context:
             return 0  # a step with a foreground prompt is full enough, and its length is somebody's first token
+        full_step = self._latency.seconds(Features(budget, 0, 0, 0, 0.0))
+        target = min(self._seconds(one, step, full_step, now) for one in targets)
+        if math.isinf(target):
+            return budget
         # One at least where nothing else is in the step, so that it advances under any target.
         return min(budget, max(not step.tokens, self._latency.most_tokens(step, target)))
 
-    def _expects(self, horizon: float, now: float) -> bool:
-        """Whether foreground work is likelier than not to come so soon."""
-        coming = sum(lane.forecast.expected(now, horizon) for lane in self.in_turn(background=False))
-        return coming > LIKELY
+    def _seconds(self, target: float | str, step: Features, full_step: float, now: float) -> float:
+        """That a step with this foreground work in it may take, for a lane with this target."""
+        if target == "auto":
+            return self._target.seconds(bool(step.tokens), self.expected(now, 1.0), full_step)
+        if target == "off" or not (step.tokens or self.expected(now, full_step) > LIKELY):
+            return math.inf
+        return float(target)

@@ -7,7 +7,7 @@ a policy (the order), the composer (the mechanism) and the stop rules; it knows 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import partial
 
 from inflight.core.admission import Admission, Load
 from inflight.core.composer import UNLIMITED, Composer
@@ -21,55 +21,15 @@ from inflight.core.memory import Allocation, KVMemory
 from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.prediction import PredictionTally
 from inflight.core.predictor import Predictor, Quantiles
 from inflight.core.preemption import Mode, Preemption
 from inflight.core.request import Request, RequestRefused
 from inflight.core.running import Running
 from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.snapshot import Snapshot, take_snapshot
 from inflight.core.stopping import Finish, StopChecker, StopTextFactory
 from inflight.core.strategies import StepView, Strategy
-
-
-@dataclass(frozen=True, slots=True)
-class LaneCounts:
-    """One lane at one moment, in sequences: a request with n samples counts n times.
-
-    stands_for: what its queue stands still for: one of QUEUE_REASONS, or "other" (the step under way).
-    running: rows that it holds.
-    """
-
-    name: str
-    waiting: int
-    stands_for: str
-    running: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Counts at one moment. Blocks: held + free + idle (cached, unheld) = all.
-
-    held_slots: token slots of the held blocks; used_slots: those of them whose keys and values are computed. Shared
-    blocks count once. held_host_blocks: in use on the host, for swapped_sequences that are to come back.
-    Since the engine began: preemptions, of these swap_preemptions (blocks kept on the host while there is room), tokens
-    recomputed after preemptions, and tokens of newcomers that were looked up and found in the prefix cache.
-    """
-
-    step: int
-    waiting: int
-    running: int
-    held_blocks: int
-    free_blocks: int
-    idle_blocks: int
-    preemptions: int
-    held_slots: int
-    used_slots: int
-    lanes: tuple[LaneCounts, ...]
-    held_host_blocks: int
-    swapped_sequences: int
-    swap_preemptions: int
-    recomputed_tokens: int
-    prefix_queries: int
-    prefix_hits: int
 
 
 class Scheduler:
@@ -108,6 +68,7 @@ class Scheduler:
         self._door = Door(capacity, self._lanes, end_token_ids, self._seconds_until_served)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
+        self._predictions = PredictionTally()
         self._delivery = Delivery()
         self._next_number = 0
         self._next_step = 0
@@ -131,7 +92,7 @@ class Scheduler:
             checker = StopChecker(request, self._end_token_ids, most_output, text)
             sequence = Sequence(self._next_number, request, index, checker, most_output, banned)
             sequence.ledger.arrive(request.arrival, now, lane.clock)
-            sequence.predicted = self._predictor.predict(request, most_output, 0)
+            sequence.predicted = sequence.predicted_first = self._predictor.predict(request, most_output, 0)
             lane.queue.policy.arrived(SequenceView(sequence))
             self._next_number += 1
             samples.append(sequence)
@@ -178,6 +139,7 @@ class Scheduler:
             held = features(plan)
             self._latency.observe(held, result.seconds)
             self._strategy.observe(held, result.seconds)
+            self._lanes.learn(plan, held, result.seconds, self._planned.__getitem__)
         else:
             events = self._fail(result.error, now)
         for scored in result.scored:
@@ -204,29 +166,8 @@ class Scheduler:
         return not self._samples and not self._planned
 
     def snapshot(self) -> Snapshot:
-        pool, swap, running = self._memory.pool, self._memory.swap, self._running.sequences
-        # A block that several hold is full: each holder but one counts its tokens too often.
-        extra_holders = sum(len(one.blocks) for one in running) - pool.held
-        return Snapshot(
-            step=self._next_step,
-            waiting=len(self._lanes),
-            running=len(running),
-            held_blocks=pool.held,
-            free_blocks=pool.free,
-            idle_blocks=pool.idle,
-            preemptions=self._running.preemptions,
-            held_slots=pool.held * self._memory.block_size,
-            used_slots=sum(one.computed for one in running) - extra_holders * self._memory.block_size,
-            lanes=tuple(
-                LaneCounts(lane.settings.name, len(lane.queue), lane.clock.reason, lane.running)
-                for lane in self._lanes.all()
-            ),
-            held_host_blocks=swap.host_blocks - swap.free,
-            swapped_sequences=swap.sequences,
-            swap_preemptions=self._running.swap_preemptions,
-            recomputed_tokens=self._composer.recomputed_tokens,
-            prefix_queries=self._composer.prefix_queries,
-            prefix_hits=self._composer.prefix_hits,
+        return take_snapshot(
+            self._next_step, self._memory, self._lanes, self._running, self._composer, self._predictions.error()
         )
 
     # -- what strategies and admission see ----------------------------------------------------------------------
@@ -265,6 +206,7 @@ class Scheduler:
             decoding=decoding,
             decode_context=decode_context,
             max_rows=self._capacity.max_rows,
+            expected_arrivals=partial(self._lanes.expected, now),
         )
 
     # -- ends ---------------------------------------------------------------------------------------------------
@@ -333,6 +275,8 @@ class Scheduler:
         # A request that samples nothing says nothing of how long answers are.
         if sequence.draws and sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
             self._predictor.observe(sequence.request, len(sequence.output))
+            self._predictions.observe(sequence.predicted_first, len(sequence.output))
+        self._lanes.ended(sequence)
         lane.queue.remove(sequence)
         if sequence.row is None:
             self._memory.end(sequence)  # a preempted one may have content on the host

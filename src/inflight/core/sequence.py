@@ -35,6 +35,7 @@ class Sequence:
         "number",
         "output",
         "predicted",
+        "predicted_first",
         "promised",
         "prompt",
         "published",
@@ -77,6 +78,7 @@ class Sequence:
         self.lost = 0  # most computed tokens that a preemption took; 0 only before the first
         self.charged = 0  # prompt tokens that the policy has been told of
         self.predicted = 0.0  # output tokens expected in all
+        self.predicted_first = 0.0  # the same, when it came
         self.cached_hint = 0  # prompt tokens that were cached when the policy last asked
         self.finish: Finish | None = None
         self.ledger = Ledger()

@@ -20,7 +20,7 @@ from types import TracebackType
 from inflight.core.events import Event, FinishedEvent
 from inflight.core.plan import WaitUntil
 from inflight.core.request import Request, RequestRefused
-from inflight.core.scheduler import Snapshot
+from inflight.core.snapshot import Snapshot
 from inflight.engine.loop import EngineLoop
 
 Command = Callable[[], None]

@@ -16,7 +16,8 @@ from typing import Protocol
 from inflight.core.events import Event
 from inflight.core.plan import BatchPlan, Executor, Pending, StepResult, WaitUntil
 from inflight.core.request import Request, RequestRefused
-from inflight.core.scheduler import Scheduler, Snapshot
+from inflight.core.scheduler import Scheduler
+from inflight.core.snapshot import Snapshot
 from inflight.engine.clock import Clock
 
 

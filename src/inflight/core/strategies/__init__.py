@@ -6,7 +6,7 @@ block or a token by itself, and so cannot break an invariant. One file each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +30,7 @@ class StepView:
 
     now: seconds on the engine's clock. decoding: running sequences that need one token each, prefilling: those inside
     a prompt; decode_context: tokens that the decoding ones look back over, together.
+    expected_arrivals(horizon): requests that are forecast for the foreground lanes in so many seconds from now.
     """
 
     now: float
@@ -38,6 +39,7 @@ class StepView:
     decoding: int
     decode_context: int
     max_rows: int
+    expected_arrivals: Callable[[float], float] = lambda horizon: 0.0
 
 
 @dataclass(frozen=True, slots=True)

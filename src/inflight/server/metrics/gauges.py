@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from inflight.core.ledger import OTHER
 from inflight.core.plan import Capacity
-from inflight.core.scheduler import Snapshot
+from inflight.core.snapshot import Snapshot
 from inflight.metrics.definitions import kv_waste, occupancy
 from inflight.records.timings import QUEUE_REASONS
 

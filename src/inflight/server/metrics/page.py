@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from inflight.core.plan import Capacity
-from inflight.core.scheduler import Snapshot
+from inflight.core.snapshot import Snapshot
 from inflight.server.metrics import gauges, vllm
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.metrics.http import HttpCounts

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from inflight.core.plan import Capacity
-from inflight.core.scheduler import Snapshot
+from inflight.core.snapshot import Snapshot
 from inflight.server.metrics.buckets import (
     VLLM_FIRST_TOKEN,
     VLLM_NEXT_TOKEN,
