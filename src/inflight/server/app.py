@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -34,7 +35,8 @@ def make_app(
     more_routes: Iterable[APIRouter] = (),
 ) -> FastAPI:
     """observe: told of every HTTP request. more_routes: batch jobs, where there is a place to keep them."""
-    app = FastAPI(
+    app = FastAPIOffline(
+        redoc_url=None,
         title="inflight",
         version=version,
         description="OpenAI-compatible inference with continuous batching.",
