@@ -1,7 +1,7 @@
 """A JSONL file through one engine: lines are read ahead, answers are written in input order as soon as they can be.
 
 Knows files, order, mistakes in lines, progress and the summary. A line that cannot be served is told with its number
-and answered by an error line; the others run on.
+and answered by an error line; the others run on. A line in OpenAI's batch form is answered in that form.
 """
 
 from __future__ import annotations
@@ -16,26 +16,48 @@ from typing import IO, Any
 
 from inflight.build import Engine
 from inflight.cli.interrupt import Interrupt
+from inflight.cli.openai_line import openai_body, openai_line
 from inflight.cli.progress import Progress
 from inflight.cli.reading import LineReader
+from inflight.cli.resume import Earlier, earlier_answers, line_id
+from inflight.core.request import RequestRefused
 from inflight.core.sampling import SamplingParams
-from inflight.frontend.lines import output_line, parse_line
+from inflight.frontend.lines import InputLine, json_object, output_line, parse_object
 from inflight.frontend.offline import Delta, Offline
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import RequestTimes, Summary, summarize
+from inflight.server.batch.lines import (
+    BadLine,
+    BatchLine,
+    LineChecker,
+    answered,
+    error_of,
+    is_batch_line,
+    unanswered,
+)
+from inflight.server.errors import ApiError, invalid, refused
 
 AHEAD = 4096  # requests handed to the engine and not yet answered; bounds memory for files of any length
 LINES_PER_STEP = 64  # read between two steps, so that reading never makes the running ones wait long
 IDLE_SECONDS = 0.2  # waits for a line so long when there is nothing to compute, then looks for Ctrl-C
 
 
-def run_lines(engine: Engine, defaults: SamplingParams, source: Path, target: Path | None, as_json: bool) -> int:
-    """Returns the exit code: 0, 1 when lines failed, 130 after Ctrl-C."""
+def run_lines(
+    engine: Engine, defaults: SamplingParams, source: Path, target: Path | None, as_json: bool, resume: bool = False
+) -> int:
+    """resume: go on behind what `target` holds already. Returns the exit code: 0, 1 when lines failed (an earlier
+    run's too), 130 after Ctrl-C. Raises ResumeError."""
     with ExitStack() as stack:
+        earlier = Earlier()
+        if resume:
+            assert target is not None
+            earlier = earlier_answers(source, target, engine.prompts)
+            kept = len(earlier.answers)
+            print(f"{kept:,} answer{'' if kept == 1 else 's'} kept from an earlier run.", file=sys.stderr)
         file = 0 if str(source) == "-" else stack.enter_context(source.open("rb", buffering=0)).fileno()
-        out = stack.enter_context(target.open("w", encoding="utf-8")) if target is not None else sys.stdout
+        out = stack.enter_context(_opened(target, earlier)) if target is not None else sys.stdout
         interrupt = stack.enter_context(Interrupt())
-        run = _Run(engine, defaults, out)
+        run = _Run(engine, defaults, out, earlier)
         run.work(LineReader(file), interrupt)
     summary = summarize(run.times, run.failed, run.seconds)
     if as_json:
@@ -45,14 +67,25 @@ def run_lines(engine: Engine, defaults: SamplingParams, source: Path, target: Pa
     if interrupt.wanted:
         print("Stopped; what was answered has been written.", file=sys.stderr)
         return 130
-    return 1 if run.failed else 0
+    return 1 if run.failed or earlier.failed else 0
+
+
+def _opened(target: Path, earlier: Earlier) -> IO[str]:
+    """The output file, behind the whole lines that stay."""
+    out = target.open("a" if earlier.whole_bytes else "w", encoding="utf-8")
+    if earlier.whole_bytes:
+        out.truncate(earlier.whole_bytes)
+    return out
 
 
 class _Run:
-    def __init__(self, engine: Engine, defaults: SamplingParams, out: IO[str]):
+    def __init__(self, engine: Engine, defaults: SamplingParams, out: IO[str], earlier: Earlier | None = None):
         self._engine, self._defaults, self._out = engine, defaults, out
         self._watched = out.isatty()  # then the answers themselves show how far it is
         self._offline = Offline(engine.loop, engine.tokenizer)
+        self._kept = earlier.answers if earlier is not None else {}
+        self._checker = LineChecker()
+        self._batch_lines: dict[int, BatchLine] = {}  # by index; under way
         self._ready: dict[int, dict[str, Any]] = {}  # answered, but an earlier line is not
         self._read = 0  # lines taken, which is the next one's index
         self._next_index = 0  # of the answer to write next
@@ -83,15 +116,33 @@ class _Run:
         for number, line in lines.take(room, 0 if unfinished else IDLE_SECONDS):
             index, self._read = self._read, self._read + 1
             try:
-                self._add(index, line)
+                self._take_line(index, number, line)
+            except BadLine as bad:
+                self._fail(index, f"line {number}: {bad}", _error_line(index, bad))
             except ValueError as error:
                 if not type(error).__module__.startswith("inflight."):
                     raise
-                self._fail(index, f"line {number}: {error}")
+                self._fail(index, f"line {number}: {error}", self._refusal(index, error))
 
-    def _add(self, index: int, line: str) -> None:
+    def _take_line(self, index: int, number: int, line: str) -> None:
+        """Hand a line to the engine, unless it is answered already. Raises ValueErrors with a sentence."""
+        if index in self._kept and not self._kept[index].openai:
+            return
+        data = json_object(line)
+        if not is_batch_line(data):
+            return self._add(index, parse_object(data, self._defaults, self._engine.prompts))
+        try:
+            batch_line = self._checker.check(number, data)  # also of answered ones, because their custom ids are taken
+        except BadLine:
+            if index in self._kept:
+                return
+            raise
+        if index not in self._kept:
+            self._batch_lines[index] = batch_line
+            self._add(index, openai_line(batch_line, self._defaults, self._engine.prompts))
+
+    def _add(self, index: int, entry: InputLine) -> None:
         prompts = self._engine.prompts
-        entry = parse_line(line, self._defaults, prompts)
         request = prompts.request(
             str(index),
             entry.prompt_token_ids,
@@ -110,8 +161,9 @@ class _Run:
             output, request, timings = collector.output(), collector.request, collector.timings
             index = int(request.request_id)
             failure = next((one.detail for one in output.outputs if one.finish_reason == "error"), None)
+            line = self._batch_lines.get(index)
             if failure is not None:
-                self._fail(index, failure)
+                self._fail(index, failure, self._refusal(index, ApiError(500, failure, type="server_error")))
                 continue
             assert timings is not None
             lengths = [len(one.token_ids) for one in output.outputs]
@@ -127,17 +179,34 @@ class _Run:
                     longest_output=max(lengths),
                 )
             )
-            self._write(index, output_line(index, output))
+            answer = output_line(index, output)
+            if line is not None:
+                name = line_id(index)
+                answer = answered(name, line.custom_id, 200, openai_body(line, name, output))
+            self._write(index, answer)
 
-    def _fail(self, index: int, sentence: str) -> None:
+    def _refusal(self, index: int, error: Exception) -> dict[str, Any] | None:
+        """The output line of a batch line whose body was refused; None for a line of our own form."""
+        line = self._batch_lines.get(index)
+        if line is None:
+            return None
+        if isinstance(error, RequestRefused):
+            error = refused(error)
+        elif not isinstance(error, ApiError):
+            error = invalid(str(error))
+        return answered(line_id(index), line.custom_id, error.status, error.body)
+
+    def _fail(self, index: int, sentence: str, answer: dict[str, Any] | None) -> None:
         self.failed += 1
         print(f"inflight: {sentence}", file=sys.stderr)
-        self._write(index, {"index": index, "error": sentence})
+        self._write(index, answer if answer is not None else {"index": index, "error": sentence})
 
     def _write(self, index: int, line: dict[str, Any]) -> None:
+        self._batch_lines.pop(index, None)
         self._ready[index] = line
-        while self._next_index in self._ready:
-            self._print(self._ready.pop(self._next_index))
+        while self._next_index in self._ready or self._next_index in self._kept:
+            if self._next_index in self._ready:
+                self._print(self._ready.pop(self._next_index))
             self._next_index += 1
 
     def _flush_the_rest(self) -> None:
@@ -151,8 +220,12 @@ class _Run:
 
     def _show(self, progress: Progress) -> None:
         rate = self._tokens / max(time.monotonic() - self._started, 1e-9)
-        done = len(self.times) + self.failed
+        done = len(self.times) + self.failed + len(self._kept)
         progress.update(done, done + self._offline.unfinished, f"{rate:,.0f} output tokens/s")
+
+
+def _error_line(index: int, bad: BadLine) -> dict[str, Any]:
+    return unanswered(line_id(index), bad.custom_id, error_of(bad.code, str(bad), bad.number))
 
 
 def print_summary(summary: Summary, preemptions: int) -> None:
