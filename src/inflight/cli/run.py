@@ -35,22 +35,26 @@ QUESTION = "What is continuous batching?"
     "--input", "input_path", type=click.Path(path_type=Path, allow_dash=True), help="JSONL file, - for stdin."
 )
 @click.option("--output", "output_path", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@click.option("--resume", is_flag=True, help="Keep what --output holds, and answer the lines it lacks.")
 @click.option("--raw", is_flag=True, help="Give PROMPT to the model as it is, without its chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as an output line, and the summary as JSON.")
 @click.option("--verbose", is_flag=True, help="Show every setting in force, with its reason.")
 def command(prompt: str | None, input_path: Path | None, output_path: Path | None, **values: Any) -> int:
     """Answer PROMPT, or every line of a JSONL file.
 
-    Input lines are objects with "prompt", "prompt_token_ids" or "messages", and any sampling field. Answers go to
-    standard output (or --output) in input order; progress and the summary go to standard error.
+    Input lines are objects with "prompt", "prompt_token_ids" or "messages", and any sampling field, or OpenAI's batch
+    lines with "custom_id", "method", "url" and "body". Answers go to standard output (or --output) in input order;
+    progress and the summary go to standard error.
     """
     if prompt is not None and input_path is not None:
         raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
-    raw, as_json, verbose = values.pop("raw"), values.pop("as_json"), values.pop("verbose")
+    raw, as_json, verbose, resume = (values.pop(name) for name in ("raw", "as_json", "verbose", "resume"))
     record: Path | None = values.pop("record")
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     _check_readable(input_path)
     _check_writable(input_path, output_path, record)
+    if resume:
+        _check_files(input_path, output_path)
 
     # Loaded only now, so that a mistake above is told at once.
     from inflight.cli.loading import open_engine
@@ -63,7 +67,7 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         if input_path is not None:
             from inflight.cli.run_lines import run_lines
 
-            return run_lines(engine, params, input_path, output_path, as_json)
+            return run_lines(engine, params, input_path, output_path, as_json, resume)
         return _answer(engine, params, prompt, raw, as_json, output_path)
     finally:
         engine.loop.close()
@@ -76,6 +80,13 @@ def _check_readable(path: Path | None) -> None:
         raise click.UsageError(f"--input {path} does not exist; give a JSONL file, or - for standard input.")
     if path.is_dir() or not os.access(path, os.R_OK):
         raise click.UsageError(f"--input {path} is {'a folder' if path.is_dir() else 'not readable'}; give a file.")
+
+
+def _check_files(*paths: Path | None) -> None:
+    """To go on, both must be files: an input to be read from its beginning, an output to be read and added to."""
+    for name, path in zip(("--input", "--output"), paths, strict=True):
+        if path is None or str(path) == "-" or (path.exists() and not path.is_file()):
+            raise click.UsageError(f"--resume needs {name} to be a file, so that it can be read again; give its name.")
 
 
 def _check_writable(*paths: Path | None) -> None:

@@ -1,7 +1,7 @@
 """A JSONL file through one engine: lines are read ahead, answers are written in input order as soon as they can be.
 
 Knows files, order, mistakes in lines, progress and the summary. A line that cannot be served is told with its number
-and answered by an error line; the others run on.
+and answered by an error line; the others run on. A line in OpenAI's batch form is answered in that form.
 """
 
 from __future__ import annotations
@@ -16,27 +16,38 @@ from typing import IO, Any
 
 from inflight.build import Engine
 from inflight.cli.interrupt import Interrupt
+from inflight.cli.line_forms import Line, LineRefused, Lines
 from inflight.cli.progress import Progress
 from inflight.cli.reading import LineReader
-from inflight.core.prediction import PredictionError
+from inflight.cli.resume import Earlier, earlier_answers
+from inflight.cli.summary import print_predictions, print_summary
+from inflight.core.request import RequestRefused
 from inflight.core.sampling import SamplingParams
-from inflight.frontend.lines import output_line, parse_line
 from inflight.frontend.offline import Delta, Offline
-from inflight.metrics.definitions import Percentiles
-from inflight.metrics.summary import RequestTimes, Summary, summarize
+from inflight.frontend.outputs import OutputCollector
+from inflight.metrics.summary import RequestTimes, summarize
 
 AHEAD = 4096  # requests handed to the engine and not yet answered; bounds memory for files of any length
 LINES_PER_STEP = 64  # read between two steps, so that reading never makes the running ones wait long
 IDLE_SECONDS = 0.2  # waits for a line so long when there is nothing to compute, then looks for Ctrl-C
 
 
-def run_lines(engine: Engine, defaults: SamplingParams, source: Path, target: Path | None, as_json: bool) -> int:
-    """Returns the exit code: 0, 1 when lines failed, 130 after Ctrl-C."""
+def run_lines(
+    engine: Engine, defaults: SamplingParams, source: Path, target: Path | None, as_json: bool, resume: bool = False
+) -> int:
+    """resume: go on behind what `target` holds already. Returns the exit code: 0, 1 when lines failed (an earlier
+    run's too), 130 after Ctrl-C. Raises ResumeError."""
     with ExitStack() as stack:
+        earlier = Earlier()
+        if resume:
+            assert target is not None
+            earlier = earlier_answers(source, target, engine.prompts)
+            kept = len(earlier.answers)
+            print(f"{kept:,} answer{'' if kept == 1 else 's'} kept from an earlier run.", file=sys.stderr)
         file = 0 if str(source) == "-" else stack.enter_context(source.open("rb", buffering=0)).fileno()
-        out = stack.enter_context(target.open("w", encoding="utf-8")) if target is not None else sys.stdout
+        out = stack.enter_context(_opened(target, earlier)) if target is not None else sys.stdout
         interrupt = stack.enter_context(Interrupt())
-        run = _Run(engine, defaults, out)
+        run = _Run(engine, defaults, out, earlier)
         run.work(LineReader(file), interrupt)
     summary = summarize(run.times, run.failed, run.seconds)
     snapshot = engine.loop.snapshot()
@@ -51,14 +62,27 @@ def run_lines(engine: Engine, defaults: SamplingParams, source: Path, target: Pa
     if interrupt.wanted:
         print("Stopped; what was answered has been written.", file=sys.stderr)
         return 130
-    return 1 if run.failed else 0
+    return 1 if run.failed or earlier.failed else 0
+
+
+def _opened(target: Path, earlier: Earlier) -> IO[str]:
+    """The output file, behind the whole lines that stay."""
+    out = target.open("a" if earlier.whole_bytes else "w", encoding="utf-8")
+    if earlier.whole_bytes:
+        out.truncate(earlier.whole_bytes)
+    return out
 
 
 class _Run:
-    def __init__(self, engine: Engine, defaults: SamplingParams, out: IO[str]):
-        self._engine, self._defaults, self._out = engine, defaults, out
+    def __init__(self, engine: Engine, defaults: SamplingParams, out: IO[str], earlier: Earlier):
+        self._engine, self._out = engine, out
         self._watched = out.isatty()  # then the answers themselves show how far it is
         self._offline = Offline(engine.loop, engine.tokenizer)
+        self._kept = earlier.answers
+        self._lines = Lines(engine, defaults)
+        self._under_way: dict[int, Line] = {}  # by index
+        self._index_of: dict[str, int] = {}  # of the line that a request belongs to
+        self._ended: dict[int, list[OutputCollector]] = {}  # of lines with several requests
         self._ready: dict[int, dict[str, Any]] = {}  # answered, but an earlier line is not
         self._read = 0  # lines taken, which is the next one's index
         self._next_index = 0  # of the answer to write next
@@ -88,62 +112,72 @@ class _Run:
         room = min(LINES_PER_STEP, AHEAD - unfinished - len(self._ready))
         for number, line in lines.take(room, 0 if unfinished else IDLE_SECONDS):
             index, self._read = self._read, self._read + 1
+            if index in self._kept:
+                self._lines.pass_over(number, line)
+                continue
             try:
-                self._add(index, line)
-            except ValueError as error:
-                if not type(error).__module__.startswith("inflight."):
-                    raise
-                self._fail(index, f"line {number}: {error}")
+                self._add(index, self._lines.take(index, number, line))
+            except LineRefused as refused:
+                self._fail(index, str(refused), refused.answer)
 
-    def _add(self, index: int, line: str) -> None:
-        prompts = self._engine.prompts
-        entry = parse_line(line, self._defaults, prompts)
-        request = prompts.request(
-            str(index),
-            entry.prompt_token_ids,
-            entry.params,
-            self._engine.loop.clock.now(),
-            forced_output_tokens=entry.forced_output_tokens,
-            **entry.placement,
-        )
-        self._offline.add(request, entry.prompt)
+    def _add(self, index: int, line: Line) -> None:
+        """All its requests or none. Raises LineRefused."""
+        added: list[str] = []
+        for request, prompt in zip(line.requests, line.prompts, strict=True):
+            try:
+                self._offline.add(request, prompt)
+            except RequestRefused as refusal:
+                for request_id in added:
+                    self._offline.forget(request_id)
+                raise line.refused(refusal) from None
+            added.append(request.request_id)
+        self._under_way[index] = line
+        self._index_of.update(dict.fromkeys(added, index))
 
     def _take(self, deltas: list[Delta]) -> None:
         for delta in deltas:
             if not delta.ends:
                 continue
             collector = delta.collector
-            output, request, timings = collector.output(), collector.request, collector.timings
-            index = int(request.request_id)
-            failure = next((one.detail for one in output.outputs if one.finish_reason == "error"), None)
-            if failure is not None:
-                self._fail(index, failure)
+            index = self._index_of.pop(collector.request.request_id)
+            line, ended = self._under_way[index], self._ended.setdefault(index, [])
+            ended.append(collector)
+            if not any(finish is not None and finish.reason == "error" for finish in collector.finishes):
+                self._note(collector)
+            if len(ended) < len(line.requests):
                 continue
-            assert timings is not None
-            lengths = [len(one.token_ids) for one in output.outputs]
-            self._tokens += sum(lengths)
-            self.times.append(
-                RequestTimes(
-                    intended_send=request.arrival,
-                    first_token=None if timings.ttft_ms is None else request.arrival + timings.ttft_ms / 1e3,
-                    last_token=request.arrival + timings.total_ms / 1e3,
-                    prompt_tokens=len(output.prompt_token_ids),
-                    cached_tokens=timings.cached_tokens,
-                    output_tokens=sum(lengths),
-                    longest_output=max(lengths),
-                )
-            )
-            self._write(index, output_line(index, output))
+            del self._under_way[index], self._ended[index]
+            try:
+                self._write(index, line.answer(ended))
+            except LineRefused as failure:
+                self._fail(index, str(failure), failure.answer)
 
-    def _fail(self, index: int, sentence: str) -> None:
+    def _note(self, collector: OutputCollector) -> None:
+        request, timings = collector.request, collector.timings
+        assert timings is not None
+        self._tokens += collector.output_tokens
+        self.times.append(
+            RequestTimes(
+                intended_send=request.arrival,
+                first_token=None if timings.ttft_ms is None else request.arrival + timings.ttft_ms / 1e3,
+                last_token=request.arrival + timings.total_ms / 1e3,
+                prompt_tokens=len(request.prompt_token_ids),
+                cached_tokens=timings.cached_tokens,
+                output_tokens=collector.output_tokens,
+                longest_output=collector.longest_output,
+            )
+        )
+
+    def _fail(self, index: int, sentence: str, answer: dict[str, Any]) -> None:
         self.failed += 1
         print(f"inflight: {sentence}", file=sys.stderr)
-        self._write(index, {"index": index, "error": sentence})
+        self._write(index, answer)
 
     def _write(self, index: int, line: dict[str, Any]) -> None:
         self._ready[index] = line
-        while self._next_index in self._ready:
-            self._print(self._ready.pop(self._next_index))
+        while self._next_index in self._ready or self._next_index in self._kept:
+            if self._next_index in self._ready:
+                self._print(self._ready.pop(self._next_index))
             self._next_index += 1
 
     def _flush_the_rest(self) -> None:
@@ -157,42 +191,5 @@ class _Run:
 
     def _show(self, progress: Progress) -> None:
         rate = self._tokens / max(time.monotonic() - self._started, 1e-9)
-        done = len(self.times) + self.failed
+        done = len(self.times) + self.failed + len(self._kept)
         progress.update(done, done + self._offline.unfinished, f"{rate:,.0f} output tokens/s")
-
-
-def print_summary(summary: Summary, preemptions: int) -> None:
-    """Throughput and latency side by side, on standard error."""
-    failed = f", {summary.failed} failed" if summary.failed else ""
-    preempted = f", {preemptions} preemptions" if preemptions else ""
-    answered = f"{summary.requests:,} request{'' if summary.requests == 1 else 's'}"
-    print(
-        f"{answered} answered{failed} in {summary.wall_seconds:.2f} s{preempted}\n"
-        f"throughput   {summary.requests_per_s:,.2f} requests/s   {summary.output_tokens_per_s:,.1f} output tokens/s   "
-        f"{summary.input_tokens_per_s:,.1f} input tokens/s "
-        f"({summary.cached_tokens:,} of {summary.prompt_tokens:,} cached)",
-        file=sys.stderr,
-    )
-    if not summary.requests:
-        return
-    rows = (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e))
-    print(f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms", file=sys.stderr)
-    for name, figures in rows:
-        print(f"  {name:<10} {_milliseconds(figures)}  over {figures.samples:,} requests", file=sys.stderr)
-
-
-def print_predictions(predictor: str, error: PredictionError) -> None:
-    """How far off the predicted output lengths were, on standard error."""
-    print(
-        f"predictor    {predictor}: output lengths off by {error.relative_error:.0%} on average, "
-        f"{error.within_twice:.0%} within twice, bias {error.bias:+.0%}, over {error.samples:,} samples",
-        file=sys.stderr,
-    )
-
-
-def _milliseconds(figures: Percentiles) -> str:
-    values = asdict(figures)
-    return " ".join(
-        f"{'-' if values[name] is None else format(values[name] * 1e3, ',.1f'):>10}"
-        for name in ("mean", "p50", "p95", "p99")
-    )

@@ -41,7 +41,11 @@ class InputLine:
 
 def parse_line(line: str, defaults: SamplingParams, prompts: PromptEncoder) -> InputLine:
     """Raises LineError, PromptError, InvalidSampling or a text error (all ValueErrors with a sentence)."""
-    data = _object(line)
+    return parse_object(json_object(line), defaults, prompts)
+
+
+def parse_object(data: dict[str, Any], defaults: SamplingParams, prompts: PromptEncoder) -> InputLine:
+    """`parse_line`, for a line that was read as JSON already."""
     given = [name for name in PROMPT_FIELDS if data.get(name) is not None]
     if len(given) != 1:
         raise LineError(f"has {', '.join(given) or 'no prompt'}; give exactly one of {', '.join(PROMPT_FIELDS)}.")
@@ -53,7 +57,8 @@ def parse_line(line: str, defaults: SamplingParams, prompts: PromptEncoder) -> I
     return InputLine(token_ids, text, params, _forced(data, params), placement(data))
 
 
-def _object(line: str) -> dict[str, Any]:
+def json_object(line: str) -> dict[str, Any]:
+    """A line as an object; broken bytes stand in it as surrogates (errors="surrogateescape"). Raises LineError."""
     try:
         data = json.loads(line)
     except json.JSONDecodeError as error:

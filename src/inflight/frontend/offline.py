@@ -56,6 +56,11 @@ class Offline:
         while self._collectors:
             yield from self.step()
 
+    def forget(self, request_id: str) -> None:
+        """End a request that nobody wants any more."""
+        for event in self._loop.abort(request_id):
+            self._take(event)
+
     def abort_all(self) -> list[Delta]:
         deltas = []
         for request_id in list(self._collectors):

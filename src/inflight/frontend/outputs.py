@@ -115,6 +115,11 @@ class OutputCollector:
         """Of all samples, so far."""
         return sum(len(sample.token_ids) for sample in self._samples)
 
+    @property
+    def longest_output(self) -> int:
+        """Tokens of the longest sample, so far."""
+        return max(len(sample.token_ids) for sample in self._samples)
+
     def take(self, event: Event) -> tuple[int, str]:
         """Take in an event of this request; returns the sample it concerns and its new text."""
         if isinstance(event, PromptScoredEvent):

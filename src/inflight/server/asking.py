@@ -67,8 +67,8 @@ class Call:
 class Asker:
     """What is needed to translate bodies.
 
-    defaults: sampling settings of bodies that name none, as the model's files have them. models: names of the model.
-    now: the engine's clock. isolate: keep tenants' cached prefixes apart.
+    defaults: sampling settings of bodies that name none, as the model's files have them. models: names by which the
+    model may be called; none: any. now: the engine's clock. isolate: keep tenants' cached prefixes apart.
     """
 
     encoder: PromptEncoder
@@ -83,8 +83,8 @@ class Asker:
     def check_model(self, name: str | None) -> str:
         """The name as the client wrote it; ours, if it wrote none. Raises ApiError 404."""
         if name is None:
-            return self.models[0]
-        if name not in self.models:
+            return self.models[0] if self.models else ""
+        if self.models and name not in self.models:
             raise ApiError(
                 404,
                 f"The model {name!r} does not exist; this server has {', '.join(self.models)}.",

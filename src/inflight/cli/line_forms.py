@@ -1,0 +1,155 @@
+"""The two forms of input lines: our own, and OpenAI's batch form. Each becomes requests, and makes its own answer.
+
+Knows what a line asks for and how its answer is written; when it is served, `run_lines` knows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from inflight.build import Engine
+from inflight.cli.resume import line_id
+from inflight.core.request import Request, RequestRefused
+from inflight.core.sampling import SamplingParams
+from inflight.frontend.lines import json_object, output_line, parse_object
+from inflight.frontend.outputs import OutputCollector
+from inflight.server.asking import Asker, Call
+from inflight.server.assembly import Assembly
+from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
+from inflight.server.errors import ApiError, refused
+from inflight.server.line_calls import line_call
+from inflight.server.logprobs import TokenNames
+from inflight.server.tenants import ANYONE
+
+
+class LineRefused(Exception):
+    """A line cannot be served, or failed; `answer` is what is written for it."""
+
+    def __init__(self, sentence: str, answer: dict[str, Any]):
+        super().__init__(sentence)
+        self.answer = answer
+
+
+class Line(Protocol):
+    """What one line asks of the engine."""
+
+    @property
+    def requests(self) -> tuple[Request, ...]: ...
+
+    @property
+    def prompts(self) -> tuple[str | None, ...]:
+        """Their texts, where they came as text."""
+
+    def answer(self, ended: list[OutputCollector]) -> dict[str, Any]:
+        """The output line, once all requests have ended. Raises LineRefused."""
+
+    def refused(self, refusal: RequestRefused) -> LineRefused: ...
+
+
+class Lines:
+    def __init__(self, engine: Engine, defaults: SamplingParams):
+        """defaults: sampling settings of lines in our own form; OpenAI's form has the model's, as the server has."""
+        self._engine, self._defaults = engine, defaults
+        self._checker = LineChecker()
+        self._names = TokenNames(engine.tokenizer)
+        self._asker = Asker(
+            encoder=engine.prompts,
+            tokenizer=engine.tokenizer,
+            models=(),  # the command line has said which model it is
+            now=engine.loop.clock.now,
+            defaults=engine.defaults,
+            max_n=1024,
+            max_prompts=2048,
+        )
+
+    def take(self, index: int, number: int, text: str) -> Line:
+        """Line `number` of the input as requests. Raises LineRefused."""
+        try:
+            data = json_object(text)
+            if is_batch_line(data):
+                return self._openai(index, number, data)
+            return _OwnLine(index, number, data, self._engine, self._defaults)
+        except ValueError as error:
+            if not type(error).__module__.startswith("inflight."):
+                raise  # a bug of ours
+            raise _own_refusal(index, number, str(error)) from None
+
+    def pass_over(self, number: int, text: str) -> None:
+        """A line that was answered by an earlier run: its custom_id is taken all the same."""
+        try:
+            data = json_object(text)
+            if is_batch_line(data):
+                self._checker.check(number, data)
+        except ValueError:
+            return
+
+    def _openai(self, index: int, number: int, data: dict[str, Any]) -> Line:
+        name = line_id(index)
+        try:
+            line = self._checker.check(number, data)
+        except BadLine as bad:
+            answer = unanswered(name, bad.custom_id, error_of(bad.code, str(bad), bad.number))
+            raise LineRefused(f"line {number}: {bad}", answer) from None
+        try:
+            call = line_call(self._asker, line.url, line.body, ANYONE, batch=False)
+        except ApiError as error:
+            raise _openai_refusal(name, number, line.custom_id, error) from None
+        return _OpenAILine(name, line, call, self._names)
+
+
+class _OwnLine:
+    def __init__(self, index: int, number: int, data: dict[str, Any], engine: Engine, defaults: SamplingParams):
+        """Raises ValueErrors with a sentence."""
+        entry = parse_object(data, defaults, engine.prompts)
+        self._index, self._number = index, number
+        self.prompts = (entry.prompt,)
+        self.requests = (
+            engine.prompts.request(
+                str(index),
+                entry.prompt_token_ids,
+                entry.params,
+                engine.loop.clock.now(),
+                forced_output_tokens=entry.forced_output_tokens,
+                **entry.placement,
+            ),
+        )
+
+    def answer(self, ended: list[OutputCollector]) -> dict[str, Any]:
+        output = ended[0].output()
+        failure = next((one.detail for one in output.outputs if one.finish_reason == "error"), None)
+        if failure is not None:
+            raise _own_refusal(self._index, self._number, failure)
+        return output_line(self._index, output)
+
+    def refused(self, refusal: RequestRefused) -> LineRefused:
+        return _own_refusal(self._index, self._number, str(refusal))
+
+
+class _OpenAILine:
+    def __init__(self, name: str, line: BatchLine, call: Call, names: TokenNames):
+        self._name, self._line, self._call, self._names = name, line, call, names
+        self.requests, self.prompts = call.requests, call.prompts
+
+    def answer(self, ended: list[OutputCollector]) -> dict[str, Any]:
+        by_id = {one.request.request_id: one for one in ended}
+        collectors = {request.request_id: by_id[request.request_id] for request in self.requests}
+        try:
+            body = Assembly(self._call, collectors, self._names).answer()
+        except ApiError as error:
+            raise self._refusal(error) from None
+        return answered(self._name, self._line.custom_id, 200, body)
+
+    def refused(self, refusal: RequestRefused) -> LineRefused:
+        return self._refusal(refused(refusal, self._call.prompt_field))
+
+    def _refusal(self, error: ApiError) -> LineRefused:
+        return _openai_refusal(self._name, self._line.number, self._line.custom_id, error)
+
+
+def _own_refusal(index: int, number: int, why: str) -> LineRefused:
+    sentence = f"line {number}: {why}"
+    return LineRefused(sentence, {"index": index, "error": sentence})
+
+
+def _openai_refusal(name: str, number: int, custom_id: str | None, error: ApiError) -> LineRefused:
+    return LineRefused(f"line {number}: {error.message}", answered(name, custom_id, error.status, error.body))

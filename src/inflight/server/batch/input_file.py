@@ -1,0 +1,81 @@
+"""The input file of a job: its lines in order, a page at a time, without ever holding the file in memory.
+
+Knows bytes, lines and line numbers (from 1; empty lines count but are left out). Reads in the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from inflight.frontend.lines import LineError, json_object
+from inflight.server.batch.lines import BadLine, BatchLine, LineChecker
+
+PAGE_BYTES = 1 << 20  # read at once, so that a large file is no large pause
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class InputFile:
+    """`ended` when every line was given."""
+
+    def __init__(self, path: Path, endpoint: str, longest_line: int):
+        """longest_line: bytes; a longer one is a bad line, and is never in memory whole."""
+        self._path = path
+        self._checker = LineChecker(endpoint)
+        self._longest = longest_line
+        self._offset = 0
+        self._number = 0
+        self.ended = False
+
+    def page(self, most: int, without: Container[int] = ()) -> list[BatchLine | BadLine]:
+        """The next lines, without those numbers: at most `most`, fewer where they are long; perhaps none.
+
+        The file is open during the call only, so that any number of jobs may wait. Raises OSError.
+        """
+        lines: list[BatchLine | BadLine] = []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            ended, number = True, self._number
+            for number, raw in _raw_lines(file, self._number, self._longest):
+                if raw is None or raw.strip():
+                    line = self._checked(number, raw)
+                    if number not in without:
+                        lines.append(line)
+                if len(lines) >= most or file.tell() - self._offset >= PAGE_BYTES:
+                    ended = False
+                    break
+            # Only now, so that a page that could not be read whole is read again.
+            self._offset, self._number, self.ended = file.tell(), number, ended
+        return lines
+
+    def _checked(self, number: int, raw: bytes | None) -> BatchLine | BadLine:
+        """Also of lines that are left out, because their custom ids are taken."""
+        if raw is None:
+            return BadLine(number, "line_too_long", f"The line has more than {self._longest} bytes; shorten it.")
+        try:
+            return self._checker.check(number, json_object(raw.decode("utf-8", "surrogateescape")))
+        except LineError as error:
+            return BadLine(number, "invalid_json_line", f"The line is {error}")
+        except BadLine as bad:
+            return bad
+
+
+def count_lines(path: Path, longest_line: int) -> int:
+    """Lines that `InputFile` gives. Raises OSError."""
+    with path.open("rb") as file:
+        return sum(raw is None or bool(raw.strip()) for _, raw in _raw_lines(file, 0, longest_line))
+
+
+def _raw_lines(file: BinaryIO, number: int, longest: int) -> Iterator[tuple[int, bytes | None]]:
+    """Lines behind line `number`, with their numbers; None for one that is too long."""
+    while line := file.readline(longest + 2):
+        number += 1
+        if number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if len(line.rstrip(b"\r\n")) <= longest:
+            yield number, line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(PAGE_BYTES)
+        yield number, None

@@ -1,0 +1,103 @@
+"""Jobs as clients see them: created, listed, looked at, cancelled. What becomes of their lines is the runner's."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+
+from inflight.server.batch.faults import StorageFault, unavailable
+from inflight.server.batch.files import no_file
+from inflight.server.batch.records import ENDED, Job
+from inflight.server.batch.store import Missing, Store, TooMany
+from inflight.server.errors import ApiError, invalid
+from inflight.server.tenants import Tenant
+
+WINDOW = re.compile(r"([1-9][0-9]{0,3})([mhd])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400}
+
+
+class Jobs:
+    def __init__(self, store: Store, changed: Callable[[], None], *, now: Callable[[], float] = time.time):
+        """changed: called after a job was created or cancelled. now: seconds of the wall clock."""
+        self._store, self._changed, self._now = store, changed, now
+
+    async def create(
+        self, tenant: Tenant, *, input_file_id: str, endpoint: str, window: str, metadata: dict[str, str] | None
+    ) -> Job:
+        """On return the job survives the process. Raises ApiError."""
+        created = int(self._now())
+        values = {
+            "id": f"batch_{secrets.token_hex(16)}",
+            "tenant": tenant.name,
+            "endpoint": endpoint,
+            "input_file_id": input_file_id,
+            "completion_window": window,
+            "metadata": metadata,
+            "status": "validating",
+            "created_at": created,
+            "expires_at": created + window_seconds(window),
+        }
+        try:
+            job = await self._store.add_job(values, tenant.max_batch_jobs)
+        except Missing:
+            raise no_file(input_file_id, "input_file_id") from None
+        except TooMany as limit:
+            raise ApiError(
+                429,
+                f"You have {limit.args[0]} batch jobs under way, which is your limit; wait, or cancel one.",
+                type="rate_limit_error",
+                code="too_many_batch_jobs",
+            ) from None
+        except StorageFault as error:
+            raise unavailable(error) from None
+        self._changed()
+        return job
+
+    async def retrieve(self, tenant: Tenant, job_id: str) -> Job:
+        """Raises ApiError 404."""
+        try:
+            return await self._store.job(job_id, tenant.name)
+        except Missing:
+            raise _no_job(job_id) from None
+
+    async def page(self, tenant: Tenant, *, after: str | None, limit: int) -> tuple[list[Job], bool]:
+        """The newest first, and whether there are more. Raises ApiError 404 for an unknown `after`."""
+        try:
+            found = await self._store.jobs(tenant.name, after=after, limit=limit + 1)
+        except Missing:
+            raise _no_job(after, "after") from None
+        return found[:limit], len(found) > limit
+
+    async def cancel(self, tenant: Tenant, job_id: str) -> Job:
+        """What has been answered stays available. Raises ApiError: 404, or 409 when there is nothing left to cancel."""
+        job = await self.retrieve(tenant, job_id)
+        # The runner may move the job in between; each time round it is further on its way to an end.
+        while job.status in ("validating", "in_progress"):
+            try:
+                job = await self._store.move(job, "cancelling", cancelling_at=job.stamp(self._now()))
+            except StorageFault as error:
+                raise unavailable(error) from None
+            self._changed()
+        if job.status == "finalizing" or (job.status in ENDED and job.status != "cancelled"):
+            raise ApiError(
+                409,
+                f"The job is {job.status}; only jobs that are validating or in_progress can be cancelled.",
+                code="job_not_cancellable",
+            )
+        return job
+
+
+def window_seconds(window: str) -> int:
+    """Of "90m", "24h" or "7d". Raises ApiError 400."""
+    match = WINDOW.fullmatch(window)
+    if match is None:
+        raise invalid(
+            f"completion_window is {window[:30]!r}; give minutes, hours or days, such as 24h.", "completion_window"
+        )
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _no_job(job_id: object, param: str | None = None) -> ApiError:
+    return ApiError(404, f"There is no batch {str(job_id)[:100]!r}; list your batches.", param=param, code="not_found")

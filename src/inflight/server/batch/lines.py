@@ -1,0 +1,111 @@
+"""Lines of batch files: requests as OpenAI writes them, and the lines that answer them.
+
+Knows one line at a time, and which custom ids a file has used; not where lines come from, nor what a body means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+COMPLETIONS = "/v1/completions"
+CHAT_COMPLETIONS = "/v1/chat/completions"
+ENDPOINTS = (COMPLETIONS, CHAT_COMPLETIONS)
+LONGEST_CUSTOM_ID = 512  # characters
+_FIELDS = ("custom_id", "method", "url", "body")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One request. number: of its line in the file, from 1."""
+
+    number: int
+    custom_id: str
+    url: str
+    body: dict[str, Any]
+
+
+class BadLine(ValueError):
+    """A line that cannot be served. custom_id: where it has one that can be told. code: a short name for machines."""
+
+    def __init__(self, number: int, code: str, sentence: str, custom_id: str | None = None):
+        super().__init__(sentence)
+        self.number = number
+        self.code = code
+        self.custom_id = custom_id
+
+
+@dataclass(slots=True)
+class LineChecker:
+    """Checks the lines of one file in their order. endpoint: the url that each must have; None: any of the two."""
+
+    endpoint: str | None = None
+    _seen: dict[str, int] = field(default_factory=dict)  # custom id → the line that has it
+
+    def check(self, number: int, data: dict[str, Any]) -> BatchLine:
+        """Raises BadLine."""
+        custom_id = self._custom_id(number, data)
+
+        def bad(code: str, sentence: str) -> BadLine:
+            return BadLine(number, code, sentence, custom_id)
+
+        first = self._seen.setdefault(custom_id, number)
+        if first != number:
+            raise bad("duplicate_custom_id", f"The custom_id is that of line {first} too; give each line its own.")
+        for name in data:
+            if name not in _FIELDS:
+                raise bad("unknown_field", f"The field {name!r} is unknown; a line has {', '.join(_FIELDS)}.")
+        for name in _FIELDS:
+            if name not in data:
+                raise bad("missing_field", f"The line has no {name}; it needs {', '.join(_FIELDS)}.")
+        if data["method"] != "POST":
+            raise bad("invalid_method", f'method is {data["method"]!r}; give "POST".')
+        url, body = data["url"], data["body"]
+        if url not in ENDPOINTS:
+            raise bad("invalid_url", f"url is {url!r}; give {' or '.join(ENDPOINTS)}.")
+        if self.endpoint is not None and url != self.endpoint:
+            raise bad("mismatched_url", f"url is {url}, but the job's endpoint is {self.endpoint}; use one of them.")
+        if not isinstance(body, dict):
+            raise bad("invalid_body", "body is not a JSON object; give the body of a request.")
+        if body.get("stream"):
+            raise bad("unsupported_stream", "body asks for a stream, which a batch cannot give; leave `stream` out.")
+        return BatchLine(number, custom_id, url, body)
+
+    @staticmethod
+    def _custom_id(number: int, data: dict[str, Any]) -> str:
+        if "custom_id" not in data:
+            raise BadLine(number, "missing_field", f"The line has no custom_id; it needs {', '.join(_FIELDS)}.")
+        value = data["custom_id"]
+        if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_CUSTOM_ID:
+            raise BadLine(
+                number, "invalid_custom_id", f"custom_id must be text of 1 to {LONGEST_CUSTOM_ID} characters."
+            )
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise BadLine(number, "invalid_custom_id", "custom_id holds half a character (a lone surrogate).")
+        return value
+
+
+def is_batch_line(data: dict[str, Any]) -> bool:
+    """Whether an input line is meant in this form, be it whole or not."""
+    return "custom_id" in data or "body" in data
+
+
+def line_id(job_id: str, number: int) -> str:
+    """The id of a line's request and answer: the same however often it is asked for."""
+    return f"batch_req_{hashlib.sha256(f'{job_id}/{number}'.encode()).hexdigest()[:32]}"
+
+
+def answered(request_id: str, custom_id: str | None, status: int, body: Any) -> dict[str, Any]:
+    """The output line of a request that was served, well or not."""
+    response = {"status_code": status, "request_id": request_id, "body": body}
+    return {"id": request_id, "custom_id": custom_id, "response": response, "error": None}
+
+
+def unanswered(request_id: str, custom_id: str | None, error: dict[str, Any]) -> dict[str, Any]:
+    """The output line of one that was not. error: `error_of`."""
+    return {"id": request_id, "custom_id": custom_id, "response": None, "error": error}
+
+
+def error_of(code: str, message: str, number: int) -> dict[str, Any]:
+    return {"code": code, "message": message, "line": number}

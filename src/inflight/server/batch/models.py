@@ -1,0 +1,166 @@
+"""Shapes of the Files and Batches API, for validation and for the OpenAPI document. Knows fields, not behaviour."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from inflight.server.batch.jobs import WINDOW
+from inflight.server.batch.persistence import Pause
+from inflight.server.batch.records import ENDED, Job, StoredFile
+
+Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+
+
+class BatchRequest(BaseModel):
+    """The body that creates a job."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    input_file_id: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")]
+    endpoint: Endpoint
+    completion_window: Annotated[
+        str, Field(pattern=f"^{WINDOW.pattern}$", description="Minutes, hours or days, such as 24h.")
+    ]
+    metadata: Metadata | None = None
+
+
+class UploadForm(BaseModel):
+    """The form of an upload; read by hand as it comes, so this is for the OpenAPI document only."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: Annotated[
+        str,
+        Field(min_length=1, json_schema_extra={"format": "binary"}, description="A JSONL file, one request a line."),
+    ]
+    purpose: Literal["batch"]
+
+
+class FileObject(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    status: Literal["processed"] = "processed"
+
+    @classmethod
+    def of(cls, file: StoredFile) -> FileObject:
+        fields = ("id", "bytes", "created_at", "filename", "purpose")
+        return cls(**{name: getattr(file, name) for name in fields})
+
+
+class FileDeleted(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True
+
+
+class FilePage(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+    @classmethod
+    def of(cls, files: list[StoredFile], has_more: bool) -> FilePage:
+        return cls(data=[FileObject.of(file) for file in files], has_more=has_more, **_ends(files))
+
+
+class RequestCounts(BaseModel):
+    """Lines of the input file: all, answered with 2xx, and answered otherwise or not at all."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchError(BaseModel):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class BatchErrors(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class PauseObject(BaseModel):
+    """Why the job does not go on at the moment, and since when (Unix seconds)."""
+
+    reason: str
+    since: int
+
+
+class Batch(BaseModel):
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: Endpoint
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: Status
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+    paused: PauseObject | None
+
+    @classmethod
+    def of(cls, job: Job, pause: Pause | None) -> Batch:
+        """pause: of all jobs; one that has ended is none of its business."""
+        own: dict[str, Any] = {name: getattr(job, name) for name in cls.model_fields if hasattr(job, name)}
+        own["errors"] = BatchErrors(data=[BatchError(**error) for error in job.errors]) if job.errors else None
+        counts = RequestCounts(total=job.total, completed=job.completed, failed=job.failed)
+        waits = pause is not None and job.status not in ENDED
+        paused = PauseObject(reason=pause.reason, since=pause.since) if pause is not None and waits else None
+        return cls(**own, request_counts=counts, paused=paused)
+
+
+class BatchPage(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Batch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+    @classmethod
+    def of(cls, jobs: list[Job], has_more: bool, pause: Pause | None) -> BatchPage:
+        return cls(data=[Batch.of(job, pause) for job in jobs], has_more=has_more, **_ends(jobs))
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    retry_after_s: float | None = None
+
+
+class Error(BaseModel):
+    """What every refusal looks like."""
+
+    error: ErrorDetail
+
+
+def _ends(rows: list[Any]) -> dict[str, Any]:
+    return {"first_id": rows[0].id if rows else None, "last_id": rows[-1].id if rows else None}

@@ -1,0 +1,63 @@
+"""Storage that is asked until it gives in: a full disk pauses batch jobs, it never ends them.
+
+Knows retries and why jobs are paused; not what is read or written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from inflight.server.batch.faults import storage_sentence
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why jobs do not go on. since: whole seconds of the wall clock."""
+
+    reason: str
+    since: int
+
+
+class InputGone(LookupError):
+    """The content of a job's input file is no longer there; to ask again would not help."""
+
+
+class Persistence:
+    """`changed` is set when a pause ends."""
+
+    def __init__(self, *, retry_seconds: float = 5.0, now: Callable[[], float] = time.time):
+        self.changed = asyncio.Event()
+        self._retry_seconds, self._now = retry_seconds, now
+        self._stuck: dict[object, Pause] = {}
+
+    @property
+    def paused(self) -> Pause | None:
+        """While anything that must be read or written cannot be."""
+        return next(iter(self._stuck.values()), None)
+
+    async def durably(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do it, and do it again until it succeeds. Raises InputGone alone."""
+        token = object()
+        try:
+            while True:
+                try:
+                    return await work()
+                except InputGone:
+                    raise
+                except Exception as error:
+                    if token not in self._stuck:
+                        log.error("batch jobs are paused: %s", storage_sentence(error), exc_info=error)
+                        self._stuck[token] = Pause(storage_sentence(error), int(self._now()))
+                await asyncio.sleep(self._retry_seconds)
+        finally:
+            if self._stuck.pop(token, None) is not None:
+                self.changed.set()

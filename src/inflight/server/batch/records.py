@@ -1,0 +1,81 @@
+"""What the database holds: files, jobs and answers, as frozen records.
+
+Knows fields and the words of a job's life; who changes them when is the runner's and the endpoints' business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """purpose: "batch" for what clients upload, "batch_output" for what jobs write. filename: for people to read."""
+
+    id: str
+    tenant: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A batch job. Times are whole seconds of the wall clock; the order of jobs is `number`'s, which no clock moves.
+
+    total, completed, failed: lines of the input file, those answered with 2xx, those answered otherwise.
+    errors: why validation failed, a list of {code, message, param, line}.
+    """
+
+    number: int
+    id: str
+    tenant: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    metadata: dict[str, str] | None
+    status: str
+    created_at: int
+    expires_at: int
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def stamp(self, now: float) -> int:
+        """The time of the next thing that happens to this job: never before what has happened, if a clock jumps."""
+        happened = (self.created_at, self.in_progress_at, self.finalizing_at, self.cancelling_at)
+        return max(int(now), *(time for time in happened if time is not None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineAnswer:
+    """How one line ended. line: its number in the file, from 1.
+
+    status: HTTP status of the answer, with its body as `payload`; None when the line never came that far, and then
+    `payload` is the error. payload: JSON text.
+    """
+
+    job: int
+    line: int
+    custom_id: str | None
+    status: int | None
+    payload: str
+
+    @property
+    def good(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300

@@ -1,0 +1,332 @@
+"""The runner: takes jobs through their life and keeps a bounded number of their lines under way.
+
+Knows whose turn it is, deadlines, what a crash left behind and what a full disk means; how a line is answered, the
+`Answerer` knows. What is not in the store has not happened: an answer counts when it is durable, and after a restart
+exactly the lines without one are run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from inflight.server.batch.answering import Answerer
+from inflight.server.batch.assembly import assemble
+from inflight.server.batch.files import Files
+from inflight.server.batch.input_file import InputFile, count_lines
+from inflight.server.batch.lines import BadLine, BatchLine, error_of, line_id
+from inflight.server.batch.persistence import InputGone, Persistence
+from inflight.server.batch.records import ENDED, Job, LineAnswer
+from inflight.server.batch.store import Store
+from inflight.server.errors import ApiError
+from inflight.server.tenants import Tenant
+
+T = TypeVar("T")
+
+PAGE_LINES = 64  # read ahead of each job
+NOT_NOW = (429, 503)  # the engine is full, or the server is about to end: the line waits and is tried again
+SHORTEST_WAIT, USUAL_WAIT, LONGEST_WAIT = 0.05, 1.0, 60.0  # seconds before that
+LONGEST_SLEEP = 30.0  # seconds; the wall clock, which deadlines are in, may jump
+_WHY_UNANSWERED = {
+    "expired": ("batch_expired", "The line was not answered before the completion window ended."),
+    "cancelled": ("batch_cancelled", "The line was not answered before the job was cancelled."),
+}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Active:
+    """A job that has not ended, and what is held of it in memory."""
+
+    job: Job
+    source: InputFile | None = None
+    answered: set[int] = field(default_factory=set)  # before this process took it up
+    lines: deque[BatchLine] = field(default_factory=deque)  # read, and not under way
+    answering: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by line; may still be cancelled
+    under_way: set[asyncio.Task[None]] = field(default_factory=set)  # those, and those that are being kept
+    chore: asyncio.Task[None] | None = None  # the one thing that is done to the job itself
+    turn: int = 0  # when it last had one
+    broken: dict[str, Any] | None = None  # the error that ends it
+
+
+class Runner:
+    def __init__(
+        self,
+        store: Store,
+        files: Files,
+        storage: Persistence,
+        answerer: Answerer,
+        tenant_of: Callable[[str], Tenant],
+        *,
+        concurrency: int,
+        most_lines: int = 50_000,
+        longest_line: int = 1 << 24,
+        now: Callable[[], float] = time.time,
+    ):
+        """tenant_of: the tenant of that name, as it is today. concurrency: lines under way at once, of all jobs.
+        most_lines: of a job. longest_line: bytes. now: seconds of the wall clock."""
+        self._store, self._files, self._storage = store, files, storage
+        self._answerer, self._tenant_of = answerer, tenant_of
+        self._concurrency, self._most_lines, self._longest_line = concurrency, most_lines, longest_line
+        self._now = now
+        self._jobs: dict[str, _Active] = {}
+        self._turn = 0
+        self._changed = storage.changed
+        self._reload = True
+        self._main: asyncio.Task[None] | None = None
+
+    @property
+    def under_way(self) -> int:
+        """Lines."""
+        return sum(len(active.under_way) for active in self._jobs.values())
+
+    def start(self) -> None:
+        """Take up the jobs that have not ended. Within an event loop."""
+        self._main = asyncio.create_task(self._run(), name="inflight-batch-runner")
+        self._main.add_done_callback(_tell_fault)
+
+    async def stop(self) -> None:
+        """Lines under way are abandoned; they are run again after the next start."""
+        tasks = [task for active in self._jobs.values() for task in (*active.under_way, active.chore) if task]
+        tasks += [self._main] if self._main is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._jobs.clear()
+
+    def notice(self) -> None:
+        """A job was created or cancelled."""
+        self._reload = True
+        self._changed.set()
+
+    # -- the round ----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            if self._reload:
+                self._reload = False
+                await self._take_up()
+            for active in list(self._jobs.values()):
+                self._attend(active)
+            self._launch()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._sleep_seconds()):
+                    await self._changed.wait()
+
+    async def _take_up(self) -> None:
+        for job in await self._storage.durably(self._store.unended):
+            self._jobs.setdefault(job.id, _Active(job)).job = job
+
+    def _sleep_seconds(self) -> float | None:
+        if not self._jobs:
+            return None
+        left = [active.job.expires_at - self._now() for active in self._jobs.values()]
+        # Overdue ones are seen to already.
+        return min([LONGEST_SLEEP, *(seconds for seconds in left if seconds > 0)])
+
+    def _attend(self, active: _Active) -> None:
+        """Start what is to be done to the job itself, if anything is."""
+        if self._ending(active) is not None:
+            for task in list(active.answering.values()):
+                task.cancel()
+        if active.chore is None and (chore := self._chore(active)) is not None:
+            active.chore = asyncio.create_task(chore)
+            active.chore.add_done_callback(partial(self._chore_done, active))
+
+    def _chore(self, active: _Active) -> Coroutine[Any, Any, None] | None:
+        status, source = active.job.status, active.source
+        ending = self._ending(active)
+        if ending is not None:
+            return None if active.under_way else self._end(active, ending)
+        if status == "validating":
+            return self._validate(active)
+        if status == "in_progress" and source is None:
+            return self._open(active)
+        if source is not None and not source.ended:
+            return self._read(active, source) if len(active.lines) < PAGE_LINES // 2 else None
+        return None if active.lines or active.under_way else self._complete(active)
+
+    def _ending(self, active: _Active) -> str | None:
+        """The status that the job is about to end with, where that is not by its last answer."""
+        status = active.job.status
+        if status == "cancelling":
+            return "cancelled"
+        if active.broken is not None:
+            return "failed"
+        overdue = status in ("validating", "in_progress") and self._now() >= active.job.expires_at
+        return "expired" if overdue else None
+
+    def _chore_done(self, active: _Active, chore: asyncio.Task[None]) -> None:
+        active.chore = None
+        if not chore.cancelled() and (error := chore.exception()) is not None:
+            log.error("batch job %s met a fault", active.job.id, exc_info=error)
+            if active.broken is not None:  # not even its end goes well; the next start of the server tries again
+                self._jobs.pop(active.job.id, None)
+            active.broken = {"code": "server_error", "message": f"The job met a fault of the server: {error!r}."}
+        if active.job.status in ENDED:
+            self._jobs.pop(active.job.id, None)
+        self._changed.set()
+
+    def _launch(self) -> None:
+        """Lines in turn: of the tenant that has waited longest, the job that has waited longest."""
+        while self.under_way < self._concurrency and self._storage.paused is None:
+            ready = [active for active in self._jobs.values() if active.lines and self._ending(active) is None]
+            if not ready:
+                return
+            last: dict[str, int] = {}
+            for active in self._jobs.values():
+                last[active.job.tenant] = max(last.get(active.job.tenant, 0), active.turn)
+            chosen = min(ready, key=lambda active: (last[active.job.tenant], active.turn, active.job.number))
+            self._turn += 1
+            chosen.turn = self._turn
+            self._start(chosen, chosen.lines.popleft())
+
+    # -- one line -----------------------------------------------------------------------------------------------
+
+    def _start(self, active: _Active, line: BatchLine) -> None:
+        task = asyncio.create_task(self._serve(active, line))
+        active.answering[line.number] = task
+        active.under_way.add(task)
+        task.add_done_callback(partial(self._served, active, line))
+
+    async def _serve(self, active: _Active, line: BatchLine) -> None:
+        answer = await self._answer(active.job, line)
+        # From here on nothing but the end of the process keeps the answer from being kept.
+        del active.answering[line.number]
+        await self._storage.durably(partial(self._store.keep, [answer]))
+
+    def _served(self, active: _Active, line: BatchLine, task: asyncio.Task[None]) -> None:
+        active.answering.pop(line.number, None)
+        active.under_way.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            active.lines.appendleft(line)
+        self._changed.set()
+
+    async def _answer(self, job: Job, line: BatchLine) -> LineAnswer:
+        request_id = line_id(job.id, line.number)
+        while True:
+            wait = USUAL_WAIT
+            try:
+                tenant = self._tenant_of(job.tenant)
+                answer = await self._answerer.answer(line.url, line.body, tenant, request_id)
+                return _line_answer(job, line, answer.status, answer.body)
+            except ApiError as error:
+                if error.status not in NOT_NOW:
+                    return _line_answer(job, line, error.status, error.body)
+                wait = error.retry_after or USUAL_WAIT
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+            except Exception:
+                log.exception("line %d of batch job %s met a fault", line.number, job.id)
+                fault = ApiError(500, "The server met a fault while it answered this line.", type="server_error")
+                return _line_answer(job, line, fault.status, fault.body)
+            await asyncio.sleep(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))
+
+    # -- chores: each can be broken off anywhere and done again ----------------------------------------------------
+
+    async def _validate(self, active: _Active) -> None:
+        job = active.job
+        try:
+            total = await self._storage.durably(
+                partial(_reading, count_lines, self._files.path(job.input_file_id), self._longest_line)
+            )
+        except InputGone as gone:
+            active.broken = {"code": "input_file_missing", "message": str(gone)}
+            return
+        if total == 0:
+            message = "The input file holds no line; give one request a line."
+            active.broken = {"code": "empty_file", "message": message}
+        elif total > self._most_lines:
+            message = f"The input file has {total} lines, but a job may have {self._most_lines}; split it."
+            active.broken = {"code": "too_many_lines", "message": message}
+        else:
+            stamps = {"in_progress_at": job.stamp(self._now()), "total": total}
+            active.job = await self._storage.durably(partial(self._store.move, job, "in_progress", **stamps))
+
+    async def _open(self, active: _Active) -> None:
+        active.answered = await self._storage.durably(partial(self._store.answered, active.job))
+        active.source = InputFile(self._files.path(active.job.input_file_id), active.job.endpoint, self._longest_line)
+
+    async def _read(self, active: _Active, source: InputFile) -> None:
+        try:
+            page = await self._storage.durably(partial(_reading, source.page, PAGE_LINES, active.answered))
+        except InputGone as gone:
+            active.broken = {"code": "input_file_missing", "message": str(gone)}
+            return
+        bad = [_line_fault(active.job, line) for line in page if isinstance(line, BadLine)]
+        if bad:
+            await self._storage.durably(partial(self._store.keep, bad))
+        active.lines.extend(line for line in page if isinstance(line, BatchLine))
+
+    async def _complete(self, active: _Active) -> None:
+        job = active.job
+        if job.status == "in_progress":
+            stamp = job.stamp(self._now())
+            active.job = job = await self._storage.durably(
+                partial(self._store.move, job, "finalizing", finalizing_at=stamp)
+            )
+        if job.status == "finalizing":  # and not cancelled in the last moment
+            await self._end(active, "completed")
+
+    async def _end(self, active: _Active, status: str) -> None:
+        job = active.job
+        if status in _WHY_UNANSWERED and job.in_progress_at is not None:
+            with contextlib.suppress(InputGone):
+                await self._mark_unanswered(job, *_WHY_UNANSWERED[status])
+        output, errors = await self._storage.durably(partial(assemble, job, self._store, self._files))
+        values: dict[str, Any] = {f"{status}_at": job.stamp(self._now())}
+        values["output_file_id"] = output.id if output is not None else None
+        values["error_file_id"] = errors.id if errors is not None else None
+        if active.broken is not None:
+            values["errors"] = [{"param": None, "line": None, **active.broken}]
+        files = [file for file in (output, errors) if file is not None]
+        active.job = await self._storage.durably(partial(self._store.end, job, status, files, **values))
+
+    async def _mark_unanswered(self, job: Job, code: str, message: str) -> None:
+        """An answer for every line that has none, so that each line stands in one of the job's files."""
+        answered = await self._storage.durably(partial(self._store.answered, job))
+        source = InputFile(self._files.path(job.input_file_id), job.endpoint, self._longest_line)
+        while not source.ended:
+            page = await self._storage.durably(partial(_reading, source.page, PAGE_LINES, answered))
+            faults = [
+                _line_fault(
+                    job, line if isinstance(line, BadLine) else BadLine(line.number, code, message, line.custom_id)
+                )
+                for line in page
+            ]
+            if faults:
+                await self._storage.durably(partial(self._store.keep, faults))
+
+
+def _tell_fault(main: asyncio.Task[None]) -> None:
+    if not main.cancelled() and (error := main.exception()) is not None:
+        log.critical("batch jobs have stopped by a fault; restart the server", exc_info=error)
+
+
+async def _reading(read: Callable[..., T], *arguments: Any) -> T:
+    try:
+        return await asyncio.to_thread(read, *arguments)
+    except FileNotFoundError:
+        raise InputGone("The content of the input file is gone from the data directory; upload it again.") from None
+
+
+def _line_answer(job: Job, line: BatchLine, status: int, body: dict[str, Any]) -> LineAnswer:
+    payload = json.dumps(body, allow_nan=False)
+    return LineAnswer(job=job.number, line=line.number, custom_id=line.custom_id, status=status, payload=payload)
+
+
+def _line_fault(job: Job, bad: BadLine) -> LineAnswer:
+    payload = json.dumps(error_of(bad.code, str(bad), bad.number))
+    return LineAnswer(job=job.number, line=bad.number, custom_id=bad.custom_id, status=None, payload=payload)

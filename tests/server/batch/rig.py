@@ -1,0 +1,134 @@
+"""A batch service with an answerer that only says what it was asked, and a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from inflight.server.batch.answering import Answer
+from inflight.server.batch.records import ENDED, Job, StoredFile
+from inflight.server.batch.service import BatchService
+from inflight.server.errors import ApiError
+from inflight.server.tenants import ANYONE, Tenant
+
+URL = "/v1/completions"
+
+
+def request_line(custom_id: str, prompt: str = "x", **fields: Any) -> dict[str, Any]:
+    return {"custom_id": custom_id, "method": "POST", "url": URL, "body": {"prompt": prompt}, **fields}
+
+
+def jsonl(*lines: Any) -> bytes:
+    """Bytes are written as they are."""
+    return b"".join(one if isinstance(one, bytes) else json.dumps(one).encode() + b"\n" for one in lines)
+
+
+class Echo:
+    """Answers with the prompt. `gate`: lines wait until it is set. `refuse`: by prompt, what is raised, once each."""
+
+    def __init__(self) -> None:
+        self.gate: asyncio.Event | None = None
+        self.refuse: dict[str, list[BaseException]] = {}
+        self.calls: Counter[str] = Counter()  # by request id
+        self.order: list[tuple[str, str]] = []  # tenant, prompt
+        self.running = self.most_running = self.cancelled = 0
+
+    async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
+        self.calls[request_id] += 1
+        self.order.append((tenant.name, body["prompt"]))
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await asyncio.sleep(0)
+            if self.gate is not None:
+                await self.gate.wait()
+            if self.refuse.get(body["prompt"]):
+                raise self.refuse[body["prompt"]].pop()
+            return Answer(200, {"echo": body["prompt"], "url": url})
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+
+class Bytes:
+    """An upload that arrived whole."""
+
+    def __init__(self, content: bytes, filename: str | None = "in.jsonl", purpose: str | None = "batch") -> None:
+        self.filename, self.purpose = filename, purpose
+        self._content = content
+
+    async def content(self) -> AsyncIterator[bytes]:
+        yield self._content
+
+
+class Rig:
+    """now: the wall clock."""
+
+    def __init__(self, folder: Path, answerer: Any = None, **settings: Any) -> None:
+        self.answerer: Any = answerer or Echo()
+        self.now = 1_000_000.0
+        settings = {"concurrency": 4, "retry_seconds": 0.01, "now": lambda: self.now, **settings}
+        self.service = BatchService(folder, self.answerer, lambda name: Tenant(name=name), **settings)
+        self.files, self.jobs = self.service.files, self.service.jobs
+
+    async def upload(self, content: bytes, tenant: Tenant = ANYONE) -> StoredFile:
+        return await self.files.receive(tenant, Bytes(content))
+
+    async def create(self, content: bytes, tenant: Tenant = ANYONE, window: str = "24h", endpoint: str = URL) -> Job:
+        file = await self.upload(content, tenant)
+        return await self.jobs.create(tenant, input_file_id=file.id, endpoint=endpoint, window=window, metadata=None)
+
+    async def ended(self, job: Job, tenant: Tenant = ANYONE) -> Job:
+        return await self.until(job, lambda one: one.status in ENDED, tenant)
+
+    async def until(self, job: Job, met: Callable[[Job], bool], tenant: Tenant = ANYONE) -> Job:
+        async with asyncio.timeout(30):
+            while not met(job := await self.jobs.retrieve(tenant, job.id)):
+                await asyncio.sleep(0.002)
+        return job
+
+    async def lines(self, file_id: str | None, tenant: Tenant = ANYONE) -> list[dict[str, Any]]:
+        if file_id is None:
+            return []
+        _, content = await self.files.open(tenant, file_id)
+        with content:
+            return [json.loads(line) for line in content]
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not met():
+            await asyncio.sleep(0.002)
+
+
+async def refused(call: Awaitable[Any]) -> ApiError:
+    """The refusal that a call must end with."""
+    try:
+        await call
+    except ApiError as error:
+        assert error.message.endswith(".") and error.message.count(". ") <= 1
+        return error
+    raise AssertionError("not refused")
+
+
+def live(
+    folder: Path, test: Callable[[Rig], Coroutine[Any, Any, None]], *, start: bool = True, **settings: Any
+) -> None:
+    """Runs a test on a service that is stopped at its end."""
+
+    async def whole() -> None:
+        rig = Rig(folder, **settings)
+        if start:
+            rig.service.start()
+        try:
+            await test(rig)
+        finally:
+            await rig.service.stop()
+
+    asyncio.run(whole())

@@ -1,0 +1,107 @@
+"""The data directory and its database: who may see it, who may have it, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inflight.server.batch.data import DataDirectory, DataDirectoryError, Draft
+from inflight.server.batch.database import Database, DatabaseError
+
+from .rig import Rig
+
+TAKES = """
+import pathlib, sys
+from inflight.server.batch.data import DataDirectory
+held = DataDirectory(pathlib.Path(sys.argv[1]))
+"""
+
+
+def test_nobody_else_can_look_inside(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    before = os.umask(0)
+    try:
+        rig = Rig(folder)
+        asyncio.run(rig.upload(b"x"))
+    finally:
+        os.umask(before)
+    for path in (folder, *folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    asyncio.run(rig.service.stop())
+
+
+def test_a_second_server_is_refused(tmp_path: Path) -> None:
+    first = Rig(tmp_path)
+    with pytest.raises(DataDirectoryError, match=f"in use by the server with process id {os.getpid()}; stop it, or"):
+        Rig(tmp_path)
+    other = subprocess.run([sys.executable, "-c", TAKES, tmp_path], capture_output=True, text=True, check=False)
+    assert other.returncode == 1 and f"process id {os.getpid()}" in other.stderr
+    asyncio.run(first.service.stop())
+    asyncio.run(Rig(tmp_path).service.stop())
+
+
+def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", f"{TAKES}\nimport os; os.kill(os.getpid(), 9)", tmp_path], check=False)
+    assert (tmp_path / "lock").exists()
+    DataDirectory(tmp_path).close()
+
+
+def test_places_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DataDirectoryError, match=r"cannot be used: .*; give a folder that may be written to\.$"):
+            DataDirectory(place)
+
+
+def test_databases_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "rubbish").write_bytes(b"x" * 5000)
+    with pytest.raises(DatabaseError, match="cannot be used as a database: file is not a database"):
+        Database(tmp_path / "rubbish")
+    with sqlite3.connect(tmp_path / "later") as later:
+        later.execute("PRAGMA user_version = 9")
+    with pytest.raises(DatabaseError, match="has the schema version 9, but this program knows 1; use the program"):
+        Database(tmp_path / "later")
+    # A failure lets go of the directory.
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "batch.sqlite").write_bytes(b"x" * 5000)
+    for _ in range(2):
+        with pytest.raises(DatabaseError):
+            Rig(tmp_path / "data")
+
+
+def test_commits_are_durable_and_failures_undone(tmp_path: Path) -> None:
+    database = Database(tmp_path / "d")
+    read = database.run_now(
+        lambda connection: [
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+        ]
+    )
+    assert read == ["wal", 2]
+
+    def fails(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO files VALUES (1, 'a', '', '', '', 0, 0)")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        database.run_now(fails)
+    assert database.run_now(lambda connection: connection.execute("SELECT * FROM files").fetchall()) == []
+    database.close()
+
+
+def test_drafts_appear_whole_or_not_at_all(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path)
+    draft, dropped = Draft(data), Draft(data)
+    draft.write(b"one")
+    dropped.write(b"two")
+    assert list(data.files.iterdir()) == []
+    draft.publish()
+    dropped.discard()
+    assert [path.read_bytes() for path in data.files.iterdir()] == [b"one"] and not any(data.partial.iterdir())
+    data.close()

@@ -1,0 +1,102 @@
+"""The store: answers that count once, commits that are shared, and moves that only one can make."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.server.batch.records import LineAnswer
+from inflight.server.tenants import ANYONE
+
+from .rig import Rig, jsonl, live, request_line
+
+
+def answer(line: int, status: int | None = 200, payload: str = "{}") -> LineAnswer:
+    return LineAnswer(job=1, line=line, custom_id=str(line), status=status, payload=payload)
+
+
+def with_job(folder: Path, test: Callable[[Rig, Any], Any]) -> None:
+    async def whole(rig: Rig) -> None:
+        await test(rig, await rig.create(jsonl(request_line("a"))))
+
+    live(folder, whole, start=False)
+
+
+def test_an_answer_counts_once_and_the_first_stays(tmp_path: Path) -> None:
+    async def test(rig: Rig, job: Any) -> None:
+        store = rig.service._store
+        await asyncio.gather(
+            *(store.keep([answer(line, 200 if line < 8 else status)]) for line in range(10) for status in (500, None))
+        )
+        await store.keep([answer(3, 200, '{"late": 1}'), answer(10, 299), answer(11, 199)])
+        now = await rig.jobs.retrieve(ANYONE, job.id)
+        assert (now.completed, now.failed) == (9, 3)
+        kept = await store.answers(job, 2, 3)
+        assert [(one.line, one.payload) for one in kept] == [(3, "{}"), (4, "{}"), (5, "{}")]
+        assert kept[0] == answer(3) and await store.answered(job) == set(range(12))
+
+    with_job(tmp_path, test)
+
+
+def test_answers_share_commits(tmp_path: Path) -> None:
+    async def test(rig: Rig, job: Any) -> None:
+        database, commits = rig.service._store._database, 0
+        transact = database._transact
+
+        def counted(work: Any) -> Any:
+            nonlocal commits
+            commits += 1
+            return transact(work)
+
+        database._transact = counted  # type: ignore[method-assign]
+        await asyncio.gather(*(rig.service._store.keep([answer(line)]) for line in range(1, 101)))
+        assert commits <= 2
+
+    with_job(tmp_path, test)
+
+
+def test_a_commit_that_fails_is_told_to_everyone_in_it(tmp_path: Path) -> None:
+    async def test(rig: Rig, job: Any) -> None:
+        store = rig.service._store
+        nobodys = LineAnswer(job=99, line=1, custom_id=None, status=200, payload="{}")
+        results = await asyncio.gather(store.keep([answer(1)]), store.keep([nobodys]), return_exceptions=True)
+        assert all(isinstance(one, sqlite3.IntegrityError) for one in results)
+        assert await store.answered(job) == set()
+        await store.keep([answer(1)])
+        assert await store.answered(job) == {1}
+
+    with_job(tmp_path, test)
+
+
+def test_who_waits_may_go_away(tmp_path: Path) -> None:
+    async def test(rig: Rig, job: Any) -> None:
+        store = rig.service._store
+        gone = asyncio.create_task(store.keep([answer(1)]))
+        stays = asyncio.create_task(store.keep([answer(2)]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await stays
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        assert await store.answered(job) == {1, 2}
+
+    with_job(tmp_path, test)
+
+
+def test_only_one_moves_a_job(tmp_path: Path) -> None:
+    async def test(rig: Rig, job: Any) -> None:
+        store = rig.service._store
+        first = await store.move(job, "in_progress", in_progress_at=5, total=1)
+        second = await store.move(job, "cancelling", cancelling_at=6)
+        assert first == second and (second.status, second.total, second.cancelling_at) == ("in_progress", 1, None)
+        late = await store.end(job, "failed", [await rig.files.retrieve(ANYONE, job.input_file_id)], failed_at=7)
+        assert late == first
+        ended = await store.end(first, "failed", [], failed_at=7, errors=[{"code": "x"}])
+        assert (ended.status, ended.errors) == ("failed", [{"code": "x"}]) and await store.unended() == []
+
+    with_job(tmp_path, test)
