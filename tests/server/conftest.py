@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 
 class Server:
@@ -60,10 +61,14 @@ class Server:
     def post(self, path: str, body: Any, **settings: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=60, **settings)
 
-    def metric(self, name: str) -> float:
-        """Sum over the labels of a sample."""
-        lines = [line for line in self.get("/metrics").text.splitlines() if re.match(rf"{name}(\{{|\s)", line)]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum of a name's samples that have these labels."""
+        found = 0.0
+        for family in text_string_to_metric_families(self.get("/metrics").text):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    found += sample.value
+        return found
 
     def settled(self, met: Callable[[], bool], seconds: float = 20) -> bool:
         end = time.monotonic() + seconds
@@ -80,9 +85,9 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The defaults, shared by all tests that change nothing."""
-    running = Server("--policy", "priority").ready()
+    running = Server("--policy", "priority", "--data-dir", str(tmp_path_factory.mktemp("data"))).ready()
     yield running
     assert running.stop() == 0, "".join(running.log)
 

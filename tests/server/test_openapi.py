@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+from typing import Any
+
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import (
@@ -12,9 +16,11 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from inflight.server.app import make_app
+from inflight.server.batch.answering import Answer
+from inflight.server.batch.service import BatchService
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
-from inflight.server.tenants import Tenants
+from inflight.server.tenants import Tenant, Tenants
 from tests.server.conftest import Server
 
 CHECKS = (
@@ -30,7 +36,13 @@ async def no_metrics() -> tuple[bytes, str]:
     return b"", "text/plain"
 
 
-app = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), no_metrics, "0")
+class NoAnswerer:
+    async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
+        raise NotImplementedError
+
+
+jobs = BatchService(Path(tempfile.mkdtemp()), NoAnswerer(), Tenants().named)
+app = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
 schema = schemathesis.openapi.from_dict(app.openapi())
 
 

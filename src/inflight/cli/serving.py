@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from inflight import __version__
 from inflight.config import EngineSettings, SettingsError
@@ -18,6 +17,8 @@ from inflight.scheduling import SchedulingSettings
 from inflight.server import logs
 from inflight.server.app import make_app
 from inflight.server.asking import Asker
+from inflight.server.batch.service import BatchService
+from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
 from inflight.server.process import Process, is_open_to_others, listen, url
 from inflight.server.service import Served, Service
@@ -37,7 +38,9 @@ def serve(
     started: float,
     log_format: logs.Format,
     log_level: str,
-    **values: Any,
+    data_dir: Path | None,
+    batch_concurrency: int,
+    max_file_mb: float,
 ) -> int:
     """Runs until it is told to stop; returns the exit code."""
     logs.configure(log_format, log_level)
@@ -50,15 +53,20 @@ def serve(
         served, watched.metrics = _load(settings, engine_settings, scheduling, record, verbose, doing)
         return served
 
+    jobs = _jobs(service, tenants, data_dir, batch_concurrency, max_file_mb)
+
     async def begin() -> None:
+        if jobs is not None:
+            jobs.start(None if watched.metrics is None else watched.metrics.batch)
         _tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
         if is_open_to_others(settings) and not tenants.required:
             _tell(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
 
     async def end() -> None:
-        pass
+        if jobs is not None:
+            await jobs.stop()
 
-    app = make_app(service, tenants, partial(watched.page, service), __version__, watched.observe)
+    app = make_app(service, tenants, partial(watched.page, service, jobs), __version__, watched.observe, jobs)
     return Process(service, load, begin, end, _tell).run(app, bound)
 
 
@@ -72,7 +80,7 @@ class _Watched:
         if self.metrics is not None:
             self.metrics.observe_http(route, status, seconds)
 
-    async def page(self, service: Service) -> tuple[bytes, str]:
+    async def page(self, service: Service, jobs: BatchService | None) -> tuple[bytes, str]:
         """Raises ApiError while nothing is loaded."""
         served = service.loaded
         if self.metrics is None or served is None:
@@ -82,6 +90,20 @@ class _Watched:
         except EngineStopped:
             snapshot = None
         return await asyncio.to_thread(self.metrics.render, snapshot)
+
+
+def _jobs(
+    service: Service, tenants: Tenants, data_dir: Path | None, concurrency: int, max_file_mb: float
+) -> BatchService | None:
+    """Batch jobs, where there is a place to keep them."""
+    for name, value in (("batch-concurrency", concurrency), ("max-file-mb", max_file_mb)):
+        if not 0 < value < 2**31:
+            raise SettingsError(f"--{name} is {value}; give a number above 0.")
+    if data_dir is None:
+        return None
+    return BatchService(
+        data_dir, LineAnswerer(service), tenants.named, concurrency=concurrency, max_file_mb=max_file_mb
+    )
 
 
 def _load(

@@ -5,7 +5,6 @@ Knows FastAPI; what the routes do, their own files know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -14,6 +13,8 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from inflight.server.batch.endpoints import router as batch_routes
+from inflight.server.batch.service import BatchService
 from inflight.server.bodies.mistakes import mistake
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
@@ -32,9 +33,9 @@ def make_app(
     metrics: Metrics,
     version: str,
     observe: Observe = lambda route, status, seconds: None,
-    more_routes: Iterable[APIRouter] = (),
+    jobs: BatchService | None = None,
 ) -> FastAPI:
-    """observe: told of every HTTP request. more_routes: batch jobs, where there is a place to keep them."""
+    """observe: told of every HTTP request. jobs: batch jobs, where there is a place to keep them."""
     app = FastAPIOffline(
         redoc_url=None,
         title="inflight",
@@ -46,8 +47,7 @@ def make_app(
     app.include_router(generation_routes(service, tenant_of))
     app.include_router(model_routes(service, tenant_of))
     app.include_router(state_routes(service, metrics, version))
-    for routes in more_routes:
-        app.include_router(routes)
+    app.include_router(_no_jobs() if jobs is None else batch_routes(jobs, tenant_of))
     app.add_middleware(BodyLimit, most=int(service.settings.max_body_mb * 2**20))
     app.add_middleware(HttpWatch, observe=observe)
     app.add_exception_handler(ApiError, _api_error)
@@ -55,6 +55,18 @@ def make_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _fault)
     return app
+
+
+def _no_jobs() -> APIRouter:
+    """What is said where batch jobs would be."""
+    routes = APIRouter(include_in_schema=False)
+
+    async def nothing() -> None:
+        raise ApiError(404, "This server keeps no files and no batch jobs; start it with --data-dir.", code="not_found")
+
+    for path in ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}"):
+        routes.add_api_route(path, nothing, methods=["GET", "POST", "DELETE"])
+    return routes
 
 
 def authenticated(tenants: Tenants) -> Any:

@@ -28,14 +28,14 @@ ALIVE = b": waiting\n\n"  # a comment, which readers pass over
 class Generation:
     """One call that the engine has accepted. Close it, or the engine goes on."""
 
-    def __init__(self, call: Call, stream: EventStream, assembly: Assembly, timeout: float):
-        """timeout: seconds from now after which the call is ended."""
+    def __init__(self, call: Call, stream: EventStream, assembly: Assembly, timeout: float | None):
+        """timeout: seconds from now after which the call is ended; None: never."""
         self.call = call
         self.assembly = assembly
         self.error: ApiError | None = None  # told within the stream
         self._stream = stream
         self._timeout = timeout
-        self._until = time.monotonic() + timeout
+        self._until = None if timeout is None else time.monotonic() + timeout
 
     async def close(self) -> None:
         await self._stream.aclose()
@@ -43,7 +43,7 @@ class Generation:
     async def answer(self) -> dict[str, Any]:
         """Everything at the end. Raises ApiError."""
         while not self._stream.ended:
-            for event in await self._take(self._timeout):
+            for event in await self._take(None):
                 self.assembly.take(event)
         return self.assembly.answer()
 
@@ -61,13 +61,16 @@ class Generation:
             yield frame(error.body)
         yield DONE
 
-    async def _take(self, patience: float) -> list[Event]:
+    async def _take(self, patience: float | None) -> list[Event]:
         """What has happened since; nothing, when there is no news for so long. Raises ApiError."""
+        if self._until is not None:
+            left = max(0.0, self._until - time.monotonic())
+            patience = left if patience is None else min(patience, left)
         try:
-            events = await self._stream.take(min(patience, max(0.0, self._until - time.monotonic())))
+            events = await self._stream.take(patience)
         except EngineStopped as fault:
             raise ApiError(500, str(fault), type="server_error", code="engine_stopped") from None
-        if not events and time.monotonic() >= self._until:
+        if not events and self._until is not None and time.monotonic() >= self._until:
             await self.close()
             raise ApiError(
                 408,
@@ -80,7 +83,7 @@ class Generation:
 
 
 async def open_generation(
-    bridge: AsyncBridge, call: Call, tokenizer: Tokenizer | None, names: TokenNames, timeout: float
+    bridge: AsyncBridge, call: Call, tokenizer: Tokenizer | None, names: TokenNames, timeout: float | None
 ) -> Generation:
     """Hand the call to the engine. Raises ApiError when it is refused."""
     try:

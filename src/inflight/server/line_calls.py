@@ -15,9 +15,11 @@ from inflight.server.batch.lines import CHAT_COMPLETIONS
 from inflight.server.bodies.chat import ChatBody
 from inflight.server.bodies.completions import CompletionBody
 from inflight.server.bodies.mistakes import mistake
-from inflight.server.errors import invalid
+from inflight.server.errors import ApiError, invalid
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
+
+_NOT_OF_THE_LINE = ("engine_stopped", "aborted")  # faults of the server's, which are no answer to a line
 
 
 def line_call(asker: Asker, url: str, body: dict[str, Any], tenant: Tenant, *, batch: bool = True) -> Call:
@@ -42,5 +44,10 @@ class LineAnswerer:
 
     async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
         call = line_call(self._service.served.asker, url, body, tenant)
-        under_way = await self._service.open(call, batch=True)
-        return Answer(200, await under_way.answer())
+        try:
+            under_way = await self._service.open(call, batch=True)
+            return Answer(200, await under_way.answer())
+        except ApiError as error:
+            if error.code not in _NOT_OF_THE_LINE:
+                raise
+            raise ApiError(503, error.message, type=error.type, code=error.code) from None  # it is tried again

@@ -154,9 +154,8 @@ class Service:
             if not batch:
                 self._enter(call.tenant)
                 entered = True
-            generation = await open_generation(
-                served.bridge, call, served.tokenizer, self._names, self.settings.request_timeout
-            )
+            timeout = None if batch else self.settings.request_timeout  # a job has its completion window
+            generation = await open_generation(served.bridge, call, served.tokenizer, self._names, timeout)
         except BaseException as error:
             if entered:
                 self._leave(call.tenant)

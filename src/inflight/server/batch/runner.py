@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from inflight.server.batch.persistence import InputGone, Persistence
 from inflight.server.batch.records import ENDED, Job, LineAnswer
 from inflight.server.batch.store import Store
 from inflight.server.errors import ApiError
+from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
 
 T = TypeVar("T")
@@ -80,6 +81,7 @@ class Runner:
         self._now = now
         self._jobs: dict[str, _Active] = {}
         self._turn = 0
+        self._counts = BatchCounts()
         self._changed = storage.changed
         self._reload = True
         self._main: asyncio.Task[None] | None = None
@@ -89,8 +91,9 @@ class Runner:
         """Lines."""
         return sum(len(active.under_way) for active in self._jobs.values())
 
-    def start(self) -> None:
-        """Take up the jobs that have not ended. Within an event loop."""
+    def start(self, counts: BatchCounts | None = None) -> None:
+        """Take up the jobs that have not ended. Within an event loop. counts: told of what becomes of them."""
+        self._counts = counts or self._counts
         self._main = asyncio.create_task(self._run(), name="inflight-batch-runner")
         self._main.add_done_callback(_tell_fault)
 
@@ -119,6 +122,7 @@ class Runner:
             for active in list(self._jobs.values()):
                 self._attend(active)
             self._launch()
+            self._counts.jobs(Counter(active.job.status for active in self._jobs.values()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._sleep_seconds()):
                     await self._changed.wait()
@@ -204,6 +208,7 @@ class Runner:
         # From here on nothing but the end of the process keeps the answer from being kept.
         del active.answering[line.number]
         await self._storage.durably(partial(self._store.keep, [answer]))
+        self._counts.lines("completed" if answer.status == 200 else "failed")
 
     def _served(self, active: _Active, line: BatchLine, task: asyncio.Task[None]) -> None:
         active.answering.pop(line.number, None)
@@ -268,6 +273,7 @@ class Runner:
         bad = [_line_fault(active.job, line) for line in page if isinstance(line, BadLine)]
         if bad:
             await self._storage.durably(partial(self._store.keep, bad))
+            self._counts.lines("failed", len(bad))
         active.lines.extend(line for line in page if isinstance(line, BatchLine))
 
     async def _complete(self, active: _Active) -> None:
@@ -293,6 +299,7 @@ class Runner:
             values["errors"] = [{"param": None, "line": None, **active.broken}]
         files = [file for file in (output, errors) if file is not None]
         active.job = await self._storage.durably(partial(self._store.end, job, status, files, **values))
+        self._counts.ended(status)
 
     async def _mark_unanswered(self, job: Job, code: str, message: str) -> None:
         """An answer for every line that has none, so that each line stands in one of the job's files."""

@@ -14,6 +14,7 @@ from inflight.server.batch.jobs import Jobs
 from inflight.server.batch.persistence import Pause, Persistence
 from inflight.server.batch.runner import Runner
 from inflight.server.batch.store import Store
+from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
 
 
@@ -61,9 +62,9 @@ class BatchService:
     def lines_under_way(self) -> int:
         return self._runner.under_way
 
-    def start(self) -> None:
-        """Take up the jobs that have not ended. Within the event loop of the server."""
-        self._runner.start()
+    def start(self, counts: BatchCounts | None = None) -> None:
+        """Take up the jobs that have not ended. Within the event loop of the server. counts: told of their fate."""
+        self._runner.start(counts)
 
     async def stop(self) -> None:
         """Lines under way are abandoned, and run again after the next start. Lets go of the directory."""
