@@ -191,14 +191,15 @@ def test_everybody_writes_here_once_and_the_access_log_is_off(again: int) -> Non
     logging.getLogger("uvicorn.error").addHandler(logging.StreamHandler(stream))
     for _ in range(again):
         configure("json", stream=stream)
-    logging.getLogger("uvicorn.error").info("Started server process [%d]", 7)
+    logging.getLogger("uvicorn.error").info("Started server process [7]")
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received, %d bytes.", 7)
     logging.getLogger("uvicorn.access").info("127.0.0.1 - GET /")
     logging.getLogger("inflight.server").info("ready")
     logging.getLogger("asyncio").info("chatter")
     logging.getLogger("asyncio").error("Task exception was never retrieved")
     entries = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [(one["logger"], one["message"]) for one in entries] == [
-        ("uvicorn.error", "Started server process [7]"),
+        ("uvicorn.error", "Invalid HTTP request received, 7 bytes."),
         ("inflight.server", "ready"),
         ("asyncio", "Task exception was never retrieved"),
     ]

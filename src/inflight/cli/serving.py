@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,7 +67,7 @@ def serve(
             await jobs.stop()
 
     app = make_app(service, tenants, partial(watched.page, service, jobs), __version__, watched.observe, jobs)
-    return Process(service, load, begin, end, _tell).run(app, bound)
+    return Process(service, load, begin, end).run(app, bound)
 
 
 class _Watched:
@@ -161,4 +161,4 @@ def _with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> Schedulin
 
 
 def _tell(sentence: str) -> None:
-    print(f"inflight: {sentence}", file=sys.stderr, flush=True)
+    logging.getLogger("inflight.server").info(sentence)

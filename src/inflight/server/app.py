@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from inflight.server.batch.endpoints import router as batch_routes
 from inflight.server.batch.service import BatchService
@@ -25,6 +27,9 @@ from inflight.server.limits import BodyLimit
 from inflight.server.service import Service
 from inflight.server.telling import HttpWatch, Observe
 from inflight.server.tenants import Tenant, Tenants
+
+
+_SCHEME = HTTPBearer(auto_error=False, description="The key that names the tenant.")
 
 
 def make_app(
@@ -75,7 +80,10 @@ def authenticated(tenants: Tenants) -> Any:
     async def tenant_of(request: Request) -> Tenant:
         return tenants.of(request.headers.get("authorization"))
 
-    return tenant_of
+    async def tenant_of_key(request: Request, _: Any = Depends(_SCHEME)) -> Tenant:
+        return await tenant_of(request)
+
+    return tenant_of_key if tenants.required else tenant_of  # the document asks for keys where the server does
 
 
 async def _api_error(_: Request, error: Exception) -> Response:
@@ -102,7 +110,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
         told = ApiError(error.status_code, f"{error.detail}.")
     response = error_response(told)
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["Allow"] = ", ".join(sorted(_allowed(request)))
     return response
+
+
+def _allowed(request: Request) -> set[str]:
+    """Methods of all routes of the path; the web framework names those of the first."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    fitting = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in fitting for method in route.methods or ()}
 
 
 async def _fault(_: Request, error: Exception) -> Response:

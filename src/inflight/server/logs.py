@@ -18,7 +18,7 @@ Format = Literal["auto", "text", "json"]
 
 LONGEST_VALUE = 256  # characters of one value; who sends longer names does not fill the disk with them
 _REQUESTS = logging.getLogger("inflight.request")
-_FAMILIES = ("inflight", "uvicorn")  # whose level is asked for; of everybody else, warnings are told
+_FAMILIES = ("inflight", "uvicorn")  # of everybody else, warnings are told
 # C0 and C1 controls, line and paragraph separators, signs that reorder a line on a terminal, halves of characters.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',;]+")
@@ -57,8 +57,9 @@ def configure(format: Format = "auto", level: str = "info", stream: IO[str] | No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    for name in _FAMILIES:
-        logging.getLogger(name).setLevel(level.upper())
+    logging.getLogger("inflight").setLevel(level.upper())
+    # What uvicorn has to say of its life we say ourselves.
+    logging.getLogger("uvicorn").setLevel("WARNING" if level == "info" else level.upper())
     for name in (*_FAMILIES, "uvicorn.error", "uvicorn.asgi"):  # uvicorn's own settings may have given them handlers
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True

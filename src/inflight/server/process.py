@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import FrameType
 
@@ -21,6 +21,9 @@ from inflight.server.service import Served, Service
 from inflight.server.settings import LOOPBACK, ServerSettings
 
 Load = Callable[[Callable[[str], None]], Served]  # given a function to say what it is doing; runs in a thread
+
+
+log = logging.getLogger("inflight.server")
 
 
 class AddressError(ValueError):
@@ -65,12 +68,10 @@ class Process:
         load: Load,
         begin: Callable[[], Awaitable[None]],
         end: Callable[[], Awaitable[None]],
-        tell: Callable[[str], None],
     ):
         self._service = service
         self._load = load
         self._begin, self._end = begin, end
-        self._tell = tell
         self._server: uvicorn.Server | None = None
         self._signals = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,11 +131,8 @@ class Process:
 
     def _fail(self, why: str, error: Exception | None) -> None:
         self._service.fail(why)
-        self._tell(why)
-        if error is not None and not type(error).__module__.startswith("inflight.") and not isinstance(error, OSError):
-            import traceback
-
-            traceback.print_exception(error, file=sys.stderr)  # a bug of ours: whoever reports it needs the place
+        ours = error is None or type(error).__module__.startswith("inflight.") or isinstance(error, OSError)
+        log.error(why, exc_info=None if ours else error)  # a bug: whoever reports it needs the place
         self._code = 1
         self._stop()
 
@@ -164,10 +162,10 @@ class Process:
 
     async def _drain(self, name: str) -> None:
         left = self._service.under_way
-        self._tell(f"{name}: taking no new work; {left} calls are under way." if left else f"{name}: stopping.")
+        log.info(f"{name}: taking no new work; {left} calls are under way." if left else f"{name}: stopping.")
         await self._service.drain()
         if self._service.under_way:
-            self._tell(f"{self._service.under_way} calls were not done within the drain timeout, and are ended.")
+            log.info(f"{self._service.under_way} calls were not done within the drain timeout, and are ended.")
         self._stop()
 
 
