@@ -38,9 +38,6 @@ def serve(
     started: float,
     log_format: logs.Format,
     log_level: str,
-    data_dir: Path | None,
-    batch_concurrency: int,
-    max_file_mb: float,
 ) -> int:
     """Runs until it is told to stop; returns the exit code."""
     logs.configure(log_format, log_level)
@@ -53,7 +50,7 @@ def serve(
         served, watched.metrics = _load(settings, engine_settings, scheduling, record, verbose, doing)
         return served
 
-    jobs = _jobs(service, tenants, data_dir, batch_concurrency, max_file_mb)
+    jobs = _jobs(service, tenants)
 
     async def begin() -> None:
         if jobs is not None:
@@ -66,7 +63,7 @@ def serve(
         if jobs is not None:
             await jobs.stop()
 
-    app = make_app(service, tenants, partial(watched.page, service, jobs), __version__, watched.observe, jobs)
+    app = make_app(service, tenants, partial(watched.page, service), __version__, watched.observe, jobs)
     return Process(service, load, begin, end).run(app, bound)
 
 
@@ -80,7 +77,7 @@ class _Watched:
         if self.metrics is not None:
             self.metrics.observe_http(route, status, seconds)
 
-    async def page(self, service: Service, jobs: BatchService | None) -> tuple[bytes, str]:
+    async def page(self, service: Service) -> tuple[bytes, str]:
         """Raises ApiError while nothing is loaded."""
         served = service.loaded
         if self.metrics is None or served is None:
@@ -92,17 +89,17 @@ class _Watched:
         return await asyncio.to_thread(self.metrics.render, snapshot)
 
 
-def _jobs(
-    service: Service, tenants: Tenants, data_dir: Path | None, concurrency: int, max_file_mb: float
-) -> BatchService | None:
+def _jobs(service: Service, tenants: Tenants) -> BatchService | None:
     """Batch jobs, where there is a place to keep them."""
-    for name, value in (("batch-concurrency", concurrency), ("max-file-mb", max_file_mb)):
-        if not 0 < value < 2**31:
-            raise SettingsError(f"--{name} is {value}; give a number above 0.")
-    if data_dir is None:
+    settings = service.settings
+    if settings.data_dir is None:
         return None
     return BatchService(
-        data_dir, LineAnswerer(service), tenants.named, concurrency=concurrency, max_file_mb=max_file_mb
+        settings.data_dir,
+        LineAnswerer(service),
+        tenants.named,
+        concurrency=settings.batch_concurrency or 64,
+        max_file_mb=settings.max_file_mb or 512,
     )
 
 

@@ -28,7 +28,6 @@ from inflight.server.service import Service
 from inflight.server.telling import HttpWatch, Observe
 from inflight.server.tenants import Tenant, Tenants
 
-
 _SCHEME = HTTPBearer(auto_error=False, description="The key that names the tenant.")
 
 

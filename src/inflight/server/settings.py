@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from inflight.config import SettingsError, option
@@ -19,6 +20,8 @@ class ServerSettings:
     request_timeout: a call that takes longer is ended. drain_timeout: what runs may go on so long after SIGTERM.
     keep_alive: an event stream that has said nothing for so long says that it is alive.
     isolate_tenants: cached prefixes are shared within a tenant only, so that timing tells nobody of another's prompts.
+    data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
+    at once (64). max_file_mb: most of an uploaded file (512).
     """
 
     host: str = "127.0.0.1"
@@ -33,6 +36,9 @@ class ServerSettings:
     keep_alive: float = 10.0
     isolate_tenants: bool = False
     metrics_names: Literal["inflight", "vllm"] = "inflight"
+    data_dir: Path | None = None
+    batch_concurrency: int | None = None
+    max_file_mb: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -40,6 +46,12 @@ class ServerSettings:
         for name in ("max_n", "max_prompts", "max_streams", "max_body_mb", "request_timeout", "keep_alive"):
             value = getattr(self, name)
             if not 0 < value < 2**31:
+                raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
+        for name in ("batch_concurrency", "max_file_mb"):
+            value = getattr(self, name)
+            if value is not None and self.data_dir is None:
+                raise SettingsError(f"{option(name)} has no effect without --data-dir, which says where jobs are kept.")
+            if value is not None and not 0 < value < 2**31:
                 raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
         if not 0 <= self.drain_timeout < 2**31:
             raise SettingsError(f"--drain-timeout is {self.drain_timeout}; give seconds, 0 to end at once.")
