@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from inflight.records.timings import Timings
+
 
 class ErrorInside(BaseModel):
     message: str
@@ -31,26 +33,6 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
-
-
-class Timings(BaseModel):
-    """Milliseconds; where a request's time went. The first five sum to total_ms."""
-
-    queue_ms: float
-    queued_by: dict[str, float]
-    queued_behind: dict[str, float]
-    prefill_ms: float
-    decode_ms: float
-    preempted_ms: float
-    other_ms: float
-    total_ms: float
-    ttft_ms: float | None
-    cached_tokens: int
-    recomputed_tokens: int
-    swapped_blocks: int
-    prompt_tokens_per_s: float | None
-    output_tokens_per_s: float | None
-    lane: str
 
 
 PromptLogprobs = list[dict[str, dict[str, Any]] | None]
