@@ -12,6 +12,7 @@ import os
 import pty
 import select
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -20,7 +21,9 @@ import time
 from pathlib import Path
 
 from benchmarks.results import table, write_section
+from benchmarks.served import Server
 from benchmarks.shapes import QWEN25_05B, write_config
+from benchmarks.streams import post, run, send_all
 from inflight.build import BUILT_IN
 
 _MEMORY = """
@@ -89,6 +92,46 @@ def idle_cpu_share(seconds: float = 5.0) -> float:
     return asyncio.run(idle())
 
 
+def serve_seconds() -> float:
+    """From starting the command to the first 200 of /health."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "inflight.cli", "serve", "--port", str(port)]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not _healthy(port):
+            if process.poll() is not None:
+                raise RuntimeError("The server ended before it was ready; start it by hand to see why.")
+            time.sleep(0.005)
+        return time.perf_counter() - started
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return client.recv(64).startswith(b"HTTP/1.1 200")
+    except OSError:  # nobody listens yet
+        return False
+
+
+def idle_server_seconds(seconds: float = 5.0) -> tuple[float, float]:
+    """CPU of a server that has answered once and waits: its event loop and its engine."""
+    with Server() as server:
+        body = {"prompt": "Hello", "max_tokens": 4, "stream": True}
+        run(send_all(server.port, [post("/v1/completions", body)]))
+        time.sleep(0.5)
+        before = server.cpu()
+        time.sleep(seconds)
+        taken = server.cpu() - before
+    return taken.events, taken.engine
+
+
 def checkpoint(folder: Path) -> str:
     """The same shape as a real checkpoint in shards, so that loading it goes through the memory-mapped files."""
     import torch
@@ -108,17 +151,20 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
 
+    repeats = range(arguments.repeats)
+
     def median(values: list[float]) -> str:
         return f"{statistics.median(values):.3f} s ({min(values):.3f} to {max(values):.3f})"
 
     rows: list[list[object]] = [
-        ["`import inflight`", median([import_seconds() for _ in range(arguments.repeats)]), "< 0.2 s"],
+        ["`import inflight`", median([import_seconds() for _ in repeats]), "< 0.2 s"],
         [
             "`inflight run` to its first token",
-            median([first_token_seconds() for _ in range(arguments.repeats)]),
+            median([first_token_seconds() for _ in repeats]),
             "< 1 s",
         ],
     ]
+    rows.append(["`inflight serve` to the 200 of /health", median([serve_seconds() for _ in repeats]), "< 1 s"])
     with tempfile.TemporaryDirectory() as folder:
         sizes = memory(checkpoint(Path(folder) / "model"), "auto")
     rows.append(
@@ -130,6 +176,8 @@ def main() -> None:
         ]
     )
     rows.append(["CPU of an idle engine", f"{idle_cpu_share():.2%} of one core", "none"])
+    events, engine = idle_server_seconds()
+    rows.append(["CPU of an idle server in 5 s", f"{events:.2f} s in its event loop, {engine:.2f} s beside", "none"])
     body = table(["what", "measured", "asked"], rows)
     print(body)
     if arguments.write:

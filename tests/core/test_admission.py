@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.core.admission import Admission
+from inflight.core.admission import Admission, Load, Margin
 from inflight.core.events import FinishedEvent
+from inflight.core.features import Features
 from inflight.core.latency import LatencyModel
 from inflight.core.plan import BatchPlan, Capacity
 from inflight.core.policies.fcfs import Fcfs
@@ -21,7 +22,9 @@ CAPACITY = Capacity(400, 4, 4, 200, 8)
 
 
 class Engine:
-    def __init__(self, *settings: object, **bounds: float) -> None:
+    def __init__(self, *settings: object, host: float = 0.0, **bounds: float) -> None:
+        """host: seconds that a round takes beside its step, which no result tells of."""
+        self.host = host
         latency = LatencyModel()
         self.scheduler = Scheduler(
             CAPACITY,
@@ -41,7 +44,7 @@ class Engine:
         plan = self.scheduler.plan(self.now)
         assert isinstance(plan, BatchPlan)
         result = self.executor.submit(plan).result()
-        self.now += result.seconds
+        self.now += result.seconds + self.host
         for event in self.scheduler.commit(plan, result, self.now):
             if not isinstance(event, FinishedEvent):
                 self.first.setdefault(event.request_id, self.now)
@@ -87,6 +90,76 @@ def test_the_prediction_is_near_what_comes() -> None:
     while "probe" not in engine.first:
         engine.step()
     assert engine.first["probe"] - added == pytest.approx(expected, rel=0.5)
+
+
+def test_the_time_between_steps_counts_too() -> None:
+    quick, slow = Engine("slo"), Engine("slo", host=0.1)
+    expected = []
+    for engine in (quick, slow):
+        for number in range(12):
+            engine.scheduler.add(request(f"{number}", [number % 8] * 20, output=15), engine.now)
+            engine.step()
+        for _ in range(20):
+            engine.step()
+        load = engine.scheduler._load(request("probe", [0] * 20))
+        expected.append(engine.scheduler._admission.seconds_to_first_token(20, load))
+    assert expected[1] > 2 * expected[0], "a step takes 0.02 to 0.05 s, and the host 0.1 s more"
+
+
+def test_time_without_work_is_no_part_of_a_round() -> None:
+    engine = Engine("slo")
+    for number in range(40):
+        engine.scheduler.add(request(f"{number}", [0] * 4, output=3), engine.now)
+        while not engine.scheduler.idle:
+            engine.step()
+        engine.now += 60
+    assert engine.scheduler._admission.pace == pytest.approx(1.0, rel=0.2)
+
+
+def promising() -> tuple[Admission, Load, float]:
+    """An admission that knows its steps, a load with somebody before the newcomer, and what it predicts of it."""
+    latency = LatencyModel()
+    for tokens in range(1, 40):
+        latency.observe(Features(tokens, 1, 1, 0, 0.0), 0.02 + tokens / 500)
+    load = Load(1, 40, 40, [30.0], [30.0], 0, 1, 16, 10.0)
+    admission = Admission("slo", latency)
+    return admission, load, admission.seconds_to_first_token(9, load)
+
+
+def test_promises_that_were_not_kept_make_the_next_ones_more_careful() -> None:
+    admission, load, predicted = promising()
+    for number in range(100):
+        promised = request(f"{number}", [0] * 9, slo=SLO(ttft=1.5 * predicted))
+        try:
+            admission.check(promised, load)
+        except RequestRefused as refusal:
+            assert refusal.retry_after is not None and refusal.retry_after > 0
+            break
+        admission.kept(promised, promised.arrival + 3 * predicted)
+    assert 1 < number < 20
+    admission.check(request("patient", [0] * 9, slo=SLO(ttft=4 * predicted)), load)
+
+
+@pytest.mark.parametrize("ttft", [1.5, 20.0])
+def test_what_ended_without_a_token_or_was_promised_with_ease_teaches_nothing(ttft: float) -> None:
+    admission, load, predicted = promising()
+    for number in range(50):
+        one = request(f"{number}", [0] * 9, slo=SLO(ttft=ttft * predicted))
+        admission.check(one, load)
+        if ttft < 10:
+            admission.ended(one)
+        admission.kept(one, 1000.0)
+    admission.check(request("last", [0] * 9, slo=SLO(ttft=1.5 * predicted)), load)
+
+
+def test_the_margin_rests_where_its_share_of_the_observations_lies() -> None:
+    margin = Margin(share=0.9)
+    for number in range(5000):
+        margin.observe(1 + (number * 7 % 100) / 50)  # evenly from 1 to 3
+    assert margin.value == pytest.approx(2.8, rel=0.1)
+    for _ in range(2000):
+        margin.observe(0.5)
+    assert margin.value == 1.0, "predictions that were too long are no reason to promise more"
 
 
 def test_lengths_are_learnt_by_tenant_and_prompt_and_forgotten_by_nobody_else() -> None:

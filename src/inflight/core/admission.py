@@ -4,12 +4,15 @@ Knows how much waits and runs, and what steps take; decides before anything is p
 what waits by requests and by tokens, `slo` predicts the time to the first token and refuses what cannot be met (early
 rejection, Mooncake, arXiv 2407.00079; waiting-time estimate from service rates, QLM, arXiv 2407.00047), and `auto`
 does both: a bounded queue for all, and the prediction for requests that state a target. Work that was
-admitted before counts as promised, so that the prediction does not oscillate. The simulator asks the same function.
+admitted before counts as promised, so that the prediction does not oscillate. The prediction is corrected twice from
+what came: rounds by their mean length, first tokens by the margin that nearly all promises would have needed. The
+simulator asks the same function.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +21,8 @@ from inflight.core.features import Features
 from inflight.core.latency import LatencyModel
 from inflight.core.request import Request, RequestRefused
 
+FORGETTING = 0.99  # a round counts half after about 70 more
+NEAR = 0.5  # of a target: below it a prediction decides nothing, and what came of it teaches nothing
 Mode = Literal["off", "queue", "slo", "auto"]
 
 
@@ -41,6 +46,25 @@ class Load:
     context: float
 
 
+class Margin:
+    """By how much predictions fall short at worst: a running quantile of actual over predicted time.
+
+    Each observation moves it a little (stochastic approximation, Robbins and Monro 1951), up by the share that should
+    stay below it and down by the rest, so that it rests where this share does. Late answers to one mistake do not move
+    it further than the mistake was.
+    """
+
+    STEP = 0.1  # of its logarithm
+
+    def __init__(self, share: float = 0.99):
+        self.value = 1.0
+        self._share = share
+
+    def observe(self, ratio: float) -> None:
+        move = self._share if ratio > self.value else self._share - 1.0
+        self.value = max(1.0, self.value * math.exp(self.STEP * move))
+
+
 class Admission:
     def __init__(
         self,
@@ -57,11 +81,26 @@ class Admission:
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._default_ttft = default_ttft
+        self._margin = Margin()
+        self._promised: dict[str, float] = {}  # request id → seconds to the first token as they were predicted
+        self._told = self._taken = 0.0  # seconds of rounds as the model tells them and as they were, decaying
 
     @property
     def asks(self) -> bool:
         """Whether `check` looks at the load at all."""
         return self._mode != "off"
+
+    def observe(self, features: Features, seconds: float) -> None:
+        """A round took so long, from commit to commit: the step, and whatever the host did around it."""
+        if self._latency.ready:
+            self._told = FORGETTING * self._told + self._latency.seconds(features)
+            self._taken = FORGETTING * self._taken + seconds
+
+    @property
+    def pace(self) -> float:
+        """Seconds of rounds per second that the model of steps tells. It knows steps alone, and typical ones: where
+        others compete for the cores, rounds take longer, and their mean is what a queue waits for."""
+        return self._taken / self._told if self._told > 0 else 1.0
 
     def check(self, request: Request, load: Load) -> None:
         """Raises RequestRefused, with the seconds after which to try again."""
@@ -85,12 +124,13 @@ class Admission:
             )
 
     def _check_slo(self, request: Request, load: Load) -> None:
-        target = request.slo.ttft if request.slo.ttft is not None else self._default_ttft
+        target = self._target(request)
         if target is None or not self._latency.ready:
             return
         if not load.ahead and not load.remaining:
             return  # an idle engine: no later time would be better, and refusing for ever would teach it nothing
-        expected = self.seconds_to_first_token(len(request.prompt_token_ids), load)
+        plain = self.seconds_to_first_token(len(request.prompt_token_ids), load)
+        expected = plain * self._margin.value
         if expected > target:
             raise RequestRefused(
                 f"The first token would come after about {expected:.2f} s ({load.ahead} requests and "
@@ -98,19 +138,35 @@ class Admission:
                 f"try again in {expected - target:.1f} s.",
                 retry_after=expected - target,
             )
+        if expected > NEAR * target:
+            self._promised[request.request_id] = plain
+
+    def _target(self, request: Request) -> float | None:
+        return request.slo.ttft if request.slo.ttft is not None else self._default_ttft
+
+    def kept(self, request: Request, now: float) -> None:
+        """Its first token came: what was promised is compared with what came."""
+        if self._promised and (plain := self._promised.pop(request.request_id, None)) is not None:
+            self._margin.observe((now - request.arrival) / plain)
+
+    def ended(self, request: Request) -> None:
+        """It ended, perhaps without a token."""
+        self._promised.pop(request.request_id, None)
 
     def seconds_to_first_token(self, prompt_tokens: int, load: Load) -> float:
         """Expected wait of a newcomer: for a row, then for the prompts before it and its own."""
         if not self._latency.ready:
             return 1.0  # nothing is known yet; a second is a fair pause
         decoding = min(load.rows, len(load.remaining))
-        step = self._latency.seconds(_decodes(decoding, load.context))
-        row = _row_wait(load) * step
+        step = self.pace * self._latency.seconds(_decodes(decoding, load.context))
         share = max(1, load.budget - decoding)
-        full_step = self._latency.seconds(_with_prompt(decoding, load.context, share))
-        # Prompts ahead are computed while a row is waited for; the newcomer's own comes after both.
-        prompts_ahead = load.prompt_tokens / share * full_step
-        return max(row, prompts_ahead) + prompt_tokens / share * full_step
+        full_step = self.pace * self._latency.seconds(_with_prompt(decoding, load.context, share))
+        # Prompts ahead are computed while a row is waited for, in the same steps, which take longer for it; the
+        # newcomer's own comes after both.
+        longer = max(0.0, full_step - step)
+        steps, prompts_ahead = _row_wait(load), load.prompt_tokens / share
+        wait = max(steps, prompts_ahead) * step + prompts_ahead * longer
+        return wait + prompt_tokens / share * full_step
 
 
 def _row_wait(load: Load) -> float:

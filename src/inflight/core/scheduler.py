@@ -72,6 +72,7 @@ class Scheduler:
         self._delivery = Delivery()
         self._next_number = 0
         self._next_step = 0
+        self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
     # -- the six verbs ------------------------------------------------------------------------------------------
 
@@ -117,10 +118,12 @@ class Scheduler:
         shape = self._strategy.shape(self._view(now))
         if isinstance(shape, WaitUntil):
             self._composer.stand_still(now)
+            self._round_began = None
             return shape
         plan = self._composer.compose(self._next_step, shape, now)
         if plan is None:
             return None
+        self._round_began = now if self._round_began is None else self._round_began
         self._next_step += 1
         for sequence in self._running.sequences:
             if sequence.in_flight:
@@ -140,6 +143,8 @@ class Scheduler:
             self._latency.observe(held, result.seconds)
             self._strategy.observe(held, result.seconds)
             self._lanes.learn(plan, held, result.seconds, self._planned.__getitem__)
+            if self._round_began is not None:
+                self._admission.observe(held, now - self._round_began)
         else:
             events = self._fail(result.error, now)
         for scored in result.scored:
@@ -158,6 +163,7 @@ class Scheduler:
                 del self._planned[chunk.sequence_id]
                 if sequence.finish is not None and sequence.row is not None:
                     self._composer.ended(sequence)
+        self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
 
     @property
@@ -225,6 +231,8 @@ class Scheduler:
         self._lanes.of(sequence).queue.policy.served(SequenceView(sequence), 0, taken)
         if len(sequence.output) >= sequence.predicted:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
+        if len(sequence.output) == taken:
+            self._admission.kept(sequence.request, now)
         sequence.ledger.token(now)
         self._memory.publish(sequence)
         request = sequence.request
@@ -294,6 +302,7 @@ class Scheduler:
         if any(sequence.finish is None for sequence in samples):
             return []
         del self._samples[request.request_id]
+        self._admission.ended(request)
         self._memory.forget_request(samples[0])
         last = next(sequence for sequence in samples if sequence.ledger.ended == now)
         last.ledger.cached_tokens = samples[0].ledger.cached_tokens  # later samples also find what the first computed

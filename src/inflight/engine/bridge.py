@@ -16,6 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from types import TracebackType
+from typing import Any, TypeVar
 
 from inflight.core.events import Event, FinishedEvent
 from inflight.core.plan import WaitUntil
@@ -23,6 +24,7 @@ from inflight.core.request import Request, RequestRefused
 from inflight.core.snapshot import Snapshot
 from inflight.engine.loop import EngineLoop
 
+T = TypeVar("T")
 Command = Callable[[], None]
 
 
@@ -43,7 +45,7 @@ class EventStream:
         self._alive = {request.request_id for request in requests}
         self._events: list[Event] = []
         self._fault: Exception | None = None
-        self._news = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # of a consumer that has taken everything
 
     @property
     def ended(self) -> bool:
@@ -53,15 +55,23 @@ class EventStream:
     async def take(self, patience: float | None = None) -> list[Event]:
         """Everything since the last time; nothing, if that stays so for `patience` seconds. Raises EngineStopped."""
         if not self._events and self._fault is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._news.wait()
-        self._news.clear()
+            await self._wait(patience)
         if self._fault is not None and not self._events:
             self._alive.clear()
             raise self._fault
         events, self._events = self._events, []
         return events
+
+    async def _wait(self, patience: float | None) -> None:
+        """Once for every token of every consumer: a bare timer costs a fraction of asyncio.timeout."""
+        waiter = self._waiter = self.loop.create_future()
+        timer = None if patience is None else self.loop.call_later(patience, _resolve, waiter, None)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
 
     async def __aiter__(self) -> AsyncIterator[list[Event]]:
         """Raises EngineStopped."""
@@ -81,7 +91,7 @@ class EventStream:
         for event in events:
             if isinstance(event, FinishedEvent):
                 self._alive.discard(event.request_id)
-        self._news.set()
+        self._tell()
 
     def accept(self, refusal: Exception | None) -> None:
         if refusal is not None:
@@ -95,7 +105,11 @@ class EventStream:
 
     def break_off(self, fault: Exception) -> None:
         self._fault = fault
-        self._news.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._waiter is not None:
+            _resolve(self._waiter, None)
 
 
 class AsyncBridge:
@@ -284,12 +298,12 @@ def _sentence(fault: Exception) -> str:
     return f"The engine stopped by a fault: {type(fault).__name__}: {fault}. Restart it."
 
 
-def _resolve(future: asyncio.Future[Snapshot], counts: Snapshot) -> None:
+def _resolve(future: asyncio.Future[T], result: T) -> None:
     if not future.done():  # its consumer may have gone away
-        future.set_result(counts)
+        future.set_result(result)
 
 
-def _fail(future: asyncio.Future[Snapshot], fault: Exception) -> None:
+def _fail(future: asyncio.Future[Any], fault: Exception) -> None:
     if not future.done():
         future.set_exception(fault)
 

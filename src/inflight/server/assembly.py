@@ -19,6 +19,8 @@ from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames
 from inflight.server.shapes import Change, ChatShape, CompletionShape, Shape, chat_extras, usage
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes an encoder for every frame
+
 
 class Assembly:
     def __init__(self, call: Call, collectors: Mapping[str, OutputCollector], names: TokenNames):
@@ -29,6 +31,7 @@ class Assembly:
         self._first_index = {request_id: number * call.n for number, request_id in enumerate(collectors)}
         self._shapes: dict[int, Shape] = {}  # of the choices that have a frame
         self._ended: set[int] = set()  # choices whose last frame is made
+        self._frame_envelope = self._envelope((ChatShape if call.kind == "chat" else CompletionShape).frame_name)
 
     @property
     def output_tokens(self) -> int:
@@ -74,23 +77,23 @@ class Assembly:
                 choices += [] if first is None else [first]
             if change.text or change.finish_reason or call.logprobs is not None or call.return_token_ids:
                 choices.append(self._shapes[index].part(change))
-        if self.finished:
+        finished = self.finished
+        if finished:
             for collector in self._collectors.values():
                 _check(collector)
-        return b"".join(self._frame(choice, last=choice is choices[-1]) for choice in choices)
+        return b"".join([self._frame(choice, last=finished and choice is choices[-1]) for choice in choices])
 
     def last_frames(self) -> bytes:
         """What comes when all have finished: the usage, if it was asked for."""
         if not self._call.include_usage:
             return b""
-        return frame({**self._envelope(self._frame_name), "choices": [], "usage": self._usage(), **self._timings()})
+        return frame({**self._frame_envelope, "choices": [], "usage": self._usage(), **self._timings()})
 
     def _frame(self, choice: dict[str, Any], last: bool) -> bytes:
-        whole = self._envelope(self._frame_name)
-        whole["choices"] = [choice]
+        whole: dict[str, Any] = {**self._frame_envelope, "choices": [choice]}
         if self._call.include_usage or self._call.continuous_usage:
             whole["usage"] = self._usage() if self._call.continuous_usage else None
-        if last and self.finished and not self._call.include_usage:
+        if last and not self._call.include_usage:
             whole |= self._timings()
         return frame(whole)
 
@@ -123,10 +126,6 @@ class Assembly:
         kind = ChatShape if self._call.kind == "chat" else CompletionShape
         return kind(self._call, index, collector, self._names)
 
-    @property
-    def _frame_name(self) -> str:
-        return ChatShape.frame_name if self._call.kind == "chat" else CompletionShape.frame_name
-
     def _envelope(self, name: str) -> dict[str, Any]:
         call = self._call
         return {
@@ -150,7 +149,7 @@ class Assembly:
 
 def frame(content: dict[str, Any]) -> bytes:
     """One server-sent event."""
-    return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + _encode(content).encode() + b"\n\n"
 
 
 def _check(collector: OutputCollector) -> None:

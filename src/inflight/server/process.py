@@ -72,7 +72,7 @@ class Process:
         self._service = service
         self._load = load
         self._begin, self._end = begin, end
-        self._server: uvicorn.Server | None = None
+        self._server: _Server | None = None
         self._signals = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._code = 0
@@ -146,7 +146,7 @@ class Process:
 
     def _stop(self) -> None:
         if self._server is not None:
-            self._server.should_exit = True
+            self._server.end()
 
     # -- signals --------------------------------------------------------------------------------------------------
 
@@ -175,6 +175,22 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_signal: Callable[[int], None]):
         super().__init__(config)
         self._on_signal = on_signal
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        """uvicorn looks ten times a second whether to end. This one is woken for that, so that it sleeps when idle;
+        once a second the date in the answers' headers goes on."""
+        self._ending = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), 1.0)
+
+    def end(self) -> None:
+        """From anywhere in this thread, a signal's handler too."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._on_signal(sig)

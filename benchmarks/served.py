@@ -1,0 +1,100 @@
+"""A server in a process of its own, as a user starts it, and what it takes: CPU by thread, resident memory.
+
+Knows the command line and /proc; nothing of what is asked of the server.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class CPU:
+    """Seconds of CPU so far. events: the event loop's thread, which is all of HTTP; engine: every other thread."""
+
+    events: float
+    engine: float
+
+    def __sub__(self, earlier: CPU) -> CPU:
+        return CPU(self.events - earlier.events, self.engine - earlier.engine)
+
+
+class Server:
+    """`inflight serve` on a free port; `port` is known once it is ready. Use it in `with`.
+
+    seconds_to_ready: from starting the command to its line that says so.
+    """
+
+    def __init__(self, *arguments: str):
+        started = time.perf_counter()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in stop()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "inflight.cli", "serve", "--port", "0", *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=self.log,
+        )
+        self.port = 0
+        while not self.port:
+            found = re.search(r"Ready at http://\S+?:(\d+)", self.lines())
+            if found:
+                self.port = int(found[1])
+            elif self.process.poll() is not None:
+                raise RuntimeError(f"The server did not start:\n{self.lines()}")
+            else:
+                time.sleep(0.005)
+        self.seconds_to_ready = time.perf_counter() - started
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            print(self.lines(), file=sys.stderr)  # an error of the client's is often the server's end
+        self.stop()
+
+    def lines(self) -> str:
+        """What it has written to standard error."""
+        return os.pread(self.log.fileno(), 2**20, 0).decode()
+
+    def cpu(self) -> CPU:
+        events = engine = 0.0
+        for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
+            fields = (thread / "stat").read_text().rpartition(")")[2].split()
+            seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+            if int(thread.name) == self.process.pid:
+                events += seconds
+            else:
+                engine += seconds
+        return CPU(events, engine)
+
+    def resident_mb(self) -> float:
+        """Megabytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024 / 1e6
+
+    def stop(self) -> int:
+        """Ends it as a service manager would; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self.log.close()
+        return code
