@@ -133,7 +133,7 @@ def _build(
     executor, size = _executor(folder, model, settings, scheduling, limits, ops, progress)
     in_force = _in_force(settings, scheduling, limits, model, ops.name, size)
     clock = MonotonicClock()
-    watchers = [] if record is None else [_recorder(record, in_force, executor.capacity, clock.now())]
+    watchers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
     scheduler = _scheduler(executor.capacity, settings, scheduling, rules, limits, model, tokenizer)
     return Engine(
         loop=EngineLoop(scheduler, executor, clock, watchers=watchers),
@@ -292,6 +292,6 @@ def _end_tokens(model: ModelConfig, tokenizer: Tokenizer | None) -> frozenset[in
     return frozenset(() if named is None else (named,))
 
 
-def _recorder(path: Path, resolved: dict[str, Resolved], capacity: Capacity, zero: float) -> Recorder:
+def _recorder(path: Path, resolved: dict[str, Resolved], capacity: Capacity) -> Recorder:
     settings: dict[str, Any] = {name: asdict(entry) for name, entry in resolved.items()}
-    return Recorder(path.open("w", encoding="utf-8"), settings, capacity, zero)
+    return Recorder(path.open("w", encoding="utf-8"), settings, capacity)

@@ -68,7 +68,6 @@ class Recorded:
     def __init__(self, setup: Setup, broken: frozenset[int] = frozenset()):
         self.file = Kept()
         self.executor = Noted(setup, broken)
-        zero = 100.0
         resolved = {
             "depth": {"value": setup.depth},
             "max_num_batched_tokens": {"value": setup.token_budget},
@@ -76,9 +75,9 @@ class Recorded:
             "watermark": {"value": setup.watermark},
             "setup": {"value": asdict(setup)},
         }
-        recorder = Recorder(self.file, resolved, setup.capacity, zero)
+        recorder = Recorder(self.file, resolved, setup.capacity)
         self.loop = EngineLoop(
-            setup.scheduler(), self.executor, VirtualClock(zero), depth=setup.depth, watchers=[recorder]
+            setup.scheduler(), self.executor, VirtualClock(100.0), depth=setup.depth, watchers=[recorder]
         )
 
     def records(self, folder: Path) -> list[dict[str, Any]]:
@@ -130,9 +129,9 @@ def test_steps_are_told_as_they_were_planned(tmp_path: Path) -> None:
     assert [told(plan) for plan in recorded.executor.plans] == [pick(step) for step in steps]
     assert [step["seconds"] for step in steps] == [0.15625, 0.046875, 0.046875]
     assert [(step["planned"], step["committed"]) for step in steps] == [
-        (0, 0.15625),
-        (0.15625, 0.203125),
-        (0.203125, 0.25),
+        (100.0, 100.15625),
+        (100.15625, 100.203125),
+        (100.203125, 100.25),
     ]
     assert steps[0]["features"]["tokens"] == 8
 
@@ -154,7 +153,7 @@ def test_requests_are_told_with_what_they_asked_and_got(tmp_path: Path) -> None:
         "stop": ["zz"],
     }
     assert SamplingParams(**told_b["params"]) == asked.params
-    assert (told_b["seed"], told_b["arrival"], told_b["added"], told_b["forced_output_tokens"]) == (5, -0.5, 0.0, 3)
+    assert (told_b["seed"], told_b["arrival"], told_b["added"], told_b["forced_output_tokens"]) == (5, 99.5, 100.0, 3)
     assert [sample["sequence"] for sample in told_b["samples"]] == [1, 2]
     assert all(len(sample["token_ids"]) == 3 for sample in told_b["samples"])
     assert "forced_output_tokens" in told_a and told_a["before_step"] == told_a["before_commit"] == 0
@@ -298,16 +297,14 @@ class Replay:
     def _commands(self, committed: int) -> None:
         """What came between this commit and the one before it."""
         commands = [
-            (one["added"], 0, one["samples"][0]["sequence"], one)
-            for one in self._requests
-            if one["before_commit"] == committed
+            (one["command"], False, one["added"], one) for one in self._requests if one["before_commit"] == committed
         ]
         commands += [
-            (one["ended"], 1, one["samples"][0]["sequence"], one)
+            (one["ended_command"], True, one["ended"], one)
             for one in self._requests
             if one["ended_before_commit"] == committed and "abort" in [s["finish_reason"] for s in one["samples"]]
         ]
-        for time, is_abort, _, one in sorted(commands, key=lambda command: command[:3]):
+        for _, is_abort, time, one in sorted(commands, key=lambda command: command[0]):
             if is_abort:
                 self._note(self._scheduler.abort(one["request_id"], time))
             else:

@@ -19,8 +19,13 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
+    """Begins at 0, so that a record holds the very numbers that the engine has seen."""
+
+    def __init__(self) -> None:
+        self._zero = time.monotonic()
+
     def now(self) -> float:
-        return time.monotonic()
+        return time.monotonic() - self._zero
 
     def passed(self, seconds: float) -> None:
         """Real time has passed by itself."""

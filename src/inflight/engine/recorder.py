@@ -26,17 +26,17 @@ class _Alive:
     added: float
     before_step: int
     before_commit: int
+    command: int
     outputs: list[list[int]]
 
 
 class Recorder:
-    def __init__(self, file: IO[str], settings: dict[str, Any], capacity: Capacity, zero: float):
-        """zero: the clock's time from which recorded times count."""
+    def __init__(self, file: IO[str], settings: dict[str, Any], capacity: Capacity):
         self._file = file
-        self._zero = zero
         self._next_step = 0
         self._next_commit = 0
         self._next_sequence = 0
+        self._commands = 0  # adds and aborts so far, which may bear the same time
         self._alive: dict[str, _Alive] = {}
         self._write(
             {
@@ -53,9 +53,10 @@ class Recorder:
         self._alive[request.request_id] = _Alive(
             request=request,
             first_sequence=self._next_sequence,
-            added=now - self._zero,
+            added=now,
             before_step=self._next_step,
             before_commit=self._next_commit,
+            command=self._command(),
             outputs=[[] for _ in range(samples)],
         )
         self._next_sequence += samples
@@ -71,9 +72,9 @@ class Recorder:
         record = {
             "kind": "step",
             "step": plan.step,
-            "planned": round(planned - self._zero, 6),
-            "committed": round(committed - self._zero, 6),
-            "seconds": round(result.seconds, 6),
+            "planned": planned,
+            "committed": committed,
+            "seconds": result.seconds,
             "chunks": [_chunk(chunk) for chunk in plan.chunks],
             "new_rows": [
                 {"row": n.row, "tokens": len(n.token_ids), "prompt_tokens": n.prompt_length} for n in plan.new_rows
@@ -97,19 +98,25 @@ class Recorder:
     def close(self) -> None:
         self._file.close()
 
+    def _command(self) -> int:
+        self._commands += 1
+        return self._commands
+
     def _ended(self, alive: _Alive, event: FinishedEvent, now: float) -> None:
         request = alive.request
         record: dict[str, Any] = {
             "kind": "request",
             "request_id": request.request_id,
             "lane": request.lane,
-            "arrival": round(request.arrival - self._zero, 6),
-            "added": round(alive.added, 6),
+            "arrival": request.arrival,
+            "added": alive.added,
             "before_step": alive.before_step,
             "before_commit": alive.before_commit,
-            "ended": round(now - self._zero, 6),
+            "command": alive.command,
+            "ended": now,
             "ended_before_step": self._next_step,
             "ended_before_commit": self._next_commit,
+            "ended_command": self._command(),
             "prompt_token_ids": list(request.prompt_token_ids),
             "params": _given(request.params),
             "seed": request.seed,

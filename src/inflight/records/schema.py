@@ -1,9 +1,9 @@
 """The record file: versioned JSON lines, written by `--record` and read by replay, calibrate, report and bench.
 
 First a header, then in the order of events a line per step, and a line per request when it has ended. Times are
-seconds on the engine's clock, from the header's zero. A run can be repeated exactly: requests are added, in the order
-of their sequence numbers, and aborted, in the order of their lines, between the plans and commits that they name, and
-plans are made and committed at the steps' times.
+seconds on the engine's clock, which begins with the engine; they are not rounded, because ranks and step times decide
+plans. A run can be repeated exactly: requests are added and aborted, in the order of their commands, between the plans
+and commits that they name, and plans are made and committed at the steps' times.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ class RequestRecord(TypedDict):
     added: float
     before_step: int  # first step planned after it was added
     before_commit: int  # first step committed after it was added; less than before_step when plans were in flight
+    command: int  # its place among all adds and ends
     ended: float
     ended_before_step: int  # first step planned after it had ended
     ended_before_commit: int  # first step committed after it had ended
+    ended_command: int
     prompt_token_ids: list[int]
     params: dict[str, Any]  # SamplingParams as given, defaults left out
     seed: int
