@@ -415,3 +415,98 @@ def test_a_slow_consumer_gets_fewer_and_larger_items(rig: Rig) -> None:
         assert len(items) < 30
 
     asyncio.run(main())
+
+
+class Panic(BaseException):
+    """What a native library raises when it gives up."""
+
+
+class Breaking(NullExecutor):
+    """Breaks in a step, and again when it is closed."""
+
+    def submit(self, plan: BatchPlan) -> Any:
+        raise Panic("no more")
+
+    def close(self) -> None:
+        raise RuntimeError("nor this")
+
+
+def test_whatever_breaks_the_engine_nobody_waits_for_ever() -> None:
+    bridge = AsyncBridge(EngineLoop(Scheduler(CAPACITY, Chunked(64), Fcfs()), Breaking(CAPACITY), MonotonicClock()))
+
+    async def main() -> None:
+        stream = await bridge.open(request("first"))
+        with pytest.raises(EngineStopped, match="Panic: no more"):
+            await asyncio.wait_for(stream.take(), 10)
+        with pytest.raises(EngineStopped, match="Panic"):
+            await asyncio.wait_for(bridge.open(request("late")), 10)
+        with pytest.raises(EngineStopped, match="Panic"):
+            await asyncio.wait_for(bridge.snapshot(), 10)
+
+    asyncio.run(main())
+    assert bridge.stopped is not None
+
+
+def test_a_mistake_in_counting_stops_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(rig.loop, "snapshot", lambda: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                await asyncio.wait_for(rig.bridge.snapshot(), 10)
+        assert rig.bridge.stopped is None and empty(await rig.bridge.snapshot())
+
+    asyncio.run(main())
+
+
+class FullDisk:
+    """A watcher that cannot write any more."""
+
+    told = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def tell(*arguments: Any) -> None:
+            self.told += 1
+            raise OSError(28, "No space left on device")
+
+        return tell
+
+
+def test_a_watcher_that_fails_is_left_out_and_the_engine_goes_on(rig: Rig) -> None:
+    watcher = FullDisk()
+    rig.loop.watch(watcher)
+    events = asyncio.run(rig.collect("one", params=SamplingParams(max_tokens=5)))
+    assert len(events) == 6 and watcher.told == 1
+    assert isinstance(rig.loop.watcher_fault, OSError)
+
+
+def test_a_command_in_the_moment_before_the_wait_is_not_slept_through() -> None:
+    """It comes after the engine has looked at its inbox and before it sleeps; the batch must start at once."""
+    rig = Rig(InPairs(64))
+    bridge = rig.bridge
+    plain = bridge._advance
+    second: list[Any] = []
+
+    def advance() -> None:
+        if len(rig.loop._scheduler._lanes) == 1 and not second:  # type: ignore[arg-type]
+            second.append(request("second", params=SamplingParams(max_tokens=2)))
+            done = threading.Event()
+
+            def come() -> None:
+                async def main() -> None:
+                    opening = asyncio.ensure_future(bridge.open(second[0]))
+                    await asyncio.sleep(0)
+                    done.set()
+                    stream = await opening
+                    async for _ in stream:
+                        pass
+
+                asyncio.run(main())
+
+            threading.Thread(target=come, daemon=True).start()
+            assert done.wait(10)
+        plain()
+
+    bridge._advance = advance  # type: ignore[method-assign]
+    events = asyncio.run(asyncio.wait_for(rig.collect("first", params=SamplingParams(max_tokens=2)), 15))
+    assert len(events) == 3
+    bridge.close()

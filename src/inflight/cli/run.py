@@ -71,6 +71,8 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         return _answer(engine, params, prompt, raw, as_json, output_path)
     finally:
         engine.loop.close()
+        if engine.loop.watcher_fault is not None:  # the answers are there, the record is not
+            raise engine.loop.watcher_fault
 
 
 def _check_readable(path: Path | None) -> None:

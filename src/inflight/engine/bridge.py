@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,6 +25,7 @@ from inflight.core.request import Request, RequestRefused
 from inflight.core.snapshot import Snapshot
 from inflight.engine.loop import EngineLoop
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 Command = Callable[[], None]
 
@@ -144,10 +146,12 @@ class AsyncBridge:
         future: asyncio.Future[Snapshot] = loop.create_future()
 
         def answer() -> None:
-            if self._stopped is None:
+            try:
+                if self._stopped is not None:
+                    raise EngineStopped(self._stopped)
                 _call(loop, partial(_resolve, future, self._loop.snapshot()))
-            else:
-                _call(loop, partial(_fail, future, EngineStopped(self._stopped)))
+            except Exception as fault:  # a mistake in counting is no reason to stop
+                _call(loop, partial(_fail, future, fault))
 
         self._send(answer)
         return await future
@@ -191,8 +195,8 @@ class AsyncBridge:
                 return
             try:
                 command()
-            except Exception as fault:  # it may run in any consumer's thread, and is none of that one's faults
-                self._stop(_sentence(fault))
+            except BaseException as fault:  # it may run in any consumer's thread, and is none of that one's faults
+                self._break_down(fault)
 
     def _add(self, stream: EventStream) -> None:
         if self._stopped is not None:
@@ -206,7 +210,7 @@ class AsyncBridge:
             for request in added:
                 self._loop.abort(request.request_id)
             return _call(stream.loop, partial(stream.accept, refusal))
-        except Exception as fault:
+        except BaseException as fault:
             _call(stream.loop, partial(stream.accept, EngineStopped(_sentence(fault))))
             raise
         self._streams.update(dict.fromkeys((request.request_id for request in added), stream))
@@ -236,6 +240,11 @@ class AsyncBridge:
         for request_id in requests:
             self._loop.abort(request_id)
 
+    def _break_down(self, fault: BaseException) -> None:
+        """A fault must reach every consumer, or they would wait for ever."""
+        log.critical("the engine stops by a fault", exc_info=fault)
+        self._stop(_sentence(fault))
+
     def _stop(self, sentence: str) -> None:
         if self._stopped is None:
             self._stopped = sentence
@@ -249,36 +258,38 @@ class AsyncBridge:
         self._turn.acquire()
         try:
             while self._stopped is None:
+                self._wake.clear()  # before the inbox is looked at: who comes later ends the sleep that may follow
                 self._drain()
                 if self._stopped is None:
                     self._advance()
-        except Exception as fault:  # a fault in the engine must reach every consumer, or they would wait for ever
-            self._stop(_sentence(fault))
+        except BaseException as fault:  # also what native libraries raise when they panic
+            self._break_down(fault)
         finally:
             self._drain()
-            with contextlib.suppress(OSError):  # a record file whose disk is full must not hide the fault
+            try:
                 self._loop.close()
-            self._turn.release()
-            self._run_commands()
+            except Exception:  # it must not hide why the engine stopped, nor keep the turn from those who ask
+                log.exception("the engine could not be closed properly")
+            finally:
+                self._turn.release()
+                self._run_commands()
 
     def _advance(self) -> None:
         """One round, or sleep until there is something to do."""
-        aside = _Aside(self._turn, self._run_commands)
-        self._wake.clear()
+        others_turn = _OthersTurn(self._turn, self._run_commands)
         if self._loop.idle:
-            if self._inbox.empty():
-                with aside:
-                    self._wake.wait()
+            with others_turn:
+                self._wake.wait()
             return
-        outcome = self._loop.advance(aside)
+        outcome = self._loop.advance(others_turn)
         if isinstance(outcome, WaitUntil):
-            with aside:
+            with others_turn:
                 self._loop.clock.wait_until(outcome.time, self._wake)
         else:
             self._deliver(outcome)
 
 
-class _Aside:
+class _OthersTurn:
     """While entered, others may have the engine's turn; what came in before is run first."""
 
     def __init__(self, turn: threading.Lock, run_commands: Command):
@@ -294,7 +305,7 @@ class _Aside:
         self._turn.acquire()
 
 
-def _sentence(fault: Exception) -> str:
+def _sentence(fault: BaseException) -> str:
     return f"The engine stopped by a fault: {type(fault).__name__}: {fault}. Restart it."
 
 

@@ -11,37 +11,14 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
 from inflight.core.events import Event
-from inflight.core.plan import BatchPlan, Executor, Pending, StepResult, WaitUntil
+from inflight.core.plan import BatchPlan, Executor, Pending, WaitUntil
 from inflight.core.request import Request, RequestRefused
 from inflight.core.scheduler import Scheduler
 from inflight.core.snapshot import Snapshot
 from inflight.engine.clock import Clock
-
-
-class Watcher(Protocol):
-    """Told of what happens, in the order in which it happens, in the engine's turn: it must be quick. Times are the
-    engine's clock."""
-
-    def added(self, request: Request, now: float) -> None:
-        """A request was accepted."""
-
-    def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        """A request was not."""
-
-    def planned(self, plan: BatchPlan) -> None:
-        """A plan is about to be computed."""
-
-    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
-        """It was computed; its events follow."""
-
-    def events(self, events: list[Event], now: float) -> None:
-        """Tokens and ends."""
-
-    def close(self) -> None:
-        """Nothing comes any more."""
+from inflight.engine.watchers import Watcher, Watchers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +42,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._executor = executor
         self._depth = depth
-        self._watchers = list(watchers)
+        self._watchers = Watchers(watchers)
         self._flights: deque[_Flight] = deque()
 
     @property
@@ -77,7 +54,12 @@ class EngineLoop:
 
     def watch(self, watcher: Watcher) -> None:
         """Tell one more, from now on."""
-        self._watchers.append(watcher)
+        self._watchers.join(watcher)
+
+    @property
+    def watcher_fault(self) -> Exception | None:
+        """Why a watcher was told nothing more, if one was dropped: a record that is not whole."""
+        return self._watchers.fault
 
     def add(self, request: Request) -> None:
         """Raises RequestRefused."""
@@ -85,29 +67,26 @@ class EngineLoop:
         try:
             self._scheduler.add(request, now)
         except RequestRefused as refusal:
-            for watcher in self._watchers:
-                watcher.refused(request, refusal, now)
+            self._watchers.refused(request, refusal, now)
             raise
-        for watcher in self._watchers:
-            watcher.added(request, now)
+        self._watchers.added(request, now)
 
     def abort(self, request_id: str) -> list[Event]:
         now = self.clock.now()
         events = self._scheduler.abort(request_id, now)
-        for watcher in self._watchers:
-            watcher.events(events, now)
+        self._watchers.events(events, now)
         return events
 
-    def advance(self, aside: AbstractContextManager[object] | None = None) -> list[Event] | WaitUntil:
+    def advance(self, others_turn: AbstractContextManager[object] | None = None) -> list[Event] | WaitUntil:
         """One round: fill the pipeline, then commit its oldest step.
 
         Returns the events; WaitUntil when work exists but may not start yet; an empty list when there is none.
-        aside: entered while the executor computes; then others may add and abort.
+        others_turn: entered while the executor computes; then others may add and abort.
         """
-        aside = aside or nullcontext()
-        outcome = self._fill(aside)
+        others_turn = others_turn or nullcontext()
+        outcome = self._fill(others_turn)
         if self._flights:
-            return self._commit(self._flights.popleft(), aside)
+            return self._commit(self._flights.popleft(), others_turn)
         if outcome is None and not self._scheduler.idle:
             # Waiting would be for ever, and silently.
             raise RuntimeError("the scheduler has work, but no plan and nothing in flight")
@@ -125,30 +104,29 @@ class EngineLoop:
         return events
 
     def close(self) -> None:
-        self._executor.close()
-        for watcher in self._watchers:
-            watcher.close()
+        try:
+            self._executor.close()
+        finally:
+            self._watchers.close()
 
-    def _fill(self, aside: AbstractContextManager[object]) -> WaitUntil | None:
+    def _fill(self, others_turn: AbstractContextManager[object]) -> WaitUntil | None:
         while len(self._flights) < self._depth:
             now = self.clock.now()
             plan = self._scheduler.plan(now)
             if not isinstance(plan, BatchPlan):
                 return plan
-            for watcher in self._watchers:
-                watcher.planned(plan)
-            with aside:
+            self._watchers.planned(plan)
+            with others_turn:
                 pending = self._executor.submit(plan)
             self._flights.append(_Flight(plan, pending, now))
         return None
 
-    def _commit(self, flight: _Flight, aside: AbstractContextManager[object]) -> list[Event]:
-        with aside:
+    def _commit(self, flight: _Flight, others_turn: AbstractContextManager[object]) -> list[Event]:
+        with others_turn:
             result = flight.pending.result()
         self.clock.passed(result.seconds)
         now = self.clock.now()
         events = self._scheduler.commit(flight.plan, result, now)
-        for watcher in self._watchers:
-            watcher.step(flight.plan, result, flight.planned, now)
-            watcher.events(events, now)
+        self._watchers.step(flight.plan, result, flight.planned, now)
+        self._watchers.events(events, now)
         return events
