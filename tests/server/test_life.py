@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.server.conftest import Server
 
@@ -74,13 +75,34 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
         assert server.process.wait(20) == 0
 
 
-def test_what_is_not_done_in_time_is_ended(start: Callable[..., Server]) -> None:
+def test_what_is_not_done_in_time_is_told_so_and_ended(start: Callable[..., Server]) -> None:
     server = start("--drain-timeout", "0.1", "--max-num-seqs", "1")
+    whole: list[httpx.Response] = []
+
+    def ask() -> None:
+        whole.append(server.post("/v1/completions", {**ENDLESS, "n": 64, "stream": False}))
+
+    waiting = threading.Thread(target=ask)
+    waiting.start()
     with httpx.stream("POST", server.url + "/v1/completions", json={**ENDLESS, "n": 64}, timeout=60) as response:
         lines = response.iter_lines()  # kept: the stream is closed with it
         next(lines)
-        assert server.stop() == 0
-    assert any("not done within the drain timeout" in line for line in server.log)
+        assert server.settled(lambda: "2 calls" in server.get("/health").json()["detail"])
+        server.process.send_signal(signal.SIGTERM)
+        told = [line for line in lines if line]
+    waiting.join(30)
+    assert json.loads(told[-2].removeprefix("data: "))["error"]["code"] == "draining" and told[-1] == "data: [DONE]"
+    assert whole[0].status_code == 503 and whole[0].json()["error"]["code"] == "draining"
+    assert server.process.wait(20) == 0
+    log = "".join(server.log)
+    assert "2 calls were not done within the drain timeout" in log and "Traceback" not in log
+
+
+def test_told_to_stop_while_it_loads_it_stops(start: Callable[..., Server], large: Path) -> None:
+    server = loading(start, large)
+    assert server.settled(lambda: state_of(server) == (503, "loading"), 60)
+    assert server.stop() == 0
+    assert not any("Traceback" in line for line in server.log)
 
 
 def test_a_taken_port_is_told_at_once() -> None:
@@ -115,7 +137,26 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_says_that_it_is_loading(start: Callable[..., Server], tmp_path: Path) -> None:
+def loading(start: Callable[..., Server], model: Path) -> Server:
+    """Its port is open before it is ready."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = start("--port", str(port), str(model), "--load-format", "dummy", "--kv-memory", "0.1", ready=False)
+    server.url = f"http://127.0.0.1:{port}"
+    return server
+
+
+def state_of(server: Server) -> tuple[int, str]:
+    try:
+        answer = server.get("/health")
+    except httpx.TransportError:
+        return 0, ""
+    return answer.status_code, answer.json()["status"]
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
     """A model whose random weights take a while."""
     shape = {
         "architectures": ["Qwen2ForCausalLM"],
@@ -132,23 +173,20 @@ def test_says_that_it_is_loading(start: Callable[..., Server], tmp_path: Path) -
         "tie_word_embeddings": True,
     }
     (tmp_path / "config.json").write_text(json.dumps(shape), encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = start("--port", str(port), str(tmp_path), "--load-format", "dummy", "--kv-memory", "0.1", ready=False)
-    server.url = f"http://127.0.0.1:{port}"
+    return tmp_path
+
+
+def test_says_that_it_is_loading(start: Callable[..., Server], large: Path) -> None:
+    server = loading(start, large)
     states: list[tuple[int, str]] = []
+    early: list[httpx.Response] = []
 
     def look() -> bool:
-        try:
-            answer = server.get("/health")
-        except httpx.TransportError:
-            return False
-        states.append((answer.status_code, answer.json()["status"]))
-        if answer.status_code == 503 and len(states) == 1:
-            early = server.post("/v1/completions", {"prompt": [1, 2], "max_tokens": 1})
-            assert early.status_code == 503 and early.json()["error"]["code"] == "loading"
-        return answer.status_code == 200
+        states.append(state_of(server))
+        if states[-1][0] == 503 and not early:
+            early.append(server.post("/v1/completions", {"prompt": [1, 2], "max_tokens": 1}))
+        return states[-1][0] == 200
 
     assert server.settled(look, 60)
-    assert states[0] == (503, "loading") and states[-1] == (200, "ready")
+    assert {(503, "loading"), (200, "ready")} <= set(states) <= {(0, ""), (503, "loading"), (200, "ready")}
+    assert early[0].status_code == 503 and early[0].json()["error"]["code"] == "loading"

@@ -102,6 +102,15 @@ def test_a_slow_reader_gets_everything_and_slows_nobody(server: Server) -> None:
     assert received.count(b'"finish_reason":"length"') == 16
 
 
+def test_a_reader_that_stands_still_does_not_hold_its_place_for_ever(start: Callable[..., Server]) -> None:
+    server = start("--request-timeout", "1")
+    body = {**ENDLESS, "n": 16, "logprobs": 20, "temperature": 1.0}
+    stalled = raw_stream(server, body, SO_RCVBUF=4096)
+    assert server.settled(lambda: under_way(server) == "1 calls under way")
+    assert server.settled(lambda: under_way(server) == "0 calls under way", 15)
+    stalled.close()
+
+
 def test_an_error_in_a_stream_has_the_wrapped_shape(start: Callable[..., Server]) -> None:
     server = start("--request-timeout", "0.2", "--max-num-seqs", "1")
     lines = frames(server, "/v1/completions", ENDLESS)

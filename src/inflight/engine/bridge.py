@@ -52,14 +52,14 @@ class EventStream:
     @property
     def ended(self) -> bool:
         """Every request has ended, and all of it was taken."""
-        return not (self._alive or self._events)
+        return not (self._alive or self._events or self._fault)
 
     async def take(self, patience: float | None = None) -> list[Event]:
-        """Everything since the last time; nothing, if that stays so for `patience` seconds. Raises EngineStopped."""
+        """Everything since the last time; nothing, if that stays so for `patience` seconds. Raises EngineStopped, or
+        what it was broken off with."""
         if not self._events and self._fault is None:
             await self._wait(patience)
         if self._fault is not None and not self._events:
-            self._alive.clear()
             raise self._fault
         events, self._events = self._events, []
         return events
@@ -106,7 +106,8 @@ class EventStream:
             self.accepted.set_exception(refusal)
 
     def break_off(self, fault: Exception) -> None:
-        self._fault = fault
+        """After what has come already, nothing comes any more but this."""
+        self._fault = self._fault or fault
         self._tell()
 
     def _tell(self) -> None:

@@ -69,8 +69,10 @@ class Assembly:
 
     def frames(self, events: Iterable[Event]) -> bytes:
         """Server-sent events of what these events add; nothing where they add nothing. Raises ApiError."""
-        call, choices = self._call, []
-        for index, (collector, change) in self._fold(events).items():
+        call, choices, changes = self._call, [], self._fold(events)
+        for collector, _ in changes.values():
+            _check(collector)  # one that failed is told at once, and not as a choice
+        for index, (collector, change) in changes.items():
             if index not in self._shapes:
                 shape = self._shapes[index] = self._shape(collector, index)
                 first = shape.first()
@@ -78,9 +80,6 @@ class Assembly:
             if change.text or change.finish_reason or call.logprobs is not None or call.return_token_ids:
                 choices.append(self._shapes[index].part(change))
         finished = self.finished
-        if finished:
-            for collector in self._collectors.values():
-                _check(collector)
         return b"".join([self._frame(choice, last=finished and choice is choices[-1]) for choice in choices])
 
     def last_frames(self) -> bytes:

@@ -1,4 +1,4 @@
-"""A call on its way through the engine: opened, followed to its end, timed out.
+"""A call on its way through the engine: opened, followed to its end, or ended before.
 
 Knows the bridge's streams; what the answer looks like, `assembly` knows. Not streaming is streaming, collected. A frame
 holds all that happened since the last one was taken, so that a slow reader gets fewer and larger frames, and costs
@@ -7,7 +7,7 @@ nobody else anything.
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -23,6 +23,7 @@ from inflight.text import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
 ALIVE = b": waiting\n\n"  # a comment, which readers pass over
+LAST_WORDS = 2.0  # seconds in which a client may still take why its call was ended
 
 
 class Generation:
@@ -32,12 +33,24 @@ class Generation:
         """timeout: seconds from now after which the call is ended; None: never."""
         self.call = call
         self.assembly = assembly
-        self.error: ApiError | None = None  # told within the stream
+        self.error: ApiError | None = None  # why it was ended, or what was told within the stream
+        self.given_up = asyncio.Event()  # it was ended, and its client had time to hear so
         self._stream = stream
-        self._timeout = timeout
-        self._until = None if timeout is None else time.monotonic() + timeout
+        self._loop = asyncio.get_running_loop()
+        self._timers: list[asyncio.TimerHandle] = []
+        if timeout is not None:
+            self._timers.append(self._loop.call_later(timeout, self.end, _took_too_long(timeout)))
+
+    def end(self, error: ApiError) -> None:
+        """Before its time: whoever takes from it, now or later, is told this."""
+        if self.error is None and not self._stream.ended:
+            self.error = error
+            self._stream.break_off(error)
+            self._timers.append(self._loop.call_later(LAST_WORDS, self.given_up.set))
 
     async def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
         await self._stream.aclose()
 
     async def answer(self) -> dict[str, Any]:
@@ -63,37 +76,39 @@ class Generation:
 
     async def _take(self, patience: float | None) -> list[Event]:
         """What has happened since; nothing, when there is no news for so long. Raises ApiError."""
-        if self._until is not None:
-            left = max(0.0, self._until - time.monotonic())
-            patience = left if patience is None else min(patience, left)
         try:
-            events = await self._stream.take(patience)
+            return await self._stream.take(patience)
         except EngineStopped as fault:
-            raise ApiError(500, str(fault), type="server_error", code="engine_stopped") from None
-        if not events and self._until is not None and time.monotonic() >= self._until:
-            await self.close()
-            raise ApiError(
-                408,
-                f"The call took longer than {self._timeout:g} s, the server's limit (--request-timeout); ask for fewer "
-                "tokens, or try again when less is going on.",
-                type="timeout_error",
-                code="request_timeout",
-            )
-        return events
+            raise _broken(fault) from None
 
 
 async def open_generation(
     bridge: AsyncBridge, call: Call, tokenizer: Tokenizer | None, names: TokenNames, timeout: float | None
 ) -> Generation:
     """Hand the call to the engine. Raises ApiError when it is refused."""
+    collectors = {
+        request.request_id: OutputCollector(request, tokenizer, prompt)
+        for request, prompt in zip(call.requests, call.prompts, strict=True)
+    }
+    assembly = Assembly(call, collectors, names)
     try:
         stream = await bridge.open(*call.requests)
     except RequestRefused as refusal:
         raise refused(refusal, call.prompt_field) from None
     except EngineStopped as fault:
-        raise ApiError(500, str(fault), type="server_error", code="engine_stopped") from None
-    collectors = {
-        request.request_id: OutputCollector(request, tokenizer, prompt)
-        for request, prompt in zip(call.requests, call.prompts, strict=True)
-    }
-    return Generation(call, stream, Assembly(call, collectors, names), timeout)
+        raise _broken(fault) from None
+    return Generation(call, stream, assembly, timeout)
+
+
+def _broken(fault: EngineStopped) -> ApiError:
+    return ApiError(500, str(fault), type="server_error", code="engine_stopped")
+
+
+def _took_too_long(timeout: float) -> ApiError:
+    return ApiError(
+        408,
+        f"The call took longer than {timeout:g} s, the server's limit (--request-timeout); ask for fewer tokens, or "
+        "try again when less is going on.",
+        type="timeout_error",
+        code="request_timeout",
+    )

@@ -45,8 +45,8 @@ class LineAnswerer:
     async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
         call = line_call(self._service.served.asker, url, body, tenant)
         try:
-            under_way = await self._service.open(call, batch=True)
-            return Answer(200, await under_way.answer())
+            opened = await self._service.open(call, batch=True)
+            return Answer(200, await opened.answer())
         except ApiError as error:
             if error.code not in _NOT_OF_THE_LINE:
                 raise

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import FrameType
 
@@ -87,10 +89,13 @@ class Process:
             access_log=False,
             log_config=None,
             server_header=False,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=2,
         )
         self._server = _Server(config, self._on_signal)
         self._server.run(sockets=[bound])
+        if self._service.state == "loading":  # told to stop meanwhile; the loader's thread cannot be interrupted
+            logging.shutdown()
+            os._exit(self._code)
         return self._code
 
     @contextlib.asynccontextmanager
@@ -108,7 +113,7 @@ class Process:
 
     async def _open(self) -> None:
         try:
-            served = await asyncio.to_thread(self._load, self._loading)
+            served = await self._loaded()
         except Exception as error:
             self._fail(str(error), error)
             return
@@ -119,6 +124,21 @@ class Process:
             self._fail(str(error), error)
             return
         self._start(self._watch(served))
+
+    async def _loaded(self) -> Served:
+        """In a thread that does not keep the process from ending."""
+        loaded: asyncio.Future[Served] = self._loop.create_future()
+
+        def load() -> None:
+            try:
+                served = self._load(self._loading)
+            except BaseException as error:
+                self._loop.call_soon_threadsafe(loaded.set_exception, error)
+            else:
+                self._loop.call_soon_threadsafe(loaded.set_result, served)
+
+        threading.Thread(target=load, name="inflight-loader", daemon=True).start()
+        return await loaded
 
     def _loading(self, doing: str) -> None:
         self._service.doing = doing
@@ -151,21 +171,20 @@ class Process:
     # -- signals --------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int) -> None:
-        """The first asks what runs to finish, the second ends at once."""
+        """The first asks what runs to finish, the second does not wait for it."""
         self._signals += 1
-        if self._signals > 1 or self._service.state in ("loading", "failed"):
+        if self._service.state in ("loading", "failed"):
             self._stop()
-            if self._server is not None:
-                self._server.force_exit = self._signals > 1
-            return
-        self._loop.call_soon_threadsafe(lambda: self._start(self._drain(signal.Signals(number).name)))
+        elif self._signals == 1:
+            self._loop.call_soon_threadsafe(lambda: self._start(self._drain(signal.Signals(number).name)))
+        else:
+            self._loop.call_soon_threadsafe(self._service.hurry)
 
     async def _drain(self, name: str) -> None:
         left = self._service.under_way
         log.info(f"{name}: taking no new work; {left} calls are under way." if left else f"{name}: stopping.")
-        await self._service.drain()
-        if self._service.under_way:
-            log.info(f"{self._service.under_way} calls were not done within the drain timeout, and are ended.")
+        if ended := await self._service.drain():
+            log.info(f"{ended} calls were not done within the drain timeout, and were ended.")
         self._stop()
 
 

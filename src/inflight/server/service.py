@@ -7,7 +7,6 @@ the engine through it, so that both are counted, logged and ended alike.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any, Literal
 from inflight.engine.bridge import AsyncBridge
 from inflight.server.asking import Asker, Call
 from inflight.server.errors import ApiError
-from inflight.server.generating import Generation, open_generation
+from inflight.server.generating import LAST_WORDS, Generation, open_generation
 from inflight.server.logprobs import TokenNames
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
@@ -52,16 +51,16 @@ class Ended:
     refused_by_engine: bool = False
 
 
-class UnderWay:
-    """A call that the engine has accepted."""
+class OpenCall:
+    """A call that the engine has accepted. It must be closed."""
 
-    def __init__(self, generation: Generation, left: Callable[[int, str | None], None]):
+    def __init__(self, generation: Generation, closed: Callable[[int, str | None], None]):
         self.generation = generation
-        self._left = left
+        self._closed = closed
 
     async def answer(self) -> dict[str, Any]:
         """The whole answer; closed whatever happens. Raises ApiError."""
-        status, code = GONE, None
+        status, code = 500, None
         try:
             answer = await self.generation.answer()
             status = 200
@@ -69,13 +68,16 @@ class UnderWay:
         except ApiError as error:
             status, code = error.status, error.code
             raise
+        except asyncio.CancelledError:
+            status = GONE
+            raise
         finally:
             await self.close(status, code)
 
     async def close(self, status: int, code: str | None = None) -> None:
         """It has ended, or is ended now. status, code: what its client was told."""
         await self.generation.close()
-        self._left(status, code)
+        self._closed(status, code)
 
 
 class Service:
@@ -87,8 +89,10 @@ class Service:
         self._tell = tell
         self._served: Served | None = None
         self._names = TokenNames(None)
-        self._under_way: Counter[str] = Counter()  # calls by tenant
+        self._entered: Counter[str] = Counter()  # calls by tenant
+        self._open: set[Generation] = set()
         self._nothing_left = asyncio.Event()
+        self._hurry = asyncio.Event()
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -132,21 +136,42 @@ class Service:
             retry_after=1.0,
         )
 
-    async def drain(self) -> None:
-        """Take no new work; returns when nothing is under way, or when the time is over."""
+    async def drain(self) -> int:
+        """Take no new work; returns when nothing is under way, or when the time is over and what was left has been
+        ended. How many calls that were."""
         self.state = "draining"
-        if self.under_way:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nothing_left.wait(), self.settings.drain_timeout)
+        await self._until_nothing_left(self.settings.drain_timeout)
+        left = self.under_way
+        for generation in tuple(self._open):
+            generation.end(
+                ApiError(
+                    503, "The server was shut down before the call was done.", type="server_error", code="draining"
+                )
+            )
+        self._hurry.clear()
+        await self._until_nothing_left(LAST_WORDS)
+        return left
+
+    def hurry(self) -> None:
+        """Do not wait for what is under way."""
+        self._hurry.set()
+
+    async def _until_nothing_left(self, seconds: float) -> None:
+        if not self.under_way:
+            return
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._nothing_left, self._hurry)]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
 
     @property
     def under_way(self) -> int:
         """Calls of clients; lines of batch jobs are taken up again at the next start, and nobody waits for them."""
-        return sum(self._under_way.values())
+        return sum(self._entered.values())
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    async def open(self, call: Call, *, batch: bool = False) -> UnderWay:
+    async def open(self, call: Call, *, batch: bool = False) -> OpenCall:
         """Hand the call to the engine. Raises ApiError when it is refused. What is opened must be closed."""
         started, entered = time.monotonic(), False
         try:
@@ -164,28 +189,31 @@ class Service:
                 self._tell(Ended(call, None, error.status, seconds, error.code, entered or batch))
             raise
 
-        def left(status: int, code: str | None) -> None:
+        def closed(status: int, code: str | None) -> None:
+            self._open.discard(generation)
             if not batch:
                 self._leave(call.tenant)
             self._tell(Ended(call, generation, status, time.monotonic() - started, code))
 
-        return UnderWay(generation, left)
+        if not batch:
+            self._open.add(generation)
+        return OpenCall(generation, closed)
 
     def _enter(self, tenant: Tenant) -> None:
         """Raises ApiError 429 where too many calls are under way. Streams end at any time: a second is a fair pause."""
-        most, mine = self.settings.max_streams, self._under_way[tenant.name]
+        most, mine = self.settings.max_streams, self._entered[tenant.name]
         if self.under_way >= most:
             raise _too_many(f"{self.under_way} calls are under way, and the server takes {most} at once")
         if tenant.max_concurrent is not None and mine >= tenant.max_concurrent:
             raise _too_many(f"{mine} calls of {tenant.name!r} are under way, and it may have {tenant.max_concurrent}")
-        self._under_way[tenant.name] += 1
+        self._entered[tenant.name] += 1
         self._nothing_left.clear()
 
     def _leave(self, tenant: Tenant) -> None:
-        self._under_way[tenant.name] -= 1
-        if not self._under_way[tenant.name]:
-            del self._under_way[tenant.name]
-        if not self._under_way:
+        self._entered[tenant.name] -= 1
+        if not self._entered[tenant.name]:
+            del self._entered[tenant.name]
+        if not self._entered:
             self._nothing_left.set()
 
 

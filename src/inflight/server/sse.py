@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from inflight.server.service import GONE, UnderWay
+from inflight.server.service import GONE, OpenCall
 
 T = TypeVar("T")
 
@@ -28,25 +28,25 @@ class EventStreamResponse(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, under_way: UnderWay, keep_alive: float):
+    def __init__(self, call: OpenCall, keep_alive: float):
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._under_way = under_way
+        self._call = call
         self._keep_alive = keep_alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = GONE
+        status, generation = 500, self._call.generation
         try:
-            await until_gone(receive, self._send_all(send))
+            await until_gone(receive, self._send_all(send), generation.given_up)
             status = 200
-        except (ClientGone, OSError):
-            pass
+        except (ClientGone, OSError, asyncio.CancelledError):
+            status = GONE
         finally:
-            error = self._under_way.generation.error  # told within the stream
-            await self._under_way.close(*((status, None) if error is None else (error.status, error.code)))
+            error = generation.error  # told within the stream
+            await self._call.close(*((status, None) if error is None else (error.status, error.code)))
 
     async def _send_all(self, send: Send) -> None:
-        generation = self._under_way.generation
+        generation = self._call.generation
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with contextlib.aclosing(generation.frames(self._keep_alive)) as frames:
             async for frame in frames:
@@ -54,17 +54,18 @@ class EventStreamResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; it is cancelled, and ClientGone raised, when the client goes away before."""
+async def until_gone(receive: Receive, work: Coroutine[Any, Any, T], given_up: asyncio.Event) -> T:
+    """The work's result; it is cancelled, and ClientGone raised, when the client goes away before, or has not even
+    taken that its call was ended."""
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_gone(receive))
+    watches = [asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(given_up.wait())]
     try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, *watches), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientGone
         return task.result()
     finally:
-        for one in (watch, task):
+        for one in (task, *watches):
             if not one.done():
                 one.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

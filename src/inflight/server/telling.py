@@ -17,6 +17,7 @@ from inflight.server.metrics import Metrics
 from inflight.server.metrics.requests import finish_reason
 from inflight.server.service import GONE, Ended
 
+GENERATION = ("/v1/completions", "/v1/chat/completions")  # of which every request has its line
 Observe = Callable[[str, int, float], None]  # route, status, seconds
 
 
@@ -78,5 +79,7 @@ class HttpWatch:
             await self._app(scope, receive, noted)
         finally:
             # The route's template, not what a client wrote: there must be few.
-            route = getattr(scope.get("route"), "path", "other")
-            self._observe(route, status, time.monotonic() - started)
+            route, seconds = getattr(scope.get("route"), "path", "other"), time.monotonic() - started
+            self._observe(route, status, seconds)
+            if route in GENERATION and not scope.get("state", {}).get("told"):  # refused before it was a call
+                log_request(RequestLine(request_id="-", endpoint=route, status=status, total_ms=seconds * 1e3))

@@ -41,11 +41,12 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
         asker = service.served.asker
         asker.check_model(body.model)
         call = await asyncio.to_thread(ask, asker) if _length(body) > LONG else ask(asker)
-        under_way = await service.open(call)
+        request.state.told = True  # from here on the service tells how it ended
+        opened = await service.open(call)
         if call.stream:
-            return EventStreamResponse(under_way, service.settings.keep_alive)
+            return EventStreamResponse(opened, service.settings.keep_alive)
         try:
-            return JsonResponse(await until_gone(request.receive, under_way.answer()))
+            return JsonResponse(await until_gone(request.receive, opened.answer(), opened.generation.given_up))
         except ClientGone:
             return Response(status_code=GONE)
 
