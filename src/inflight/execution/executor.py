@@ -8,6 +8,7 @@ back into the rows.
 
 from __future__ import annotations
 
+import logging
 import time
 
 import numpy as np
@@ -18,6 +19,8 @@ from inflight.execution.ops.protocol import Array, KVArena, OpSet, SampledBatch,
 from inflight.execution.rows import RowStore
 from inflight.execution.scoring import PromptScorer, joined, token_logprob
 from inflight.execution.slices import slices
+
+log = logging.getLogger(__name__)
 
 
 class _Done:
@@ -50,6 +53,7 @@ class ModelExecutor:
         try:
             (sampled, scored), error = self._run(plan), None
         except Exception as fault:  # whatever breaks a step must end its requests, not the engine
+            log.exception("step %d with %d tokens failed", plan.step, plan.tokens)
             sampled, scored = (), ()
             error = f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
         return _Done(StepResult(plan.step, sampled, time.perf_counter() - started, error, scored))
