@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -117,6 +118,9 @@ class Process:
         except Exception as error:
             self._fail(str(error), error)
             return
+        # What there is now stays: the garbage collector need not look at it again, which took tens of milliseconds.
+        gc.collect()
+        gc.freeze()
         self._service.ready(served)
         try:
             await self._begin()
