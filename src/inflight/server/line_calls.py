@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from inflight.server.asking import Asker, Call
-from inflight.server.batch.answering import Answer
+from inflight.server.batch.answering import Answer, NotNow, StepFailed
 from inflight.server.batch.lines import CHAT_COMPLETIONS
 from inflight.server.bodies.chat import ChatBody
 from inflight.server.bodies.completions import CompletionBody
@@ -18,8 +18,6 @@ from inflight.server.bodies.mistakes import mistake
 from inflight.server.errors import ApiError, invalid
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
-
-_NOT_OF_THE_LINE = ("engine_stopped", "aborted")  # faults of the server's, which are no answer to a line
 
 
 def line_call(asker: Asker, url: str, body: dict[str, Any], tenant: Tenant, *, batch: bool = True) -> Call:
@@ -43,11 +41,19 @@ class LineAnswerer:
         self._service = service
 
     async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
-        call = line_call(self._service.served.asker, url, body, tenant)
         try:
+            call = line_call(self._service.served.asker, url, body, tenant)
             opened = await self._service.open(call, batch=True)
             return Answer(200, await opened.answer())
         except ApiError as error:
-            if error.code not in _NOT_OF_THE_LINE:
-                raise
-            raise ApiError(503, error.message, type=error.type, code=error.code) from None  # it is tried again
+            raise _as_of_a_line(error) from None
+
+
+def _as_of_a_line(error: ApiError) -> Exception:
+    """What a client would be told, where nobody waits for the answer and the line can be tried again."""
+    if error.code == "step_failed":
+        return StepFailed(error)
+    # Full; loading, draining or ended by the server; broken down.
+    if error.status in (429, 503) or error.code == "engine_stopped":
+        return NotNow(error.message, error.retry_after)
+    return error

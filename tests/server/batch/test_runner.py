@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from inflight.server.batch import runner as runner_module
 from inflight.server.batch.data import Draft
 from inflight.server.batch.lines import line_id
 from inflight.server.errors import ApiError, invalid
@@ -110,20 +109,6 @@ def test_refusals_are_answers_of_their_line(tmp_path: Path) -> None:
         assert bad["response"]["status_code"] == 400 and bad["error"] is None
         assert bad["response"]["body"] == invalid("Too long.", "prompt").body
         assert fault["response"]["status_code"] == 500 and "secret" not in json.dumps(fault)
-
-    live(tmp_path, test)
-
-
-def test_a_full_engine_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "USUAL_WAIT", 0.001)
-    monkeypatch.setattr(runner_module, "SHORTEST_WAIT", 0.001)
-    nobody_asked = asyncio.CancelledError()
-
-    async def test(rig: Rig) -> None:
-        not_now = [ApiError(429, "Full.", retry_after=0.001), ApiError(503, "Draining."), nobody_asked]
-        rig.answerer.refuse = {"x": not_now}
-        job = await rig.ended(await rig.create(jsonl(request_line("a"))))
-        assert (job.completed, job.failed) == (1, 0) and rig.answerer.calls[line_id(job.id, 1)] == 4
 
     live(tmp_path, test)
 

@@ -60,13 +60,32 @@ def test_answers_share_commits(tmp_path: Path) -> None:
     with_job(tmp_path, test)
 
 
-def test_a_commit_that_fails_is_told_to_everyone_in_it(tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_kept_takes_no_other_with_it(tmp_path: Path) -> None:
     async def test(rig: Rig, job: Any) -> None:
         store = rig.service._store
         nobodys = LineAnswer(job=99, line=1, custom_id=None, status=200, payload="{}")
-        results = await asyncio.gather(store.keep([answer(1)]), store.keep([nobodys]), return_exceptions=True)
-        assert all(isinstance(one, sqlite3.IntegrityError) for one in results)
-        assert await store.answered(job) == set()
+        together = (store.keep([one]) for one in (answer(1), nobodys, answer(2)))
+        results = await asyncio.gather(*together, return_exceptions=True)
+        assert results[0] is None and isinstance(results[1], sqlite3.IntegrityError) and results[2] is None
+        assert await store.answered(job) == {1, 2}
+
+    with_job(tmp_path, test)
+
+
+def test_a_commit_that_the_disk_refuses_is_told_to_everyone_in_it(tmp_path: Path) -> None:
+    async def test(rig: Rig, job: Any) -> None:
+        store, tries = rig.service._store, 0
+        transact = store._database._transact
+
+        def refuses(work: Callable[[sqlite3.Connection], Any]) -> Any:
+            nonlocal tries
+            tries += 1
+            raise OSError("no room")
+
+        store._database._transact = refuses  # type: ignore[method-assign]
+        results = await asyncio.gather(store.keep([answer(1)]), store.keep([answer(2)]), return_exceptions=True)
+        assert all(isinstance(one, OSError) for one in results) and tries == 1
+        store._database._transact = transact  # type: ignore[method-assign]
         await store.keep([answer(1)])
         assert await store.answered(job) == {1}
 

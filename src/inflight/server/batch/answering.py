@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from inflight.server.errors import ApiError
 from inflight.server.tenants import Tenant
 
 
@@ -16,12 +17,34 @@ class Answer:
     body: dict[str, Any]
 
 
+class NotNow(Exception):
+    """No answer to the line, and none of its doing: the engine is full, loading, ending or broken. It is tried again.
+
+    retry_after: seconds after which that makes sense; None: unknown.
+    """
+
+    def __init__(self, why: str, retry_after: float | None = None):
+        super().__init__(why)
+        self.retry_after = retry_after
+
+
+class StepFailed(Exception):
+    """The step failed that computed the line, and all that was in flight beside it: whose doing it was, nobody knows.
+
+    told: the line's answer, should it be the line's doing.
+    """
+
+    def __init__(self, told: ApiError):
+        super().__init__(told.message)
+        self.told = told
+
+
 class Answerer(Protocol):
     async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
         """Answer one body as the endpoint at `url` would, without a stream.
 
-        Raises ApiError. With the status 429 or 503 it means "not now": the line waits `retry_after` seconds and is
-        tried again; any other status is the line's answer. When the task is cancelled, so is the request. A
-        CancelledError that nobody asked for leaves the line unanswered, and it is run again.
+        Raises ApiError where the endpoint refuses the body, which is the line's answer; NotNow; StepFailed. When the
+        task is cancelled, so is the request. A CancelledError that nobody asked for leaves the line unanswered, and it
+        is run again.
         """
         ...

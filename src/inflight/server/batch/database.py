@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from inflight.server.batch.faults import storage_fault
+
 T = TypeVar("T")
 
 VERSION = 1
@@ -76,7 +78,10 @@ class Database:
             raise
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """`work` in a transaction: on return it is on the disk, after an exception it has not happened."""
+        """`work` in a transaction: on return it is on the disk, after an exception it has not happened.
+
+        Raises OSError where the disk refuses, and what `work` raises.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
 
     def run_now(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -89,6 +94,14 @@ class Database:
         self._thread.shutdown()
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return self._committed(work)
+        except sqlite3.Error as error:
+            if (fault := storage_fault(error)) is not None:
+                raise fault from error
+            raise
+
+    def _committed(self, work: Callable[[sqlite3.Connection], T]) -> T:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:

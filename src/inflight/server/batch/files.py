@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from inflight.server.batch.data import DataDirectory, Draft
-from inflight.server.batch.faults import StorageFault, unavailable
+from inflight.server.batch.faults import unavailable
 from inflight.server.batch.records import StoredFile
 from inflight.server.batch.store import InUse, Missing, Store
 from inflight.server.errors import ApiError, invalid
@@ -47,7 +47,7 @@ class Files:
         """Stores an upload; one that breaks off leaves nothing. Raises ApiError."""
         try:
             draft = await asyncio.to_thread(self.draft)
-        except StorageFault as error:
+        except OSError as error:
             raise unavailable(error) from None
         published = False
         try:
@@ -66,7 +66,7 @@ class Files:
             # Cancelled behind `publish`, the row may still be on its way; if it is not, the next start sweeps the file.
             if not published or isinstance(error, Exception):
                 draft.discard()
-            if isinstance(error, StorageFault):
+            if isinstance(error, OSError):
                 raise unavailable(error) from None
             raise
         return file
@@ -115,7 +115,7 @@ class Files:
                 f"The file is the input of the job {user.args[0]}, which has not ended; cancel it, or wait.",
                 code="file_in_use",
             ) from None
-        except StorageFault as error:
+        except OSError as error:
             raise unavailable(error) from None
         # A crash before this line leaves content without a row, which the next start sweeps away.
         await asyncio.to_thread(self.path(file_id).unlink, missing_ok=True)

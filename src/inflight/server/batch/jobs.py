@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from inflight.server.batch.faults import StorageFault, unavailable
+from inflight.server.batch.faults import unavailable
 from inflight.server.batch.files import no_file
 from inflight.server.batch.records import ENDED, Job
 from inflight.server.batch.store import Missing, Store, TooMany
@@ -50,7 +50,7 @@ class Jobs:
                 type="rate_limit_error",
                 code="too_many_batch_jobs",
             ) from None
-        except StorageFault as error:
+        except OSError as error:
             raise unavailable(error) from None
         self._changed()
         return job
@@ -77,7 +77,7 @@ class Jobs:
         while job.status in ("validating", "in_progress"):
             try:
                 job = await self._store.move(job, "cancelling", cancelling_at=job.stamp(self._now()))
-            except StorageFault as error:
+            except OSError as error:
                 raise unavailable(error) from None
             self._changed()
         if job.status == "finalizing" or (job.status in ENDED and job.status != "cancelled"):

@@ -1,6 +1,6 @@
 """Storage that is asked until it gives in: a full disk pauses batch jobs, it never ends them.
 
-Knows retries and why jobs are paused; not what is read or written.
+Knows retries and why jobs are paused; not what is read or written. A bug is no full disk: it is told at once.
 """
 
 from __future__ import annotations
@@ -45,15 +45,13 @@ class Persistence:
         return next(iter(self._stuck.values()), None)
 
     async def durably(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, and do it again until it succeeds. Raises InputGone alone."""
+        """Do it, and do it again until the storage gives in. Raises whatever is no OSError, at once."""
         token = object()
         try:
             while True:
                 try:
                     return await work()
-                except InputGone:
-                    raise
-                except Exception as error:
+                except OSError as error:
                     if token not in self._stuck:
                         log.error("batch jobs are paused: %s", storage_sentence(error), exc_info=error)
                         self._stuck[token] = Pause(storage_sentence(error), int(self._now()))

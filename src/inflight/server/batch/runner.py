@@ -1,8 +1,8 @@
 """The runner: takes jobs through their life and keeps a bounded number of their lines under way.
 
-Knows whose turn it is, deadlines, what a crash left behind and what a full disk means; how a line is answered, the
-`Answerer` knows. What is not in the store has not happened: an answer counts when it is durable, and after a restart
-exactly the lines without one are run.
+Knows whose turn it is, deadlines, what a crash left behind and what a fault does to a job; how a line comes to its
+answer, `Tries` knows. What is not in the store has not happened: an answer counts when it is durable, and after a
+restart exactly the lines without one are run.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 from inflight.server.batch.answering import Answerer
-from inflight.server.batch.assembly import assemble
 from inflight.server.batch.files import Files
 from inflight.server.batch.input_file import InputFile, count_lines
-from inflight.server.batch.lines import BadLine, BatchLine, error_of, line_id
+from inflight.server.batch.lines import BadLine, BatchLine, error_of
+from inflight.server.batch.output_files import assemble
 from inflight.server.batch.persistence import InputGone, Persistence
 from inflight.server.batch.records import ENDED, Job, LineAnswer
 from inflight.server.batch.store import Store
-from inflight.server.errors import ApiError
+from inflight.server.batch.tries import Tries
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
 
 T = TypeVar("T")
 
 PAGE_LINES = 64  # read ahead of each job
-NOT_NOW = (429, 503)  # the engine is full, or the server is about to end: the line waits and is tried again
-SHORTEST_WAIT, USUAL_WAIT, LONGEST_WAIT = 0.05, 1.0, 60.0  # seconds before that
 LONGEST_SLEEP = 30.0  # seconds; the wall clock, which deadlines are in, may jump
 _WHY_UNANSWERED = {
     "expired": ("batch_expired", "The line was not answered before the completion window ended."),
@@ -57,6 +55,7 @@ class _Active:
     chore: asyncio.Task[None] | None = None  # the one thing that is done to the job itself
     turn: int = 0  # when it last had one
     broken: dict[str, Any] | None = None  # the error that ends it
+    given_up: bool = False  # not even that end goes well; the next start of the server tries again
 
 
 class Runner:
@@ -76,7 +75,7 @@ class Runner:
         """tenant_of: the tenant of that name, as it is today. concurrency: lines under way at once, of all jobs.
         most_lines: of a job. longest_line: bytes. now: seconds of the wall clock."""
         self._store, self._files, self._storage = store, files, storage
-        self._answerer, self._tenant_of = answerer, tenant_of
+        self._tries = Tries(answerer, tenant_of)
         self._concurrency, self._most_lines, self._longest_line = concurrency, most_lines, longest_line
         self._now = now
         self._jobs: dict[str, _Active] = {}
@@ -140,12 +139,14 @@ class Runner:
 
     def _attend(self, active: _Active) -> None:
         """Start what is to be done to the job itself, if anything is."""
+        if active.given_up:
+            return
         if self._ending(active) is not None:
             for task in list(active.answering.values()):
                 task.cancel()
         if active.chore is None and (chore := self._chore(active)) is not None:
             active.chore = asyncio.create_task(chore)
-            active.chore.add_done_callback(partial(self._chore_done, active))
+            active.chore.add_done_callback(partial(self._chore_done, active, active.broken is not None))
 
     def _chore(self, active: _Active) -> Coroutine[Any, Any, None] | None:
         status, source = active.job.status, active.source
@@ -170,13 +171,13 @@ class Runner:
         overdue = status in ("validating", "in_progress") and self._now() >= active.job.expires_at
         return "expired" if overdue else None
 
-    def _chore_done(self, active: _Active, chore: asyncio.Task[None]) -> None:
+    def _chore_done(self, active: _Active, ending: bool, chore: asyncio.Task[None]) -> None:
+        """ending: it was the end of a job that was broken already."""
         active.chore = None
         if not chore.cancelled() and (error := chore.exception()) is not None:
             log.error("batch job %s met a fault", active.job.id, exc_info=error)
-            if active.broken is not None:  # not even its end goes well; the next start of the server tries again
-                self._jobs.pop(active.job.id, None)
-            active.broken = {"code": "server_error", "message": f"The job met a fault of the server: {error!r}."}
+            active.given_up = ending
+            _break(active, error)
         if active.job.status in ENDED:
             self._jobs.pop(active.job.id, None)
         self._changed.set()
@@ -204,7 +205,7 @@ class Runner:
         task.add_done_callback(partial(self._served, active, line))
 
     async def _serve(self, active: _Active, line: BatchLine) -> None:
-        answer = await self._answer(active.job, line)
+        answer = await self._tries.answer(active.job, line)
         # From here on nothing but the end of the process keeps the answer from being kept.
         del active.answering[line.number]
         await self._storage.durably(partial(self._store.keep, [answer]))
@@ -213,31 +214,14 @@ class Runner:
     def _served(self, active: _Active, line: BatchLine, task: asyncio.Task[None]) -> None:
         active.answering.pop(line.number, None)
         active.under_way.discard(task)
-        if task.cancelled() or task.exception() is not None:
+        if task.cancelled():
             active.lines.appendleft(line)
+        elif (error := task.exception()) is not None:  # to run it again would meet the same fault
+            log.error(
+                "line %d of batch job %s has an answer that cannot be kept", line.number, active.job.id, exc_info=error
+            )
+            _break(active, error)
         self._changed.set()
-
-    async def _answer(self, job: Job, line: BatchLine) -> LineAnswer:
-        request_id = line_id(job.id, line.number)
-        while True:
-            wait = USUAL_WAIT
-            try:
-                tenant = self._tenant_of(job.tenant)
-                answer = await self._answerer.answer(line.url, line.body, tenant, request_id)
-                return _line_answer(job, line, answer.status, answer.body)
-            except ApiError as error:
-                if error.status not in NOT_NOW:
-                    return _line_answer(job, line, error.status, error.body)
-                wait = error.retry_after or USUAL_WAIT
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-            except Exception:
-                log.exception("line %d of batch job %s met a fault", line.number, job.id)
-                fault = ApiError(500, "The server met a fault while it answered this line.", type="server_error")
-                return _line_answer(job, line, fault.status, fault.body)
-            await asyncio.sleep(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))
 
     # -- chores: each can be broken off anywhere and done again ----------------------------------------------------
 
@@ -322,16 +306,17 @@ def _tell_fault(main: asyncio.Task[None]) -> None:
         log.critical("batch jobs have stopped by a fault; restart the server", exc_info=error)
 
 
+def _break(active: _Active, error: BaseException) -> None:
+    """The job is to end by a fault that is not its own; the first one is told."""
+    if active.broken is None:
+        active.broken = {"code": "server_error", "message": f"The job met a fault of the server: {error!r}."}
+
+
 async def _reading(read: Callable[..., T], *arguments: Any) -> T:
     try:
         return await asyncio.to_thread(read, *arguments)
     except FileNotFoundError:
         raise InputGone("The content of the input file is gone from the data directory; upload it again.") from None
-
-
-def _line_answer(job: Job, line: BatchLine, status: int, body: dict[str, Any]) -> LineAnswer:
-    payload = json.dumps(body, allow_nan=False)
-    return LineAnswer(job=job.number, line=line.number, custom_id=line.custom_id, status=status, payload=payload)
 
 
 def _line_fault(job: Job, bad: BadLine) -> LineAnswer:

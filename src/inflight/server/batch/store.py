@@ -152,7 +152,10 @@ class Store:
     # -- answers ------------------------------------------------------------------------------------------------
 
     async def keep(self, answers: Sequence[LineAnswer]) -> None:
-        """On return they are durable, and counted in their jobs. A line that has an answer keeps the one it has."""
+        """On return they are durable, and counted in their jobs. A line that has an answer keeps the one it has.
+
+        Raises OSError where the disk refuses; anything else is the fault of one of these answers.
+        """
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in answers]
         self._waiting += zip(answers, futures, strict=True)
@@ -179,19 +182,31 @@ class Store:
     async def _commit(self) -> None:
         while self._waiting:
             parcel, self._waiting = self._waiting, []
-            failure: Exception | None = None
-            try:
-                await self._database.run(partial(_insert_answers, [answer for answer, _ in parcel]))
-            except Exception as error:
-                failure = error
-            for _, future in parcel:
-                if future.done():  # who waited for it was cancelled
-                    continue
-                if failure is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(failure)
+            failure = await self._inserted([answer for answer, _ in parcel])
+            if failure is None or isinstance(failure, OSError):
+                for _, future in parcel:
+                    _settle(future, failure)
+            else:  # by one of them, which is not to take the others with it
+                for answer, future in parcel:
+                    _settle(future, await self._inserted([answer]))
         self._committer = None
+
+    async def _inserted(self, answers: list[LineAnswer]) -> Exception | None:
+        """What kept them all from being inserted."""
+        try:
+            await self._database.run(partial(_insert_answers, answers))
+        except Exception as error:
+            return error
+        return None
+
+
+def _settle(future: asyncio.Future[None], failure: Exception | None) -> None:
+    if future.done():  # who waited for it was cancelled
+        return
+    if failure is None:
+        future.set_result(None)
+    else:
+        future.set_exception(failure)
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ _PAGE_LINES = 256
 async def assemble(job: Job, store: Store, files: Files) -> tuple[StoredFile | None, StoredFile | None]:
     """The output file (lines answered with 2xx) and the error file (the others); None for one without lines.
 
-    They are durable, but not in the store yet. Raises OSError, sqlite3.Error.
+    They are durable, but not in the store yet. Raises OSError.
     """
     drafts: dict[str, Draft] = {}
     try:

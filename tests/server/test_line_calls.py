@@ -1,0 +1,95 @@
+"""Lines as calls: what the engine's refusals and faults mean where nobody waits for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from inflight.server.batch.answering import NotNow, StepFailed
+from inflight.server.errors import ApiError, invalid
+from inflight.server.line_calls import LineAnswerer
+from inflight.server.service import Service
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import ANYONE
+
+
+def ask(service: Any, body: dict[str, Any] | None = None) -> Any:
+    answerer = LineAnswerer(cast(Service, service))
+    return asyncio.run(answerer.answer("/v1/completions", body or {"prompt": "x"}, ANYONE, "line"))
+
+
+def serving(*, asker: ApiError | None = None, opened: ApiError | None = None, answered: ApiError | None = None) -> Any:
+    """A service that raises in one of three places, or answers."""
+
+    def completion(*_: Any, **__: Any) -> Any:
+        return _or_raise(asker, SimpleNamespace(stream=False))
+
+    async def open_(*_: Any, **__: Any) -> Any:
+        return _or_raise(opened, SimpleNamespace(answer=answer))
+
+    async def answer() -> dict[str, Any]:
+        return cast(dict[str, Any], _or_raise(answered, {"id": "x"}))
+
+    return SimpleNamespace(served=SimpleNamespace(asker=SimpleNamespace(completion=completion)), open=open_)
+
+
+def _or_raise(error: ApiError | None, value: Any) -> Any:
+    if error is not None:
+        raise error
+    return value
+
+
+def service_that_is(state: str) -> Service:
+    service = Service(ServerSettings(drain_timeout=20), lambda _: None)
+    if state == "failed":
+        service.fail("The engine has broken down.")
+    elif state == "draining":
+        asyncio.run(service.drain())
+    return service
+
+
+@pytest.mark.parametrize(("state", "seconds"), [("loading", 1.0), ("draining", 20), ("failed", None)])
+def test_a_server_that_cannot_answer_now_has_not_answered(state: str, seconds: float | None) -> None:
+    with pytest.raises(NotNow) as reason:
+        ask(service_that_is(state))
+    assert reason.value.retry_after == seconds and str(reason.value).endswith(".")
+
+
+@pytest.mark.parametrize("place", ["asker", "opened", "answered"])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(429, "rate_limit_exceeded"), (503, "aborted"), (503, "something_new"), (500, "engine_stopped")],
+)
+def test_what_says_nothing_about_the_line_is_no_answer(place: str, status: int, code: str) -> None:
+    with pytest.raises(NotNow, match="Why") as reason:
+        ask(serving(**{place: ApiError(status, "Why.", code=code, retry_after=3.0)}))
+    assert reason.value.retry_after == 3.0
+
+
+def test_a_failed_step_is_told_as_one() -> None:
+    told = ApiError(500, "The step failed.", code="step_failed")
+    with pytest.raises(StepFailed) as failure:
+        ask(serving(answered=told))
+    assert failure.value.told is told
+
+
+@pytest.mark.parametrize("place", ["asker", "opened", "answered"])
+def test_refusals_of_the_line_are_passed_on(place: str) -> None:
+    refusal = invalid("Too long.", "prompt")
+    with pytest.raises(ApiError) as raised:
+        ask(serving(**{place: refusal}))
+    assert raised.value is refusal
+
+
+def test_bodies_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(ApiError) as raised:
+        ask(serving(), {"prompt": "x", "temperature": "hot"})
+    assert (raised.value.status, raised.value.param) == (400, "temperature")
+
+
+def test_an_answer() -> None:
+    answer = ask(serving())
+    assert (answer.status, answer.body) == (200, {"id": "x"})
