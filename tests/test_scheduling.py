@@ -6,19 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from core.builders import request
 
 from inflight.config import SettingsError
+from inflight.core.admission import Load
 from inflight.core.latency import LatencyModel
 from inflight.core.policies.guarded import Guarded
 from inflight.core.predictor import Oracle, Quantiles
+from inflight.core.request import RequestRefused
 from inflight.presets import PRESETS, preset
 from inflight.scheduling import (
+    MAX_QUEUED,
     SchedulingSettings,
     make_admission,
     make_lanes,
     make_policy,
     make_predictor,
     make_strategy,
+    most_queued,
 )
 
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
@@ -178,6 +183,26 @@ def test_predictor_and_admission() -> None:
     assert isinstance(make_predictor(SchedulingSettings(policy="sjf", predictor="oracle")), Oracle)
     assert not make_admission(SchedulingSettings(), LatencyModel()).asks
     assert make_admission(SchedulingSettings(admission="slo"), LatencyModel()).asks
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({}, None),
+        ({"admission": "slo"}, None),
+        ({"admission": "auto"}, MAX_QUEUED),
+        ({"admission": "auto", "max_queued_tokens": 9}, None),
+        ({"admission": "auto", "max_queued_requests": 7}, 7),
+        ({"admission": "queue", "max_queued_requests": 7}, 7),
+    ],
+)
+def test_the_bound_of_the_queue_that_is_told_is_the_one_in_force(settings: dict[str, Any], most: int | None) -> None:
+    chosen = SchedulingSettings(**settings)
+    assert most_queued(chosen) == most
+    if most is not None:
+        load = Load(most, 0, 0, [], [], 0, 1, 1, 0.0)
+        with pytest.raises(RequestRefused, match=f"at most {most} may"):
+            make_admission(chosen, LatencyModel()).check(request(), load)
 
 
 @pytest.mark.parametrize("name", PRESETS)

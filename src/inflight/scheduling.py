@@ -249,14 +249,18 @@ def make_predictor(settings: SchedulingSettings) -> Predictor:
     return Oracle() if name == "oracle" else Quantiles()
 
 
+def most_queued(settings: SchedulingSettings) -> int | None:
+    """Sequences that may wait at once, by the bound in force; None: admission does not bound their number."""
+    if settings.admission == "auto" and settings.max_queued_requests is None and settings.max_queued_tokens is None:
+        return MAX_QUEUED
+    return settings.max_queued_requests
+
+
 def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admission:
-    most = settings.max_queued_requests
-    if settings.admission == "auto" and most is None and settings.max_queued_tokens is None:
-        most = MAX_QUEUED
     return Admission(
         settings.admission,  # type: ignore[arg-type]  # checked when the settings were made
         latency,
-        most,
+        most_queued(settings),
         settings.max_queued_tokens,
         settings.ttft_target,
     )

@@ -10,7 +10,7 @@ from inflight.core.features import Features
 from inflight.core.latency import LatencyModel
 from inflight.core.plan import BatchPlan, Capacity
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.predictor import ENOUGH, Oracle, Quantiles
+from inflight.core.predictor import ENOUGH, MOST, Oracle, Quantiles
 from inflight.core.request import SLO, RequestRefused
 from inflight.core.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
@@ -61,6 +61,33 @@ def test_the_queue_is_bounded_by_requests_and_by_tokens() -> None:
         engine.scheduler.add(request(name), 0.0)
     with pytest.raises(RequestRefused, match="2 requests wait already, and at most 2 may"):
         engine.scheduler.add(request("c"), 0.0)
+
+
+def test_samples_that_could_never_wait_together_are_refused_for_good() -> None:
+    engine = Engine("queue", max_requests=4)
+    with pytest.raises(RequestRefused, match="asks for 5 samples, but at most 4 requests may wait") as refused:
+        engine.scheduler.add(request("a", n=5), 0.0)
+    assert (refused.value.field, refused.value.retry_after) == ("n", None)
+    engine.scheduler.add(request("a", n=3), 0.0)
+    with pytest.raises(RequestRefused, match=r"3 requests wait already.*these would be 2 more; try again") as refused:
+        engine.scheduler.add(request("b", n=2), 0.0)
+    assert refused.value.retry_after is not None
+    engine.scheduler.add(request("c"), 0.0)
+
+
+def test_all_samples_of_a_prompt_count_as_waiting_and_their_prompt_once() -> None:
+    engine = Engine("queue", max_requests=100)
+    engine.scheduler.add(request("a", [0] * 20, n=6, output=9), 0.0)
+    load = engine.scheduler._load(request("probe"))
+    assert (load.ahead, load.queued_tokens, load.prompt_tokens) == (6, 20, 20)
+    assert load.remaining_ahead == [9.0] * 6
+    engine.step()  # 16 of the 20 tokens fit into a step
+    load = engine.scheduler._load(request("probe"))
+    assert (load.ahead, load.queued_tokens, load.prompt_tokens) == (5, 0, 4)
+    while len(engine.scheduler._running) < CAPACITY.max_rows:
+        engine.step()
+    load = engine.scheduler._load(request("probe"))
+    assert (load.ahead, load.queued_tokens) == (2, 0)
 
 
 def test_a_target_that_cannot_be_met_is_refused_with_the_time_to_wait() -> None:
@@ -173,6 +200,17 @@ def test_lengths_are_learnt_by_tenant_and_prompt_and_forgotten_by_nobody_else() 
     assert predictor.predict(of_b, 100, 0) == pytest.approx(60, rel=0.2)
     assert predictor.predict(of_b, 20, 0) == 20, "never more than may come"
     assert predictor.predict(of_a, 100, 40) > 40, "more than is there"
+
+
+def test_histograms_are_kept_of_those_that_came_last() -> None:
+    predictor = Quantiles()
+    steady = request("steady", [0] * 9, tenant="steady")
+    for number in range(3 * MOST):
+        if number % 100 < ENOUGH + 5:
+            predictor.observe(steady, 9)
+        predictor.observe(request("once", [0] * 9, tenant=f"{number}"), 60)
+    assert len(predictor._histograms) == MOST
+    assert predictor.predict(steady, 100, 0) == pytest.approx(9, rel=0.2), "it came all the time"
 
 
 def test_only_the_oracle_looks_at_forced_lengths() -> None:

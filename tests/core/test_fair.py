@@ -7,12 +7,13 @@ import pytest
 from hypothesis import example, given, settings
 
 from inflight.core.plan import BatchPlan, Capacity
-from inflight.core.policies.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT, Fair
+from inflight.core.policies.fair import MOST_GONE, OUTPUT_WEIGHT, PROMPT_WEIGHT, Fair
 from inflight.core.scheduler import Scheduler
+from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
 from inflight.engine.null import NullExecutor
 
-from .builders import request, view
+from .builders import request, sequence, view
 
 
 class Tenants:
@@ -259,3 +260,36 @@ def test_within_a_tenant_by_arrival_and_the_furthest_ahead_is_preempted_first() 
     assert policy.rank(behind, 0.0) < policy.rank(ahead, 0.0)
     early, late = view(2, tenant="a", arrival=1), view(3, tenant="a", arrival=2)
     assert policy.rank(early, 0.0) < policy.rank(late, 0.0)
+
+
+def visit(policy: Fair, tenant: str, work: int) -> None:
+    """A request of the tenant's comes, is served and ends."""
+    one = sequence(tenant=tenant)
+    policy.arrived(SequenceView(one))
+    policy.started(SequenceView(one))
+    one.row = 0
+    policy.served(SequenceView(one), work, 0)
+    policy.left(SequenceView(one))
+
+
+def test_tenants_that_are_gone_are_forgotten_but_for_those_far_ahead() -> None:
+    policy = Fair()
+    waiting = sequence(tenant="waiting")
+    policy.arrived(SequenceView(waiting))
+    visit(policy, "greedy", 10_000)
+    for number in range(3 * MOST_GONE):
+        visit(policy, f"{number}", 1 + number % 50)
+    assert len(policy._counters) <= MOST_GONE + 2
+    for tenant in ("greedy", "0"):
+        policy.arrived(SequenceView(sequence(tenant=tenant)))
+    assert policy.group_rank("greedy")[0] == 10_000, "what it had before still counts"
+    assert policy.group_rank("0") == policy.group_rank("waiting"), "who was forgotten begins with the least that waits"
+
+
+def test_what_a_newcomer_is_lifted_to_is_never_forgotten() -> None:
+    policy = Fair()
+    for number in range(2 * MOST_GONE):
+        visit(policy, f"{number}", 2 * MOST_GONE if number < MOST_GONE else 1)
+        last = policy._counters[f"{number}"]
+    policy.arrived(SequenceView(sequence(tenant="new")))
+    assert policy.group_rank("new")[0] == last > 0

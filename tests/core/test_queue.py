@@ -49,8 +49,10 @@ def test_siblings_wait_until_they_are_let_go_and_count_as_waiting() -> None:
     queue.hold(leader, [first, second])
     queue.push(leader, 0.0)
     assert len(queue) == 3
+    assert {one.number for one in queue.everyone()} == {0, 1, 2}
     assert drained(queue) == [0]
     assert len(queue) == 2
+    assert {one.number for one in queue.everyone()} == {1, 2}
     queue.let_go(leader, 0.0)
     queue.let_go(leader, 0.0)
     assert len(queue) == 2

@@ -42,6 +42,9 @@ WRONG: list[tuple[str, dict[str, Any], str | None]] = [
     ("/v1/chat/completions", {**HELLO, "slo": {"ttft": 5}}, "slo.ttft"),
     ("/v1/chat/completions", {**HELLO, "output_tokens": 5}, "output_tokens"),
     ("/v1/chat/completions", {**HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ("/v1/chat/completions", {**HELLO, "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+    ("/v1/chat/completions", {**HELLO, "half\ud800": 1}, "half\ud800"),
+    ("/v1/chat/completions", {**HELLO, "slo": {"\ud800": 1}}, "slo"),
     ("/v1/chat/completions", {"max_tokens": 2}, "messages"),
     ("/v1/chat/completions", {"messages": []}, "messages"),
     ("/v1/chat/completions", {"messages": [{"role": "boss", "content": "x"}]}, "messages.0.role"),
@@ -82,6 +85,22 @@ def test_bodies_that_are_no_objects(server: Server, content: str) -> None:
         server.url + "/v1/completions", content=content, headers={"content-type": "application/json"}, timeout=30
     )
     assert answer.status_code == 400 and answer.json()["error"]["message"]
+
+
+def test_half_a_character_is_told_as_what_it_is(server: Server) -> None:
+    for body, told in (({"half\ud800": 1}, "name of the field"), ({"slo": {"\ud800": 1}}, "slo holds half")):
+        content = json.dumps({"prompt": "x", **body})
+        answer = httpx.post(
+            server.url + "/v1/completions", content=content, headers={"content-type": "application/json"}, timeout=30
+        )
+        message = answer.json()["error"]["message"]
+        assert told in message and "lone surrogate" in message and "JSON object" not in message
+
+
+def test_template_variables_named_as_arguments_are_variables(server: Server) -> None:
+    for path in ("/v1/chat/completions", "/tokenize"):
+        body = {"messages": HELLO["messages"], "chat_template_kwargs": {"self": 1, "messages_": 2}}
+        assert server.post(path, body).status_code == 200
 
 
 def test_neutral_values_of_what_is_not_served_pass(client: openai.OpenAI) -> None:

@@ -38,6 +38,15 @@ def test_a_full_queue_is_told_with_the_time_to_wait(start: Callable[..., Server]
     assert server.settled(lambda: server.post("/v1/completions", {"prompt": "x"}).status_code == 200)
 
 
+def test_more_than_may_ever_wait_is_refused_without_a_time(start: Callable[..., Server]) -> None:
+    server = start("--max-queued-requests", "4")
+    for body, field in (({"prompt": "x", "n": 5}, "n"), ({"prompt": ["x", "y", "z"], "n": 2}, "prompt")):
+        refused = server.post("/v1/completions", {**body, "max_tokens": 1})
+        assert refused.status_code == 400 and "retry-after" not in refused.headers
+        assert refused.json()["error"]["param"] == field
+    assert server.post("/v1/completions", {"prompt": ["x", "y"], "n": 2, "max_tokens": 1}).status_code == 200
+
+
 def test_a_target_that_cannot_be_met_is_refused_at_the_door(start: Callable[..., Server]) -> None:
     server = start("--max-num-seqs", "2")
     for _ in range(3):

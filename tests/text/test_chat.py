@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inflight.text import ChatTemplate, ChatTemplateError, TokenizerError
+from inflight.text import ChatTemplate, ChatTemplateError, TemplateVariableError, TokenizerError
 
 from .builders import byte_level, write_folder
 
@@ -163,15 +163,21 @@ def test_renders_as_transformers_does(
     ours = ChatTemplate.load(tmp_path)
     theirs = reference()
     theirs.chat_template = TEMPLATES[template]
+
+    def render() -> str:
+        others = {name: value for name, value in variables.items() if name != "tools"}
+        tools = variables.get("tools")
+        return ours.render(CHATS[chat], others, tools=tools, add_generation_prompt=generation)
+
     try:
         expected = theirs.apply_chat_template(
             CHATS[chat], tokenize=False, add_generation_prompt=generation, **variables
         )
     except Exception:
         with pytest.raises(ChatTemplateError):
-            ours.render(CHATS[chat], add_generation_prompt=generation, **variables)
+            render()
     else:
-        assert ours.render(CHATS[chat], add_generation_prompt=generation, **variables) == expected
+        assert render() == expected
 
 
 _reference: list[Any] = []
@@ -271,7 +277,7 @@ class TestContent:
 
         source = "{{ messages[0].role }} {{ level }} {{ share }} {{ pair }}"
         rendered = ChatTemplate(source).render(
-            [{"role": Role.USER, "content": "a"}], level=Level.LOW, share=Share(0.5), pair=(1, None)
+            [{"role": Role.USER, "content": "a"}], {"level": Level.LOW, "share": Share(0.5), "pair": (1, None)}
         )
         assert rendered == "user 1 0.5 [1, None]"
 
@@ -327,12 +333,19 @@ def test_templates_find_what_transformers_gives_them() -> None:
     assert rendered == '1 {"b": null} 2 {"\\u00fc":"<"} True </s>'
 
 
-def test_variables_may_replace_special_tokens_but_not_the_chat() -> None:
+def test_variables_may_replace_special_tokens_but_not_what_has_a_place_of_its_own() -> None:
     template = ChatTemplate("{{ eos_token }}", {"eos_token": "</s>"})
-    assert template.render(user("a"), eos_token="end") == "end"
-    variables: dict[str, Any] = {"messages": []}
-    with pytest.raises(ChatTemplateError, match="is the chat itself"):
-        template.render(user("a"), **variables)
+    assert template.render(user("a"), {"eos_token": "end"}) == "end"
+    for name in ("messages", "tools", "add_generation_prompt"):
+        with pytest.raises(TemplateVariableError, match=f"may not name {name}: "):
+            template.render(user("a"), {name: []})
+    with pytest.raises(TemplateVariableError, match=r"template variables\.when holds a object"):
+        template.render(user("a"), {"when": object()})
+
+
+def test_variables_may_have_any_name() -> None:
+    names = ("self", "compiled", "args", "", "two words", "\ud800")
+    assert ChatTemplate("{{ two }}").render(user("a"), {**dict.fromkeys(names, 1), "two": 2}) == "2"
 
 
 def test_importing_text_imports_neither_library() -> None:

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as Backend
 
 import inflight
 from inflight.text import Tokenizer, TokenizerError
+from inflight.text.tokenizer import LONG
 
 from .builders import BUILDERS, BYTE_TOKENS, CORPUS, byte_level, llama2, write_folder
 from .conftest import Folders
@@ -36,6 +37,35 @@ def test_encodes_and_decodes_as_transformers_does(
         theirs.eos_token_id,
         theirs.bos_token_id,
     )
+
+
+class Watched:
+    """A library tokenizer that notes what is asked of it."""
+
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        self.asked.append(name)
+        return getattr(self._backend, name)
+
+
+@pytest.mark.parametrize(("length", "ending"), [(LONG - 1, ""), (LONG, "_batch")])
+def test_long_texts_take_the_calls_that_let_other_threads_run(length: int, ending: str) -> None:
+    backend = byte_level()
+    tokenizer = Tokenizer(backend)
+    text = (" ".join(CORPUS) * (LONG // len(" ".join(CORPUS)) + 1))[:length]
+    expected = backend.encode(text).ids
+    tokenizer._backend = watched = Watched(backend)  # type: ignore[assignment]
+    assert tokenizer.encode(text) == expected
+    assert tokenizer.decode((expected * 9)[:length]) == backend.decode((expected * 9)[:length])
+    assert watched.asked == [f"encode{ending}", f"decode{ending}"]
+
+
+def test_half_a_character_in_a_long_text_is_told_too() -> None:
+    with pytest.raises(TokenizerError, match=rf"U\+D800\) at character {LONG}"):
+        Tokenizer(byte_level()).encode("x" * LONG + "\ud800")
 
 
 def test_names_tokens(tokenizers: dict[str, Tokenizer]) -> None:

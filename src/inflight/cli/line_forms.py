@@ -60,6 +60,7 @@ class Lines:
             defaults=engine.defaults,
             max_n=1024,
             max_prompts=2048,
+            max_model_len=engine.capacity.max_model_len,
         )
 
     def take(self, index: int, number: int, text: str) -> Line:

@@ -13,7 +13,7 @@ from pathlib import Path
 from inflight import __version__
 from inflight.config import EngineSettings, SettingsError
 from inflight.engine.bridge import AsyncBridge, EngineStopped
-from inflight.scheduling import SchedulingSettings
+from inflight.scheduling import SchedulingSettings, most_queued
 from inflight.server import logs
 from inflight.server.app import make_app
 from inflight.server.asking import Asker
@@ -136,6 +136,8 @@ def _load(
             max_n=settings.max_n,
             max_prompts=settings.max_prompts,
             isolate=settings.isolate_tenants,
+            most_sequences=most_queued(scheduling),
+            max_model_len=engine.capacity.max_model_len,
         ),
         tokenizer=engine.tokenizer,
         max_model_len=engine.capacity.max_model_len,

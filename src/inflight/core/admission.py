@@ -30,9 +30,10 @@ Mode = Literal["off", "queue", "slo", "auto"]
 class Load:
     """What stands between a newcomer and its first token.
 
-    ahead: sequences waiting before it. prompt_tokens: still to be computed for those and for running ones.
-    queued_tokens: known tokens of all that wait. remaining: expected output tokens of each running sequence, and of
-    those ahead. free_rows, rows: places. budget: tokens per step. context: tokens of a running sequence, on average.
+    ahead: sequences waiting before it, all samples counted. prompt_tokens: still to be computed for those and for
+    running ones. queued_tokens: known tokens of all that wait; samples share their prompt's. remaining: expected output
+    tokens of each running sequence, and of those ahead. free_rows, rows: places. budget: tokens per step. context:
+    tokens of a running sequence, on average.
     """
 
     ahead: int
@@ -110,9 +111,17 @@ class Admission:
             self._check_slo(request, load)
 
     def _check_queue(self, request: Request, load: Load) -> None:
-        if self._max_requests is not None and load.ahead + request.params.n > self._max_requests:
+        most, samples = self._max_requests, request.params.n
+        if most is not None and samples > most:  # no later time would be better
             raise RequestRefused(
-                f"{load.ahead} requests wait already, and at most {self._max_requests} may; try again later.",
+                f"The request asks for {samples} samples, but at most {most} requests may wait; ask for at most {most} "
+                "samples or raise --max-queued-requests.",
+                field="n",
+            )
+        if most is not None and load.ahead + samples > most:
+            these = "" if samples == 1 else f", but these would be {samples} more"
+            raise RequestRefused(
+                f"{load.ahead} requests wait already, and at most {most} may{these}; try again later.",
                 retry_after=self.seconds_to_first_token(0, load),
             )
         tokens = load.queued_tokens + len(request.prompt_token_ids)

@@ -1,8 +1,9 @@
 """How long will an answer be? Online quantiles, because in life nobody knows.
 
 Lengths that were seen are kept as histograms over logarithmic bins, by tenant, prompt-length bucket and max_tokens; a
-sparse histogram gives way to a coarser one, and without any the answer is a share of max_tokens. `Oracle` alone looks
-at forced lengths (design section 4), to measure what perfect knowledge would bring.
+sparse histogram gives way to a coarser one, and without any the answer is a share of max_tokens. Those that nothing
+was added to for longest are given up when there are too many. `Oracle` alone looks at forced lengths (design section
+4), to measure what perfect knowledge would bring.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ BINS_PER_OCTAVE = 4
 ENOUGH = 20  # lengths seen before a histogram is believed
 DECAY = 0.999  # per length: a histogram forgets half after about 700
 GUESS = 0.5  # share of max_tokens, when nothing was seen
+MOST = 4096  # histograms kept: clients choose what they are keyed by
 
 
 class Predictor(Protocol):
@@ -31,7 +33,7 @@ class Quantiles:
     """Predicts the median of the lengths seen that are longer than what exists already."""
 
     def __init__(self) -> None:
-        self._histograms: dict[Hashable, list[float]] = {}
+        self._histograms: dict[Hashable, list[float]] = {}  # the one that was added to last comes last
         self._most_seen = 0
 
     def predict(self, request: Request, most_output: int, so_far: int) -> float:
@@ -46,11 +48,13 @@ class Quantiles:
         self._most_seen = max(self._most_seen, output_tokens)
         place = _bin(output_tokens)
         for key in _keys(request):
-            histogram = self._histograms.setdefault(key, [])
+            histogram = self._histograms[key] = self._histograms.pop(key, [])
             histogram += [0.0] * (place + 1 - len(histogram))
             for index in range(len(histogram)):
                 histogram[index] *= DECAY
             histogram[place] += 1.0
+        while len(self._histograms) > MOST:
+            del self._histograms[next(iter(self._histograms))]
 
 
 class Oracle:

@@ -57,6 +57,10 @@ class WaitingQueue:
         """Everyone who may be served, in no order."""
         return [entry[3] for entry in self._valid()]
 
+    def everyone(self) -> list[Sequence]:
+        """All that wait, those that may not be served yet too, in no order."""
+        return [*self.sequences(), *itertools.chain.from_iterable(self._held.values())]
+
     def views(self) -> list[SequenceView]:
         """Everyone who may be served, by rank of when they came."""
         return [SequenceView(entry[3]) for entry in sorted(self._valid())]

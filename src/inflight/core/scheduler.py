@@ -7,6 +7,7 @@ a policy (the order), the composer (the mechanism) and the stop rules; it knows 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from functools import partial
 
 from inflight.core.admission import Admission, Load
@@ -185,12 +186,13 @@ class Scheduler:
         before = [
             one for one in self._lanes.all() if lane.settings.background or not one.settings.background or one is lane
         ]
-        waiting = [one for other in before for one in other.queue.sequences()]
+        waiting = [one for other in before for one in other.queue.everyone()]
         running = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) in before]
+        queued_tokens = _queued_tokens(waiting, running)
         return Load(
             ahead=len(waiting),
-            prompt_tokens=sum(one.known for one in waiting) + sum(one.behind for one in running if one.behind > 1),
-            queued_tokens=sum(one.known for one in waiting),
+            prompt_tokens=queued_tokens + sum(one.behind for one in running if one.behind > 1),
+            queued_tokens=queued_tokens,
             remaining=[max(1.0, one.predicted - len(one.output)) for one in running],
             remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
             free_rows=self._capacity.max_rows - len(running),
@@ -309,6 +311,14 @@ class Scheduler:
         timings = last.ledger.timings(request.arrival, len(last.prompt), len(last.output), request.lane)
         finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
         return [FinishedEvent(request.request_id, finishes, timings)]
+
+
+def _queued_tokens(waiting: Items[Sequence], running: Items[Sequence]) -> int:
+    """Known tokens of those that wait. A prompt counts once, for the first of its samples, whose blocks the others
+    find; if one of them runs, it does not wait at all."""
+    running_ids = {one.request.request_id for one in running}
+    prompts = {one.request.request_id: len(one.prompt) for one in waiting if one.request.request_id not in running_ids}
+    return sum(prompts.values()) + sum(len(one.output) for one in waiting)
 
 
 def default_lanes(policy: Policy) -> tuple[LaneSettings, LaneSettings]:

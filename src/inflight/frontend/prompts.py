@@ -47,17 +47,19 @@ class PromptEncoder:
             return self._encode(prompt, add_special_tokens=True)
         return _checked_ids(prompt)
 
-    def chat_text(self, messages: Any, *, add_generation_prompt: bool = True, **template_arguments: Any) -> str:
+    def chat_text(
+        self, messages: Any, variables: Mapping[str, Any] | None = None, *, add_generation_prompt: bool = True
+    ) -> str:
         """The prompt text that the model's chat template makes of a conversation.
 
-        add_generation_prompt: end with the beginning of an answer.
+        variables: further ones of the template. add_generation_prompt: end with the beginning of an answer.
         """
         if self._chat_template is None:
             raise PromptError("This model has no chat template; give prompt text instead of messages.")
-        return self._chat_template.render(messages, add_generation_prompt=add_generation_prompt, **template_arguments)
+        return self._chat_template.render(messages, variables, add_generation_prompt=add_generation_prompt)
 
-    def chat_tokens(self, messages: Any, **template_arguments: Any) -> tuple[int, ...]:
-        return self.rendered_tokens(self.chat_text(messages, **template_arguments))
+    def chat_tokens(self, messages: Any) -> tuple[int, ...]:
+        return self.rendered_tokens(self.chat_text(messages))
 
     def rendered_tokens(self, text: str) -> tuple[int, ...]:
         """Token ids of what `chat_text` gave: the template has written the special tokens itself."""

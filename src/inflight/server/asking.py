@@ -15,13 +15,13 @@ from typing import Any, Literal, TypeVar
 from inflight.core.request import SLO, Request
 from inflight.core.sampling import InvalidSampling, SamplingParams
 from inflight.frontend.fields import SAMPLING_FIELDS
-from inflight.frontend.prompts import PromptEncoder
+from inflight.frontend.prompts import PromptEncoder, PromptError
 from inflight.server.bodies.chat import ChatBody, Message
 from inflight.server.bodies.common import GenerationBody
 from inflight.server.bodies.completions import CompletionBody
 from inflight.server.errors import ApiError, invalid
 from inflight.server.tenants import Tenant
-from inflight.text import Tokenizer
+from inflight.text import ChatTemplateError, TemplateVariableError, Tokenizer
 
 T = TypeVar("T")
 TIERS = {None: "default", "auto": "default", "default": "default", "priority": "priority", "flex": "flex"}
@@ -69,6 +69,8 @@ class Asker:
 
     defaults: sampling settings of bodies that name none, as the model's files have them. models: names by which the
     model may be called; none: any. now: the engine's clock. isolate: keep tenants' cached prefixes apart.
+    most_sequences: what may wait at once; None: no bound. max_model_len: tokens of prompt and answer together; None:
+    the engine alone tells.
     """
 
     encoder: PromptEncoder
@@ -79,6 +81,8 @@ class Asker:
     max_n: int = 128
     max_prompts: int = 256
     isolate: bool = False
+    most_sequences: int | None = None
+    max_model_len: int | None = None
 
     def check_model(self, name: str | None) -> str:
         """The name as the client wrote it; ours, if it wrote none. Raises ApiError 404."""
@@ -107,8 +111,10 @@ class Asker:
         wanted = 0 if best_of > n and body.logprobs is None else body.logprobs
         params = self._params(body, max_tokens=body.max_tokens, n=best_of, logprobs=wanted, scores=scores)
         prompts = self._prompts(body.prompt)
+        self._check_sequences(len(prompts), best_of)
         encoded = []
         for one in prompts:
+            self._check_length(one, "prompt")
             encoded.append(_said(lambda one=one: self.encoder.tokens(one), "prompt"))  # type: ignore[misc]
         texts = [one if isinstance(one, str) else None for one in prompts]
         if body.echo:
@@ -123,21 +129,26 @@ class Asker:
             raise invalid(f"top_logprobs is {body.top_logprobs}, but logprobs is not true; set it.", "top_logprobs")
         shown = (body.top_logprobs or 0) if body.logprobs else None
         params = self._params(body, max_tokens=body.most_tokens, n=body.n or 1, logprobs=shown, scores=None)
+        self._check_sequences(1, params.n)
         text = self.chat_text(body.messages, body.chat_template_kwargs)
+        self._check_length(text, "messages")
         tokens = _said(lambda: self.encoder.rendered_tokens(text), "messages")
         return self._call("chat", body, params, [tokens], [text], body.n or 1, tenant, batch, shown)
 
-    def chat_text(self, messages: list[Message], arguments: Mapping[str, Any] | None, **more: Any) -> str:
+    def chat_text(
+        self, messages: list[Message], variables: Mapping[str, Any] | None, *, add_generation_prompt: bool = True
+    ) -> str:
         """What the model's template makes of the messages. A developer's message is what templates call a system's."""
         plain = [message.model_dump(exclude_none=True) for message in messages]
         for message in plain:
             if message["role"] == "developer":
                 message["role"] = "system"
-        if any(name in (arguments or {}) for name in ("messages", "add_generation_prompt", "tools")):
-            raise invalid(
-                "chat_template_kwargs may not name messages, tools or add_generation_prompt.", "chat_template_kwargs"
-            )
-        return _said(lambda: self.encoder.chat_text(plain, **(arguments or {}), **more), "messages")
+        try:
+            return self.encoder.chat_text(plain, variables, add_generation_prompt=add_generation_prompt)
+        except TemplateVariableError as error:
+            raise invalid(str(error), "chat_template_kwargs") from None
+        except (PromptError, ChatTemplateError) as error:
+            raise invalid(str(error), "messages") from None
 
     def _prompts(self, given: str | list[Any]) -> list[Any]:
         if isinstance(given, str) or not given or isinstance(given[0], int):
@@ -147,6 +158,33 @@ class Asker:
                 f"There are {len(given)} prompts, but a call may have {self.max_prompts}; send several calls.", "prompt"
             )
         return list(given)
+
+    def _check_sequences(self, prompts: int, samples: int) -> None:
+        """More than may wait at once are refused for good: no later time would be better."""
+        most = self.most_sequences
+        if most is not None and prompts * samples > most:
+            what = f"{prompts} prompts of {samples} samples each" if prompts > 1 else f"{samples} samples"
+            raise invalid(
+                f"The call asks for {what}, {prompts * samples} in all, but at most {most} may wait at once; ask for "
+                "fewer in one call, or raise --max-queued-requests.",
+                "n" if samples > most or prompts == 1 else "prompt",
+            )
+
+    def _check_length(self, prompt: Any, field: str) -> None:
+        """Text that cannot fit, however it is cut into tokens, is not cut: megabytes would take seconds."""
+        if not isinstance(prompt, str) or self.tokenizer is None or self.max_model_len is None:
+            return
+        if len(prompt) <= self.max_model_len or (longest := self.tokenizer.longest_token) is None:
+            return
+        most = self.max_model_len * longest
+        if len(prompt) > most:
+            raise invalid(
+                f"The prompt has {len(prompt)} characters, but the model length is {self.max_model_len} tokens, and a "
+                f"token stands for at most {longest} characters; shorten the prompt to well below {most} characters "
+                "or raise --max-model-len.",
+                field,
+                "context_length_exceeded",
+            )
 
     def _text(self, text: str | None, token_ids: tuple[int, ...]) -> str:
         """Token ids as text, for echo."""

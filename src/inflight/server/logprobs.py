@@ -5,11 +5,12 @@ Knows shapes. A token's name is its text; where that is no whole character, its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from inflight.core.plan import TokenLogprob
-from inflight.text import Tokenizer
+from inflight.core.request import Request
+from inflight.text import IncrementalDetokenizer, Tokenizer
 
 LEAST = -9999.0  # JSON has no infinity; what OpenAI writes for "as good as impossible"
 
@@ -18,7 +19,7 @@ class TokenNames:
     """Names of tokens, each looked up once."""
 
     def __init__(self, tokenizer: Tokenizer | None):
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._names: dict[int, tuple[str, list[int] | None]] = {}
 
     def text(self, token_id: int) -> str:
@@ -34,11 +35,11 @@ class TokenNames:
         return self._names[token_id]
 
     def _look_up(self, token_id: int) -> tuple[str, list[int] | None]:
-        if self._tokenizer is None:
+        if self.tokenizer is None:
             return f"token_id:{token_id}", None
-        raw = self._tokenizer.token_bytes(token_id)
+        raw = self.tokenizer.token_bytes(token_id)
         if not raw:
-            return self._tokenizer.decode([token_id], skip_special_tokens=False) or f"token_id:{token_id}", None
+            return self.tokenizer.decode([token_id], skip_special_tokens=False) or f"token_id:{token_id}", None
         try:
             return raw.decode("utf-8"), list(raw)
         except UnicodeDecodeError:
@@ -65,26 +66,54 @@ class CompletionLogprobs:
     """`choices[i].logprobs` of completions, piece by piece: offsets go on where the last piece ended.
 
     With echo the prompt's tokens come first; the very first token has no log-probability, because nothing is before it.
+    A token's offset is the number of whole characters before it in the text that is returned: all tokens of a
+    character that is spread over several stand where it does, and those that are not shown where the next one does.
     """
 
-    def __init__(self, names: TokenNames):
+    def __init__(self, names: TokenNames, request: Request):
         self._names = names
+        self._request = request
         self._offset = 0
+        self._output: IncrementalDetokenizer | None = None
 
-    def prompt(self, token_ids: Sequence[int], scores: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """token_ids: the whole prompt; scores: of all its tokens but the first."""
-        return self._piece([(token_ids[0], None), *((entry.token_id, entry) for entry in scores)])
+    def prompt(self, text: str, scores: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """text: the prompt as it is echoed; scores: of all its tokens but the first."""
+        tokenizer = self._names.tokenizer
+        detokenizer = None if tokenizer is None else IncrementalDetokenizer(tokenizer, skip_special_tokens=False)
+
+        def added(token_id: int) -> int:
+            if tokenizer is None or detokenizer is None:
+                return 0
+            # A special token that the tokenizer has put around the text is not in it; one that was written there is.
+            hidden = token_id in tokenizer.special_token_ids
+            if hidden and not text.startswith(self._names.text(token_id), self._offset):
+                return 0
+            return len(detokenizer.push(token_id))
+
+        first = self._request.prompt_token_ids[0]
+        piece = self._piece([(first, None), *((entry.token_id, entry) for entry in scores)], added)
+        self._offset = len(text)  # where the output begins, also after half a character
+        return piece
 
     def output(self, entries: Iterable[TokenLogprob]) -> dict[str, Any]:
-        return self._piece([(entry.token_id, entry) for entry in entries])
+        tokenizer, request = self._names.tokenizer, self._request
+        if self._output is None and tokenizer is not None:
+            skips = request.params.skip_special_tokens
+            self._output = IncrementalDetokenizer(tokenizer, request.prompt_token_ids, skips)
+        detokenizer = self._output
 
-    def _piece(self, items: list[tuple[int, TokenLogprob | None]]) -> dict[str, Any]:
+        def added(token_id: int) -> int:
+            return 0 if detokenizer is None else len(detokenizer.push(token_id))
+
+        return self._piece([(entry.token_id, entry) for entry in entries], added)
+
+    def _piece(self, items: list[tuple[int, TokenLogprob | None]], added: Callable[[int], int]) -> dict[str, Any]:
+        """added: how many characters of the text a token completes."""
         piece: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for token_id, entry in items:
-            name = self._names.text(token_id)
-            piece["tokens"].append(name)
+            piece["tokens"].append(self._names.text(token_id))
             piece["text_offset"].append(self._offset)
-            self._offset += len(name)
+            self._offset += added(token_id)
             piece["token_logprobs"].append(None if entry is None else finite(entry.logprob))
             piece["top_logprobs"].append(None if entry is None else self._top(entry))
         return piece

@@ -82,7 +82,7 @@ class CompletionShape:
     def __init__(self, call: Call, index: int, collector: OutputCollector, names: TokenNames):
         self._call, self._index, self._names = call, index, names
         self._collector = collector
-        self._logprobs = CompletionLogprobs(names)
+        self._logprobs = CompletionLogprobs(names, collector.request)
         self._begun = False
 
     def whole(self, output: CompletionOutput) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class CompletionShape:
             return []
         most = self._call.logprobs
         scores = [TokenLogprob(one.token_id, one.logprob, one.top[:most]) for one in self._collector.prompt_scores]
-        return [self._logprobs.prompt(self._collector.request.prompt_token_ids, scores)]
+        return [self._logprobs.prompt(self._echoed(), scores)]
 
     def _prompt_extras(self) -> dict[str, Any]:
         extras: dict[str, Any] = {}

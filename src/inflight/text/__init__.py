@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .chat import ChatTemplate
 from .detokenizer import IncrementalDetokenizer
-from .errors import ChatTemplateError, TokenizerError
+from .errors import ChatTemplateError, TemplateVariableError, TokenizerError
 from .stops import StopStringFinder
 from .stream import TextStream
 from .tokenizer import Tokenizer
@@ -18,6 +18,7 @@ __all__ = [
     "ChatTemplateError",
     "IncrementalDetokenizer",
     "StopStringFinder",
+    "TemplateVariableError",
     "TextStream",
     "Tokenizer",
     "TokenizerError",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import ChatTemplateError
+from .errors import ChatTemplateError, TemplateVariableError
 from .tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
+_RESERVED = ("messages", "tools", "add_generation_prompt")  # variables that have a place of their own
 
 
 class _Compiled(NamedTuple):
@@ -59,7 +60,12 @@ class ChatTemplate:
         return bool(self._sources)
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], /, add_generation_prompt: bool = True, **kwargs: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
     ) -> str:
         """Write messages as one prompt text, to be encoded without adding special tokens.
 
@@ -67,20 +73,26 @@ class ChatTemplate:
             messages: `{"role": …, "content": …}` each, with whatever else the template reads. Content is a string or
                 a list of `{"type": "text", "text": …}`; such parts are joined by newlines for templates that take
                 strings only. It may be missing where there are `tool_calls`.
+            variables: further ones of the template, such as `documents` or `enable_thinking`. Their names may be a
+                client's, any strings at all, which is why they come as one mapping.
+            tools: descriptions of functions that the model may call.
             add_generation_prompt: end with the beginning of an assistant's message.
-            kwargs: further variables of the template, such as `tools`, `documents` or `enable_thinking`.
 
         Raises:
+            TemplateVariableError: a variable has a name that is taken, or holds no JSON.
             ChatTemplateError: the model has no template, the messages have a wrong shape, or the template fails.
         """
-        if "messages" in kwargs:
-            raise ChatTemplateError("The template variable messages is the chat itself; leave it out of the variables.")
-        compiled = self._compile(self._choose(has_tools=bool(kwargs.get("tools"))))
-        variables = {"tools": None, "documents": None, **self._special_tokens, **_plain(kwargs, "template variables")}
+        compiled = self._compile(self._choose(has_tools=bool(tools)))
         try:
-            return compiled.template.render(
-                {**variables, "messages": _checked(messages, compiled), "add_generation_prompt": add_generation_prompt}
-            )
+            context = {
+                "documents": None,
+                **self._special_tokens,
+                **_checked_variables(variables or {}),
+                "messages": _checked(messages, compiled),
+                "tools": _plain(tools, "tools"),
+                "add_generation_prompt": add_generation_prompt,
+            }
+            return compiled.template.render(context)
         except ChatTemplateError:
             raise
         except Exception as error:  # a template is a program: it may fail in any way
@@ -149,6 +161,19 @@ def _templates_in(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
             f"chat_template in {folder / FILE_NAME} is neither a string nor a list of objects with name and template; "
             "correct it there, or put the template into chat_template.jinja beside it."
         ) from error
+
+
+def _checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the variables, without the names that mean something of their own."""
+    if taken := [name for name in _RESERVED if name in variables]:
+        raise TemplateVariableError(
+            f"The template variables may not name {', '.join(taken)}: {', '.join(_RESERVED)} have places of their own; "
+            "leave these names out of the variables."
+        )
+    try:
+        return {str(name): _plain(value, f"template variables.{name}") for name, value in variables.items()}
+    except ChatTemplateError as error:
+        raise TemplateVariableError(str(error)) from None
 
 
 def _checked(messages: object, compiled: _Compiled) -> list[dict[str, Any]]:

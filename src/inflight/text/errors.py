@@ -13,3 +13,7 @@ class TokenizerError(ValueError):
 
 class ChatTemplateError(ValueError):
     """No chat template, one that does not work, or messages that it cannot take."""
+
+
+class TemplateVariableError(ChatTemplateError):
+    """A variable for a chat template that the template cannot be given."""

@@ -7,9 +7,11 @@ all splitting and merging to the `tokenizers` library. Does not know streams (`d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .errors import TokenizerError
+from .longest import longest_token
 from .pieces import TokenPieces
 from .tokenizer_config import read_tokenizer_config, special_tokens
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     import tokenizers
 
+# Characters of a text, or token ids, from which the library is asked by its batch calls: those let other threads run,
+# which the single ones do not, and of so long a text it takes milliseconds. (Short ones they would only delay.)
+LONG = 20_000
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "vocab.txt")
 
 
@@ -69,6 +74,11 @@ class Tokenizer:
         """How many tokens there are, added ones included; a model's embedding may be padded to more rows."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    @cached_property
+    def longest_token(self) -> int | None:
+        """Most characters of a text that one token stands for; None where that is not certain (see `longest`)."""
+        return longest_token(self._backend)
+
     @property
     def bos_token_id(self) -> int | None:
         """The token that begins a text, if the settings name one."""
@@ -91,7 +101,7 @@ class Tokenizer:
             TokenizerError: the text holds half of a surrogate pair, which no token can stand for.
         """
         try:
-            token_ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            token_ids = self._encoding(text, add_special_tokens).ids
         except TypeError as error:
             raise TokenizerError(_not_text(text)) from error
         return [*self._before, *token_ids, *self._after] if add_special_tokens else token_ids
@@ -103,7 +113,9 @@ class Tokenizer:
             TokenizerError: an id is negative or has more than 32 bits.
         """
         try:
-            return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            if len(token_ids) < LONG:
+                return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            return self._backend.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
         except OverflowError as error:
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < 2**32)
             raise TokenizerError(
@@ -121,6 +133,11 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token adds in the middle of a text, which may be part of a character; none for unknown ids."""
         return self.pieces.inside(token_id) or b""
+
+    def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
+        if isinstance(text, str) and len(text) >= LONG:
+            return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     def _named_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

@@ -24,6 +24,7 @@ from inflight.core.policies import Ordered, Rank
 from inflight.core.sequence import SequenceView
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
+MOST_GONE = 4096  # tenants without requests whose counters are kept: clients choose tenants' names
 
 
 class Fair(Ordered):
@@ -85,6 +86,16 @@ class Fair(Ordered):
         _less(self._inside, view.tenant)
         if view.tenant not in self._inside:
             self._weigh()
+            if len(self._counters) > len(self._inside) + MOST_GONE:
+                self._forget()
+
+    def _forget(self) -> None:
+        """Keep of the tenants that are gone the half with the greatest counters. Who returns is lifted to the least
+        counter of the waiting, so that a counter matters only to a tenant that is ahead of them."""
+        gone = [name for name in self._counters if name not in self._inside and name != self._last_taken]
+        gone.sort(key=self._counters.__getitem__)
+        for name in gone[: -(MOST_GONE // 2)]:
+            del self._counters[name]
 
     def _waits(self, tenant: str) -> None:
         """A sequence of the tenant joins the queue."""

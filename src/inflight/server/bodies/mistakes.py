@@ -18,6 +18,12 @@ def mistake(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     kind, given = error["type"], error.get("input")
     if kind == "json_invalid":
         return invalid(f"The body is not JSON: {error.get('ctx', {}).get('error', error['msg'])}.", code="invalid_json")
+    if kind == "string_unicode" and not place:  # pydantic blames the object for the name of one of its fields
+        return invalid(
+            f"The name of the field {given!r} holds half a character (a lone surrogate); leave it out.",
+            str(given),
+            "unknown_field",
+        )
     if not place:
         return invalid("The body is not a JSON object; send one, with Content-Type: application/json.")
     # Of a union, pydantic names each member that did not fit; what a client knows is the field.
@@ -26,6 +32,10 @@ def mistake(errors: Sequence[Mapping[str, Any]]) -> ApiError:
         return invalid(f"The field {field!r} is unknown here; leave it out.{_near(place[-1])}", field, "unknown_field")
     if kind == "missing":
         return invalid(f"The field {field!r} is missing.", field, "missing_field")
+    if kind == "string_unicode":
+        return invalid(
+            f"{field} holds half a character (a lone surrogate); send whole characters.", field, "invalid_value"
+        )
     shown = repr(given)
     if len(shown) > 60:
         shown = shown[:57] + "…"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from inflight.server import answers
 from inflight.server.asking import Asker, Call
+from inflight.server.beside import beside, length_of
 from inflight.server.bodies.chat import ChatBody
 from inflight.server.bodies.common import GenerationBody
 from inflight.server.bodies.completions import CompletionBody
@@ -18,7 +18,6 @@ from inflight.server.service import GONE, Service
 from inflight.server.sse import ClientGone, EventStreamResponse, until_gone
 from inflight.server.tenants import Tenant
 
-LONG = 20_000  # characters, from which a prompt is tokenized beside the event loop: it takes milliseconds
 _STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
@@ -40,7 +39,8 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
     async def respond(request: Request, body: GenerationBody, ask: Callable[[Asker], Call]) -> Response:
         asker = service.served.asker
         asker.check_model(body.model)
-        call = await asyncio.to_thread(ask, asker) if _length(body) > LONG else ask(asker)
+        length = length_of(getattr(body, "prompt", None), getattr(body, "messages", None))
+        call = await beside(length, lambda: ask(asker))
         request.state.told = True  # from here on the service tells how it ended
         opened = await service.open(call)
         if call.stream:
@@ -51,10 +51,3 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
             return Response(status_code=GONE)
 
     return routes
-
-
-def _length(body: GenerationBody) -> int:
-    if isinstance(body, ChatBody):
-        return sum(len(one.content or "") if isinstance(one.content, str) else LONG for one in body.messages)
-    prompt = getattr(body, "prompt", "")
-    return len(prompt) if isinstance(prompt, str) else sum(len(one) for one in prompt if isinstance(one, str | list))

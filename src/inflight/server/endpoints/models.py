@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Depends
 
 from inflight.server import answers
+from inflight.server.beside import beside, length_of
 from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
 from inflight.server.errors import invalid
 from inflight.server.json import JsonResponse, documented
@@ -46,20 +47,26 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         """A prompt's token ids, or those of what the chat template makes of messages."""
         served = service.served
         served.asker.check_model(body.model)
-        tokens = _tokens(served, body)
-        answer: dict[str, Any] = {"count": len(tokens), "max_model_len": served.max_model_len, "tokens": tokens}
-        if body.return_token_strs:
-            tokenizer = _tokenizer(served)
-            answer["token_strs"] = [tokenizer.id_to_token(token) or "" for token in tokens]
-        return JsonResponse(answer)
+        return await beside(length_of(body.prompt, body.messages), lambda: _tokenized(served, body))
 
     @routes.post("/detokenize", responses=documented(answers.Detokenized))
     async def detokenize(body: DetokenizeBody) -> JsonResponse:
         served = service.served
         served.asker.check_model(body.model)
-        return JsonResponse({"prompt": _tokenizer(served).decode(body.tokens, skip_special_tokens=False)})
+        tokenizer = _tokenizer(served)
+        text = await beside(len(body.tokens), lambda: tokenizer.decode(body.tokens, skip_special_tokens=False))
+        return JsonResponse({"prompt": text})
 
     return routes
+
+
+def _tokenized(served: Served, body: TokenizeBody) -> JsonResponse:
+    tokens = _tokens(served, body)
+    answer: dict[str, Any] = {"count": len(tokens), "max_model_len": served.max_model_len, "tokens": tokens}
+    if body.return_token_strs:
+        tokenizer = _tokenizer(served)
+        answer["token_strs"] = [tokenizer.id_to_token(token) or "" for token in tokens]
+    return JsonResponse(answer)
 
 
 def _tokens(served: Served, body: TokenizeBody) -> list[int]:
@@ -69,8 +76,8 @@ def _tokens(served: Served, body: TokenizeBody) -> list[int]:
     if body.messages is None:
         added = True if body.add_special_tokens is None else body.add_special_tokens
         return _encoded(tokenizer, body.prompt or "", added, "prompt")
-    arguments = {} if body.add_generation_prompt is None else {"add_generation_prompt": body.add_generation_prompt}
-    text = served.asker.chat_text(body.messages, body.chat_template_kwargs, **arguments)
+    begins = True if body.add_generation_prompt is None else body.add_generation_prompt
+    text = served.asker.chat_text(body.messages, body.chat_template_kwargs, add_generation_prompt=begins)
     return _encoded(tokenizer, text, bool(body.add_special_tokens), "messages")
 
 

@@ -1,0 +1,71 @@
+"""How much text one token can stand for, at most: what tells that a text is too long before it is cut into tokens.
+
+Knows which normalizers, pre-tokenizers and models keep every character. Where one may drop some (a normalizer that
+strips accents, a pre-tokenizer that removes spaces, unknown characters that become one token), nothing is certain, and
+the answer is None.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tokenizers
+
+# NFC and NFKC put characters together; what they make of several is never of more than four, since the longest
+# canonical decomposition of a character (such as U+1F82) has four.
+COMPOSED = 4
+_COMPOSING = ("NFC", "NFKC")
+_KEEPING = ("NFD", "NFKD", "Prepend", "ByteLevel", "Metaspace", "Digits")
+
+
+def longest_token(backend: tokenizers.Tokenizer) -> int | None:
+    """Most characters of a text that a token of this tokenizer stands for, or None if there is no such number."""
+    normalizers = _parts(backend.normalizer, "normalizers")
+    parts = [*normalizers, *_parts(backend.pre_tokenizer, "pretokenizers")]
+    if not all(_keeps(part) for part in parts):
+        return None
+    if any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()):
+        return None  # these take all the spaces beside them
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    if not _has_every_byte(backend, vocabulary, parts):
+        return None
+    composes = any(part["type"] in _COMPOSING for part in normalizers)
+    # Where each character of the name is a byte of the text, it has no fewer of them than the text has characters.
+    return max(map(len, vocabulary)) * (COMPOSED if composes else 1)
+
+
+def _parts(component: Any, several: str) -> list[dict[str, Any]]:
+    """A normalizer or pre-tokenizer as `tokenizer.json` spells it, a sequence laid out flat; empty without one."""
+    if component is None:
+        return []
+    # The library shows a component's settings only in its pickle state, which is the JSON of tokenizer.json.
+    return _flat(json.loads(component.__getstate__()), several)
+
+
+def _flat(state: dict[str, Any], several: str) -> list[dict[str, Any]]:
+    if state["type"] != "Sequence":
+        return [state]
+    return [part for inner in state[several] for part in _flat(inner, several)]
+
+
+def _keeps(part: dict[str, Any]) -> bool:
+    """Whether every character that goes in comes out, composed or not."""
+    if part["type"] == "Split":
+        return str(part["behavior"]) != "Removed"
+    if part["type"] == "Replace":
+        found = part["pattern"].get("String")  # what a regular expression finds may be of any length
+        return found is not None and len(part["content"]) >= len(found)
+    return part["type"] in _KEEPING or part["type"] in _COMPOSING
+
+
+def _has_every_byte(backend: tokenizers.Tokenizer, vocabulary: dict[str, int], parts: list[dict[str, Any]]) -> bool:
+    """Whether no character is unknown: runs of unknown ones may become one token, or none."""
+    from tokenizers import models, pre_tokenizers
+
+    if not isinstance(backend.model, models.BPE):
+        return False
+    if any(part["type"] == "ByteLevel" for part in parts):
+        return all(character in vocabulary for character in pre_tokenizers.ByteLevel.alphabet())
+    return backend.model.byte_fallback and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
