@@ -16,7 +16,7 @@ import inflight
 from inflight import LLM, AsyncEngine, RequestOutput, SamplingParams
 from inflight.config import SettingsError
 from inflight.core.request import RequestRefused
-from inflight.engine.bridge import EngineStopped
+from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.prompts import PromptError
 from inflight.records.schema import read_records
 from inflight.text import ChatTemplateError, TokenizerError

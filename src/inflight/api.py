@@ -16,7 +16,8 @@ from inflight.config import EngineSettings, Resolved
 from inflight.core.plan import Capacity
 from inflight.core.sampling import SamplingParams
 from inflight.core.snapshot import Snapshot
-from inflight.engine.bridge import AsyncBridge, EngineStopped
+from inflight.engine.bridge import AsyncBridge
+from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput
 from inflight.frontend.prompts import Prompt, PromptError

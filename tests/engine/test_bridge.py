@@ -21,8 +21,9 @@ from inflight.core.scheduler import Scheduler
 from inflight.core.snapshot import Snapshot
 from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.strategies.chunked import Chunked
-from inflight.engine.bridge import AsyncBridge, EngineStopped
+from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
+from inflight.engine.event_stream import EngineStopped
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from inflight import __version__
 from inflight.config import EngineSettings, SettingsError
-from inflight.engine.bridge import AsyncBridge, EngineStopped
+from inflight.engine.bridge import AsyncBridge
+from inflight.engine.event_stream import EngineStopped
 from inflight.scheduling import SchedulingSettings, most_queued
 from inflight.server import logs
 from inflight.server.app import make_app

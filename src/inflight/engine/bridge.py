@@ -14,7 +14,7 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,96 +23,12 @@ from inflight.core.events import Event, FinishedEvent
 from inflight.core.plan import WaitUntil
 from inflight.core.request import Request, RequestRefused
 from inflight.core.snapshot import Snapshot
+from inflight.engine.event_stream import EngineStopped, EventStream, resolve
 from inflight.engine.loop import EngineLoop
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Command = Callable[[], None]
-
-
-class EngineStopped(RuntimeError):
-    """The engine was closed, or its thread ended by a fault; the sentence says which."""
-
-
-class EventStream:
-    """The events of some requests that came together. Take from it, or iterate it: each time comes all that has
-    happened since the last, so that a slow consumer gets fewer and larger items. It ends when every request has; leave
-    it early with `aclose`."""
-
-    def __init__(self, requests: Sequence[Request], leave: Callable[[EventStream], None]):
-        self.loop = asyncio.get_running_loop()
-        self.requests = tuple(requests)
-        self.accepted: asyncio.Future[None] = self.loop.create_future()
-        self._leave = leave
-        self._alive = {request.request_id for request in requests}
-        self._events: list[Event] = []
-        self._fault: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None  # of a consumer that has taken everything
-
-    @property
-    def ended(self) -> bool:
-        """Every request has ended, and all of it was taken."""
-        return not (self._alive or self._events or self._fault)
-
-    async def take(self, patience: float | None = None) -> list[Event]:
-        """Everything since the last time; nothing, if that stays so for `patience` seconds. Raises EngineStopped, or
-        what it was broken off with."""
-        if not self._events and self._fault is None:
-            await self._wait(patience)
-        if self._fault is not None and not self._events:
-            raise self._fault
-        events, self._events = self._events, []
-        return events
-
-    async def _wait(self, patience: float | None) -> None:
-        """Once for every token of every consumer: a bare timer costs a fraction of asyncio.timeout."""
-        waiter = self._waiter = self.loop.create_future()
-        timer = None if patience is None else self.loop.call_later(patience, _resolve, waiter, None)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
-
-    async def __aiter__(self) -> AsyncIterator[list[Event]]:
-        """Raises EngineStopped."""
-        while not self.ended:
-            yield await self.take()
-
-    async def aclose(self) -> None:
-        """Abort what has not ended. Harmless afterwards."""
-        if self._alive:
-            self._alive.clear()
-            self._leave(self)
-
-    # -- called in the consumer's event loop
-
-    def put(self, events: list[Event]) -> None:
-        self._events += events
-        for event in events:
-            if isinstance(event, FinishedEvent):
-                self._alive.discard(event.request_id)
-        self._tell()
-
-    def accept(self, refusal: Exception | None) -> None:
-        if refusal is not None:
-            self._alive.clear()
-        if self.accepted.done():  # its consumer went away before the answer came
-            return
-        if refusal is None:
-            self.accepted.set_result(None)
-        else:
-            self.accepted.set_exception(refusal)
-
-    def break_off(self, fault: Exception) -> None:
-        """After what has come already, nothing comes any more but this."""
-        self._fault = self._fault or fault
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._waiter is not None:
-            _resolve(self._waiter, None)
 
 
 class AsyncBridge:
@@ -150,7 +66,7 @@ class AsyncBridge:
             try:
                 if self._stopped is not None:
                     raise EngineStopped(self._stopped)
-                _call(loop, partial(_resolve, future, self._loop.snapshot()))
+                _call(loop, partial(resolve, future, self._loop.snapshot()))
             except Exception as fault:  # a mistake in counting is no reason to stop
                 _call(loop, partial(_fail, future, fault))
 
@@ -308,11 +224,6 @@ class _OthersTurn:
 
 def _sentence(fault: BaseException) -> str:
     return f"The engine stopped by a fault: {type(fault).__name__}: {fault}. Restart it."
-
-
-def _resolve(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():  # its consumer may have gone away
-        future.set_result(result)
 
 
 def _fail(future: asyncio.Future[Any], fault: Exception) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from inflight.core.events import Event
 from inflight.core.request import RequestRefused
-from inflight.engine.bridge import AsyncBridge, EngineStopped, EventStream
+from inflight.engine.bridge import AsyncBridge
+from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.asking import Call
 from inflight.server.assembly import Assembly, frame

@@ -1,0 +1,106 @@
+"""A consumer's side of the bridge: the events of some requests, taken as they come.
+
+Knows its event loop and its requests; lives in the consumer's thread (the bridge calls it there). What is not taken is
+kept, and comes all at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from inflight.core.events import Event, FinishedEvent
+from inflight.core.request import Request
+
+T = TypeVar("T")
+
+
+class EngineStopped(RuntimeError):
+    """The engine was closed, or its thread ended by a fault; the sentence says which."""
+
+
+class EventStream:
+    """The events of some requests that came together. Take from it, or iterate it: each time comes all that has
+    happened since the last, so that a slow consumer gets fewer and larger items. It ends when every request has; leave
+    it early with `aclose`."""
+
+    def __init__(self, requests: Sequence[Request], leave: Callable[[EventStream], None]):
+        self.loop = asyncio.get_running_loop()
+        self.requests = tuple(requests)
+        self.accepted: asyncio.Future[None] = self.loop.create_future()
+        self._leave = leave
+        self._alive = {request.request_id for request in requests}
+        self._events: list[Event] = []
+        self._fault: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None  # of a consumer that has taken everything
+
+    @property
+    def ended(self) -> bool:
+        """Every request has ended, and all of it was taken."""
+        return not (self._alive or self._events or self._fault)
+
+    async def take(self, patience: float | None = None) -> list[Event]:
+        """Everything since the last time; nothing, if that stays so for `patience` seconds. Raises EngineStopped, or
+        what it was broken off with."""
+        if not self._events and self._fault is None:
+            await self._wait(patience)
+        if self._fault is not None and not self._events:
+            raise self._fault
+        events, self._events = self._events, []
+        return events
+
+    async def _wait(self, patience: float | None) -> None:
+        """Once for every token of every consumer: a bare timer costs a fraction of asyncio.timeout."""
+        waiter = self._waiter = self.loop.create_future()
+        timer = None if patience is None else self.loop.call_later(patience, resolve, waiter, None)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[list[Event]]:
+        """Raises EngineStopped."""
+        while not self.ended:
+            yield await self.take()
+
+    async def aclose(self) -> None:
+        """Abort what has not ended. Harmless afterwards."""
+        if self._alive:
+            self._alive.clear()
+            self._leave(self)
+
+    # -- called in the consumer's event loop
+
+    def put(self, events: list[Event]) -> None:
+        self._events += events
+        for event in events:
+            if isinstance(event, FinishedEvent):
+                self._alive.discard(event.request_id)
+        self._tell()
+
+    def accept(self, refusal: Exception | None) -> None:
+        if refusal is not None:
+            self._alive.clear()
+        if self.accepted.done():  # its consumer went away before the answer came
+            return
+        if refusal is None:
+            self.accepted.set_result(None)
+        else:
+            self.accepted.set_exception(refusal)
+
+    def break_off(self, fault: Exception) -> None:
+        """After what has come already, nothing comes any more but this."""
+        self._fault = self._fault or fault
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._waiter is not None:
+            resolve(self._waiter, None)
+
+
+def resolve(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():  # its consumer may have gone away
+        future.set_result(result)
