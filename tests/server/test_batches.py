@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.conftest import Server
+from .conftest import Server
 
 
 def lines_of(count: int, url: str = "/v1/chat/completions", **body: Any) -> bytes:

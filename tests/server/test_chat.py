@@ -7,7 +7,7 @@ import asyncio
 import openai
 import pytest
 
-from tests.server.conftest import Server
+from .conftest import Server
 
 QUESTION = [{"role": "user", "content": "What is a KV block?"}]
 OPEN = [{"role": "user", "content": "Zebras sing; tell me something else."}]  # the model is not sure what to say

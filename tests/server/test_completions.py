@@ -9,7 +9,8 @@ import openai
 import pytest
 
 from inflight import LLM, SamplingParams
-from tests.server.conftest import Server
+
+from .conftest import Server
 
 TEXT = "Continuous batching decides at every step"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.conftest import Server
+from .conftest import Server
 
 ENDLESS = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
 

@@ -12,8 +12,9 @@ from inflight.core.plan import TokenLogprob
 from inflight.frontend.prompts import PromptEncoder, text_stream
 from inflight.server.logprobs import CompletionLogprobs, TokenNames
 from inflight.text import Tokenizer
-from tests.server.conftest import Server
 from tests.text.builders import BUILDERS, CONFIGS, write_folder
+
+from .conftest import Server
 
 TEXT = "héllo 🙂🙂 漢字"
 BUILT_IN = Path(inflight.__file__).parent / "builtin_model"

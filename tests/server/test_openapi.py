@@ -21,7 +21,8 @@ from inflight.server.batch.service import BatchService
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
-from tests.server.conftest import Server
+
+from .conftest import Server
 
 CHECKS = (
     schemathesis.checks.not_a_server_error,

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from tests.server.conftest import Server
+from .conftest import Server
 
 LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.server.conftest import Server
+from .conftest import Server
 
 ENDLESS = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
 

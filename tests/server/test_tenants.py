@@ -13,7 +13,8 @@ import pytest
 
 from inflight.server.errors import ApiError
 from inflight.server.tenants import KeysError, load_tenants
-from tests.server.conftest import Server
+
+from .conftest import Server
 
 HELLO: Any = [{"role": "user", "content": "What is a KV block?"}]
 
