@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from text.builders import BUILDERS, CONFIGS, write_folder
 
 import inflight
 from inflight.core.plan import TokenLogprob
 from inflight.frontend.prompts import PromptEncoder, text_stream
 from inflight.server.logprobs import CompletionLogprobs, TokenNames
 from inflight.text import Tokenizer
-from tests.text.builders import BUILDERS, CONFIGS, write_folder
 
 from .conftest import Server
 
