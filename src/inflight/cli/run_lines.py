@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +24,8 @@ from inflight.core.request import RequestRefused
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.offline import Delta, Offline
 from inflight.frontend.outputs import OutputCollector
-from inflight.metrics.summary import RequestTimes, summarize
+from inflight.metrics.observation import Observation
+from inflight.metrics.summary import Window, summarize
 
 AHEAD = 4096  # requests handed to the engine and not yet answered; bounds memory for files of any length
 LINES_PER_STEP = 64  # read between two steps, so that reading never makes the running ones wait long
@@ -49,7 +49,7 @@ def run_lines(
         interrupt = stack.enter_context(Interrupt())
         run = _Run(engine, defaults, out, earlier)
         run.work(LineReader(file), interrupt)
-    summary = summarize(run.times, run.failed, run.seconds)
+    summary = summarize(run.observations, run.window)
     snapshot = engine.loop.snapshot()
     predictions = snapshot.predictions if "predictor" in engine.settings else None  # nobody asked, so nobody wonders
     if as_json:
@@ -86,11 +86,11 @@ class _Run:
         self._ready: dict[int, dict[str, Any]] = {}  # answered, but an earlier line is not
         self._read = 0  # lines taken, which is the next one's index
         self._next_index = 0  # of the answer to write next
-        self._started = time.monotonic()
-        self.times: list[RequestTimes] = []
+        self._clock = engine.loop.clock
+        self.window = Window(self._clock.now(), self._clock.now())
+        self.observations: list[Observation] = []
         self._tokens = 0  # of all answers
         self.failed = 0
-        self.seconds = 0.0
 
     def work(self, lines: LineReader, interrupt: Interrupt) -> None:
         progress = Progress("Answering", "requests")
@@ -104,7 +104,7 @@ class _Run:
         finally:
             progress.close()
             self._flush_the_rest()
-            self.seconds = time.monotonic() - self._started
+            self.window = Window(self.window.start, self._clock.now())
 
     def _read_some(self, lines: LineReader) -> None:
         """Hand over lines while there is room. A pipe that says nothing stops nobody who is running."""
@@ -156,11 +156,14 @@ class _Run:
         request, timings = collector.request, collector.timings
         assert timings is not None
         self._tokens += collector.output_tokens
-        self.times.append(
-            RequestTimes(
-                intended_send=request.arrival,
+        last_token = request.arrival + timings.total_ms / 1e3
+        self.observations.append(
+            Observation(
+                request_id=request.request_id,
+                intended=request.arrival,
+                ended=last_token,
                 first_token=None if timings.ttft_ms is None else request.arrival + timings.ttft_ms / 1e3,
-                last_token=request.arrival + timings.total_ms / 1e3,
+                last_token=last_token,
                 prompt_tokens=len(request.prompt_token_ids),
                 cached_tokens=timings.cached_tokens,
                 output_tokens=collector.output_tokens,
@@ -170,6 +173,8 @@ class _Run:
 
     def _fail(self, index: int, sentence: str, answer: dict[str, Any]) -> None:
         self.failed += 1
+        now = self._clock.now()
+        self.observations.append(Observation(str(index), intended=now, ended=now, outcome="failed", error=sentence))
         print(f"inflight: {sentence}", file=sys.stderr)
         self._write(index, answer)
 
@@ -190,6 +195,6 @@ class _Run:
         print(json.dumps(line), file=self._out, flush=True)
 
     def _show(self, progress: Progress) -> None:
-        rate = self._tokens / max(time.monotonic() - self._started, 1e-9)
-        done = len(self.times) + self.failed + len(self._kept)
+        rate = self._tokens / max(self._clock.now() - self.window.start, 1e-9)
+        done = len(self.observations) + len(self._kept)
         progress.update(done, done + self._offline.unfinished, f"{rate:,.0f} output tokens/s")

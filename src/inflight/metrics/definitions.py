@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from inflight.metrics.confidence import quantile_interval
+
 
 def ttft(intended_send: float, first_token: float) -> float:
     """Time to first token, f - s."""
@@ -46,15 +48,39 @@ def occupancy(running_rows: int, max_rows: int) -> float:
     return running_rows / max_rows
 
 
+def attainment(attained: Iterable[bool]) -> float:
+    """Share of the offered requests that met all their targets; rejected and failed ones are among those that did not.
+    None offered, none missed: 1."""
+    offered = [bool(one) for one in attained]
+    return sum(offered) / len(offered) if offered else 1.0
+
+
+def goodput(attained: Iterable[bool], seconds: float) -> float:
+    """Requests per second that met all their targets."""
+    return sum(attained) / seconds
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's index of fairness, (Σ x)² / (n Σ x²): 1 when all have the same, 1 / n when one has all."""
+    squares = math.fsum(share * share for share in shares)
+    return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """p50, p95, p99 and mean, and how many samples they rest on. None where there are no samples."""
+    """p50, p95, p99 and mean, and how many samples they rest on. None where there are no samples.
+
+    p50_interval, …: 95 % confidence; None where the samples do not reach that far.
+    """
 
     samples: int
     mean: float | None
     p50: float | None
     p95: float | None
     p99: float | None
+    p50_interval: tuple[float, float] | None = None
+    p95_interval: tuple[float, float] | None = None
+    p99_interval: tuple[float, float] | None = None
 
 
 def percentiles(values: Iterable[float]) -> Percentiles:
@@ -62,7 +88,9 @@ def percentiles(values: Iterable[float]) -> Percentiles:
     if not ordered:
         return Percentiles(0, None, None, None, None)
     mean = math.fsum(ordered) / len(ordered)
-    return Percentiles(len(ordered), mean, *(quantile(ordered, share) for share in (0.50, 0.95, 0.99)))
+    p50, p95, p99 = (quantile(ordered, share) for share in (0.50, 0.95, 0.99))
+    intervals = (quantile_interval(ordered, share) for share in (0.50, 0.95, 0.99))
+    return Percentiles(len(ordered), mean, p50, p95, p99, *intervals)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -1,76 +1,139 @@
 """The summary of a run: throughput and latency side by side, by the definitions of this package.
 
-Knows per-request times and counts, whoever measured them.
+Knows observations, whoever made them.
 """
 
 from __future__ import annotations
 
+import bisect
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from inflight.metrics.definitions import Percentiles, percentiles, tpot
+from inflight.metrics.definitions import Percentiles, attainment, goodput, percentiles
+from inflight.metrics.observation import Observation
+from inflight.metrics.steadiness import Trend, trend
 
 
 @dataclass(frozen=True, slots=True)
-class RequestTimes:
-    """One finished request; seconds on one clock. Rejected and failed ones are counted by the caller.
+class Window:
+    """The measured part of a run, seconds on the observations' clock: warm-up before it and drain after it are not
+    counted."""
 
-    output_tokens: of all samples together; longest_output: of the longest one, which the last token belongs to.
-    """
+    start: float
+    end: float
 
-    intended_send: float
-    first_token: float | None
-    last_token: float
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    longest_output: int
+    @property
+    def seconds(self) -> float:
+        return max(self.end - self.start, 1e-9)
+
+    def holds(self, time: float | None) -> bool:
+        return time is not None and self.start <= time <= self.end
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Token rates are per second of wall time; latencies in seconds."""
+    """Latencies in seconds, of completed requests whose intended send time lies in the window. Rates are per second of
+    the window: of the tokens and ends that fell into it, whenever their requests were sent.
+
+    requests: completed ones; offered = requests + rejected + failed + unfinished, by intended send time in the window.
+    itl: over all gaps of all requests. goodput in requests/s; attainment as a share of the offered.
+    concurrency: requests under way, mean over the window; by_little: the same by Little's law, arrival rate × mean time
+    in the system: where the two differ, the window was not steady. ttft_trend None: too few requests to tell.
+    """
 
     requests: int
     failed: int
+    rejected: int
+    unfinished: int
+    offered: int
     wall_seconds: float
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
     requests_per_s: float
+    offered_per_s: float
     input_tokens_per_s: float
     output_tokens_per_s: float
     total_tokens_per_s: float
+    goodput: float
+    attainment: float
+    concurrency: float
+    concurrency_by_little: float
     ttft: Percentiles
     tpot: Percentiles
+    itl: Percentiles
     e2e: Percentiles
+    delay: Percentiles
+    ttft_trend: Trend | None
+
+    @property
+    def saturated(self) -> bool:
+        """Latency was still growing at the end: percentiles would tell the length of the run. The rate that was
+        completed is the most that this setting does."""
+        return self.ttft_trend is not None and self.ttft_trend.growing
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "saturated": self.saturated}
 
 
-def summarize(times: list[RequestTimes], failed: int, wall_seconds: float) -> Summary:
-    wall = max(wall_seconds, 1e-9)
-    prompt = sum(one.prompt_tokens for one in times)
-    output = sum(one.output_tokens for one in times)
-    tpots = [
-        value
-        for one in times
-        if one.first_token is not None
-        and (value := tpot(one.first_token, one.last_token, one.longest_output)) is not None
-    ]
+def summarize(observations: Sequence[Observation], window: Window | None = None) -> Summary:
+    """window None: the whole run, from the first intended send to the last end."""
+    window = window or whole(observations)
+    offered = [one for one in observations if window.holds(one.intended)]
+    done = [one for one in offered if one.outcome == "completed"]
+    outcomes = [one.outcome for one in offered]
+    ended = [one for one in observations if one.outcome == "completed" and window.holds(one.ended)]
+    input_tokens = sum(one.prompt_tokens for one in observations if window.holds(one.first_token))
+    output_tokens = sum(_tokens_within(one, window) for one in observations)
+    e2es = [one.e2e for one in done]
     return Summary(
-        requests=len(times),
-        failed=failed,
-        wall_seconds=wall_seconds,
-        prompt_tokens=prompt,
-        cached_tokens=sum(one.cached_tokens for one in times),
-        output_tokens=output,
-        requests_per_s=len(times) / wall,
-        input_tokens_per_s=prompt / wall,
-        output_tokens_per_s=output / wall,
-        total_tokens_per_s=(prompt + output) / wall,
-        ttft=percentiles(one.first_token - one.intended_send for one in times if one.first_token is not None),
-        tpot=percentiles(tpots),
-        e2e=percentiles(one.last_token - one.intended_send for one in times),
+        requests=len(done),
+        failed=outcomes.count("failed"),
+        rejected=outcomes.count("rejected"),
+        unfinished=outcomes.count("unfinished"),
+        offered=len(offered),
+        wall_seconds=window.seconds,
+        prompt_tokens=sum(one.prompt_tokens for one in done),
+        cached_tokens=sum(one.cached_tokens for one in done),
+        output_tokens=sum(one.output_tokens for one in done),
+        requests_per_s=len(ended) / window.seconds,
+        offered_per_s=len(offered) / window.seconds,
+        input_tokens_per_s=input_tokens / window.seconds,
+        output_tokens_per_s=output_tokens / window.seconds,
+        total_tokens_per_s=(input_tokens + output_tokens) / window.seconds,
+        goodput=goodput((one.attained for one in offered), window.seconds),
+        attainment=attainment(one.attained for one in offered),
+        concurrency=sum(_seconds_within(one, window) for one in observations) / window.seconds,
+        concurrency_by_little=math.fsum(e2es) / window.seconds,
+        ttft=percentiles(value for one in done if (value := one.ttft) is not None),
+        tpot=percentiles(value for one in done if (value := one.tpot) is not None),
+        itl=percentiles(gap for one in done for gap in one.gaps),
+        e2e=percentiles(e2es),
+        delay=percentiles(value for one in offered if (value := one.delay) is not None),
+        ttft_trend=trend(_ttfts(done), window.start, window.end),
     )
+
+
+def whole(observations: Iterable[Observation]) -> Window:
+    """From the first intended send to the last end."""
+    times = [(one.intended, one.ended) for one in observations]
+    return Window(min((first for first, _ in times), default=0.0), max((last for _, last in times), default=0.0))
+
+
+def _ttfts(done: Iterable[Observation]) -> Iterable[tuple[float, float]]:
+    return ((one.intended, value) for one in done if (value := one.ttft) is not None)
+
+
+def _tokens_within(one: Observation, window: Window) -> int:
+    """Where single tokens were not watched, all count at their end."""
+    if one.token_times:
+        times = one.token_times
+        return bisect.bisect_right(times, window.end) - bisect.bisect_left(times, window.start)
+    return one.output_tokens if window.holds(one.ended) else 0
+
+
+def _seconds_within(one: Observation, window: Window) -> float:
+    """How long it was under way within the window."""
+    return max(0.0, min(one.ended, window.end) - max(one.intended, window.start))

@@ -1,0 +1,63 @@
+"""What goes to the client's processes and what comes back: the words that `client` and those who use it share.
+
+Knows no HTTP: only what is to be sent, what was observed, and whether the client kept up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from inflight.metrics.observation import Observation
+
+Transcript = str | tuple[int, ...] | list[dict[str, str]]
+
+
+class Bodies(Protocol):
+    """The JSON bodies of a workload's requests. Handed to each process of the client, so that it must pickle."""
+
+    def body(self, index: int, before: Transcript | None) -> tuple[bytes, Transcript]:
+        """Of entry `index`: what to send, and the conversation as this request tells it. before: the conversation so
+        far, answer included, where the entry follows another (`Entry.after`). Made before its time to be sent where
+        nothing is awaited for it."""
+
+    def answered(self, conversation: Transcript, text: str, token_ids: tuple[int, ...]) -> Transcript:
+        """The conversation with its answer, for the entry that follows. token_ids are empty where the server did not
+        tell them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the client itself kept up, so that its times can be believed.
+
+    processes: that sent. worst_lag_s: the longest that an event loop was not able to look at what came. lag_p99_s: the
+    same, of regular looks. busy: greatest share of a core that one process used.
+    faults: sentences; the run is invalid where there is one.
+    """
+
+    processes: int
+    lag_p99_s: float
+    worst_lag_s: float
+    busy: float
+    faults: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return not self.faults
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What came of a workload. observations: in the order of its entries; times are seconds after its beginning.
+
+    frames: server-sent events that brought tokens, of all requests together; where there are fewer than tokens, the
+    server sends several tokens at once, and gaps between those count as zero.
+    token_counts: "usage" where servers told the number of output tokens, "frames" where each frame was taken for one.
+    interrupted: whether the run was ended before all had been sent.
+    """
+
+    observations: tuple[Observation, ...]
+    health: Health
+    frames: int
+    token_counts: str
+    interrupted: bool = False

@@ -1,0 +1,71 @@
+"""How sure a figure is: intervals for quantiles of one run, and for ratios between interleaved runs.
+
+Intervals are two-sided, 95 %.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Z = 1.959964
+# Student's t, 0.975, by degrees of freedom from 1; beyond the table the normal's value is within 2 %.
+STUDENT = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over repeats with its interval; low and high are None for a single repeat, which says nothing of it."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    repeats: int
+
+    @property
+    def differs(self) -> bool:
+        """For a ratio: whether 1 lies outside of the interval."""
+        return self.low is not None and self.high is not None and not self.low <= 1.0 <= self.high
+
+
+def quantile_interval(ordered: Sequence[float], share: float) -> tuple[float, float] | None:
+    """Interval for a quantile from order statistics (binomial, normal approximation; Conover, Practical Nonparametric
+    Statistics): makes no assumption on the distribution, but takes the samples for independent.
+
+    None where the samples do not reach that far: the p99 of 100 requests is their maximum, and has no upper end.
+    """
+    number = len(ordered)
+    spread = Z * math.sqrt(number * share * (1 - share))
+    low, high = math.floor(number * share - spread), math.ceil(number * share + spread)
+    if low < 1 or high > number - 1:
+        return None
+    return ordered[low - 1], ordered[high]
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean of independent repeats with Student's interval."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Estimate(mean, None, None, len(values))
+    half = _student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Estimate(mean, mean - half, mean + half, len(values))
+
+
+def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
+    """Geometric mean of the ratios within each repeat, so that a machine whose speed drifts between repeats blurs it
+    little; the interval is Student's over their logarithms. None where a value is not above zero."""
+    if not above or min(*above, *below) <= 0:
+        return None
+    logs = estimate([math.log(a / b) for a, b in zip(above, below, strict=True)])
+    low = None if logs.low is None else math.exp(min(logs.low, 700.0))
+    high = None if logs.high is None else math.exp(min(logs.high, 700.0))
+    return Estimate(math.exp(logs.mean), low, high, logs.repeats)
+
+
+def _student(freedom: int) -> float:
+    return STUDENT[freedom - 1] if freedom <= len(STUDENT) else Z

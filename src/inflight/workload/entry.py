@@ -1,0 +1,40 @@
+"""One request of a workload: when it comes, how long it is, what its prompt shares with others.
+
+The one record that arrivals, synthetic lengths and every trace format are turned into. Knows no server and no engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inflight.metrics.observation import Targets
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """arrival: intended send time in seconds after the workload's beginning. prompt_tokens and output_tokens: lengths;
+    output_tokens is what the answer is to have, max_tokens (None: the same) what the server is told it may have.
+
+    prefix: contents of the prompt's leading blocks of block_size tokens each. Equal prefixes stand for equal tokens;
+    what the prefix does not cover is the entry's own. prompt: the prompt itself, where a trace holds it: text or token
+    ids.
+    session: entries of one conversation. after: index in the workload of the turn before; then this one is sent
+    think_s after that one's answer has ended, and not before `arrival`; its prompt begins with the conversation so far.
+    traffic: name of its class. priority None: not stated.
+    """
+
+    arrival: float
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int | None = None
+    prefix: tuple[int, ...] = ()
+    block_size: int = 0
+    prompt: str | tuple[int, ...] | None = None
+    session: str = ""
+    after: int | None = None
+    think_s: float = 0.0
+    traffic: str = ""
+    lane: str = ""
+    tenant: str = ""
+    priority: int | None = None
+    targets: Targets = field(default_factory=Targets)

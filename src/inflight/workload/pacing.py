@@ -1,0 +1,59 @@
+"""Who is due now: open loop, closed loop, both, and turns of a conversation that wait for the answer before them.
+
+Sans-IO: times are arguments, in seconds after the workload's beginning; a load client, an offline run and a simulation
+drive it alike.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from inflight.workload.workload import Workload
+
+
+class Pacer:
+    def __init__(self, workload: Workload):
+        self._entries = workload.entries
+        self._closed = workload.closed
+        self._room = workload.concurrency
+        self._followers: dict[int, list[int]] = {}
+        self._coming: list[tuple[float, int]] = []  # heap of (time, index): whose time is known
+        for index, entry in enumerate(workload.entries):
+            if entry.after is None:
+                self._coming.append((entry.arrival, index))
+            else:
+                self._followers.setdefault(entry.after, []).append(index)
+        heapq.heapify(self._coming)
+        self._under_way = 0
+        self._freed = 0.0  # when a place was last given back
+        self._left = len(workload.entries)  # not ended
+
+    @property
+    def done(self) -> bool:
+        return not self._left
+
+    def next_due(self) -> float | None:
+        """When somebody is due if nobody ends before; None: that depends on an end, or nobody is left."""
+        return self._coming[0][0] if self._coming and self._has_room else None
+
+    def due(self, now: float) -> list[tuple[int, float]]:
+        """(index, intended send time) of all who are due, each told once; they are under way until `ended`."""
+        found = []
+        while self._coming and self._has_room and self._coming[0][0] <= now:
+            time, index = heapq.heappop(self._coming)
+            found.append((index, max(time, self._freed) if self._closed else time))
+            self._under_way += 1
+        return found
+
+    def ended(self, index: int, now: float) -> None:
+        """Answered, refused or failed. What follows it in its conversation gets its time, and its place is free."""
+        self._under_way -= 1
+        self._left -= 1
+        self._freed = now
+        for follower in self._followers.pop(index, ()):
+            entry = self._entries[follower]
+            heapq.heappush(self._coming, (max(entry.arrival, now + entry.think_s), follower))
+
+    @property
+    def _has_room(self) -> bool:
+        return self._room is None or self._under_way < self._room
