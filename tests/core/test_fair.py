@@ -196,7 +196,7 @@ def waiting(policy: Fair, number: int, tenant: str) -> None:
 def taken(policy: Fair, number: int, tenant: str, prompt_tokens: int = 0) -> None:
     running = view(number, tenant=tenant, running=True)
     policy.started(running)
-    policy.served(running, prompt_tokens, 0)
+    policy.served(running, prompt_tokens, 0, 0.0)
 
 
 def running(*served: tuple[str, int]) -> Fair:
@@ -210,7 +210,7 @@ def running(*served: tuple[str, int]) -> Fair:
 
 
 def counter(policy: Fair, tenant: str) -> float:
-    return float(policy.group_rank(tenant)[0])
+    return float(policy.group_rank(tenant, 0.0)[0])
 
 
 def test_a_tenant_that_comes_to_wait_is_lifted_to_the_least_of_those_that_wait() -> None:
@@ -221,7 +221,7 @@ def test_a_tenant_that_comes_to_wait_is_lifted_to_the_least_of_those_that_wait()
     assert counter(policy, "new") == 300, "running ones do not count"
     waiting(policy, 6, "running")
     assert counter(policy, "running") == 300, "it asked for little, and has not banked the rest"
-    policy.served(view(5, tenant="new"), 50, 0)
+    policy.served(view(5, tenant="new"), 50, 0, 0.0)
     waiting(policy, 7, "new")
     assert counter(policy, "new") == 350, "one of its own waits already"
 
@@ -248,7 +248,7 @@ def test_on_a_tie_who_has_less_in_the_engine_goes_first() -> None:
     for number in range(3):
         waiting(policy, number, "flood")
     waiting(policy, 3, "light")
-    assert policy.group_rank("light") < policy.group_rank("flood")
+    assert policy.group_rank("light", 0.0) < policy.group_rank("flood", 0.0)
 
 
 def test_within_a_tenant_by_arrival_and_the_furthest_ahead_is_preempted_first() -> None:
@@ -256,7 +256,7 @@ def test_within_a_tenant_by_arrival_and_the_furthest_ahead_is_preempted_first() 
     ahead, behind = view(0, tenant="a", running=True), view(1, tenant="b", running=True, arrival=5)
     for one in (ahead, behind):
         policy.arrived(one)
-    policy.served(ahead, 10, 0)
+    policy.served(ahead, 10, 0, 0.0)
     assert policy.rank(behind, 0.0) < policy.rank(ahead, 0.0)
     early, late = view(2, tenant="a", arrival=1), view(3, tenant="a", arrival=2)
     assert policy.rank(early, 0.0) < policy.rank(late, 0.0)
@@ -268,7 +268,7 @@ def visit(policy: Fair, tenant: str, work: int) -> None:
     policy.arrived(SequenceView(one))
     policy.started(SequenceView(one))
     one.row = 0
-    policy.served(SequenceView(one), work, 0)
+    policy.served(SequenceView(one), work, 0, 0.0)
     policy.left(SequenceView(one))
 
 
@@ -282,8 +282,10 @@ def test_tenants_that_are_gone_are_forgotten_but_for_those_far_ahead() -> None:
     assert len(policy._counters) <= MOST_GONE + 2
     for tenant in ("greedy", "0"):
         policy.arrived(SequenceView(sequence(tenant=tenant)))
-    assert policy.group_rank("greedy")[0] == 10_000, "what it had before still counts"
-    assert policy.group_rank("0") == policy.group_rank("waiting"), "who was forgotten begins with the least that waits"
+    assert policy.group_rank("greedy", 0.0)[0] == 10_000, "what it had before still counts"
+    assert policy.group_rank("0", 0.0) == policy.group_rank("waiting", 0.0), (
+        "who was forgotten begins with the least that waits"
+    )
 
 
 def test_what_a_newcomer_is_lifted_to_is_never_forgotten() -> None:
@@ -292,4 +294,4 @@ def test_what_a_newcomer_is_lifted_to_is_never_forgotten() -> None:
         visit(policy, f"{number}", 2 * MOST_GONE if number < MOST_GONE else 1)
         last = policy._counters[f"{number}"]
     policy.arrived(SequenceView(sequence(tenant="new")))
-    assert policy.group_rank("new")[0] == last > 0
+    assert policy.group_rank("new", 0.0)[0] == last > 0

@@ -171,7 +171,7 @@ class Shy(Ordered):
     def group(self, view: SequenceView) -> Any:
         return self._say("group", view.number % 2)
 
-    def group_rank(self, group: Any) -> Rank:
+    def group_rank(self, group: Any, now: float) -> Rank:
         return self._say("group_rank", (0,))
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
@@ -186,7 +186,7 @@ class Shy(Ordered):
     def preempted(self, view: SequenceView) -> None:
         self._say("preempted", None)
 
-    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
+    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
         self._say("served", None)
 
     def left(self, view: SequenceView) -> None:

@@ -350,8 +350,7 @@ class Replay:
 
 
 @given(
-    # `deadline` remembers when it was last asked, also by a look at depth 2 that gave no plan, which no record holds.
-    setup=SETUPS.filter(lambda setup: setup.depth == 1 or all(lane.policy != "deadline" for lane in setup.lanes)),
+    setup=SETUPS,
     script=st.lists(
         st.tuples(requests(max_prompt=6), st.integers(1, 3), st.one_of(st.none(), st.integers(0, 5))), max_size=7
     ),

@@ -252,7 +252,7 @@ class Composer:
         new_prompt_tokens = min(sequence.computed, len(sequence.prompt)) - max(start, sequence.charged)
         if new_prompt_tokens > 0:
             sequence.charged = sequence.computed
-            lane.queue.policy.served(SequenceView(sequence), new_prompt_tokens, 0)
+            lane.queue.policy.served(SequenceView(sequence), new_prompt_tokens, 0, now)
 
 
 def _new_row(sequence: Sequence, row: int) -> NewRow:

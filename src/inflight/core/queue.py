@@ -50,7 +50,7 @@ class WaitingQueue:
         if self.policy.window:
             yield from self._ranked_anew(now)
             return
-        while (heap := self._next_heap()) is not None:
+        while (heap := self._next_heap(now)) is not None:
             yield heap[0][3]
 
     def sequences(self) -> list[Sequence]:
@@ -103,7 +103,7 @@ class WaitingQueue:
     def _valid(self) -> Iterator[Entry]:
         return (entry for heap in self._heaps.values() for entry in heap if self._is_valid(entry))
 
-    def _next_heap(self) -> list[Entry] | None:
+    def _next_heap(self, now: float) -> list[Entry] | None:
         """The heap of the group that is served next, its head valid."""
         for group in list(self._heaps):
             heap = self._heaps[group]
@@ -114,11 +114,11 @@ class WaitingQueue:
         if len(self._heaps) <= 1:
             return next(iter(self._heaps.values()), None)
         return self._heaps[
-            min(self._heaps, key=lambda group: (self.policy.group_rank(group), self._heaps[group][0][:2]))
+            min(self._heaps, key=lambda group: (self.policy.group_rank(group, now), self._heaps[group][0][:2]))
         ]
 
     def _ranked_anew(self, now: float) -> Iterator[Sequence]:
-        self._next_heap()  # drops what is stale at the heads
+        self._next_heap(now)  # drops what is stale at the heads
         first = [entry[3] for entry in heapq.nsmallest(self.policy.window, self._valid())]
         for sequence in first:
             sequence.cached_hint = self._cached_tokens(sequence)

@@ -230,7 +230,7 @@ class Scheduler:
             sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
             if sequence.finish is not None:
                 break
-        self._lanes.of(sequence).queue.policy.served(SequenceView(sequence), 0, taken)
+        self._lanes.of(sequence).queue.policy.served(SequenceView(sequence), 0, taken, now)
         if len(sequence.output) >= sequence.predicted:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
         if len(sequence.output) == taken:

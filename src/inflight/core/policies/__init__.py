@@ -32,7 +32,7 @@ class Policy(Protocol):
     def group(self, view: SequenceView) -> Hashable:
         """Waiting sequences are kept in groups, ..."""
 
-    def group_rank(self, group: Hashable) -> Rank:
+    def group_rank(self, group: Hashable, now: float) -> Rank:
         """... and the group with the smallest rank is served next. May change at any time; asked at every choice."""
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
@@ -47,8 +47,8 @@ class Policy(Protocol):
     def preempted(self, view: SequenceView) -> None:
         """A sequence gave up its row before its end: it waits again."""
 
-    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
-        """Tokens were computed: of the prompt (told once, however often they are recomputed), of the output."""
+    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
+        """Tokens were planned (of the prompt; told once, however often recomputed) or sampled (of the output)."""
 
     def left(self, view: SequenceView) -> None:
         """A sequence has ended, while it waited or (`is_running`) in its row."""
@@ -63,7 +63,7 @@ class Ordered:
     def group(self, view: SequenceView) -> Hashable:
         return None
 
-    def group_rank(self, group: Hashable) -> Rank:
+    def group_rank(self, group: Hashable, now: float) -> Rank:
         return ()
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
@@ -78,7 +78,7 @@ class Ordered:
     def preempted(self, view: SequenceView) -> None:
         """Nothing to remember."""
 
-    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
+    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
         """Nothing to remember."""
 
     def left(self, view: SequenceView) -> None:

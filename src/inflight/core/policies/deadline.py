@@ -27,14 +27,10 @@ class Deadline(Ordered):
 
     def __init__(self, latency: LatencyModel):
         self._latency = latency
-        self._now = 0.0
-        self._step = 0.0  # seconds between the last two looks at the clock: about what a step takes
         self._margin = 0.0
         self._hopeful: dict[int, float] = {}  # those started in time and without a token: number → deadline
 
     def rank(self, view: SequenceView, now: float) -> Rank:
-        if now > self._now:
-            self._now, self._step = now, now - self._now
         latest_start = self._latest_start(view)
         return (not view.output_tokens and latest_start < now, latest_start, view.arrival)
 
@@ -43,26 +39,26 @@ class Deadline(Ordered):
             return None  # preempted: its stream stands still
         return math.ceil(self._latest_start(view) / GRAIN)
 
-    def group_rank(self, group: Hashable) -> Rank:
+    def group_rank(self, group: Hashable, now: float) -> Rank:
         if not isinstance(group, int):
             return (False, -math.inf)
-        return (group * GRAIN < self._now + self._margin, group)
+        return (group * GRAIN < now + self._margin, group)
 
-    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
+    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
         if view.output_tokens == output_tokens > 0:
-            self._first_token(view)
-        elif prompt_tokens and view.computed_tokens == prompt_tokens and self._latest_start(view) >= self._now:
+            self._first_token(view, now)
+        elif prompt_tokens and view.computed_tokens == prompt_tokens and self._latest_start(view) >= now:
             self._hopeful[view.number] = _deadline(view)
 
     def left(self, view: SequenceView) -> None:
         self._hopeful.pop(view.number, None)
 
-    def _first_token(self, view: SequenceView) -> None:
+    def _first_token(self, view: SequenceView, now: float) -> None:
         """The margin follows the share of the late (a quantile, tracked by Robbins and Monro's steps)."""
         deadline = self._hopeful.pop(view.number, None)
         if deadline is not None:
-            late = self._now + self._step > deadline
-            self._margin = max(0.0, self._margin + LEARNING * (1.0 if late else -LATE / (1 - LATE)))
+            step = LEARNING if now > deadline else -LEARNING * LATE / (1 - LATE)
+            self._margin = max(0.0, self._margin + step)
 
     def _latest_start(self, view: SequenceView) -> float:
         left = max(0, view.prompt_tokens - view.computed_tokens)

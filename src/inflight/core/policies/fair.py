@@ -47,14 +47,12 @@ class Fair(Ordered):
     def group(self, view: SequenceView) -> Hashable:
         return view.tenant
 
-    def group_rank(self, group: Hashable) -> Rank:
-        # A tenant that returns is lifted to its rivals' counter: on that tie, who has less in the engine goes first.
-        tenant = str(group)
-        return (self._counters[tenant], self._inside[tenant])
+    def group_rank(self, group: Hashable, now: float) -> Rank:
+        return self._place(str(group))
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
         mine, other = waiting.tenant, running.tenant
-        if mine == other or self.group_rank(mine) >= self.group_rank(other):
+        if mine == other or self._place(mine) >= self._place(other):
             return False
         held = self._inside[other] - self._waiting[other]
         return self._inside[mine] <= self._share(mine) and held - 1 >= self._share(other)
@@ -74,7 +72,7 @@ class Fair(Ordered):
         self._rows -= 1
         self._waits(view.tenant)
 
-    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
+    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
         work = PROMPT_WEIGHT * prompt_tokens + OUTPUT_WEIGHT * output_tokens
         self._counters[view.tenant] += work / self._weight(view.tenant)
 
@@ -104,6 +102,10 @@ class Fair(Ordered):
             floor = min(others) if others else self._counters.get(self._last_taken, 0.0)
             self._counters[tenant] = max(self._counters.get(tenant, 0.0), floor)
         self._waiting[tenant] += 1
+
+    def _place(self, tenant: str) -> tuple[float, int]:
+        """A tenant that returns is lifted to its rivals' counter: on that tie, who has less inside goes first."""
+        return self._counters[tenant], self._inside[tenant]
 
     def _weight(self, tenant: str) -> float:
         return self._weights.get(tenant, 1.0)

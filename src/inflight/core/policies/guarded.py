@@ -35,8 +35,8 @@ class Guarded:
         group: Hashable = self._ask("group", lambda: self._hashable(self._policy.group(view)))
         return group
 
-    def group_rank(self, group: Hashable) -> Rank:
-        rank = self._ask("group_rank", lambda: self._checked(self._policy.group_rank(group)))
+    def group_rank(self, group: Hashable, now: float) -> Rank:
+        rank = self._ask("group_rank", lambda: self._checked(self._policy.group_rank(group, now)))
         return (1,) if rank is None else (0, rank)
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
@@ -51,8 +51,8 @@ class Guarded:
     def preempted(self, view: SequenceView) -> None:
         self._ask("preempted", lambda: self._policy.preempted(view))
 
-    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int) -> None:
-        self._ask("served", lambda: self._policy.served(view, prompt_tokens, output_tokens))
+    def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
+        self._ask("served", lambda: self._policy.served(view, prompt_tokens, output_tokens, now))
 
     def left(self, view: SequenceView) -> None:
         self._ask("left", lambda: self._policy.left(view))

@@ -1,0 +1,52 @@
+"""Intervals: they cover the truth as often as they say, and say nothing where they cannot."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from inflight.metrics.confidence import estimate, paired_ratio, quantile_interval
+from inflight.metrics.definitions import percentiles, quantile
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_a_quantiles_interval_holds_the_truth_about_19_times_of_20(share: float) -> None:
+    rng = random.Random(1)
+    truth = quantile(sorted(rng.expovariate(1.0) for _ in range(200_000)), share)
+    held = 0
+    for _ in range(1000):
+        interval = quantile_interval(sorted(rng.expovariate(1.0) for _ in range(400)), share)
+        assert interval is not None
+        held += interval[0] <= truth <= interval[1]
+    assert 920 <= held <= 990
+
+
+def test_too_few_samples_have_no_interval() -> None:
+    assert quantile_interval(sorted(random.Random(0).random() for _ in range(100)), 0.99) is None
+    assert quantile_interval([], 0.5) is None
+    assert percentiles([1.0, 2.0, 3.0]).p50_interval is None
+    assert percentiles(float(n) for n in range(2000)).p99_interval is not None
+
+
+def test_a_single_repeat_says_nothing_of_its_interval() -> None:
+    one = estimate([3.0])
+    assert (one.mean, one.low, one.high, one.repeats) == (3.0, None, None, 1)
+    assert not one.differs
+
+
+def test_students_interval() -> None:
+    three = estimate([1.0, 2.0, 3.0])
+    assert three.mean == 2.0
+    assert three.low == pytest.approx(2.0 - 4.303 / 3**0.5, abs=1e-3)
+
+
+def test_ratios_within_repeats_are_blind_to_a_drifting_machine() -> None:
+    speeds = [1.0, 0.5, 0.25, 0.125]
+    ratio = paired_ratio([2.0 * speed for speed in speeds], speeds)
+    assert ratio is not None and ratio.mean == pytest.approx(2.0)
+    assert ratio.differs
+    same = paired_ratio([1.0, 1.1, 0.9], [1.1, 0.9, 1.0])
+    assert same is not None and not same.differs
+    assert paired_ratio([1.0, 0.0], [1.0, 1.0]) is None, "a ratio of nothing has no logarithm"
+    assert paired_ratio([], []) is None
