@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.plan import BatchPlan, Capacity, Executor, Pending, StepResult, WaitUntil
-from inflight.core.request import Request, RequestRefused
+from inflight.core.plan import BatchPlan, Capacity, Executor, Pending, StepResult
+from inflight.core.request import Request
 from inflight.core.snapshot import Snapshot
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import itl, kv_waste, padding_waste
+from inflight.metrics.observation import Observation
 from inflight.records.timings import Timings
+from inflight.workload.driving import Driver
+from inflight.workload.entry import Entry
+from inflight.workload.workload import Workload
 
 
 @dataclass(slots=True)
@@ -148,33 +152,29 @@ def drive(
 
     after: told of the engine's counts after each step.
     """
-    start = loop.clock.now()
-    waiting = sorted((replace(one, arrival=start + one.arrival) for one in requests), key=lambda one: one.arrival)
-    first = waiting[0].arrival
-    outcomes = {one.request_id: Outcome(one) for one in waiting}
-    waiting.reverse()
-    awaited = {one.request_id for one in waiting if until(one)}
-    while awaited:
-        while waiting and waiting[-1].arrival <= loop.clock.now():
-            request = waiting.pop()
-            try:
-                loop.add(request)
-            except RequestRefused as refusal:
-                outcomes[request.request_id].refused = str(refusal)
-                awaited.discard(request.request_id)
-        if loop.idle:
-            if waiting:
-                loop.clock.wait_until(waiting[-1].arrival)
-            continue
-        result = loop.advance()
-        if isinstance(result, WaitUntil):
-            loop.clock.wait_until(min(result.time, waiting[-1].arrival) if waiting else result.time)
-            continue
-        _note(outcomes, result, loop.clock.now())
-        awaited.difference_update(event.request_id for event in result if isinstance(event, FinishedEvent))
+    offered = sorted(requests, key=lambda one: one.arrival)
+    outcomes = [Outcome(one) for one in offered]
+    by_id = {one.request_id: outcome for one, outcome in zip(offered, outcomes, strict=True)}
+    awaited = {one.request_id for one in offered if until(one)}
+
+    def request(index: int, arrival: float) -> Request:
+        outcomes[index].request = replace(offered[index], arrival=arrival)
+        return outcomes[index].request
+
+    def stepped(events: list[Event]) -> None:
+        _note(by_id, events, loop.clock.now())
         if after is not None:
             after(loop.snapshot())
-    return Run(list(outcomes.values()), loop.clock.now() - first)
+
+    def ended(index: int, observation: Observation) -> None:
+        outcomes[index].refused = observation.error or None
+        awaited.discard(offered[index].request_id)
+
+    entries = tuple(Entry(one.arrival, len(one.prompt_token_ids), one.forced_output_tokens or 0) for one in offered)
+    start = loop.clock.now()
+    driver = Driver(loop, Workload(entries, "a benchmark's"), request, stepped=stepped, ended=ended)
+    driver.run(None if len(awaited) == len(offered) else lambda: not awaited)
+    return Run(outcomes, loop.clock.now() - start - offered[0].arrival)
 
 
 def _note(outcomes: dict[str, Outcome], events: list[Event], now: float) -> None:
@@ -185,6 +185,3 @@ def _note(outcomes: dict[str, Outcome], events: list[Event], now: float) -> None
             outcome.token_ids += event.token_ids
         elif isinstance(event, FinishedEvent):
             outcome.timings = event.timings
-            for finish in event.finishes:
-                if finish.reason == "error":
-                    raise RuntimeError(finish.detail)  # what failed must not count as fast

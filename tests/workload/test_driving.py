@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from core.builders import request
 from core.harness import FaultyExecutor, Setup
@@ -18,12 +20,10 @@ from inflight.workload.workload import Workload
 ROOMY = Setup(num_blocks=60, max_rows=4, token_budget=8)
 
 
-def driver(workload: Workload, stop_after: int | None = None) -> Driver:
-    """Steps take a second. stop_after: looks at whether to stop."""
+def driver(workload: Workload) -> Driver:
+    """Steps take a second."""
     loop = EngineLoop(ROOMY.scheduler(), NullExecutor(ROOMY.capacity, lambda plan: 1.0), VirtualClock(5.0))
-    looks = iter(range(1_000_000))
-    stop = None if stop_after is None else lambda: next(looks) >= stop_after
-    return Driver(loop, workload, lambda index, arrival: of(workload.entries[index], index, arrival), stop=stop)
+    return Driver(loop, workload, lambda index, arrival: of(workload.entries[index], index, arrival))
 
 
 def of(entry: Entry, index: int, arrival: float) -> Request:
@@ -77,7 +77,8 @@ def test_refused_requests_are_seen_and_give_their_place_back() -> None:
 
 def test_a_run_that_is_stopped_tells_what_it_has() -> None:
     entries = (Entry(0.0, 2, 1), Entry(0.0, 2, 50), Entry(100.0, 2, 1))
-    done, cut, never = driver(Workload(entries, "test"), stop_after=4).run()
+    looks = itertools.count()
+    done, cut, never = driver(Workload(entries, "test")).run(lambda: next(looks) >= 4)
     assert [one.outcome for one in (done, cut, never)] == ["completed", "unfinished", "unfinished"]
     assert 0 < cut.output_tokens < 50
     assert cut.sent is not None and never.sent is None

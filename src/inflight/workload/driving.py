@@ -49,27 +49,29 @@ class Driver:
         request: Callable[[int, float], Request],
         *,
         stepped: Callable[[list[Event]], None] | None = None,
-        stop: Callable[[], bool] | None = None,
+        ended: Callable[[int, Observation], None] | None = None,
     ):
-        """stepped: told the events of each step. stop: whether the run is to end now; what is under way is aborted."""
+        """stepped: told the events of each step. ended: told of each entry, by index, what became of it."""
         self._loop = loop
         self._workload = workload
         self._request = request
         self._stepped = stepped
-        self._stop = stop
+        self._told = ended
+        self._stop: Callable[[], bool] | None = None
         self._pacer = Pacer(workload)
         self._alive: dict[str, _Alive] = {}
         self._observed: dict[int, Observation] = {}
         self._start = 0.0
 
-    def run(self) -> list[Observation]:
+    def run(self, stop: Callable[[], bool] | None = None) -> list[Observation]:
         """What became of the entries, in their order; times in seconds after the beginning of the run.
 
-        Raises EngineFault when a step fails.
+        stop: whether the run is to end now; what is under way is aborted then. Raises EngineFault when a step fails.
         """
+        self._stop = stop
         clock = self._loop.clock
         self._start = clock.now()
-        while not self._pacer.done and (self._stop is None or not self._stop()):
+        while not self._pacer.done and (stop is None or not stop()):
             self._offer()
             due = self._pacer.next_due()
             if self._loop.idle:
@@ -97,8 +99,8 @@ class Driver:
             self._loop.add(request)
         except RequestRefused as refusal:
             outcome: Outcome = "failed" if refusal.retry_after is None else "rejected"
-            self._observed[index] = self._seen(index, intended, outcome, sent=now, ended=now, error=str(refusal))
             self._pacer.ended(index, now)
+            self._note(index, self._seen(index, intended, outcome, sent=now, ended=now, error=str(refusal)))
             return
         self._alive[request.request_id] = _Alive(index, request, now, counts=[0] * request.params.n)
 
@@ -119,8 +121,8 @@ class Driver:
                 for finish in event.finishes:
                     if finish.reason == "error":
                         raise EngineFault(f"A step of the engine failed: {finish.detail}")
-                self._observed[alive.index] = self._ended(alive, event, now, "completed")
                 self._pacer.ended(alive.index, now)
+                self._note(alive.index, self._ended(alive, event, now, "completed"))
         if self._stepped is not None:
             self._stepped(events)
 
@@ -129,12 +131,16 @@ class Driver:
         now = self._loop.clock.now() - self._start
         for alive in tuple(self._alive.values()):
             self._loop.abort(alive.request.request_id)
-            self._observed[alive.index] = self._ended(alive, None, now, "unfinished")
+            self._note(alive.index, self._ended(alive, None, now, "unfinished"))
         self._alive.clear()
         for index, entry in enumerate(self._workload.entries):
             if index not in self._observed:
-                intended = min(entry.arrival, now)
-                self._observed[index] = self._seen(index, intended, "unfinished", ended=now)
+                self._note(index, self._seen(index, min(entry.arrival, now), "unfinished", ended=now))
+
+    def _note(self, index: int, observation: Observation) -> None:
+        self._observed[index] = observation
+        if self._told is not None:
+            self._told(index, observation)
 
     def _ended(self, alive: _Alive, event: FinishedEvent | None, now: float, outcome: Outcome) -> Observation:
         request = alive.request
