@@ -36,26 +36,26 @@ def run(*entries: Entry, **settings: object) -> list[Observation]:
 
 def test_an_open_loop_sends_at_its_times() -> None:
     first, second = run(Entry(0.5, 2, 3), Entry(10.0, 2, 1, traffic="late", tenant="t"))
-    assert first.sent == first.intended == 0.5
-    assert list(first.token_times) == [1.5, 2.5, 3.5], "seconds after the beginning of the run"
+    assert first.sent == first.intended == 5.5
+    assert list(first.token_times) == [6.5, 7.5, 8.5], "on the engine's clock, which began before the run"
     assert (first.ttft, first.tpot, first.e2e) == (1.0, 1.0, 3.0)
-    assert (second.intended, second.ended, second.traffic, second.tenant) == (10.0, 11.0, "late", "t")
+    assert (second.intended, second.ended, second.traffic, second.tenant) == (15.0, 16.0, "late", "t")
 
 
 def test_a_request_that_comes_within_a_step_waits_for_it() -> None:
     _, second = run(Entry(0.0, 2, 3), Entry(0.5, 2, 1))
-    assert (second.intended, second.sent, second.ttft) == (0.5, 1.0, 1.5)
+    assert (second.intended, second.sent, second.ttft) == (5.5, 6.0, 1.5)
 
 
 def test_a_closed_loop_counts_from_when_a_place_was_free() -> None:
     seen = run(*[Entry(0.0, 2, 2) for _ in range(4)], concurrency=1, closed=True)
-    assert [one.intended for one in seen] == [0.0, 2.0, 4.0, 6.0]
+    assert [one.intended for one in seen] == [5.0, 7.0, 9.0, 11.0]
     assert [one.ttft for one in seen] == [1.0] * 4
 
 
 def test_an_open_loop_with_a_bound_counts_from_the_arrival() -> None:
     seen = run(*[Entry(0.0, 2, 2) for _ in range(4)], concurrency=1)
-    assert [one.intended for one in seen] == [0.0] * 4
+    assert [one.intended for one in seen] == [5.0] * 4
     assert [one.ttft for one in seen] == [1.0, 3.0, 5.0, 7.0]
 
 
@@ -63,9 +63,9 @@ def test_a_turn_follows_the_answer_before_it() -> None:
     first, second, third = run(
         Entry(0.0, 2, 2), Entry(0.0, 2, 2, after=0, think_s=3.0), Entry(20.0, 2, 2, after=1, think_s=1.0)
     )
-    assert first.ended == 2.0
-    assert second.intended == 5.0
-    assert third.intended == 20.0, "not before its own time"
+    assert first.ended == 7.0
+    assert second.intended == 10.0
+    assert third.intended == 25.0, "not before its own time"
 
 
 def test_refused_requests_are_seen_and_give_their_place_back() -> None:

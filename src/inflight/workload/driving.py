@@ -64,7 +64,7 @@ class Driver:
         self._start = 0.0
 
     def run(self, stop: Callable[[], bool] | None = None) -> list[Observation]:
-        """What became of the entries, in their order; times in seconds after the beginning of the run.
+        """What became of the entries, in their order; times on the engine's clock, as in its record.
 
         stop: whether the run is to end now; what is under way is aborted then. Raises EngineFault when a step fails.
         """
@@ -90,16 +90,16 @@ class Driver:
         """Send whoever is due. A place that a refusal gives back may be the next one's at once."""
         while due := self._pacer.due(self._loop.clock.now() - self._start):
             for index, intended in due:
-                self._send(index, intended)
+                self._send(index, self._start + intended)
 
     def _send(self, index: int, intended: float) -> None:
-        request = self._request(index, self._start + intended)
-        now = self._loop.clock.now() - self._start
+        request = self._request(index, intended)
+        now = self._loop.clock.now()
         try:
             self._loop.add(request)
         except RequestRefused as refusal:
             outcome: Outcome = "failed" if refusal.retry_after is None else "rejected"
-            self._pacer.ended(index, now)
+            self._pacer.ended(index, now - self._start)
             self._note(index, self._seen(index, intended, outcome, sent=now, ended=now, error=str(refusal)))
             return
         self._alive[request.request_id] = _Alive(index, request, now, counts=[0] * request.params.n)
@@ -110,7 +110,7 @@ class Driver:
         clock.wait_until(until if self._stop is None else min(until, clock.now() + POLL_SECONDS))
 
     def _take(self, events: list[Event]) -> None:
-        now = self._loop.clock.now() - self._start
+        now = self._loop.clock.now()
         for event in events:
             alive = self._alive[event.request_id]
             if isinstance(event, TokensEvent):
@@ -121,21 +121,21 @@ class Driver:
                 for finish in event.finishes:
                     if finish.reason == "error":
                         raise EngineFault(f"A step of the engine failed: {finish.detail}")
-                self._pacer.ended(alive.index, now)
+                self._pacer.ended(alive.index, now - self._start)
                 self._note(alive.index, self._ended(alive, event, now, "completed"))
         if self._stepped is not None:
             self._stepped(events)
 
     def _abandon(self) -> None:
         """Whatever has not ended, when the run is to stop."""
-        now = self._loop.clock.now() - self._start
+        now = self._loop.clock.now()
         for alive in tuple(self._alive.values()):
             self._loop.abort(alive.request.request_id)
             self._note(alive.index, self._ended(alive, None, now, "unfinished"))
         self._alive.clear()
         for index, entry in enumerate(self._workload.entries):
             if index not in self._observed:
-                self._note(index, self._seen(index, min(entry.arrival, now), "unfinished", ended=now))
+                self._note(index, self._seen(index, min(self._start + entry.arrival, now), "unfinished", ended=now))
 
     def _note(self, index: int, observation: Observation) -> None:
         self._observed[index] = observation
@@ -146,7 +146,7 @@ class Driver:
         request = alive.request
         return self._seen(
             alive.index,
-            request.arrival - self._start,
+            request.arrival,
             outcome,
             sent=alive.sent,
             ended=now,
