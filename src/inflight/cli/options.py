@@ -84,7 +84,7 @@ def _as_typed(parameter: click.Option, value: Any) -> Any:
     if parameter.is_flag:
         if not isinstance(value, bool):
             raise ValueError("give true or false")
-        return value
+        return not value if parameter.flag_value is False else value
     if parameter.multiple:
         return [_text(one) for one in (value if isinstance(value, list) else [value])]
     return json.dumps(value) if parameter.name == "logit_bias" and isinstance(value, dict) else _text(value)
@@ -94,10 +94,6 @@ def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("give one number or text")
     return str(value)
-
-
-def _opposite(_: click.Context, __: click.Parameter, value: bool) -> bool:
-    return not value
 
 
 engine_options = _stacked(
@@ -120,7 +116,7 @@ engine_options = _stacked(
     click.option("--kv-memory", type=float, help="GiB for keys and values."),
     click.option("--num-blocks", type=int, help="KV blocks, instead of --kv-memory."),
     click.option(
-        "--no-prefix-caching", "enable_prefix_caching", is_flag=True, callback=_opposite, help="Share no prefixes."
+        "--no-prefix-caching", "enable_prefix_caching", flag_value=False, default=True, help="Share no prefixes."
     ),
     click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),
     click.option("--threads", type=int, help="Kernel threads; without it one per usable core."),
