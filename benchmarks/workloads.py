@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator
 from itertools import count, takewhile
 
 from inflight.core.request import Request
 from inflight.core.sampling import SamplingParams
+from inflight.workload.arrivals import Gamma, Poisson
+from inflight.workload.lengths import Lognormal
 
 
 def lognormal(rng: random.Random, p50: float, p99: float, most: int) -> int:
     """A length with this median and 99th percentile, at least 1 and at most `most`."""
-    sigma = math.log(p99 / p50) / 2.3263
-    return max(1, min(most, round(p50 * math.exp(rng.gauss(0.0, sigma)))))
+    return Lognormal(p50, p99, most).draw(rng)
 
 
 def poisson(rng: random.Random, rate: float) -> Iterator[float]:
     """Arrival times in seconds from 0, `rate` per second on average."""
-    now = 0.0
-    for _ in count():
-        now += rng.expovariate(rate)
-        yield now
+    return Poisson(rate).times(rng)
 
 
 def gamma(rng: random.Random, rate: float, shape: float) -> Iterator[float]:
     """Arrival times with gamma-distributed gaps; the smaller the shape, the more they clump (1 is Poisson)."""
-    now = 0.0
-    for _ in count():
-        now += rng.gammavariate(shape, 1 / (rate * shape))
-        yield now
+    return Gamma(rate, shape).times(rng)
 
 
 def bursts(rng: random.Random, rate: float, gap: float) -> Iterator[float]:

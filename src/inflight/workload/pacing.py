@@ -7,6 +7,7 @@ drive it alike.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 
 from inflight.workload.workload import Workload
 
@@ -15,7 +16,8 @@ class Pacer:
     def __init__(self, workload: Workload):
         self._entries = workload.entries
         self._closed = workload.closed
-        self._room = workload.concurrency
+        self._bounded = workload.concurrency is not None
+        self._places = deque([0.0] * (workload.concurrency or 0))  # free ones: since when, the longest free first
         self._followers: dict[int, list[int]] = {}
         self._coming: list[tuple[float, int]] = []  # heap of (time, index): whose time is known
         for index, entry in enumerate(workload.entries):
@@ -24,8 +26,6 @@ class Pacer:
             else:
                 self._followers.setdefault(entry.after, []).append(index)
         heapq.heapify(self._coming)
-        self._under_way = 0
-        self._freed = 0.0  # when a place was last given back
         self._left = len(workload.entries)  # not ended
 
     @property
@@ -37,23 +37,25 @@ class Pacer:
         return self._coming[0][0] if self._coming and self._has_room else None
 
     def due(self, now: float) -> list[tuple[int, float]]:
-        """(index, intended send time) of all who are due, each told once; they are under way until `ended`."""
+        """(index, intended send time) of all who are due, each told once; they are under way until `ended`.
+
+        In a closed loop the intended time is when both the entry and a place for it were there."""
         found = []
         while self._coming and self._has_room and self._coming[0][0] <= now:
             time, index = heapq.heappop(self._coming)
-            found.append((index, max(time, self._freed) if self._closed else time))
-            self._under_way += 1
+            free_since = self._places.popleft() if self._bounded else 0.0
+            found.append((index, max(time, free_since) if self._closed else time))
         return found
 
     def ended(self, index: int, now: float) -> None:
         """Answered, refused or failed. What follows it in its conversation gets its time, and its place is free."""
-        self._under_way -= 1
         self._left -= 1
-        self._freed = now
+        if self._bounded:
+            self._places.append(now)
         for follower in self._followers.pop(index, ()):
             entry = self._entries[follower]
             heapq.heappush(self._coming, (max(entry.arrival, now + entry.think_s), follower))
 
     @property
     def _has_room(self) -> bool:
-        return self._room is None or self._under_way < self._room
+        return not self._bounded or bool(self._places)

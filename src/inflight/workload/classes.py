@@ -1,0 +1,193 @@
+"""Classes of traffic: who sends how much of what, with which promises; from Python, or from a TOML file.
+
+    [classes.chat]
+    share = 0.8
+    input = "lognormal:200:2000"
+    output = "lognormal:100:800:1000"
+    ttft_ms = 500
+    prefix = { system_tokens = 512 }
+
+Knows the names and limits of the settings; `synthetic` draws requests from them.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inflight.metrics.observation import Targets
+from inflight.workload.arrivals import Arrivals, AtOnce, parse_arrivals
+from inflight.workload.entry import NO_TARGETS
+from inflight.workload.errors import WorkloadError
+from inflight.workload.lengths import Lengths, parse_lengths
+from inflight.workload.prefixes import Sessions, SharedPrefixes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficClass:
+    """share: its part of the mixture's arrivals, relative to the other classes' shares. arrivals: its own, instead of a
+    share; they come on top of the mixture's. With sessions, each arrival begins one.
+
+    input: new tokens of a prompt, to which shared prefixes and the conversation so far are added. output: of an
+    answer. max_tokens: what the server is told it may answer; None: the output's length.
+    """
+
+    name: str
+    input: Lengths
+    output: Lengths
+    share: float | None = None
+    arrivals: Arrivals | None = None
+    max_tokens: int | None = None
+    lane: str = ""
+    tenant: str = ""
+    priority: int | None = None
+    targets: Targets = NO_TARGETS
+    prefix: SharedPrefixes = field(default_factory=SharedPrefixes)
+    sessions: Sessions = field(default_factory=Sessions)
+
+    def __post_init__(self) -> None:
+        if (self.share is None) == (self.arrivals is None):
+            raise WorkloadError(
+                f"Class {self.name!r} has the share {self.share} and the arrivals {self.arrivals}; give one of them."
+            )
+        if self.share is not None and not 0 < self.share < math.inf:
+            raise WorkloadError(f"Class {self.name!r} has the share {self.share:g}; give a number above 0.")
+        if isinstance(self.arrivals, AtOnce):
+            raise WorkloadError(
+                f"Class {self.name!r} comes at once, without end; give it a share, or arrivals of a rate."
+            )
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise WorkloadError(f"Class {self.name!r} has max_tokens {self.max_tokens}; give a whole number from 1.")
+
+    def __str__(self) -> str:
+        part = f"share {self.share:g}" if self.arrivals is None else str(self.arrivals)
+        shared = f"{self.prefix.tokens} shared + " if self.prefix.tokens else ""
+        turns = f", turns {self.sessions.turns}" if self.sessions.several else ""
+        return f"{self.name or 'requests'} ({part}, in {shared}{self.input}, out {self.output}{turns})"
+
+
+def read_classes(path: Path) -> tuple[TrafficClass, ...]:
+    """The classes of a TOML file, a table `[classes.NAME]` each; unknown keys are refused by name."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise WorkloadError(f"The file of classes {path} cannot be read: {error}.") from None
+    return parse_classes(tables, str(path))
+
+
+def parse_classes(tables: Mapping[str, Any], source: str) -> tuple[TrafficClass, ...]:
+    """source: what errors call it."""
+    _known(tables, ("classes",), source)
+    classes = tables.get("classes")
+    if not isinstance(classes, Mapping) or not classes:
+        raise WorkloadError(f"{source} has no class of traffic; give one table [classes.NAME] at least.")
+    return tuple(_class(name, table, f"{source}, [classes.{name}]") for name, table in classes.items())
+
+
+_TARGETS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+_KEYS = (
+    "share", "arrivals", "input", "output", "max_tokens", "lane", "tenant", "priority", *_TARGETS, "prefix", "sessions"
+)  # fmt: skip
+
+
+def _class(name: str, table: Any, where: str) -> TrafficClass:
+    _known(table, _KEYS, where)
+    for key in ("input", "output"):
+        if key not in table:
+            raise WorkloadError(f"{where} says no {key} lengths; give {key}, for example {key} = 128.")
+    return _made(
+        where,
+        lambda: TrafficClass(
+            name=name,
+            share=_number(table, "share", where),
+            arrivals=parse_arrivals(_text(table, "arrivals", where)) if "arrivals" in table else None,
+            input=_lengths(table, "input", where),
+            output=_lengths(table, "output", where),
+            max_tokens=_whole(table, "max_tokens", where),
+            lane=_text(table, "lane", where),
+            tenant=_text(table, "tenant", where),
+            priority=_whole(table, "priority", where),
+            targets=_targets(table, where),
+            prefix=_prefix(table.get("prefix", {}), f"{where}, prefix"),
+            sessions=_sessions(table.get("sessions", {}), f"{where}, sessions"),
+        ),
+    )
+
+
+def _targets(table: Mapping[str, Any], where: str) -> Targets:
+    limits = {}
+    for key in _TARGETS:
+        milliseconds = _number(table, key, where)
+        if milliseconds is not None:
+            if not 0 < milliseconds < math.inf:
+                raise WorkloadError(f"{key} is {milliseconds:g}; give milliseconds above 0.")
+            limits[key.removesuffix("_ms")] = milliseconds / 1000
+    return Targets(**limits)
+
+
+def _prefix(table: Any, where: str) -> SharedPrefixes:
+    _known(table, ("system_tokens", "groups", "group_tokens", "skew"), where)
+    return SharedPrefixes(
+        system_tokens=_whole(table, "system_tokens", where) or 0,
+        groups=_whole(table, "groups", where) or 0,
+        group_tokens=_whole(table, "group_tokens", where) or 0,
+        skew=_number(table, "skew", where) or 0.0,
+    )
+
+
+def _sessions(table: Any, where: str) -> Sessions:
+    _known(table, ("turns", "think_s", "added"), where)
+    return Sessions(
+        turns=_lengths(table, "turns", where) if "turns" in table else Sessions().turns,
+        think_s=_number(table, "think_s", where) or 0.0,
+        added=_lengths(table, "added", where) if "added" in table else None,
+    )
+
+
+def _made(where: str, make: Callable[[], TrafficClass]) -> TrafficClass:
+    """Errors of arrivals, lengths and limits know their value; where it stands, this adds."""
+    try:
+        return make()
+    except WorkloadError as error:
+        told = str(error)
+        raise WorkloadError(told if told.startswith(where) else f"{where}: {told}") from None
+
+
+def _known(table: Any, keys: tuple[str, ...], where: str) -> None:
+    if not isinstance(table, Mapping):
+        raise WorkloadError(f"{where} is {table!r}; give a table with {', '.join(keys)}.")
+    unknown = [key for key in table if key not in keys]
+    if unknown:
+        raise WorkloadError(f"{where} has the unknown key {unknown[0]!r}; known are {', '.join(keys)}.")
+
+
+def _number(table: Mapping[str, Any], key: str, where: str) -> float | None:
+    value = table.get(key)
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise WorkloadError(f"{where} has {key} = {value!r}; give a number.")
+
+
+def _whole(table: Mapping[str, Any], key: str, where: str) -> int | None:
+    value = table.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise WorkloadError(f"{where} has {key} = {value!r}; give a whole number.")
+
+
+def _text(table: Mapping[str, Any], key: str, where: str) -> str:
+    value = table.get(key, "")
+    if isinstance(value, str):
+        return value
+    raise WorkloadError(f"{where} has {key} = {value!r}; give text in quotes.")
+
+
+def _lengths(table: Mapping[str, Any], key: str, where: str) -> Lengths:
+    value = table[key]
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise WorkloadError(f"{where} has {key} = {value!r}; give a whole number, or a form of lengths in quotes.")
+    return parse_lengths(value)

@@ -1,0 +1,92 @@
+"""Token ids of a workload's prompts, where only lengths and shared contents are known.
+
+Equal content ids give equal tokens; what a prompt does not share is its own. Tokens come from a hash of the seed and
+the content's name, so that they are the same in every process, and any prompt can be made without the ones before it.
+Knows no tokenizer, and no text unless it is handed one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Callable, Collection, Sequence
+
+from inflight.workload.entry import Entry
+from inflight.workload.errors import WorkloadError
+
+_DRAWS = 1 << 16  # a token is drawn by two bytes
+_MOST_KEPT = 1 << 14  # shared blocks kept at hand
+
+
+class Contents:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        vocab_size: int,
+        *,
+        seed: int = 0,
+        floor: int = 0,
+        avoid: Collection[int] = (),
+        encode: Callable[[str], Sequence[int]] | None = None,
+    ):
+        """Token ids from floor to below vocab_size, without those to avoid (a tokenizer's special ones). Of a larger
+        vocabulary 65,536 ids are used, evenly spaced. encode: of prompts that are given as text."""
+        unwanted = set(avoid)
+        usable = [token for token in range(floor, vocab_size) if token not in unwanted]
+        if not usable:
+            raise WorkloadError(
+                f"Of a vocabulary of {vocab_size} tokens none is left to make prompts of: {len(unwanted)} are to be "
+                f"avoided, and those below {floor}."
+            )
+        self._entries = entries
+        self._seed = seed
+        self._encode = encode
+        self._token = [usable[draw * len(usable) // _DRAWS] for draw in range(_DRAWS)].__getitem__
+        self._blocks: dict[tuple[int, int], bytes] = {}
+
+    def prompt(self, index: int) -> tuple[int, ...]:
+        """Of entry `index`; entry.prompt_tokens long where the trace does not hold it. Of a later turn that the trace
+        holds, only what it adds."""
+        entry = self._entries[index]
+        if isinstance(entry.prompt, tuple):
+            return entry.prompt
+        if entry.prompt is not None:
+            if self._encode is None:
+                raise WorkloadError(
+                    f"The prompt of request {index} is text; a tokenizer is needed to make tokens of it."
+                )
+            return tuple(self._encode(entry.prompt))
+        return self._made(index, entry)
+
+    def added(self, index: int) -> tuple[int, ...]:
+        """What a later turn adds to the conversation so far, real answers in it; one token at least. Of others, the
+        prompt."""
+        entry = self._entries[index]
+        if entry.after is None or entry.prompt is not None:
+            return self.prompt(index)
+        before = self._entries[entry.after]
+        so_far = before.prompt_tokens + before.output_tokens
+        return self._made(index, entry)[min(so_far, entry.prompt_tokens - 1) :]
+
+    def _made(self, index: int, entry: Entry) -> tuple[int, ...]:
+        wanted, size = 2 * entry.prompt_tokens, entry.block_size
+        drawn = b"".join([self._block(content, size) for content in entry.prefix])
+        if len(drawn) < wanted:
+            drawn += _bytes(f"{self._seed}/own/{index}", wanted - len(drawn))
+        draws = array("H", drawn[:wanted])
+        if sys.byteorder == "big":
+            draws.byteswap()
+        return tuple(map(self._token, draws))
+
+    def _block(self, content: int, size: int) -> bytes:
+        block = self._blocks.get((content, size))
+        if block is None:
+            if len(self._blocks) >= _MOST_KEPT:
+                self._blocks.clear()
+            block = self._blocks[content, size] = _bytes(f"{self._seed}/shared/{content}", 2 * size)
+        return block
+
+
+def _bytes(name: str, length: int) -> bytes:
+    return hashlib.shake_128(name.encode()).digest(length)

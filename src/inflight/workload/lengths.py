@@ -1,0 +1,162 @@
+"""Lengths of prompts and outputs in tokens: fixed, or drawn from a distribution.
+
+Every one writes itself in the form that `parse_lengths` reads.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+from inflight.workload.errors import WorkloadError
+
+FORMS = (
+    "N, uniform:LEAST-MOST, lognormal:P50:P99, lognormal:P50:P99:MOST, histogram:FILE (lines of `tokens,weight`), or "
+    "histogram:TOKENS=WEIGHT,…"
+)
+_Z99 = 2.3263478740408408  # the standard normal distribution's 99th percentile
+_MOST = 2**31 - 1
+
+
+class Lengths(Protocol):
+    def draw(self, rng: Random) -> int:
+        """At least 1 token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    tokens: int
+
+    def __post_init__(self) -> None:
+        _whole("length", self.tokens)
+
+    def __str__(self) -> str:
+        return str(self.tokens)
+
+    def draw(self, rng: Random) -> int:
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Every whole number from least to most, both included, equally likely."""
+
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        _whole("least length", self.least)
+        _whole("longest length", self.most)
+        if self.least > self.most:
+            raise WorkloadError(f"Lengths from {self.least} to {self.most} leave none; give the smaller one first.")
+
+    def __str__(self) -> str:
+        return f"uniform:{self.least}-{self.most}"
+
+    def draw(self, rng: Random) -> int:
+        return rng.randint(self.least, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """Median p50 and 99th percentile p99, rounded, at least 1. most: what is longer becomes this; None: no bound."""
+
+    p50: float
+    p99: float
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.p50 <= self.p99 <= _MOST:
+            raise WorkloadError(
+                f"A lognormal length has p50 {self.p50:g} and p99 {self.p99:g}; give 1 ≤ P50 ≤ P99, in tokens."
+            )
+        if self.most is not None:
+            _whole("longest length", self.most)
+
+    def __str__(self) -> str:
+        return f"lognormal:{self.p50:g}:{self.p99:g}" + ("" if self.most is None else f":{self.most}")
+
+    def draw(self, rng: Random) -> int:
+        length = max(1, round(self.p50 * math.exp(rng.gauss(0.0, math.log(self.p99 / self.p50) / _Z99))))
+        return min(length, _MOST if self.most is None else self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """bins: (tokens, weight): each length is drawn as often as its weight says. source: the file it was read from."""
+
+    bins: tuple[tuple[int, float], ...]
+    source: str = ""
+    _sums: list[float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for tokens, weight in self.bins:
+            _whole("length in a histogram", tokens)
+            if not 0 <= weight < math.inf:
+                raise WorkloadError(f"A histogram gives {tokens} tokens the weight {weight:g}; give a number from 0.")
+        sums = list(accumulate(weight for _, weight in self.bins))
+        if not sums or not 0 < sums[-1] < math.inf:
+            raise WorkloadError(f"A histogram of {len(self.bins)} lengths has no weight above 0; give one at least.")
+        object.__setattr__(self, "_sums", sums)
+
+    def __str__(self) -> str:
+        return "histogram:" + (self.source or ",".join(f"{tokens}={weight:g}" for tokens, weight in self.bins))
+
+    def draw(self, rng: Random) -> int:
+        return rng.choices(self.bins, cum_weights=self._sums)[0][0]
+
+
+def parse_lengths(given: str | int) -> Lengths:
+    """`128`, `uniform:32-512`, `lognormal:40:400`, `lognormal:40:400:1000`, `histogram:FILE`, `histogram:9=3,512=1`."""
+    text = str(given).strip()
+    name, _, rest = text.partition(":")
+    try:
+        match name:
+            case "uniform":
+                least, most = rest.split("-")
+                return Uniform(int(least), int(most))
+            case "lognormal":
+                p50, p99, *limit = rest.split(":")
+                return Lognormal(float(p50), float(p99), *map(int, limit))
+            case "histogram" if rest:
+                return _inline(rest) if "=" in rest else read_histogram(Path(rest))
+            case _:
+                return Fixed(int(text))
+    except WorkloadError:
+        raise
+    except (ValueError, TypeError):
+        raise WorkloadError(f"Lengths {text!r} are of no known form; give {FORMS}.") from None
+
+
+def read_histogram(path: Path) -> Histogram:
+    """A file with a line `tokens,weight` for each length, with or without that header."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise WorkloadError(f"The histogram {path} cannot be read: {error}. Lengths may be {FORMS}.") from None
+    if rows and [cell.strip().lower() for cell in rows[0][1]] == ["tokens", "weight"]:
+        del rows[0]
+    bins = []
+    for number, row in rows:
+        try:
+            tokens, weight = row
+            bins.append((int(tokens), float(weight)))
+        except ValueError:
+            raise WorkloadError(f"{path}, line {number}: {','.join(row)!r} is not `tokens,weight`.") from None
+    return Histogram(tuple(bins), str(path))
+
+
+def _inline(text: str) -> Histogram:
+    pairs = (part.split("=") for part in text.split(","))
+    return Histogram(tuple((int(tokens), float(weight)) for tokens, weight in pairs))
+
+
+def _whole(name: str, value: int) -> None:
+    if not 1 <= value <= _MOST:
+        raise WorkloadError(f"A {name} is {value} tokens; give a whole number from 1 to {_MOST:,}. Forms: {FORMS}.")

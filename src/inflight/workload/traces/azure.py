@@ -1,0 +1,76 @@
+"""Azure's LLM inference traces: 2023 (code, conv), 2024 (one week each), 2025 (with images).
+
+`TIMESTAMP,ContextTokens,GeneratedTokens`; times as `2023-11-16 18:17:03.9799600`: seven fractional digits, or fewer, or
+none, with or without a zone. Knows dates; the year of the trace it does not mind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from inflight.workload.traces.format import TraceFormat
+from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.source import Head, Source
+from inflight.workload.traces.tables import Table
+from inflight.workload.traces.trace import Trace
+
+
+def _recognises(head: Head) -> bool:
+    return head.has("timestamp", "contexttokens", "generatedtokens")
+
+
+def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
+    with source.open() as file:
+        table = Table(file, rows)
+        columns = (table.column(name) for name in ("timestamp", "contexttokens", "generatedtokens"))
+        time, prompt, output = columns
+        images, seen = table.optional("numimages"), set()
+
+        def watched(row: list[str]) -> str:
+            seen.add(row[images or 0])
+            return ""
+
+        table.read(time, prompt, output, _clock(), traffic=watched if images is not None else None)
+    if seen - {"0", ""}:
+        rows.note("Requests with images count as their context tokens; the images are not in the trace.")
+    return rows.finish(FORMAT.name)
+
+
+def _clock() -> Callable[[str], float]:
+    """Seconds after the first minute seen. Days and minutes are parsed once a minute, so that a row costs one float;
+    counting from the trace's own beginning keeps the tenths of microseconds that a double of today's date would lose.
+    """
+    origin: datetime | None = None
+    minutes: dict[str, float] = {}
+
+    def minute(text: str) -> float:
+        nonlocal origin
+        moment = datetime.fromisoformat(text.strip()).replace(tzinfo=UTC)
+        origin = origin or moment
+        return (moment - origin).total_seconds()
+
+    def seconds(text: str) -> float:
+        start = minutes.get(text[:16])
+        if start is None:
+            start = minutes[text[:16]] = minute(text[:16])
+        rest = text[17:]
+        if rest.endswith("+00:00"):
+            return start + float(rest[:-6])
+        return start + (_zoned(rest) if rest[2:3] != "." or not rest[3:].isdecimal() else float(rest))
+
+    return seconds
+
+
+def _zoned(rest: str) -> float:
+    """Seconds of a minute with a zone behind them, in UTC."""
+    if rest.endswith("Z"):
+        return float(rest[:-1])
+    number, sign, zone = rest[:-6], rest[-6:-5], rest[-5:]
+    if sign not in ("+", "-") or not sign or zone[2] != ":":
+        raise ValueError(rest)
+    offset = 3600 * int(zone[:2]) + 60 * int(zone[3:])
+    return float(number) - (offset if sign == "+" else -offset)
+
+
+FORMAT = TraceFormat("azure", "columns TIMESTAMP, ContextTokens, GeneratedTokens", _recognises, _load)

@@ -1,0 +1,69 @@
+"""Which format a trace file has, by the names in its beginning; and reading it with that format's loader."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from inflight.workload.errors import WorkloadError
+from inflight.workload.traces import (
+    azure,
+    bailian,
+    burstgpt,
+    custom,
+    mooncake,
+    record,
+    sharegpt,
+    vllm_result,
+)
+from inflight.workload.traces.format import TraceFormat
+from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.source import Source
+from inflight.workload.traces.trace import Trace
+
+FORMATS: tuple[TraceFormat, ...] = tuple(
+    loader.FORMAT for loader in (azure, burstgpt, mooncake, bailian, sharegpt, custom, record, vllm_result)
+)
+
+_AS_USUAL = Reading()
+
+
+def detect(path: Path) -> TraceFormat:
+    """The format of a file, plain or gzip; a WorkloadError that says what was looked for, and found, if it has none."""
+    head = Source(path).head()
+    for format in FORMATS:
+        if format.recognises(head):
+            return format
+    looked = "; ".join(f"{format.name}: {format.looks_for}" for format in FORMATS)
+    raise WorkloadError(f"{path} is of no known trace format. Found: {head.described}. Looked for: {looked}.")
+
+
+def load(path: Path, format: str | None = None, reading: Reading = _AS_USUAL) -> Trace:
+    """Read a trace; format: its name, None: as detected."""
+    chosen = _named(format, path)
+    with _collector_paused():
+        return chosen.load(Source(path), Rows(path), reading)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Rows make no cycles, and the collector of cycles would look at all rows again each time that they have grown by
+    a quarter: up to a third of the time that reading takes."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _named(format: str | None, path: Path) -> TraceFormat:
+    if format is None:
+        return detect(path)
+    for one in FORMATS:
+        if one.name == format:
+            return one
+    raise WorkloadError(f"Trace format {format!r} is not known; known are {', '.join(one.name for one in FORMATS)}.")

@@ -1,0 +1,185 @@
+"""The rows of a trace while it is read: what is kept, what is dropped and why, and what is wrong with the times.
+
+Every loader hands its rows to one of these; units and columns are the loader's business, limits are here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from inflight.workload.entry import Entry
+from inflight.workload.errors import WorkloadError
+from inflight.workload.traces.trace import Trace
+
+NO_OUTPUT = "no output tokens (a call that failed or was cut off)"
+_MOST = 2**31 - 1  # tokens
+_FAR = 1e15  # seconds
+_COARSE_MS = 100  # a raster of times from which on it is worth telling
+_TOGETHER = 0.1  # share of requests
+_LONG_GAP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a trace is to be read, where its format leaves something open.
+
+    count_tokens: of a text; None: estimated, and said so. output_tokens: of rows that state none.
+    turns: most turns taken of a conversation of which the text is known; None: all.
+    """
+
+    count_tokens: Callable[[str], int] | None = None
+    output_tokens: int = 256
+    turns: int | None = 1
+
+
+class Rows:
+    def __init__(self, path: Path):
+        self.entries: list[Entry] = []
+        self.path = path
+        self.read: int | None = None  # rows, where one is not one entry
+        self.counted = "line"  # what numbers of rows count
+        self._origin: float | None = None
+        self._reasons: dict[str, list[int]] = {}  # reason: rows, first line
+        self._broken = 0
+        self._notes: list[str] = []
+
+    def take(
+        self,
+        line: int,
+        arrival: float,
+        prompt_tokens: int,
+        output_tokens: int,
+        prefix: tuple[int, ...] = (),
+        block_size: int = 0,
+        session: str = "",
+        traffic: str = "",
+        after: int | None = None,
+        prompt: str | tuple[int, ...] | None = None,
+    ) -> bool:
+        """Keep a row, unless one of its figures cannot be. arrival: in seconds, from anywhere."""
+        if not self.fits(line, arrival, prompt_tokens, output_tokens):
+            return False
+        entry = Entry(
+            self.since(arrival), prompt_tokens, output_tokens, None, prefix, block_size, prompt, "", session, after,
+            0.0, traffic,
+        )  # fmt: skip
+        self.entries.append(entry)
+        return True
+
+    def fits(self, line: int, arrival: float, prompt_tokens: int, output_tokens: int) -> bool:
+        """Whether a row has figures that can be; if not, it is dropped."""
+        if not -_FAR < arrival < _FAR:
+            return self.broken(line, "its time is not a number of seconds")
+        if 0 < output_tokens <= _MOST and 0 < prompt_tokens <= _MOST:
+            return True
+        if prompt_tokens < 0 or output_tokens < 0 or max(prompt_tokens, output_tokens) > _MOST:
+            return self.broken(line, f"a length outside 0 to {_MOST:,} tokens")
+        return self.drop(line, NO_OUTPUT if prompt_tokens else "no prompt tokens")
+
+    def since(self, arrival: float) -> float:
+        """Seconds after the first row that was kept; taken off early, so that few entries are made twice."""
+        if self._origin is None:
+            self._origin = arrival
+        return arrival - self._origin
+
+    def broken(self, line: int, reason: str) -> bool:
+        """A row that cannot be understood."""
+        self._broken += 1
+        return self.drop(line, f"malformed: {reason}")
+
+    def drop(self, line: int, reason: str) -> bool:
+        self._reasons.setdefault(reason, [0, line])[0] += 1
+        return False
+
+    def note(self, sentence: str) -> None:
+        self._notes.append(sentence)
+
+    def finish(self, format: str, in_order: bool = True) -> Trace:
+        """in_order: whether disorder is worth a note; some formats are not written in the order of arrivals."""
+        dropped = {reason: rows for reason, (rows, _) in self._reasons.items()}
+        read = len(self.entries) + sum(dropped.values()) if self.read is None else self.read
+        self._refuse(format, read)
+        told = [
+            f"Dropped {rows:,} of {read:,} rows: {reason}; the first is {self.counted} {line:,}."
+            for reason, (rows, line) in self._reasons.items()
+        ]
+        moved = ordered(self.entries)
+        if in_order and moved:
+            told.append(
+                f"Rows that came before the row above them: {moved:,}; all were put in the order of their times."
+            )
+        bucket = raster(self.entries)
+        if bucket:
+            told.append(
+                f"All times are multiples of {bucket:g} s, so that rounding made requests come in clumps; spread them "
+                "within these buckets to undo that."
+            )
+        return Trace(tuple(self.entries), format, read, dropped, (*told, *gaps(self.entries), *self._notes), bucket)
+
+    def _refuse(self, format: str, read: int) -> None:
+        malformed = [reason for reason in self._reasons if reason.startswith("malformed")]
+        if 2 * self._broken > read:
+            reason = max(malformed, key=lambda one: self._reasons[one][0])
+            line = self._reasons[reason][1]
+            raise WorkloadError(
+                f"{self.path}: {self._broken:,} of {read:,} rows are malformed, too many for a trace in the format "
+                f"{format}; most often {reason.removeprefix('malformed: ')}, first in {self.counted} {line:,}."
+            )
+        if not self.entries:
+            why = "; ".join(f"{rows:,}: {reason}" for reason, (rows, _) in self._reasons.items()) or "there are none"
+            raise WorkloadError(f"{self.path} has no row in the format {format} that can be used, of {read:,}: {why}.")
+
+
+def ordered(entries: list[Entry]) -> int:
+    """Put entries in order of arrival, the first at 0, their links to earlier turns with them; returns how many came
+    before their predecessor. A turn that would come before the one it follows comes with it."""
+    times = [entry.arrival for entry in entries]
+    moved = sum(time < before for before, time in pairwise(times))
+    first = min(times, default=0.0)
+    if not moved and not first:
+        return 0
+    if not moved:
+        entries[:] = [entry.moved(entry.arrival - first, entry.after) for entry in entries]
+        return 0
+    for index, entry in enumerate(entries):
+        if entry.after is not None:
+            times[index] = max(times[index], times[entry.after])
+    order = sorted(range(len(entries)), key=times.__getitem__)
+    places = dict(zip(order, range(len(order)), strict=True))
+    entries[:] = [
+        entry.moved(times[index] - first, None if entry.after is None else places[entry.after])
+        for index, entry in ((index, entries[index]) for index in order)
+    ]
+    return moved
+
+
+def raster(entries: list[Entry]) -> float:
+    """The largest number of seconds of which all arrivals are multiples, if it is coarse, and if it makes at least a
+    tenth of them come together; 0: none."""
+    step = 0
+    for entry in entries:
+        milliseconds = entry.arrival * 1000
+        whole = round(milliseconds)
+        if abs(milliseconds - whole) > 1e-3:
+            return 0.0
+        step = math.gcd(step, whole)
+        if 0 < step < _COARSE_MS:
+            return 0.0
+    distinct = len({entry.arrival for entry in entries})
+    return step / 1000 if distinct <= (1 - _TOGETHER) * len(entries) else 0.0
+
+
+def gaps(entries: list[Entry]) -> list[str]:
+    """A sentence on the longest time without arrivals, where it stands out."""
+    if len(entries) < 3:
+        return []
+    times = [entry.arrival for entry in entries]
+    longest, start = max((later - time, time) for time, later in pairwise(times))
+    mean = times[-1] / (len(times) - 1)
+    if longest < max(_LONG_GAP_S, 20 * mean):
+        return []
+    return [f"Nothing comes for {longest:,.0f} s from {start:,.0f} s on; gaps are {mean:.3g} s on average."]

@@ -1,0 +1,149 @@
+"""Parts and changes of a trace: a window of it, faster or slower, shorter, spread, with other arrivals.
+
+Each takes a trace and gives another one whose first arrival is at 0 again, whose links to earlier turns are right, and
+whose notes say what was done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from random import Random
+
+from inflight.workload.arrivals import Arrivals
+from inflight.workload.entry import Entry
+from inflight.workload.errors import WorkloadError
+from inflight.workload.traces.rows import ordered
+from inflight.workload.traces.trace import Trace
+
+
+def window(trace: Trace, start_s: float = 0.0, duration_s: float = math.inf) -> Trace:
+    """What arrives from start_s on, for duration_s (its end not included)."""
+    if not start_s >= 0 or not duration_s > 0:
+        raise WorkloadError(
+            f"A window from {start_s:g} s for {duration_s:g} s holds nothing; give 0 or more, and above 0."
+        )
+    kept = [k for k, entry in enumerate(trace.entries) if start_s <= entry.arrival < start_s + duration_s]
+    if not kept:
+        raise WorkloadError(
+            f"Nothing arrives from {start_s:g} s on for {duration_s:g} s; the trace is {trace.span_s:,.1f} s long."
+        )
+    until = "its end" if math.isinf(duration_s) else f"{start_s + duration_s:,.1f} s"
+    note = f"Of the trace, {start_s:,.1f} s to {until}: {len(kept):,} of {len(trace.entries):,} requests."
+    return _changed(trace, _kept(trace.entries, kept), note)
+
+
+def limit(trace: Trace, requests: int) -> Trace:
+    """The first so many."""
+    if requests < 1:
+        raise WorkloadError(f"The trace is to have {requests} requests; give a number from 1.")
+    if requests >= len(trace.entries):
+        return trace
+    note = f"The first {requests:,} of {len(trace.entries):,} requests."
+    return _changed(trace, _kept(trace.entries, range(requests)), note)
+
+
+def speed(trace: Trace, factor: float) -> Trace:
+    """factor: how much faster; 2 halves all times between arrivals. Times to think stay as they are."""
+    if not 0 < factor < math.inf:
+        raise WorkloadError(f"The speed of a trace is {factor:g}; give a number above 0, 1 for its own.")
+    if factor == 1:
+        return trace
+    faster = [_at(entry, entry.arrival / factor) for entry in trace.entries]
+    return replace(
+        _changed(trace, faster, f"Arrivals at {factor:g} times the trace's speed."), bucket_s=trace.bucket_s / factor
+    )
+
+
+def longest(trace: Trace, prompt: int | None = None, output: int | None = None, cut: bool = False) -> Trace:
+    """Requests with a longer prompt or output are dropped, or cut to these lengths. What is dropped takes the later
+    turns of its conversation with it. A prompt that is text is not cut but dropped."""
+    for name, most in (("prompt", prompt), ("output", output)):
+        if most is not None and most < 1:
+            raise WorkloadError(f"The longest {name} is to have {most} tokens; give a number from 1.")
+    most_prompt, most_output = prompt or math.inf, output or math.inf
+    kept: list[int] = []
+    entries, gone, shorter, followers = list(trace.entries), set[int](), 0, 0
+    for index, entry in enumerate(trace.entries):
+        if entry.after in gone:
+            gone.add(index)
+            followers += 1
+        elif entry.prompt_tokens <= most_prompt and entry.output_tokens <= most_output:
+            kept.append(index)
+        elif cut and (entry.prompt_tokens <= most_prompt or not isinstance(entry.prompt, str)):
+            entries[index] = _cut(entry, most_prompt, most_output)
+            kept.append(index)
+            shorter += 1
+        else:
+            gone.add(index)
+    if not kept:
+        raise WorkloadError(f"All {len(entries):,} requests are longer than prompt {prompt}, output {output} tokens.")
+    notes = []
+    limits = " or ".join(
+        f"{name} above {most:,} tokens" for name, most in (("a prompt", prompt), ("an output", output)) if most
+    )
+    if gone:
+        turns = f", {followers:,} of them as later turns of such" if followers else ""
+        notes.append(f"{len(gone):,} of {len(entries):,} requests left out: {limits}{turns}.")
+    if shorter:
+        notes.append(f"{shorter:,} of {len(entries):,} requests cut: {limits}.")
+    return _changed(trace, _kept(entries, kept), *notes)
+
+
+def spread(trace: Trace, bucket_s: float | None = None, seed: int = 0) -> Trace:
+    """Move each arrival to a random time within its bucket; bucket_s: None: the raster that was found in the trace."""
+    bucket = trace.bucket_s if bucket_s is None else bucket_s
+    if not 0 <= bucket < math.inf:
+        raise WorkloadError(f"A bucket of times is {bucket:g} s long; give seconds above 0.")
+    if not bucket:
+        return trace
+    rng = Random(f"{seed}/spread")
+    moved = [_at(entry, (math.floor(entry.arrival / bucket + 1e-9) + rng.random()) * bucket) for entry in trace.entries]
+    note = f"Arrivals spread at random within buckets of {bucket:g} s (seed {seed}); the trace does not say more."
+    return replace(_changed(trace, moved, note), bucket_s=0.0)
+
+
+def retimed(trace: Trace, arrivals: Arrivals, seed: int = 0) -> Trace:
+    """The trace's requests in their order, at other times. Later turns still wait for the answers before them."""
+    times = arrivals.times(Random(f"{seed}/arrivals"))
+    starts: list[float] = []
+    for entry in trace.entries:
+        starts.append(next(times) if entry.after is None else starts[entry.after])
+    entries = [_at(entry, start) for entry, start in zip(trace.entries, starts, strict=True)]
+    return replace(_changed(trace, entries, f"Arrivals {arrivals} (seed {seed}) instead of the trace's."), bucket_s=0.0)
+
+
+def _changed(trace: Trace, entries: list[Entry], *notes: str) -> Trace:
+    ordered(entries)
+    return replace(trace, entries=tuple(entries), notes=(*trace.notes, *notes))
+
+
+def _kept(entries: Sequence[Entry], indexes: Iterable[int]) -> list[Entry]:
+    """Those entries; a turn whose predecessor is not among them waits for nobody."""
+    indexes = list(indexes)
+    if all(entries[index].after is None for index in indexes):
+        return [entries[index] for index in indexes]
+    places = {old: new for new, old in enumerate(indexes)}
+    return [
+        entry if entry.after is None else entry.moved(entry.arrival, places.get(entry.after))
+        for entry in map(entries.__getitem__, indexes)
+    ]
+
+
+def _cut(entry: Entry, most_prompt: float, most_output: float) -> Entry:
+    prompt_tokens = int(min(entry.prompt_tokens, most_prompt))
+    output_tokens = int(min(entry.output_tokens, most_output))
+    blocks = math.ceil(prompt_tokens / entry.block_size) if entry.block_size else 0
+    return replace(
+        entry,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        max_tokens=None if entry.max_tokens is None else int(min(entry.max_tokens, most_output)),
+        prefix=entry.prefix[:blocks],
+        prompt=entry.prompt[:prompt_tokens] if isinstance(entry.prompt, tuple) else entry.prompt,
+    )
+
+
+def _at(entry: Entry, arrival: float) -> Entry:
+    return entry.moved(arrival, entry.after)

@@ -1,0 +1,115 @@
+"""Who is due: open loop, closed loop, both, conversations; and whatever else, each exactly once and in time."""
+
+from __future__ import annotations
+
+import heapq
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from inflight.workload.entry import Entry
+from inflight.workload.pacing import Pacer
+from inflight.workload.workload import Workload
+
+
+def workload(*arrivals: float, concurrency: int | None = None, closed: bool = False) -> Workload:
+    return Workload(tuple(Entry(time, 1, 1) for time in arrivals), "test", concurrency, closed)
+
+
+def test_an_open_loop_waits_for_nobody() -> None:
+    pacer = Pacer(workload(0.0, 1.0, 1.0, 5.0))
+    assert pacer.next_due() == 0.0 and pacer.due(0.0) == [(0, 0.0)]
+    assert pacer.due(0.5) == [] and pacer.next_due() == 1.0
+    assert pacer.due(2.0) == [(1, 1.0), (2, 1.0)]
+    assert pacer.due(9.0) == [(3, 5.0)] and pacer.next_due() is None and not pacer.done
+    for index in range(4):
+        pacer.ended(index, 9.0)
+    assert pacer.done
+
+
+def test_a_closed_loop_counts_from_when_a_place_was_free() -> None:
+    pacer = Pacer(workload(0.0, 0.0, 0.0, 0.0, concurrency=2, closed=True))
+    assert pacer.due(0.0) == [(0, 0.0), (1, 0.0)] and pacer.next_due() is None
+    pacer.ended(1, 3.0)
+    pacer.ended(0, 4.0)
+    assert pacer.next_due() == 0.0
+    assert pacer.due(6.0) == [(2, 3.0), (3, 4.0)]  # whoever sent late is charged with it
+
+
+def test_a_bound_on_concurrency_does_not_move_the_times_of_an_open_loop() -> None:
+    pacer = Pacer(workload(0.0, 1.0, concurrency=1))
+    assert pacer.due(2.0) == [(0, 0.0)] and pacer.next_due() is None
+    pacer.ended(0, 7.0)
+    assert pacer.due(7.0) == [(1, 1.0)]
+
+
+def test_a_turn_waits_for_the_answer_before_it_and_for_thought() -> None:
+    turns = (
+        Entry(0.0, 1, 1),
+        Entry(0.0, 1, 1, after=0, think_s=2.0),
+        Entry(30.0, 1, 1, after=0, think_s=2.0),
+        Entry(1.0, 1, 1),
+    )
+    pacer = Pacer(Workload(turns, "test"))
+    assert pacer.due(1.0) == [(0, 0.0), (3, 1.0)] and pacer.next_due() is None
+    pacer.ended(0, 5.0)
+    assert pacer.next_due() == 7.0 and pacer.due(6.9) == []
+    assert pacer.due(8.0) == [(1, 7.0)]
+    assert pacer.due(40.0) == [(2, 30.0)]  # not before its own time
+
+
+def test_a_place_is_free_while_somebody_thinks() -> None:
+    turns = (Entry(0.0, 1, 1), Entry(0.0, 1, 1, after=0, think_s=10.0), Entry(0.0, 1, 1))
+    pacer = Pacer(Workload(turns, "test", concurrency=1, closed=True))
+    assert pacer.due(0.0) == [(0, 0.0)]
+    pacer.ended(0, 1.0)
+    assert pacer.due(1.0) == [(2, 1.0)]
+    pacer.ended(2, 20.0)
+    assert pacer.due(20.0) == [(1, 20.0)]
+
+
+@st.composite
+def paced(draw: st.DrawFn) -> tuple[Workload, list[float]]:
+    """A workload, and how long each of its entries takes."""
+    number = draw(st.integers(1, 25))
+    times = sorted(draw(st.lists(st.floats(0, 20), min_size=number, max_size=number)))
+    entries = []
+    for index, time in enumerate(times):
+        after = draw(st.none() | st.integers(0, index - 1)) if index else None
+        entries.append(Entry(time, 1, 1, after=after, think_s=draw(st.floats(0, 3)) if after is not None else 0.0))
+    concurrency = draw(st.none() | st.integers(1, 4))
+    closed = draw(st.booleans()) if concurrency is not None else False
+    took = draw(st.lists(st.floats(0, 9), min_size=number, max_size=number))
+    return Workload(tuple(entries), "drawn", concurrency, closed), took
+
+
+@given(paced(), st.floats(0, 2))
+def test_each_is_told_once_in_time_and_within_the_bound(case: tuple[Workload, list[float]], late: float) -> None:
+    """A sender that looks `late` seconds after somebody is due."""
+    workload, took = case
+    pacer, now = Pacer(workload), 0.0
+    under_way: list[tuple[float, int]] = []  # heap of (end, index)
+    ends: dict[int, float] = {}
+    told: set[int] = set()
+    while not pacer.done:
+        due, end = pacer.next_due(), under_way[0][0] if under_way else None
+        assert due is not None or end is not None, "somebody is left, and nothing will ever happen"
+        if end is not None and (due is None or end <= max(due, now) + late):
+            now, index = max(now, end), heapq.heappop(under_way)[1]
+            ends[index] = now
+            pacer.ended(index, now)
+            continue
+        assert due is not None
+        now = max(now, due) + late
+        for index, intended in pacer.due(now):
+            entry = workload.entries[index]
+            assert index not in told
+            told.add(index)
+            assert entry.arrival <= intended <= now
+            if entry.after is not None:
+                assert intended >= ends[entry.after] + entry.think_s
+            if not workload.closed and entry.after is None:
+                assert intended == entry.arrival
+            heapq.heappush(under_way, (now + took[index], index))
+        assert workload.concurrency is None or len(under_way) <= workload.concurrency
+    assert told == set(range(len(workload.entries)))
