@@ -33,6 +33,9 @@ class Health:
     processes: that sent. worst_lag_s: the longest that an event loop was not able to look at what came. lag_p99_s: the
     same, of regular looks. busy: greatest share of a core that one process used.
     faults: sentences; the run is invalid where there is one.
+    delay_p99_s: how late requests were sent after they were due and, with a bound on concurrency, had room. own_p99_s:
+    the greater of lag and delay where only what the client's own work caused counts; for the rest it waited for a core.
+    Where there are several processes, each figure is that of the worst.
     """
 
     processes: int
@@ -40,10 +43,32 @@ class Health:
     worst_lag_s: float
     busy: float
     faults: tuple[str, ...] = ()
+    delay_p99_s: float = 0.0
+    own_p99_s: float = 0.0
 
     @property
     def valid(self) -> bool:
         return not self.faults
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come. offered: entries of the workload; sent, and of those completed, rejected and failed.
+
+    output_tokens: that have come. elapsed_s: since the workload's beginning.
+    """
+
+    offered: int
+    sent: int
+    completed: int
+    rejected: int
+    failed: int
+    output_tokens: int
+    elapsed_s: float
+
+    @property
+    def under_way(self) -> int:
+        return self.sent - self.completed - self.rejected - self.failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +78,8 @@ class Sent:
     frames: server-sent events that brought tokens, of all requests together; where there are fewer than tokens, the
     server sends several tokens at once, and gaps between those count as zero.
     token_counts: "usage" where servers told the number of output tokens, "frames" where each frame was taken for one.
-    interrupted: whether the run was ended before all had been sent.
+    interrupted: whether the run was ended before all had been sent or answered.
+    began: the workload's beginning on time.perf_counter.
     """
 
     observations: tuple[Observation, ...]
@@ -61,3 +87,4 @@ class Sent:
     frames: int
     token_counts: str
     interrupted: bool = False
+    began: float = 0.0

@@ -1,0 +1,81 @@
+"""Waking an event loop at an exact moment.
+
+Event loops time by the millisecond, which is coarse for a load client's schedule, and looking at the clock until the
+moment has come takes a core that the server may need. Linux has timers with a file that can be waited for
+(timerfd_create(2)); Python's `os` has them from 3.13, so that here the C library is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import functools
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable
+
+_MONOTONIC, _ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, which is time.perf_counter's; TFD_TIMER_ABSTIME
+
+
+class Alarm:
+    """One moment at a time; setting it anew forgets the one before."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]):
+        self._loop, self._ring = loop, ring
+        self._handle: asyncio.Handle | None = None
+        self._file = _timer_file()
+        if self._file >= 0:
+            loop.add_reader(self._file, self._rung)
+
+    def set(self, moment: float) -> None:
+        """On time.perf_counter. If that has passed: as soon as the loop comes round."""
+        if self._handle is not None:
+            self.clear()
+        left = moment - time.perf_counter()
+        if left <= 0.0:
+            self._handle = self._loop.call_soon(self._ring)
+        elif self._file < 0:
+            self._handle = self._loop.call_later(left, self._ring)
+        else:
+            _set(self._file, moment)
+
+    def clear(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._file >= 0:
+            _set(self._file, 0.0)
+
+    def close(self) -> None:
+        self.clear()
+        if self._file >= 0:
+            self._loop.remove_reader(self._file)
+            os.close(self._file)
+            self._file = -1
+
+    def _rung(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it was set anew since
+            os.read(self._file, 8)
+            self._ring()
+
+
+def _timer_file() -> int:
+    """-1 where there is no such thing."""
+    if sys.platform != "linux":
+        return -1
+    return int(_library().timerfd_create(_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+
+
+def _set(file: int, moment: float) -> None:
+    """0: never."""
+    seconds = int(moment)
+    value = struct.pack("4l", 0, 0, seconds, int((moment - seconds) * 1e9))  # struct itimerspec: interval, value
+    _library().timerfd_settime(file, _ABSOLUTE, value, None)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

@@ -1,0 +1,172 @@
+"""One answer as it comes in: when its tokens came, how many they are, how it ended.
+
+Knows the JSON of completions and chat, in frames or whole; sans-IO: times are arguments. Answers are of one sample
+(`n` 1).
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+_SHOWN = 120  # characters of something unexpected that an error quotes
+_MOST_TOKENS = 10_000_000  # of one answer; a server that tells of more does not count
+
+
+class Answer:
+    """tokens: how many have come so far, as far as can be told. frames: that brought them. prompt_tokens,
+    cached_tokens: None, 0 where usage did not tell. done: whether the server said that this was all. error: a sentence,
+    once something was wrong. text, token_ids: kept if `keep`, where told.
+
+    What a frame brings is told by usage that counts along, if the server sends that, else by `token_ids`; a frame with
+    text and neither counts as one token until the final usage tells the sum.
+    """
+
+    def __init__(self, keep: bool = False):
+        self._keep = keep
+        self._times = array("d")  # of each token
+        self._counted = True  # whether the server told how many each frame brought
+        self._whole = False
+        self._told: int | None = None  # output tokens, by usage
+        self.prompt_tokens: int | None = None
+        self.cached_tokens = 0
+        self._texts: list[str] = []
+        self.frames = 0
+        self.token_ids: list[int] = []
+        self.id = ""
+        self.done = False
+        self.error = ""
+
+    @property
+    def tokens(self) -> int:
+        return len(self._times)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def first_token(self) -> float | None:
+        return self._times[0] if self._times else None
+
+    @property
+    def last_token(self) -> float | None:
+        return self._times[-1] if self._times else None
+
+    @property
+    def told(self) -> bool:
+        """Whether the server told the number of tokens."""
+        return self._told is not None or (self._counted and bool(self._times))
+
+    @property
+    def output_tokens(self) -> int:
+        """What the final usage says, or without it what was counted."""
+        return self._told or self.tokens
+
+    def token_times(self) -> Sequence[float]:
+        """Of each output token; none for an answer that was not streamed. Where the final usage tells another number
+        than was counted, that many are spread evenly over the times that were seen."""
+        if self._whole or not self._times:
+            return ()
+        return spread(self._times, self.output_tokens)
+
+    def take(self, data: bytes, now: float) -> None:
+        """One event of a stream, whose bytes came at `now`."""
+        if data == b"[DONE]":
+            self.done = True
+            return
+        self._take(data, now)
+
+    def take_whole(self, data: bytes, now: float) -> None:
+        """An answer that was not streamed: all of its tokens came at `now`."""
+        self._whole = True
+        self._take(data, now)
+        self.done = True
+
+    def problem(self) -> str:
+        """Why this is no answer, now that nothing more comes; empty: it is one."""
+        if self.error:
+            return self.error
+        if not self.done:
+            return f"The stream ended after {self._so_far()} with neither a finish_reason nor [DONE]."
+        if not self._times:
+            return "The answer ended properly but has no token; such a one would only flatter the figures."
+        return ""
+
+    def _so_far(self) -> str:
+        return f"{self.tokens} token{'' if self.tokens == 1 else 's'}"
+
+    def _take(self, data: bytes, now: float) -> None:
+        try:
+            frame = json.loads(data)
+            if not self.id:
+                self.id = str(frame.get("id") or "")
+            if frame.get("error") or frame.get("object") == "error":
+                self.error = f"After {self._so_far()} the server said: {message(frame)}"
+                return
+            told = self._note(frame.get("usage") or {})
+            for choice in frame.get("choices") or ():
+                self._bring(choice, told, now)
+                if choice.get("finish_reason"):
+                    self.done = True
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            self.error = f"After {self._so_far()} the server sent what is no part of an answer: {shown(data)}"
+
+    def _note(self, usage: dict[str, Any]) -> int | None:
+        """How many tokens have come, if this tells it."""
+        told = _count(usage.get("completion_tokens"))
+        if usage:
+            self._told = told
+            self.prompt_tokens = _count(usage.get("prompt_tokens"))
+            self.cached_tokens = _count((usage.get("prompt_tokens_details") or {}).get("cached_tokens")) or 0
+        return told
+
+    def _bring(self, choice: dict[str, Any], told: int | None, now: float) -> None:
+        inside = choice.get("delta") or choice.get("message") or {}
+        text = choice.get("text") or inside.get("content")
+        ids = choice.get("token_ids")
+        if told is not None:
+            brought = told - len(self._times)
+        elif ids is not None:
+            brought = len(ids)
+        else:
+            brought = 1 if text or _beside(inside) else 0
+            self._counted = self._counted and not brought
+        if brought > 0:
+            self._times.extend([now] * brought)
+            self.frames += 1
+        if self._keep:
+            self._texts.append(str(text or ""))
+            self.token_ids.extend(ids or ())
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else None
+
+
+def _beside(delta: dict[str, Any]) -> bool:
+    """Whether a chat's frame brings tokens that are not content: reasoning, calls of tools."""
+    return any(delta.get(name) for name in ("reasoning_content", "reasoning", "tool_calls"))
+
+
+def spread(times: array[float], total: int) -> array[float]:
+    """`total` times, the first and the last among them, as even a selection or repetition of `times` as there is."""
+    seen = len(times)
+    if total == seen:
+        return times
+    if total > seen:
+        return array("d", (times[token * seen // total] for token in range(total)))
+    return array("d", (times[token * (seen - 1) // max(total - 1, 1)] for token in range(total)))
+
+
+def message(body: dict[str, Any]) -> str:
+    """What an error's body says, in OpenAI's shape or near it."""
+    inside = body.get("error") or body
+    text = inside.get("message") if isinstance(inside, dict) else inside
+    return str(text or body)[: 2 * _SHOWN]
+
+
+def shown(data: bytes) -> str:
+    return repr(data[:_SHOWN].decode("utf-8", "replace")) + ("…" if len(data) > _SHOWN else "")

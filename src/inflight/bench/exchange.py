@@ -1,0 +1,152 @@
+"""One request over HTTP, and what came of it.
+
+Knows aiohttp, statuses and what can go wrong on the way; what an answer means, `Answer` knows.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import cast
+
+import aiohttp
+
+from inflight.bench.answer import Answer, message, shown
+from inflight.bench.connection import StampedResponse
+from inflight.bench.sse import EventStream
+from inflight.bench.target import Target
+from inflight.metrics.observation import Outcome
+
+_BUSY = (429, 503)
+_KEEP_ALIVE_S = 4.0  # shorter than the five seconds after which many servers close what is idle, even while we write
+_LARGE = 1 << 20  # aiohttp warns of plain bytes above it
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How it ended. retry_after: seconds, where the server told when to come again. error: a sentence if it failed."""
+
+    outcome: Outcome
+    status: int = 0
+    error: str = ""
+    retry_after: float | None = None
+
+
+def open_session(target: Target) -> aiohttp.ClientSession:
+    """Connections without limit, kept for the next request; one look-up of the name; no cookies, nothing packed."""
+    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=None, keepalive_timeout=_KEEP_ALIVE_S)
+    headers = {
+        "Content-Type": "application/json",
+        "Accept-Encoding": "identity",
+        "User-Agent": "inflight-bench",
+        **target.headers,
+    }
+    return aiohttp.ClientSession(
+        connector=connector,
+        headers=headers,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        response_class=StampedResponse,
+    )
+
+
+class Line:
+    """Asks one target, over and over. begin: of the answers' times, on time.perf_counter."""
+
+    def __init__(self, session: aiohttp.ClientSession, target: Target, begin: float):
+        self._session = session
+        self._target = target
+        self._url = target.url.rstrip("/") + target.path
+        self._begin = begin
+
+    async def ask(self, body: bytes, answer: Answer, patience: float) -> Reply:
+        """patience: seconds until it has failed. What arrived stays in `answer`, whatever happens."""
+        # A total of 0 would mean for ever.
+        timeout = aiohttp.ClientTimeout(total=max(patience, 0.001), sock_connect=self._target.connect_timeout_s)
+        data = body if len(body) < _LARGE else io.BytesIO(body)
+        status = 0
+        try:
+            async with self._session.post(self._url, data=data, timeout=timeout, allow_redirects=False) as response:
+                status = response.status
+                if status != 200:
+                    return await _refusal(response)
+                await self._read(cast(StampedResponse, response), answer)
+        except (aiohttp.ClientError, OSError) as problem:  # timeouts among them
+            if not answer.done or answer.error:
+                return Reply("failed", status, self._why(problem, answer))
+        error = answer.problem()
+        return Reply("failed" if error else "completed", status, error)
+
+    async def _read(self, response: StampedResponse, answer: Answer) -> None:
+        content, begin = response.content, self._begin
+        if response.content_type == "application/json":
+            answer.take_whole(await content.read(), response.came - begin)
+            return
+        events, now = EventStream(), 0.0
+        while data := await content.readany():
+            now = response.came - begin
+            for event in events.feed(data):
+                answer.take(event, now)
+            if events.stray is not None and not answer.tokens and not answer.error:
+                answer.error = f"The server sent neither server-sent events nor JSON: {shown(events.stray)}"
+            if answer.error:
+                return  # the connection is closed, for there is more to come
+        for event in events.close():
+            answer.take(event, now)
+
+    def _why(self, problem: Exception, answer: Answer) -> str:
+        if isinstance(problem, aiohttp.ConnectionTimeoutError):
+            return f"No connection within {self._target.connect_timeout_s:g} s."
+        if isinstance(problem, TimeoutError):
+            return f"No end within {self._target.timeout_s:g} s, after {answer.tokens} tokens."
+        if isinstance(problem, aiohttp.ClientConnectorError):
+            return f"No connection: {refusal(problem)}."
+        if isinstance(problem, aiohttp.ClientResponseError):
+            return f"What came back is not HTTP: {problem.message}"
+        when = f"after {answer.tokens} tokens" if answer.tokens else "before the first token"
+        return f"The connection broke off {when}: {_plain(problem)}."
+
+
+def refusal(problem: aiohttp.ClientConnectorError) -> str:
+    """Why there is no connection, in the system's words."""
+    number = problem.os_error.errno
+    return os.strerror(number) if number is not None and number > 0 else str(problem.os_error)
+
+
+def _plain(problem: Exception) -> str:
+    """What aiohttp wraps in names of its classes, some of them in the text of others."""
+    if getattr(problem, "errno", None) == errno.ECONNRESET or "ConnectionResetError" in str(problem):
+        return "it was reset"
+    if isinstance(problem, aiohttp.ServerDisconnectedError):
+        return "the server closed it"
+    if isinstance(problem, aiohttp.ClientPayloadError) and "not completed" in str(problem):
+        return "the server closed it within the answer"
+    return str(problem) or type(problem).__name__
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> Reply:
+    status, body = response.status, await response.read()
+    try:
+        said = message(json.loads(body))
+    except (ValueError, AttributeError, RecursionError):
+        said = shown(body)
+    outcome: Outcome = "rejected" if status in _BUSY else "failed"
+    return Reply(outcome, status, f"HTTP {status}: {said}", retry_after(response) if status in _BUSY else None)
+
+
+def retry_after(response: aiohttp.ClientResponse) -> float | None:
+    """Seconds from Retry-After, which holds seconds or a date (RFC 9110, 10.2.3). A date is measured by the server's
+    own `Date`, since this machine's wall clock may differ."""
+    told = response.headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"\d+(\.\d+)?", told):
+        return float(told)
+    try:
+        wait = parsedate_to_datetime(told) - parsedate_to_datetime(response.headers["Date"])
+        return max(wait.total_seconds(), 0.0)
+    except (KeyError, TypeError, ValueError):
+        return None

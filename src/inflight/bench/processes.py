@@ -1,0 +1,203 @@
+"""A workload spread over processes that begin together, and what they found in one piece.
+
+Knows pipes and order; what a process does, `sender` knows. Each has an interpreter of its own, so that neither pictures
+of the progress nor another's work holds up its clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import itertools
+import multiprocessing
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from inflight.bench.sender import Part, Sender, Share
+from inflight.bench.sending import Bodies, Progress
+from inflight.bench.target import BenchError, Target
+from inflight.workload.entry import Entry
+from inflight.workload.workload import Workload
+
+_LEAD_S = 0.05  # from the word to begin until the workload's beginning: so long it may take to reach every process
+_PATIENCE_S = 30.0  # for a process that was told to stop
+
+
+def shares(workload: Workload, processes: int) -> list[Share]:
+    """Conversations whole, in turn to each process; the bound on concurrency divided, and no process without a part of
+    it."""
+    count = max(1, min(processes, len(workload.entries), workload.concurrency or processes))
+    turn = itertools.count()
+    home: dict[int, int] = {}  # of each conversation, by its first entry
+    placed: list[list[int]] = [[] for _ in range(count)]
+    for index in range(len(workload.entries)):
+        first = index
+        while (before := workload.entries[first].after) is not None:
+            first = before
+        if first not in home:
+            home[first] = next(turn) % count
+        placed[home[first]].append(index)
+    return [_share(workload, indexes, number, count) for number, indexes in enumerate(placed)]
+
+
+def _share(workload: Workload, indexes: list[int], number: int, count: int) -> Share:
+    places = {index: place for place, index in enumerate(indexes)}
+
+    def moved(entry: Entry) -> Entry:
+        return entry if entry.after is None else dataclasses.replace(entry, after=places[entry.after])
+
+    bound = workload.concurrency
+    part = None if bound is None else bound // count + (number < bound % count)
+    entries = tuple(moved(workload.entries[index]) for index in indexes)
+    return Share(dataclasses.replace(workload, entries=entries, concurrency=part), indexes)
+
+
+class Crew:
+    """The processes of one run. Ended, whatever happens, when the context is left."""
+
+    def __init__(self, work: Sequence[Share], target: Target, bodies: Bodies):
+        self._work = work
+        self._pipes: list[Connection] = []
+        self._processes: list[SpawnProcess] = []
+        context = multiprocessing.get_context("spawn")
+        with _deaf():
+            for share in work:
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_main, args=(theirs, share, target, bodies), daemon=True)
+                process.start()
+                theirs.close()
+                self._pipes.append(ours)
+                self._processes.append(process)
+        self._progress = [Progress(len(share.indexes), 0, 0, 0, 0, 0, 0.0) for share in work]
+        self._parts: dict[int, Part] = {}
+        self.began = 0.0  # of the workload, on time.perf_counter
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process in self._processes:
+            process.terminate()
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def run(self, progress: Callable[[Progress], None] | None, interrupted: Callable[[], bool]) -> list[Part]:
+        """The parts, in order of the shares."""
+        told = stopped = 0.0
+        ready = 0
+        while len(self._parts) < len(self._work):
+            for message in self._messages():
+                ready += message == "ready"
+                if message == "ready" and ready == len(self._work):
+                    self.began = time.perf_counter() + _LEAD_S
+                    self._tell(("begin", self.began))
+            now = time.perf_counter()
+            if progress is not None and now - told >= 0.25 and ready == len(self._work):
+                told = now
+                progress(self._sum())
+            if not stopped and interrupted():
+                stopped = now
+                self._tell(("stop", 0.0))
+            if stopped and now - stopped > _PATIENCE_S:
+                raise BenchError(f"A process of the load client did not stop within {_PATIENCE_S:g} s when told to.")
+        if progress is not None:
+            progress(self._sum())
+        return [self._parts[number] for number in range(len(self._work))]
+
+    def _messages(self) -> Iterator[object]:
+        """What has come, parts and counts already taken note of."""
+        open_pipes = [pipe for number, pipe in enumerate(self._pipes) if number not in self._parts]
+        for pipe in wait(open_pipes, timeout=0.05):
+            number = self._pipes.index(pipe)  # type: ignore[arg-type]
+            try:
+                message = self._pipes[number].recv()
+            except (EOFError, OSError):
+                self._processes[number].join()
+                raise BenchError(
+                    f"Process {number + 1} of {len(self._work)} of the load client ended by itself, with code "
+                    f"{self._processes[number].exitcode}; what it wrote stands above. Was there too little memory?"
+                ) from None
+            if isinstance(message, Exception):
+                raise message
+            if isinstance(message, Part):
+                self._parts[number] = message
+            elif isinstance(message, Progress):
+                self._progress[number] = message
+            yield message
+
+    def _tell(self, order: tuple[str, float]) -> None:
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):  # it has ended: its pipe says so when it is read
+                pipe.send(order)
+
+    def _sum(self) -> Progress:
+        names = [one.name for one in dataclasses.fields(Progress) if one.name != "elapsed_s"]
+        sums = {name: sum(getattr(one, name) for one in self._progress) for name in names}
+        return Progress(**sums, elapsed_s=max(one.elapsed_s for one in self._progress))
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that are started here never hear Ctrl-C, which a terminal tells all: they end when they are told."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _main(pipe: Connection, share: Share, target: Target, bodies: Bodies) -> None:
+    """One process."""
+    _lift_file_limit()
+    try:
+        sender = Sender(share, target, bodies)
+        sender.prepare()
+        gc.collect()
+        gc.freeze()  # what lives through the whole run is not looked at again and again
+        gc.set_threshold(20_000, 20, 100)
+        pipe.send("ready")
+        order, start = pipe.recv()
+        if order == "begin":  # what comes after that is the word to stop, or the end of whom waits for it
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                pipe.send(runner.run(sender.run(start, pipe.poll, lambda counts: _send(pipe, counts))))
+        else:
+            pipe.send(sender.unsent())
+    except EOFError:
+        return  # nobody is left to tell
+    except Exception as problem:
+        _send(pipe, problem)
+
+
+def _send(pipe: Connection, message: Any) -> None:
+    with contextlib.suppress(OSError):
+        pipe.send(message)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def _lift_file_limit() -> None:
+    """A connection is an open file, and the usual limit of 1,024 is soft."""
+    if sys.platform != "win32":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):  # some systems call it unlimited and mean less
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

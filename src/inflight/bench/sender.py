@@ -1,0 +1,272 @@
+"""One process's part of a run: sends its entries when they are due, and watches the answers.
+
+Knows the event loop and the pace; what goes over the wire is `exchange`'s, where else entries are sent is `processes`'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from inflight.bench.ahead import Ahead
+from inflight.bench.alarm import Alarm
+from inflight.bench.answer import Answer
+from inflight.bench.exchange import Line, Reply, open_session
+from inflight.bench.sending import Bodies, Progress, Transcript
+from inflight.bench.target import Target
+from inflight.bench.vitals import TICK_S, Vitals, Watch
+from inflight.metrics.observation import Observation
+from inflight.workload.pacing import Pacer
+from inflight.workload.workload import Workload
+
+_QUIET_S = 0.005  # room in which a body can be made without making a request late
+_ASK_EVERY, _TELL_EVERY = 5, 25  # ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The entries of one process, in order, `after` among them; indexes: their places in the whole workload."""
+
+    workload: Workload
+    indexes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What came of a share: observations in its order. told: whether servers told the tokens of every answer."""
+
+    observations: list[Observation]
+    frames: int
+    told: bool
+    vitals: Vitals
+    interrupted: bool
+
+
+class Sender:
+    def __init__(self, share: Share, target: Target, bodies: Bodies):
+        self._entries = share.workload.entries
+        self._target = target
+        self._bodies = bodies
+        self._bounded = share.workload.concurrency is not None
+        self._pacer = Pacer(share.workload)
+        self._ahead = Ahead(self._entries, share.indexes, bodies)
+        self._names = share.indexes
+        self._followers = Counter(entry.after for entry in self._entries if entry.after is not None)  # still to come
+        self._conversations: dict[int, Transcript] = {}  # of those that are followed, answer included
+        self._observations: list[Observation | None] = [None] * len(self._entries)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._answers: dict[int, Answer] = {}  # under way
+        self._ends = {"completed": 0, "rejected": 0, "failed": 0, "unfinished": 0}
+        self._sent = self._frames = self._tokens = 0
+        self._told = True
+        self._watch = Watch()
+        self._interrupted = False
+        self._alarm_at: float | None = None
+        self._making = False
+        self._room_at = 0.0  # when the bound last let somebody in who had waited for it
+        self._blocked = False
+
+    def prepare(self) -> None:
+        """Make the first bodies, before the clock runs."""
+        while not self._ahead.full:
+            self._ahead.make_one()
+
+    async def run(self, start: float, stop: Callable[[], bool], tell: Callable[[Progress], None]) -> Part:
+        """start: of the workload, on time.perf_counter, which processes of one machine share. stop: asked every 50 ms.
+        tell: told every 250 ms."""
+        self._start = start
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        async with open_session(self._target) as session:
+            self._line = Line(session, self._target, start)
+            self._alarm = Alarm(self._loop, self._pump)
+            self._watch.begin(self._now())
+            ticking = self._loop.create_task(self._tick(stop, tell))
+            self._pump()
+            try:
+                await self._over
+            finally:
+                ticking.cancel()
+                self._alarm.close()
+                for task in list(self._tasks.values()):
+                    task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            vitals = self._watch.vitals(self._now())
+        tell(self._progress())
+        return Part(self._all_observations(), self._frames, self._told, vitals, self._interrupted)
+
+    def unsent(self) -> Part:
+        """Of a run that was interrupted before its clock ran."""
+        never = [self._never(place, 0.0) for place in range(len(self._entries))]
+        return Part(never, 0, True, Vitals(), True)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._start
+
+    # -- the pace -------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send all who are due, and wake for the next."""
+        if self._interrupted or self._over.done():
+            return
+        self._alarm_at = None
+        for place, intended in self._pacer.due(self._now()):
+            due = max(intended, self._room_at) if self._bounded else intended
+            self._tasks[place] = self._loop.create_task(self._request(place, intended, due))
+        if self._pacer.done:
+            self._over.set_result(None)
+            return
+        coming = self._pacer.next_due()
+        self._blocked = self._bounded and coming is None
+        self._wake(coming)
+
+    def _wake(self, coming: float | None) -> None:
+        if coming != self._alarm_at:
+            self._alarm_at = coming
+            if coming is None:
+                self._alarm.clear()
+            else:
+                self._alarm.set(self._start + coming)
+        quiet = coming is None or coming - self._now() > _QUIET_S
+        if quiet and not self._making and not self._ahead.full:
+            self._making = True
+            self._loop.call_soon(self._make)
+
+    def _make(self) -> None:
+        """One body in a quiet moment; the next one, if it is still quiet when the loop comes round."""
+        self._making = False
+        try:
+            self._ahead.make_one()
+        except Exception as problem:  # of `bodies`
+            self._fail(problem)
+        if not self._over.done():
+            self._wake(self._alarm_at)
+
+    async def _tick(self, stop: Callable[[], bool], tell: Callable[[Progress], None]) -> None:
+        count = 0
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._watch.tick(self._now())
+            count += 1
+            if count % _ASK_EVERY == 0 and stop():
+                self._interrupted = True
+                if not self._over.done():
+                    self._over.set_result(None)
+            if count % _TELL_EVERY == 0:
+                tell(self._progress())
+
+    # -- a request ------------------------------------------------------------------------------------------------
+
+    async def _request(self, place: int, intended: float, due: float) -> None:
+        entry = self._entries[place]
+        answer = self._answers[place] = Answer(keep=place in self._followers)
+        sent: float | None = None
+        reply = Reply("unfinished")
+        try:
+            body, conversation = self._ahead.take(place, self._before(entry.after))
+            sent = self._now()
+            self._sent += 1
+            self._watch.sent(sent - due)
+            reply = await self._ask(body, answer, sent + self._target.timeout_s)
+            if place in self._followers:
+                told = tuple(answer.token_ids)
+                self._conversations[place] = self._bodies.answered(conversation, answer.text, told)
+        except asyncio.CancelledError:
+            pass  # the run was interrupted: what came until now counts
+        except Exception as problem:  # of `bodies`, or a mistake here
+            self._fail(problem)
+        self._note(place, intended, sent, answer, reply)
+        del self._tasks[place], self._answers[place]
+        now = self._now()
+        if self._blocked:
+            self._room_at = now
+        self._pacer.ended(place, now)
+        self._pump()
+
+    def _before(self, after: int | None) -> Transcript | None:
+        """The conversation so far, forgotten here when nobody else follows it."""
+        if after is None:
+            return None
+        self._followers[after] -= 1
+        return self._conversations[after] if self._followers[after] else self._conversations.pop(after)
+
+    async def _ask(self, body: bytes, answer: Answer, deadline: float) -> Reply:
+        """Once more for each retry that is allowed, where the server told when to come again."""
+        left = self._target.retries
+        while True:
+            reply = await self._line.ask(body, answer, deadline - self._now())
+            wait = reply.retry_after
+            if reply.outcome != "rejected" or not left or wait is None or self._now() + wait >= deadline:
+                return reply
+            left -= 1
+            await asyncio.sleep(wait)
+
+    def _note(self, place: int, intended: float, sent: float | None, answer: Answer, reply: Reply) -> None:
+        entry, tokens = self._entries[place], answer.output_tokens if answer.tokens else 0
+        self._ends[reply.outcome] += 1
+        self._tokens += tokens
+        self._frames += answer.frames
+        self._told = self._told and (answer.told or not tokens)
+        told = answer.prompt_tokens
+        self._observations[place] = Observation(
+            request_id=answer.id or f"#{self._names[place]}",
+            intended=intended,
+            ended=self._now(),
+            outcome=reply.outcome,
+            sent=sent,
+            first_token=answer.first_token,
+            last_token=answer.last_token,
+            token_times=answer.token_times(),
+            prompt_tokens=entry.prompt_tokens if told is None else told,
+            cached_tokens=answer.cached_tokens,
+            output_tokens=tokens,
+            longest_output=tokens,
+            traffic=entry.traffic,
+            lane=entry.lane,
+            tenant=entry.tenant,
+            targets=entry.targets,
+            status=reply.status,
+            error=reply.error,
+        )
+
+    # -- the whole ------------------------------------------------------------------------------------------------
+
+    def _progress(self) -> Progress:
+        tokens = self._tokens + sum(answer.tokens for answer in self._answers.values())
+        ends = self._ends
+        return Progress(
+            len(self._entries),
+            self._sent,
+            ends["completed"],
+            ends["rejected"],
+            ends["failed"],
+            tokens,
+            max(self._now(), 0.0),
+        )
+
+    def _all_observations(self) -> list[Observation]:
+        now = self._now()
+        return [self._never(place, now) if one is None else one for place, one in enumerate(self._observations)]
+
+    def _never(self, place: int, now: float) -> Observation:
+        """Of an entry that was not sent."""
+        entry = self._entries[place]
+        return Observation(
+            request_id=f"#{self._names[place]}",
+            intended=entry.arrival,
+            ended=now,
+            outcome="unfinished",
+            prompt_tokens=entry.prompt_tokens,
+            traffic=entry.traffic,
+            lane=entry.lane,
+            tenant=entry.tenant,
+            targets=entry.targets,
+        )
+
+    def _fail(self, problem: Exception) -> None:
+        """End the run with it."""
+        if not self._over.done():
+            self._over.set_exception(problem)

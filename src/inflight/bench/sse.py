@@ -1,0 +1,52 @@
+"""Server-sent events out of bytes as they come, however the network cut them.
+
+Follows the WHATWG's "Server-sent events", interpretation of an event stream; sans-IO. Knows nothing of JSON.
+"""
+
+from __future__ import annotations
+
+_FIELDS = (b"event", b"id", b"retry")
+_LONGEST = 16 << 20  # bytes of a line; nothing that is longer is kept
+
+
+class EventStream:
+    """stray: the first line that belongs to no event stream; what sends such lines is something else."""
+
+    def __init__(self) -> None:
+        self._rest = b""  # the beginning of a line
+        self._data: list[bytes] = []  # of the event that has begun
+        self.stray: bytes | None = None
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of each event that the bytes complete."""
+        if self._rest:
+            data = self._rest + data
+        held = b""
+        if b"\r" in data:
+            if data.endswith(b"\r"):  # perhaps half of a line's end
+                data, held = data[:-1], b"\r"
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = data.split(b"\n")
+        if len(rest) > _LONGEST:
+            self._note(rest)
+            rest = b""
+        self._rest = rest + held
+        events = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            elif line:
+                self._note(line)
+            elif self._data:
+                events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+                self._data = []
+        return events
+
+    def close(self) -> list[bytes]:
+        """The last event, where the stream ended without the empty line after it. The specification would drop it;
+        servers exist that end with their last frame."""
+        return self.feed(b"\n\n") if self._rest or self._data else []
+
+    def _note(self, line: bytes) -> None:
+        if self.stray is None and not line.startswith(b":") and line.partition(b":")[0] not in _FIELDS:
+            self.stray = line

@@ -1,0 +1,134 @@
+"""Whether the client kept up: how late it looked at what came, how late it sent, and whose fault that was.
+
+A tick that ought to run every 10 ms shows how late everything else that came meanwhile was noticed. Of that lateness is
+subtracted for how long the process was ready to run while others had its core, which Linux tells
+(Documentation/scheduler/sched-stats: the second figure of schedstat); the rest is the client's own. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inflight.bench.sending import Health
+from inflight.metrics.definitions import quantile
+
+TICK_S = 0.010
+OWN_LIMIT_S = 0.005
+"""p99 of lateness through the client's own work. A tenth of 50 ms, a strict target for gaps between tokens: above it
+the client's part begins to show in what it reports of a server."""
+MACHINE_LIMIT_S = 0.025
+"""p99 of lateness when others had the cores. Some slices of 3 to 4 ms of the kernel's scheduler are a normal share of a
+machine where server and client live together, and the server pays them too; beyond, the figures are the machine's."""
+BUSY_LIMIT = 0.95
+"""Share of a core above which a closed loop, which sends when it has read an answer, runs at the client's own pace."""
+_TELLING_S = 0.001  # lateness from which it is asked whose fault it was
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """Of one process; p99 in seconds. lag: of looking, delay: of sending after it was due; own: the greater of the two,
+    where only its own work counts. worst: greatest lag. busy: share of a core."""
+
+    lag: float = 0.0
+    delay: float = 0.0
+    own: float = 0.0
+    worst: float = 0.0
+    busy: float = 0.0
+
+
+class Watch:
+    """Times are seconds of one clock that only goes forward. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._lags, self._own_lags = array("d"), array("d")
+        self._delays, self._own_delays = array("d"), array("d")
+
+    def begin(self, now: float) -> None:
+        self._core = Core()
+        self._began = self._last = now
+        self._cpu_began = time.process_time()
+        self._waited = self._waited_before = self._core.waited()  # at the last tick, at the one before
+
+    def tick(self, now: float) -> None:
+        """Called TICK_S after the last call, or as soon after that as the loop manages."""
+        lag = max(now - self._last - TICK_S, 0.0)
+        self._last = now
+        self._waited_before, self._waited = self._waited, self._core.waited()
+        own = max(lag - (self._waited - self._waited_before), 0.0)
+        while True:  # looks that were to be had in the meantime were late too
+            self._lags.append(lag)
+            self._own_lags.append(own)
+            if lag <= TICK_S:
+                return
+            lag, own = lag - TICK_S, max(own - TICK_S, 0.0)
+
+    def sent(self, late: float) -> None:
+        """A request, so late after it was due and allowed to go."""
+        own = late
+        if late > _TELLING_S:
+            own = max(late - (self._core.waited() - self._waited_before), 0.0)
+        self._delays.append(late)
+        self._own_delays.append(own)
+
+    def vitals(self, now: float) -> Vitals:
+        self._core.close()
+        busy = (time.process_time() - self._cpu_began) / max(now - self._began, 1e-9)
+        own = max(_p99(self._own_lags), _p99(self._own_delays))
+        return Vitals(_p99(self._lags), _p99(self._delays), own, max(self._lags, default=0.0), max(busy, 0.0))
+
+
+class Core:
+    """For how long the thread that made this has waited for a core, while it could have run."""
+
+    def __init__(self) -> None:
+        try:
+            self._file: int | None = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        except OSError:  # no such figure here: all lateness is taken for the client's own
+            self._file = None
+
+    def waited(self) -> float:
+        """Seconds, since the thread began."""
+        return 0.0 if self._file is None else int(os.pread(self._file, 96, 0).split()[1]) / 1e9
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+def judge(all_vitals: Sequence[Vitals], closed: bool) -> Health:
+    """closed: whether the workload is a closed loop."""
+    worst = max(all_vitals, key=lambda one: one.own)
+    lag, delay, busy = (max(getattr(one, name) for one in all_vitals) for name in ("lag", "delay", "busy"))
+    count = len(all_vitals)
+    more = f"Send from more processes (--processes {2 * count}), each with a core of its own."
+    faults = []
+    if worst.own > OWN_LIMIT_S:
+        faults.append(
+            f"The client was overloaded: its own work made it {_ms(worst.own)} late at p99 (limit {_ms(OWN_LIMIT_S)}) "
+            f"to send and to notice what came, so that latencies are partly its own. {more}"
+        )
+    elif closed and busy > BUSY_LIMIT:
+        faults.append(
+            f"The client used {busy:.0%} of a core (limit {BUSY_LIMIT:.0%}): the pace of a closed loop is then its "
+            f"own. {more}"
+        )
+    elif max(lag, delay) > MACHINE_LIMIT_S:
+        faults.append(
+            f"The client waited for a core: while others had it, it was {_ms(max(lag, delay))} late at p99 (limit "
+            f"{_ms(MACHINE_LIMIT_S)}) to send or to notice what came. Leave it a core, by fewer threads of the server "
+            "or by taskset, or run it on another machine."
+        )
+    latest = max(one.worst for one in all_vitals)
+    return Health(count, lag, latest, busy, tuple(faults), own_p99_s=worst.own, delay_p99_s=delay)
+
+
+def _p99(values: array[float]) -> float:
+    return quantile(sorted(values), 0.99) if values else 0.0
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"

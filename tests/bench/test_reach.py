@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from benchmarks.stub_server import StubServer
+from inflight.bench.reach import reachable
+from inflight.bench.target import BenchError, Target
+
+
+@contextmanager
+def answering(pages: dict[str, tuple[int, str]]) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, page = pages.get(self.path, (404, "not here"))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def refused(url: str) -> str:
+    with pytest.raises(BenchError) as told:
+        reachable(Target(url, connect_timeout_s=1.0))
+    return str(told.value)
+
+
+def test_the_models_of_a_server_are_named(stub: StubServer) -> None:
+    assert reachable(Target(stub.url)) == ("stub",)
+    assert reachable(Target(stub.url + "/")) == ("stub",)
+
+
+def test_a_server_that_lists_no_models_but_is_well_will_do() -> None:
+    with answering({"/health": (200, "")}) as url:
+        assert reachable(Target(url)) == ()
+
+
+@pytest.mark.parametrize(
+    ("pages", "said"),
+    [
+        ({"/v1/models": (401, '{"error": {"message": "no key"}}')}, "wants a key (HTTP 401: no key)"),
+        ({"/v1/models": (503, '{"error": {"message": "still loading"}}')}, "not ready: HTTP 503 to /v1/models (still"),
+        ({"/v1/models": (200, "<html>")}, "no list of models: '<html>'"),
+        ({"/v1/models": (200, '["a"]')}, "no list of models"),
+        ({}, "HTTP 404 to /v1/models and 404 to /health"),
+    ],
+)
+def test_what_is_no_server_to_be_measured_is_told(pages: dict[str, tuple[int, str]], said: str) -> None:
+    with answering(pages) as url:
+        assert said in refused(url)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://[bad"])
+def test_an_address_that_is_none_is_told(url: str) -> None:
+    assert "is no address of a server" in refused(url)
+
+
+def test_nobody_there_is_told_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        assert "Nobody is at http://127.0.0.1" in refused(f"http://127.0.0.1:{free.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [(b"\x00\x01 what?\r\n\r\n", "does not speak HTTP"), (b"", "gave no answer"), (None, "within 1 s")],
+)
+def test_a_port_where_something_else_lives_is_told(says: bytes | None, said: str) -> None:
+    done = threading.Event()
+
+    def talk(door: socket.socket) -> None:
+        while not done.is_set():
+            caller, _ = door.accept()
+            if says is None:
+                done.wait(30)
+            else:
+                caller.recv(1000)
+                caller.sendall(says)
+            caller.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=talk, args=(door,), daemon=True).start()
+        began = time.monotonic()
+        assert said in refused(f"http://127.0.0.1:{door.getsockname()[1]}")
+        assert time.monotonic() - began < 30
+        done.set()
