@@ -46,7 +46,7 @@ def _setting(**values: Any) -> tuple[EngineSettings, SchedulingSettings]:
 
 
 def read_variants(texts: Sequence[str]) -> list[Variant]:
-    """Within a verb that has the engine's and the scheduling options too: what was given there holds for all."""
+    """Within a verb that has the engine's and the scheduling options too, what was given there holds for all."""
     variants = [_read_one(text) for text in texts]
     names = [one.name for one in variants]
     for name in names:
@@ -64,9 +64,9 @@ def _read_one(text: str) -> Variant:
         words = shlex.split(options)
     except ValueError as error:
         raise click.UsageError(f"--setting {name!r} cannot be read: {error}; look for a quote that is open.") from None
-    verb = click.get_current_context()
+    verb = click.get_current_context(silent=True)
     try:
-        context = _setting.make_context(name, words, parent=verb, default_map=_given(verb))
+        context = _setting.make_context(name, words, parent=verb, default_map=_given(verb) if verb else {})
         with context:
             engine, scheduling = _setting.invoke(context)
     except (click.UsageError, SettingsError) as error:
