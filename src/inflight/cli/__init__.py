@@ -18,6 +18,7 @@ VERBS = {
     "serve": "Serve a model to OpenAI's clients.",
     "run": "Answer a prompt, or every line of a JSONL file.",
     "chat": "Talk with a model in the terminal.",
+    "bench": "Measure a server: latency and throughput under a load, its capacity, a curve.",
     "doctor": "What this machine can do: instruction set, bandwidth, peak rates, what fits.",
 }
 

@@ -26,7 +26,7 @@ _LANES = "inflight.lanes"  # key in click's context
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _stacked(*decorators: Decorator) -> Decorator:
+def stacked(*decorators: Decorator) -> Decorator:
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -96,15 +96,17 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-engine_options = _stacked(
-    click.option(
-        "--config",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        callback=_load_config,
-        is_eager=True,
-        expose_value=False,
-        help="TOML file that holds any of these options by its long name; the command line wins.",
-    ),
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    callback=_load_config,
+    is_eager=True,
+    expose_value=False,
+    help="TOML file that holds any of these options by its long name; the command line wins.",
+)
+
+engine_options = stacked(
+    config_option,
     click.option("--model", metavar="M", help="Model folder or hub id; without it the built-in model."),
     click.option("--revision", help="Branch, tag or commit of a hub id."),
     click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16 or float32."),
@@ -123,7 +125,7 @@ engine_options = _stacked(
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of requests that name none."),
 )
 
-scheduling_options = _stacked(
+scheduling_options = stacked(
     click.option(
         "--preset",
         callback=_take_preset,
@@ -151,7 +153,7 @@ scheduling_options = _stacked(
     click.option("--ttft-target", type=float, help="Seconds to the first token that --admission slo promises."),
 )
 
-server_options = _stacked(
+server_options = stacked(
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on; 0 takes a free one."),
     click.option("--served-model-name", multiple=True, help="Name of the model in requests; several times."),
@@ -193,7 +195,7 @@ record_option = click.option(
     "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write the step record (JSON lines) here."
 )
 
-sampling_options = _stacked(
+sampling_options = stacked(
     click.option("--n", type=int, default=1, show_default=True, help="Samples of each prompt."),
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the likeliest token."),
     click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the k likeliest; 0: from all."),
@@ -253,6 +255,7 @@ def sampling_params(values: dict[str, Any]) -> SamplingParams:
 
 __all__ = [
     "SettingsError",
+    "config_option",
     "engine_options",
     "engine_settings",
     "record_option",
@@ -261,4 +264,5 @@ __all__ = [
     "scheduling_options",
     "scheduling_settings",
     "server_options",
+    "stacked",
 ]

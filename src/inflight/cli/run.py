@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from inflight.cli.files import check_writable
 from inflight.cli.interrupt import Interrupt
 from inflight.cli.options import (
     engine_options,
@@ -52,7 +53,7 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
     record: Path | None = values.pop("record")
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     _check_readable(input_path)
-    _check_writable(input_path, output_path, record)
+    check_writable(output_path, record, reads=[input_path])
     if resume:
         _check_files(input_path, output_path)
 
@@ -89,23 +90,6 @@ def _check_files(*paths: Path | None) -> None:
     for name, path in zip(("--input", "--output"), paths, strict=True):
         if path is None or str(path) == "-" or (path.exists() and not path.is_file()):
             raise click.UsageError(f"--resume needs {name} to be a file, so that it can be read again; give its name.")
-
-
-def _check_writable(*paths: Path | None) -> None:
-    """Told before a model is loaded. The first is read, so that it must not be overwritten."""
-    taken = {paths[0].resolve()} if paths[0] is not None and paths[0].is_file() else set()
-    for path in paths[1:]:
-        if path is None:
-            continue
-        folder = path.absolute().parent
-        if not folder.is_dir():
-            raise click.UsageError(f"{path} cannot be written: the folder {folder} does not exist; create it first.")
-        if not os.access(path if path.exists() else folder, os.W_OK):
-            raise click.UsageError(f"{path} cannot be written: permission is denied; choose another place.")
-        if path.resolve() in taken:
-            raise click.UsageError(f"{path} is given twice, and would be overwritten; use another file.")
-        if not path.exists() or path.is_file():
-            taken.add(path.resolve())
 
 
 def _answer(

@@ -27,7 +27,7 @@ def print_summary(summary: Summary, preemptions: int) -> None:
     rows = (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e))
     print(f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms", file=sys.stderr)
     for name, figures in rows:
-        print(f"  {name:<10} {_milliseconds(figures)}  over {figures.samples:,} requests", file=sys.stderr)
+        print(f"  {name:<10} {milliseconds(figures)}  over {figures.samples:,} requests", file=sys.stderr)
 
 
 def print_predictions(predictor: str, error: PredictionError) -> None:
@@ -39,7 +39,7 @@ def print_predictions(predictor: str, error: PredictionError) -> None:
     )
 
 
-def _milliseconds(figures: Percentiles) -> str:
+def milliseconds(figures: Percentiles) -> str:
     values = asdict(figures)
     return " ".join(
         f"{'-' if values[name] is None else format(values[name] * 1e3, ',.1f'):>10}"

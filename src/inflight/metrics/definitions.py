@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -91,6 +92,11 @@ def percentiles(values: Iterable[float]) -> Percentiles:
     p50, p95, p99 = (quantile(ordered, share) for share in (0.50, 0.95, 0.99))
     intervals = (quantile_interval(ordered, share) for share in (0.50, 0.95, 0.99))
     return Percentiles(len(ordered), mean, p50, p95, p99, *intervals)
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Standard deviation of these very values (divided by n, as numpy's and vLLM's); None where there are none."""
+    return statistics.pstdev(values) if values else None
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -7,6 +7,7 @@ drive it alike.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 
 from inflight.workload.workload import Workload
@@ -16,6 +17,7 @@ class Pacer:
     def __init__(self, workload: Workload):
         self._entries = workload.entries
         self._closed = workload.closed
+        self._until = math.inf if workload.until is None else workload.until
         self._bounded = workload.concurrency is not None
         self._places = deque([0.0] * (workload.concurrency or 0))  # free ones: since when, the longest free first
         self._followers: dict[int, list[int]] = {}
@@ -40,6 +42,8 @@ class Pacer:
         """(index, intended send time) of all who are due, each told once; they are under way until `ended`.
 
         In a closed loop the intended time is when both the entry and a place for it were there."""
+        if now >= self._until:
+            self._close()
         found = []
         while self._coming and self._has_room and self._coming[0][0] <= now:
             time, index = heapq.heappop(self._coming)
@@ -55,6 +59,12 @@ class Pacer:
         for follower in self._followers.pop(index, ()):
             entry = self._entries[follower]
             heapq.heappush(self._coming, (max(entry.arrival, now + entry.think_s), follower))
+
+    def _close(self) -> None:
+        """Who has not begun never will."""
+        self._left -= len(self._coming) + sum(map(len, self._followers.values()))
+        self._coming.clear()
+        self._followers.clear()
 
     @property
     def _has_room(self) -> bool:

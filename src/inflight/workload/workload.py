@@ -17,7 +17,8 @@ class Workload:
 
     concurrency: most requests under way at once; None: no bound. closed: a closed loop: an entry's turn comes when one
     before it has ended, and its latency counts from then. Otherwise latency counts from `arrival`, also where the bound
-    on concurrency held it back.
+    on concurrency held it back. until: from this second on nothing is sent, as in a closed loop of a given time; None:
+    all is.
     """
 
     entries: tuple[Entry, ...]
@@ -25,3 +26,4 @@ class Workload:
     concurrency: int | None = None
     closed: bool = False
     notes: tuple[str, ...] = ()
+    until: float | None = None

@@ -1,0 +1,100 @@
+"""Single questions to a server, one after another, before a run: what it serves, what it understands.
+
+Knows HTTP and how the errors of OpenAI-compatible servers look; not what is asked. Never used while something is
+measured.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from inflight.bench.target import BenchError, Target
+
+_SHOWN = 300  # characters of a server's words that are repeated in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """status: of HTTP. body: what its JSON holds, None where it was none. text: as it came."""
+
+    status: int
+    body: Any
+    text: str
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 200
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """OpenAI's wrapped error, or the flat one of some servers; empty where there is neither."""
+        found = self.body.get("error", self.body) if isinstance(self.body, dict) else {}
+        return found if isinstance(found, dict) else {"message": str(found)}
+
+    @property
+    def message(self) -> str:
+        said = str(self.error.get("message") or self.error.get("detail") or self.text).strip()
+        return said[:_SHOWN] + ("…" if len(said) > _SHOWN else "")
+
+    @property
+    def frames(self) -> list[dict[str, Any]]:
+        """The JSON objects of an event stream."""
+        found = []
+        for line in self.text.splitlines():
+            data = line.removeprefix("data:").strip()
+            if line.startswith("data:") and data != "[DONE]":
+                found.append(_json(data))
+        return [frame for frame in found if isinstance(frame, dict)]
+
+
+class Asker:
+    def __init__(self, target: Target, patience_s: float = 60.0):
+        self._target = target
+        self._patience = min(patience_s, target.timeout_s)
+        # As in a run: no proxy that the environment names stands between.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def get(self, path: str) -> Answer:
+        return self._ask(urllib.request.Request(self._target.url + path, headers=dict(self._target.headers)))
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        headers = {**self._target.headers, "Content-Type": "application/json"}
+        data = json.dumps(body).encode()
+        return self._ask(urllib.request.Request(self._target.url + path, data, headers))
+
+    def _ask(self, request: urllib.request.Request) -> Answer:
+        """Raises BenchError where there is no answer at all; statuses are the caller's to judge."""
+        try:
+            with self._opener.open(request, timeout=self._patience) as answer:
+                return _answer(answer.status, answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return _answer(error.code, error.read())
+        except TimeoutError:
+            raise BenchError(
+                f"{request.full_url} did not answer within {self._patience:g} s; look at the server, or give it longer "
+                "with --timeout."
+            ) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            cause = getattr(error, "reason", error)
+            raise BenchError(
+                f"No server answers at {self._target.url} ({cause}); start one with `inflight serve`, or give its "
+                "address with --url."
+            ) from None
+
+
+def _answer(status: int, content: bytes) -> Answer:
+    text = content.decode("utf-8", "replace")
+    return Answer(status, _json(text), text)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,106 @@
+"""The highest load that meets the targets: doubled until they are missed, then bisected on a logarithmic scale.
+
+Knows when a run has met them; what a run is, its caller knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from inflight.bench.run import Measured
+from inflight.bench.target import BenchError
+
+SHARE = 0.99  # of the offered requests that must meet all of their targets
+PRECISION = 0.05  # the search ends when the bounds are that close, relative to each other
+MOST_PROBES = 24
+_FURTHEST = 4096.0  # times below or above the first value
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """value: requests/s, or concurrency. why: what decided, in words with its figure."""
+
+    value: float
+    measured: Measured
+    met: bool
+    why: str
+
+
+@dataclass(slots=True)
+class Capacity:
+    """met: highest value that met the targets. missed: lowest that did not. None: no such value was found. ended: why
+    the search ended, where that was before the two were close."""
+
+    share: float
+    probes: list[Probe] = field(default_factory=list)
+    met: float | None = None
+    missed: float | None = None
+    ended: str = ""
+
+
+def judge(measured: Measured, share: float) -> tuple[bool, str]:
+    """Whether the targets were met, and why (not). Of the offered requests in the window."""
+    summary = measured.summary
+    if not summary.requests:
+        return False, "nothing was completed"
+    if summary.saturated:
+        return False, f"saturated at {summary.requests_per_s:,.2f} requests/s: latency was still growing"
+    told = f"{summary.attainment:.1%} of {summary.offered:,} requests met their targets"
+    return summary.attainment >= share, told
+
+
+def find_capacity(
+    run: Callable[[float], Measured],
+    start: float,
+    *,
+    share: float = SHARE,
+    whole: bool = False,
+    precision: float = PRECISION,
+    tell: Callable[[Probe], None] = lambda probe: None,
+) -> Capacity:
+    """run: measures one value. whole: values are whole numbers (concurrency). tell: told of every probe.
+
+    Ends early, and says why, where the client could not keep up, twice, or was interrupted. What was measured is taken
+    as it is: near the capacity chance decides, so that a repeated search ends a few percent elsewhere.
+    """
+    if not 0 < start < math.inf:
+        raise BenchError(f"The search for the capacity begins at {start:g}; give a number above 0.")
+    found = Capacity(share)
+    value: float | None = max(1, round(start)) if whole else start
+    while value is not None and len(found.probes) < MOST_PROBES:
+        measured = run(value)
+        if not measured.valid and not measured.partial:
+            measured = run(value)  # once more: a machine may be busy for a moment
+        if measured.partial or not measured.valid:
+            found.ended = "interrupted" if measured.partial else f"at {value:g}: {measured.sent.health.faults[0]}"
+            break
+        met, why = judge(measured, share)
+        found.probes.append(Probe(value, measured, met, why))
+        tell(found.probes[-1])
+        if met:
+            found.met = value if found.met is None else max(found.met, value)
+        else:
+            found.missed = value if found.missed is None else min(found.missed, value)
+        value = _next(found, start, whole, precision)
+    return found
+
+
+def _next(found: Capacity, start: float, whole: bool, precision: float) -> float | None:
+    met, missed = found.met, found.missed
+    if missed is None:
+        assert met is not None
+        return met * 2 if met * 2 <= start * _FURTHEST else None
+    if met is None:
+        lower = missed / 2
+        if whole:
+            return float(math.floor(lower)) if missed > 1 else None
+        return lower if lower >= start / _FURTHEST else None
+    if missed <= met or missed / met <= 1 + precision:
+        return None
+    middle = math.sqrt(met * missed)
+    if not whole:
+        return middle
+    between = round(middle)
+    return float(between) if met < between < missed else None

@@ -1,0 +1,102 @@
+"""How many tokens a text has: by a tokenizer that lies here, or by asking the server.
+
+Knows tokenizer files and /tokenize as ours, vLLM, SGLang and llama.cpp have it; not what is counted, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from inflight.bench.asking import Answer, Asker
+from inflight.bench.target import BenchError
+from inflight.text import ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
+
+Messages = Sequence[dict[str, str]]
+
+
+class Counter(Protocol):
+    """local: whether it answers at once, so that every single prompt can be checked."""
+
+    local: bool
+
+    def text(self, text: str) -> int:
+        """Tokens of a prompt, with what the tokenizer adds around one."""
+
+    def chat(self, messages: Messages) -> int | None:
+        """Tokens of what the chat template makes of messages; None where that cannot be told."""
+
+
+class LocalCounter:
+    """A model's folder, or its tokenizer.json. Pickles as the path that it was loaded from."""
+
+    local = True
+
+    def __init__(self, path: Path):
+        self._path = path
+        folder = path.parent if path.name == "tokenizer.json" else path
+        try:
+            self.tokenizer = Tokenizer.load(folder)
+            self._template = ChatTemplate.load(folder)
+        except (TokenizerError, ChatTemplateError) as error:
+            raise BenchError(f"--tokenizer {path}: {error}") from None
+
+    def __reduce__(self) -> tuple[type[LocalCounter], tuple[Path]]:
+        return LocalCounter, (self._path,)
+
+    def text(self, text: str) -> int:
+        return len(self.tokenizer.encode(text))
+
+    def chat(self, messages: Messages) -> int | None:
+        if not self._template.is_available:
+            return None
+        try:
+            text = self._template.render(list(messages), None, add_generation_prompt=True)
+        except ChatTemplateError:
+            return None
+        return len(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+class ServerCounter:
+    """Asks the server's /tokenize; only while a run is prepared."""
+
+    local = False
+
+    def __init__(self, asker: Asker, model: str):
+        self._asker, self._model = asker, model
+        self._form = "prompt"
+
+    def found(self) -> bool:
+        """Whether the server has such an endpoint, in vLLM's form or llama.cpp's."""
+        for self._form in ("prompt", "content"):
+            if _count(self._asker.post("/tokenize", self._body("Hello"))) is not None:
+                return True
+        return False
+
+    def text(self, text: str) -> int:
+        answer = self._asker.post("/tokenize", self._body(text))
+        count = _count(answer)
+        if count is None:
+            raise BenchError(
+                f"The server's /tokenize answers {answer.status} ({answer.message}), so that prompts of exact length "
+                "cannot be written; give the model's folder with --tokenizer."
+            )
+        return count
+
+    def chat(self, messages: Messages) -> int | None:
+        body = {"model": self._model, "messages": list(messages), "add_generation_prompt": True}
+        return _count(self._asker.post("/tokenize", body))
+
+    def _body(self, text: str) -> dict[str, Any]:
+        if self._form == "content":
+            return {"content": text, "add_special": True}
+        return {"model": self._model, "prompt": text}
+
+
+def _count(answer: Answer) -> int | None:
+    if not answer.ok or not isinstance(answer.body, dict):
+        return None
+    tokens = answer.body.get("tokens")
+    count = answer.body.get("count", len(tokens) if isinstance(tokens, list) else None)
+    return count if isinstance(count, int) and count > 0 else None

@@ -1,0 +1,165 @@
+"""Which fields of a body a server understands, found by asking it once with all of them.
+
+Servers tell an unknown field with a 400 that names it, or take it and do nothing; so a field that forces the length of
+an answer counts only when the answer had that length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inflight.bench.asking import Answer, Asker
+from inflight.bench.target import BenchError, Target
+
+# In the order in which they are given up where a server refuses a body and names none of them.
+OPTIONAL = (
+    "return_token_ids",
+    "continuous_usage_stats",
+    "slo",
+    "priority",
+    "service_tier",
+    "user",
+    "cache_salt",
+    "output_tokens",
+    "min_tokens",
+    "ignore_eos",
+    "temperature",
+    "stream_options",
+)
+FORCED, ALLOWED = 3, 6  # tokens of the probe's answer: if the server can be told its length, and at most
+LOSES = {
+    "return_token_ids": "",
+    "continuous_usage_stats": "tokens are counted per frame",
+    "slo": "the server does not know the targets",
+    "priority": "all requests have the same priority",
+    "service_tier": "all requests are in the same lane",
+    "user": "the server does not tell tenants apart",
+    "cache_salt": "prompts share cached prefixes also where their salts differ",
+    "min_tokens": "",
+    "output_tokens": "",
+    "ignore_eos": "answers end when the model wants, so that their lengths differ from what was asked",
+    "temperature": "the server samples as it likes",
+    "stream_options": "the server does not tell how many tokens it made: each frame counts as one",
+}
+_IDS = re.compile(r"\bprompt\b|\btoken id|\bvocab", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """fields: of OPTIONAL, those that the server takes. token_prompts: whether a prompt may be token ids.
+    most_field: what it calls the most tokens of an answer. notes: what it does not take, and what that means."""
+
+    fields: frozenset[str] = frozenset(OPTIONAL)
+    token_prompts: bool = True
+    most_field: str = "max_tokens"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def forces_length(self) -> str:
+        """By which field the server is told how long an answer is to be; empty: not at all."""
+        return next((name for name in ("output_tokens", "ignore_eos") if name in self.fields), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the probe asks with. wanted: fields of OPTIONAL that the run would use. extra: the user's own."""
+
+    model: str
+    wanted: frozenset[str]
+    extra: Mapping[str, Any]
+    token_ids: Sequence[int] = (100, 101, 102, 103)
+    text: str = "Hello there."
+
+
+def learn(asker: Asker, target: Target, question: Question) -> Dialect:
+    """Raises BenchError where the server refuses even the plainest body."""
+    dialect = Dialect(question.wanted, token_prompts=target.endpoint == "completions")
+    answer, dialect = _taken(asker, target, question, dialect)
+    if "output_tokens" in dialect.fields and _tokens(answer) != FORCED:  # taken, and without effect
+        dialect = replace(dialect, fields=dialect.fields - {"output_tokens", "slo"})
+    return dialect
+
+
+def probe_body(target: Target, question: Question, dialect: Dialect) -> dict[str, Any]:
+    fields = dialect.fields
+    body: dict[str, Any] = {"model": question.model, "stream": True, dialect.most_field: ALLOWED}
+    if target.endpoint == "chat":
+        body["messages"] = [{"role": "user", "content": question.text}]
+    else:
+        body["prompt"] = list(question.token_ids) if dialect.token_prompts else question.text
+    values = {
+        "temperature": 0,
+        "ignore_eos": True,
+        "min_tokens": 1,
+        "output_tokens": FORCED,
+        "return_token_ids": True,
+        "service_tier": "default",
+        "user": "bench",
+        "cache_salt": "bench",
+        "priority": 1,  # some servers refuse only what differs from 0
+        "slo": {"ttft_ms": 600_000},
+    }
+    body.update((name, value) for name, value in values.items() if name in fields)
+    if "stream_options" in fields:
+        body["stream_options"] = {"include_usage": True}
+        if "continuous_usage_stats" in fields:
+            body["stream_options"]["continuous_usage_stats"] = True
+    return merged(body, question.extra)
+
+
+def merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """extra wins; null takes a field away."""
+    return {name: value for name, value in {**body, **extra}.items() if value is not None}
+
+
+def _taken(asker: Asker, target: Target, question: Question, dialect: Dialect) -> tuple[Answer, Dialect]:
+    """The body that the server takes, field by field less."""
+    while True:
+        answer = asker.post(target.path, probe_body(target, question, dialect))
+        if answer.ok and not any("error" in frame for frame in answer.frames):
+            return answer, dialect
+        if answer.status not in (400, 422):
+            raise BenchError(_refusal(target, question, answer))
+        less = _less(answer, dialect)
+        if less is None:
+            raise BenchError(_refusal(target, question, answer))
+        dialect = less
+
+
+def _less(answer: Answer, dialect: Dialect) -> Dialect | None:
+    """Without what the server's words blame; without the next optional field where they blame nothing."""
+    blamed = " ".join((str(answer.error.get("param") or ""), answer.message))
+    if dialect.most_field == "max_tokens" and "max_completion_tokens" in blamed:
+        return replace(dialect, most_field="max_completion_tokens")
+    named = next((name for name in OPTIONAL if name in dialect.fields and _names(blamed, name)), None)
+    if named is None and dialect.token_prompts and _IDS.search(blamed):
+        return replace(dialect, token_prompts=False, notes=(*dialect.notes, "The server takes no token ids."))
+    named = named or next((name for name in OPTIONAL if name in dialect.fields), None)
+    if named is None:
+        return None
+    loses = f": {LOSES[named]}" if LOSES[named] else ""
+    note = f"The server does not take {named}{loses}."
+    return replace(dialect, fields=dialect.fields - {named}, notes=(*dialect.notes, note))
+
+
+def _names(words: str, field: str) -> bool:
+    return re.search(rf"(?<![A-Za-z_]){field}(?![A-Za-z_])", words) is not None
+
+
+def _tokens(answer: Answer) -> int | None:
+    usages = [frame["usage"] for frame in answer.frames if isinstance(frame.get("usage"), dict)]
+    return usages[-1].get("completion_tokens") if usages else None
+
+
+def _refusal(target: Target, question: Question, answer: Answer) -> str:
+    where = f"{target.url}{target.path}"
+    if answer.status in (401, 403):
+        return f"{where} wants a key ({answer.message}); give it with --api-key, or as OPENAI_API_KEY."
+    if answer.status in (429, 503):
+        return f"{where} is too busy for a first question ({answer.message}); wait until it is idle."
+    if answer.status == 404:
+        return f"{where} answers 404 for the model {question.model!r} ({answer.message}); correct --url or --model."
+    return f"{where} refuses the plainest question with {answer.status}: {answer.message}"

@@ -1,0 +1,179 @@
+"""What must be known before a run: the server's model, the fields it takes, how prompts of exact length are written.
+
+Asks the server a few questions, none of them while something is measured; says in notes what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from inflight.bench.asking import Asker
+from inflight.bench.bodies import TIERS, RequestBodies
+from inflight.bench.counting import Counter, LocalCounter, ServerCounter
+from inflight.bench.dialect import OPTIONAL, Dialect, Question, learn, probe_body
+from inflight.bench.prompts import TextPrompts, TokenRange, ordinary
+from inflight.bench.served import Served
+from inflight.bench.target import BenchError, Target
+from inflight.bench.words import Vocabulary, learn_words
+from inflight.workload.contents import Contents
+from inflight.workload.workload import Workload
+
+# A size that nobody tells is tried from the largest on; most models have more tokens than the first.
+_VOCAB_SIZES = (32_000, 16_000, 8_000, 4_000, 2_000, 1_000, 500, 256)
+_REMOTE_WORDS = 48  # words that are learnt where each costs questions to the server
+_SAMPLE = "the the the the"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user says of bodies and prompts. model None: the server's first. tokenizer: a model's folder or its
+    tokenizer.json. prompt_text: text where token ids would do. extra: fields for every body."""
+
+    model: str | None = None
+    tokenizer: Path | None = None
+    vocab_size: int | None = None
+    prompt_text: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """How the server is asked. prompts None: entries bring their own. notes: what a reader of results must know."""
+
+    target: Target
+    served: Served
+    dialect: Dialect
+    prompts: TokenRange | TextPrompts | None
+    extra: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def bodies(self, workload: Workload, seed: int) -> RequestBodies:
+        """seed: of the prompts' contents; runs that are not to find each other's prompts cached take different ones."""
+        prompts: Contents | TextPrompts | None
+        match self.prompts:
+            case TokenRange():
+                prompts = self.prompts.contents(workload.entries, seed)
+            case TextPrompts():
+                prompts = replace(self.prompts, seed=seed)
+            case None:
+                prompts = None
+        return RequestBodies(
+            workload.entries, self.served.model, self.target.endpoint, self.dialect, prompts, self.extra
+        )
+
+
+def prepare(target: Target, served: Served, workload: Workload, wishes: Wishes) -> Prepared:
+    """workload: one like those that will be run. Raises BenchError."""
+    asker = Asker(target)
+    local = LocalCounter(wishes.tokenizer) if wishes.tokenizer is not None else None
+    own = all(entry.prompt is not None for entry in workload.entries)
+    if target.endpoint == "chat" and any(isinstance(entry.prompt, tuple) for entry in workload.entries):
+        raise BenchError("The trace holds prompts as token ids, which chat does not take; use --endpoint completions.")
+    tokens = None if target.endpoint == "chat" or wishes.prompt_text else _range(asker, target, served, wishes, local)
+    question = Question(served.model, _wanted(workload, tokens is not None), wishes.extra)
+    dialect = learn(asker, target, question if tokens is None else replace(question, token_ids=tokens.some))
+    notes = [*dialect.notes, *_lane_notes(workload)]
+    prompts: TokenRange | TextPrompts | None = None
+    if not own and tokens is not None and dialect.token_prompts:
+        prompts = tokens
+    elif not own:
+        counter = local or _server_counter(asker, served)
+        prompts, told = _text_prompts(asker, target, question, dialect, counter)
+        notes.append(told)
+    return Prepared(target, served, dialect, prompts, wishes.extra, tuple(notes))
+
+
+def _range(
+    asker: Asker, target: Target, served: Served, wishes: Wishes, local: LocalCounter | None
+) -> TokenRange | None:
+    """The ids that prompts are drawn from; None where the server takes none."""
+    if local is not None and wishes.vocab_size is None:
+        return TokenRange(0, local.tokenizer.vocab_size, local.tokenizer.special_token_ids)
+    size = wishes.vocab_size or served.vocab_size
+    if size is not None:
+        if size < 16:
+            raise BenchError(f"--vocab-size is {size}; give the number of the model's tokens, at least 16.")
+        return ordinary(size)
+    for tried in _VOCAB_SIZES:
+        question = Question(served.model, frozenset(), wishes.extra, (tried - 1,))
+        if asker.post(target.path, probe_body(target, question, Dialect(frozenset()))).ok:
+            return ordinary(tried)
+    return None
+
+
+def _wanted(workload: Workload, token_ids: bool) -> frozenset[str]:
+    """Fields that this workload would use."""
+    entries = workload.entries
+    unused = {
+        "service_tier": not any(entry.lane in TIERS for entry in entries),
+        "user": not any(entry.tenant for entry in entries),
+        "cache_salt": not any(entry.cache_salt for entry in entries),
+        "priority": all(entry.priority is None for entry in entries),
+        "slo": all(entry.targets.ttft is None and entry.targets.itl is None for entry in entries),
+        "return_token_ids": not token_ids or all(entry.after is None for entry in entries),
+    }
+    return frozenset(name for name in OPTIONAL if not unused.get(name, False))
+
+
+def _lane_notes(workload: Workload) -> list[str]:
+    strange = sorted({entry.lane for entry in workload.entries} - {"", *TIERS})
+    if not strange:
+        return []
+    return [f"Lanes {', '.join(strange)} are names in this result only: a request can ask for {' or '.join(TIERS)}."]
+
+
+def _server_counter(asker: Asker, served: Served) -> Counter:
+    counter = ServerCounter(asker, served.model)
+    if not counter.found():
+        raise BenchError(
+            "Prompts are to be text, but no tokenizer is known: the server has no /tokenize. Give the model's folder "
+            "with --tokenizer, or use --endpoint completions where the server takes token ids."
+        )
+    return counter
+
+
+def _text_prompts(
+    asker: Asker, target: Target, question: Question, dialect: Dialect, counter: Counter
+) -> tuple[TextPrompts, str]:
+    vocabulary = learn_words(counter.text) if counter.local else learn_words(counter.text, _REMOTE_WORDS)
+    where = "by the tokenizer given" if counter.local else "by the server's /tokenize"
+    checker = counter if counter.local else None
+    if target.endpoint == "completions":
+        told = f"Prompts are text, counted {where}, which has {vocabulary.around} more than the words alone."
+        return TextPrompts(vocabulary, 0, vocabulary.around, 0, checker), told
+    around, asked = _template(asker, target, question, dialect, counter, vocabulary)
+    each = _each_turn(counter, vocabulary, around)
+    told = f"Prompts are text, counted {where}; the chat template adds {around} tokens, as {asked} says."
+    if checker is not None and counter.chat([{"role": "user", "content": _SAMPLE}]) is None:
+        checker = None  # it knows the words but not the template
+    return TextPrompts(vocabulary, 0, around, each, checker), told
+
+
+def _template(
+    asker: Asker, target: Target, question: Question, dialect: Dialect, counter: Counter, vocabulary: Vocabulary
+) -> tuple[int, str]:
+    """Tokens of the chat template with one message, and who told."""
+    words = counter.text(_SAMPLE) - vocabulary.around
+    counted = counter.chat([{"role": "user", "content": _SAMPLE}])
+    if counted is not None:
+        return counted - words, "the tokenizer's template" if counter.local else "the server's /tokenize"
+    probe = Question(question.model, question.wanted, question.extra, text=_SAMPLE)
+    answer = asker.post(target.path, probe_body(target, probe, dialect))
+    usages = [frame["usage"] for frame in answer.frames if isinstance(frame.get("usage"), dict)]
+    if not usages or not isinstance(usages[-1].get("prompt_tokens"), int):
+        raise BenchError(
+            "How many tokens the chat template adds is not known: the server tells no usage. Give the model's folder "
+            "with --tokenizer, or use --endpoint completions."
+        )
+    return usages[-1]["prompt_tokens"] - words, "the usage of one request"
+
+
+def _each_turn(counter: Counter, vocabulary: Vocabulary, around: int) -> int:
+    """Tokens that the template adds to one more answer and question, beside their words."""
+    said = [{"role": role, "content": _SAMPLE} for role in ("user", "assistant", "user")]
+    counted = counter.chat(said)
+    words = counter.text(_SAMPLE) - vocabulary.around
+    return around if counted is None else max(0, counted - around - 3 * words)

@@ -1,0 +1,196 @@
+"""A measured run as the record that is written to a file (`records.result` has its keys) and as CSV, a line a request.
+
+Knows names and shapes; figures come from `inflight.metrics`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from inflight import __version__
+from inflight.bench.preparing import Prepared
+from inflight.bench.run import Measured
+from inflight.metrics.definitions import Percentiles
+from inflight.metrics.observation import Observation
+from inflight.metrics.series import series
+from inflight.metrics.summary import Summary
+from inflight.records.result import (
+    VERSION,
+    BenchRecord,
+    PercentilesRecord,
+    PointRecord,
+    RequestRow,
+    SeriesRecord,
+    SummaryRecord,
+    SweepRecord,
+)
+
+PROGRAM = f"inflight {__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a record says of a run beside what was measured. settings: the options in force. save_requests: keep a row
+    for each."""
+
+    prepared: Prepared
+    settings: Mapping[str, Any]
+    save_requests: bool = False
+
+
+def bench_record(measured: Measured, about: About) -> BenchRecord:
+    sent, workload = measured.sent, measured.workload
+    record: BenchRecord = {
+        "kind": "bench",
+        "version": VERSION,
+        "created": created(),
+        "program": PROGRAM,
+        "valid": measured.valid,
+        "faults": list(sent.health.faults),
+        "partial": measured.partial,
+        "settings": dict(about.settings),
+        "target": _target(about.prepared),
+        "workload": {
+            "name": workload.name,
+            "requests": len(workload.entries),
+            "concurrency": workload.concurrency,
+            "closed": workload.closed,
+            "notes": list(workload.notes),
+        },
+        "window": {"start_s": measured.window.start, "end_s": measured.window.end, "part": measured.why},
+        "summary": summary_record(measured.summary),
+        "by_class": {name: summary_record(one) for name, one in measured.by_class.items()},
+        "by_lane": {name: summary_record(one) for name, one in measured.by_lane.items()},
+        "by_tenant": {name: summary_record(one) for name, one in measured.by_tenant.items()},
+        "health": {
+            **{one.name: getattr(sent.health, one.name) for one in fields(sent.health) if one.name != "faults"},
+            "frames": sent.frames,
+            "token_counts": sent.token_counts,
+        },
+        "notes": [*about.prepared.notes, *measured.notes],
+        "series": _series(measured.observations),
+    }
+    if about.save_requests:
+        record["requests"] = [request_row(one) for one in measured.observations]
+    return record
+
+
+def sweep_record(by: str, points: Sequence[PointRecord], partial: bool, **capacity: Any) -> SweepRecord:
+    """capacity: the keys of a search for one."""
+    record: SweepRecord = {
+        "kind": "capacity" if capacity else "sweep",
+        "version": VERSION,
+        "created": created(),
+        "program": PROGRAM,
+        "by": by,
+        "partial": partial,
+        "points": list(points),
+    }
+    record.update(capacity)  # type: ignore[typeddict-item]
+    return record
+
+
+def created() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def summary_record(summary: Summary) -> SummaryRecord:
+    """Latencies are left out where they were still growing: they would tell how long the run was."""
+    told = not summary.saturated
+    return {
+        "offered": summary.offered,
+        "completed": summary.requests,
+        "rejected": summary.rejected,
+        "failed": summary.failed,
+        "unfinished": summary.unfinished,
+        "window_s": summary.wall_seconds,
+        "prompt_tokens": summary.prompt_tokens,
+        "cached_tokens": summary.cached_tokens,
+        "output_tokens": summary.output_tokens,
+        "offered_per_s": summary.offered_per_s,
+        "completed_per_s": summary.requests_per_s,
+        "input_tokens_per_s": summary.input_tokens_per_s,
+        "output_tokens_per_s": summary.output_tokens_per_s,
+        "total_tokens_per_s": summary.total_tokens_per_s,
+        "goodput_per_s": summary.goodput,
+        "attainment": summary.attainment,
+        "concurrency": summary.concurrency,
+        "concurrency_by_little": summary.concurrency_by_little,
+        "saturated_at_per_s": None if told else summary.requests_per_s,
+        "ttft_s": _percentiles(summary.ttft) if told else None,
+        "tpot_s": _percentiles(summary.tpot) if told else None,
+        "itl_s": _percentiles(summary.itl) if told else None,
+        "e2e_s": _percentiles(summary.e2e) if told else None,
+        "delay_s": _percentiles(summary.delay),
+    }
+
+
+def request_row(one: Observation) -> RequestRow:
+    return {
+        "id": one.request_id,
+        "intended_s": one.intended,
+        "sent_s": one.sent,
+        "first_token_s": one.first_token,
+        "last_token_s": one.last_token,
+        "ended_s": one.ended,
+        "outcome": one.outcome,
+        "status": one.status,
+        "prompt_tokens": one.prompt_tokens,
+        "cached_tokens": one.cached_tokens,
+        "output_tokens": one.output_tokens,
+        "attained": one.attained,
+        "traffic": one.traffic,
+        "lane": one.lane,
+        "tenant": one.tenant,
+        "targets_s": asdict(one.targets),
+        "error": one.error,
+        "token_times_s": [round(time, 6) for time in one.token_times],
+    }
+
+
+def write_csv(path: Path, observations: Sequence[Observation]) -> None:
+    """A line for each: the keys of RequestRow but its targets and the tokens' times, and the latencies."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer: csv.DictWriter[str] | None = None
+        for one in observations:
+            row: dict[str, Any] = {**request_row(one)}
+            del row["token_times_s"], row["targets_s"]
+            row |= {"ttft_s": one.ttft, "tpot_s": one.tpot, "e2e_s": one.e2e, "delay_s": one.delay}
+            if writer is None:
+                writer = csv.DictWriter(file, list(row))
+                writer.writeheader()
+            writer.writerow(row)
+
+
+def _target(prepared: Prepared) -> dict[str, Any]:
+    target, dialect = prepared.target, prepared.dialect
+    return {
+        "url": target.url,
+        "endpoint": target.endpoint,
+        "model": prepared.served.model,
+        "max_model_len": prepared.served.max_model_len,
+        "lengths_forced_by": dialect.forces_length or None,
+        "fields": sorted(dialect.fields),
+        "notes": list(prepared.notes),
+    }
+
+
+def _percentiles(figures: Percentiles) -> PercentilesRecord:
+    found: Any = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(figures).items()}
+    return found  # type: ignore[no-any-return]
+
+
+def _series(observations: Sequence[Observation]) -> SeriesRecord:
+    found = series(observations)
+    return {
+        "step_s": found.step,
+        "offered": list(found.offered),
+        "completed": list(found.completed),
+        "output_tokens": list(found.output_tokens),
+        "running": [round(value, 4) for value in found.running],
+    }

@@ -1,0 +1,183 @@
+"""One measured run: sent, cut to the part that counts, and summed up as a whole and by class, lane and tenant.
+
+Knows when a run can be believed and which part of it is measured; figures are `inflight.metrics`' own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from inflight.bench.sending import Bodies, Progress, Sent
+from inflight.bench.target import BenchError, Target
+from inflight.metrics.observation import Observation
+from inflight.metrics.summary import Summary, Window, summarize
+from inflight.workload.entry import Entry
+from inflight.workload.workload import Workload
+
+_FEWEST_ENDED = 10  # a window in which less than one in so many requests ended says nothing of throughput
+_SHOWN_ERRORS = 3
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+class Send(Protocol):
+    """As `inflight.bench.client.send`."""
+
+    def __call__(
+        self,
+        workload: Workload,
+        target: Target,
+        bodies: Bodies,
+        *,
+        processes: int = 1,
+        progress: Callable[[Progress], None] | None = None,
+        interrupt: Callable[[], bool] | None = None,
+    ) -> Sent: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """What comes first and is not counted: so many requests, so many seconds, or a share of the requests."""
+
+    requests: int = 0
+    seconds: float = 0.0
+    share: float = 0.0
+
+    def ends(self, intended: Sequence[float]) -> float:
+        """When. intended: send times in order."""
+        skipped = max(self.requests, int(self.share * len(intended)))
+        if skipped >= len(intended) or (self.seconds and self.seconds > intended[-1]):
+            raise BenchError(
+                f"The warm-up ({self}) leaves none of {len(intended)} requests; shorten --warmup, or send more."
+            )
+        if not skipped:
+            return self.seconds
+        last = intended[skipped - 1]
+        return next((time for time in intended if time > last), 0.0)  # of requests that all come at once, none is first
+
+    def __str__(self) -> str:
+        if self.seconds:
+            return f"{self.seconds:g} s"
+        return f"{self.share:.0%} of the requests" if self.share else f"{self.requests} requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """observations: of all requests that were offered. why: which part `window` is, in words. notes: what a reader of
+    the figures must know."""
+
+    workload: Workload
+    sent: Sent
+    observations: tuple[Observation, ...]
+    window: Window
+    why: str
+    summary: Summary
+    by_class: dict[str, Summary]
+    by_lane: dict[str, Summary]
+    by_tenant: dict[str, Summary]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return self.sent.health.valid
+
+    @property
+    def partial(self) -> bool:
+        return self.sent.interrupted
+
+    @property
+    def believed(self) -> bool:
+        """Whether there is a figure, and one that can be believed."""
+        return self.valid and self.summary.requests > 0
+
+
+def measure(workload: Workload, sent: Sent, warmup: Warmup) -> Measured:
+    """Raises BenchError where nothing is left to be measured."""
+    paired = [
+        (entry, one)
+        for entry, one in zip(workload.entries, sent.observations, strict=True)
+        if _offered(entry, one, workload.closed)
+    ]
+    observations = tuple(one for _, one in paired)
+    if not observations:
+        raise BenchError("The run ended before the first request was sent.")
+    window, why = measured_part(observations, warmup if not sent.interrupted else _kept(warmup, observations))
+    notes = [*workload.notes, *_errors(observations)]
+    done = [(entry, one) for entry, one in paired if one.outcome == "completed"]
+    written = [(entry, one) for entry, one in done if not isinstance(entry.prompt, str)]  # of texts, it is an estimate
+    notes += _lengths("Prompts", [(entry.prompt_tokens, one.prompt_tokens) for entry, one in written])
+    notes += _lengths("Answers", [(entry.output_tokens, one.output_tokens) for entry, one in done])
+    return Measured(
+        workload,
+        sent,
+        observations,
+        window,
+        why,
+        summarize(observations, window),
+        _grouped(observations, window, lambda one: one.traffic),
+        _grouped(observations, window, lambda one: one.lane),
+        _grouped(observations, window, lambda one: one.tenant),
+        tuple(notes),
+    )
+
+
+def _offered(entry: Entry, one: Observation, closed: bool) -> bool:
+    """Not if the run ended before its time had come: in a closed loop that is a place, in a conversation an answer."""
+    return one.sent is not None or (not closed and entry.after is None and one.intended < one.ended)
+
+
+def measured_part(observations: Sequence[Observation], warmup: Warmup) -> tuple[Window, str]:
+    """From the end of the warm-up to the last send, so that the drain, in which load only falls, is not counted; to the
+    last end where hardly anything ended before the last send: such a run is one burst."""
+    intended = sorted(one.intended for one in observations)
+    start, last = warmup.ends(intended), intended[-1]
+    completed = [one.ended for one in observations if one.outcome == "completed" and one.intended >= start]
+    within = sum(ended <= last for ended in completed)
+    begun = f"after the warm-up ({warmup})" if start > 0 else "from the beginning"
+    if last > start and within * _FEWEST_ENDED >= len(completed) > 0:
+        return Window(start, last), f"{begun} to the last send"
+    end = max((one.ended for one in observations), default=last)
+    return Window(start, end), f"{begun} to the last end, because hardly a request ended before the last was sent"
+
+
+def _kept(warmup: Warmup, observations: Sequence[Observation]) -> Warmup:
+    """Of an interrupted run, no warm-up is taken where nothing would be left."""
+    try:
+        warmup.ends(sorted(one.intended for one in observations))
+    except BenchError:
+        return Warmup()
+    return warmup
+
+
+def _grouped(
+    observations: Iterable[Observation], window: Window, name_of: Callable[[Observation], str]
+) -> dict[str, Summary]:
+    """By name; without those that have none."""
+    groups: dict[str, list[Observation]] = {}
+    for one in observations:
+        groups.setdefault(name_of(one), []).append(one)
+    return {name: summarize(group, window) for name, group in sorted(groups.items()) if name}
+
+
+def _errors(observations: Iterable[Observation]) -> list[str]:
+    """The most frequent errors, in the server's words; those that differ in their numbers alone are one."""
+    found: dict[str, list[str]] = {}
+    for one in observations:
+        if one.outcome in ("failed", "rejected") and one.error:
+            found.setdefault(_NUMBER.sub("#", one.error), []).append(one.error)
+    often = sorted(found.values(), key=len, reverse=True)
+    return [f"{len(same):,} × {same[0]}" for same in often[:_SHOWN_ERRORS]]
+
+
+def _lengths(what: str, pairs: Sequence[tuple[int, int]]) -> list[str]:
+    """How far lengths were from what was asked, where they were."""
+    other = [got - asked for asked, got in pairs if got != asked]
+    if not other:
+        return []
+    mean_asked, mean_got = (sum(pair[place] for pair in pairs) / len(pairs) for place in (0, 1))
+    return [
+        f"{what}: {len(other):,} of {len(pairs):,} have another length than asked (off by {max(map(abs, other)):,} "
+        f"tokens at most; {mean_got:,.1f} tokens on average, asked were {mean_asked:,.1f})."
+    ]

@@ -1,0 +1,221 @@
+"""`inflight bench`: measure a server under a load: one run, a search for its capacity, or a curve over loads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+import click
+
+from inflight.bench.capacity import find_capacity
+from inflight.bench.offering import Load, Offer
+from inflight.bench.preparing import prepare
+from inflight.bench.result import About, bench_record, sweep_record, write_csv
+from inflight.bench.run import Measured
+from inflight.bench.runner import Runner
+from inflight.bench.sending import Progress as Counts
+from inflight.bench.sweep import sweep
+from inflight.bench.vllm_json import vllm_record
+from inflight.cli.bench_options import (
+    load_options,
+    offer_of,
+    outcome_options,
+    server_options,
+    sweep_values,
+    target_of,
+    warmup_of,
+    wishes_of,
+    workload_options,
+)
+from inflight.cli.bench_table import (
+    print_capacity,
+    print_curve_header,
+    print_measured,
+    print_notes,
+    print_point,
+    print_probe,
+)
+from inflight.cli.files import check_writable
+from inflight.cli.interrupt import Interrupt
+from inflight.cli.progress import Progress
+from inflight.records.result import BenchRecord, PointRecord, SweepRecord
+from inflight.workload.workload import Workload
+
+_ANY_SEED = 1 << 31
+
+
+@click.command("bench")
+@click.argument("address", required=False, metavar="[URL]")
+@server_options
+@load_options
+@workload_options
+@outcome_options
+def command(address: str | None, **values: Any) -> int:
+    """Measure the OpenAI-compatible server at URL.
+
+    Without options: 64 requests of a chat's lengths, 8 at a time. With --rate or --arrivals requests come at their own
+    times, however slow the server is (open loop); with --concurrency alone, each comes when one before it has ended
+    (closed loop). Latencies count from the time at which a request was to be sent.
+
+    The table goes to standard error. The exit code is 1 where nothing was completed or where the client itself could
+    not keep up, so that the figures cannot be believed.
+    """
+    target, wishes, warmup = target_of(values, address), wishes_of(values), warmup_of(values["warmup"])
+    _check_outcome(values)
+    points = sweep_values(values["sweep"], values["by"] == "concurrency") if values["sweep"] is not None else []
+    check_writable(values["output"], values["csv_path"], values["vllm_json"], reads=[values["trace"]])
+    wanted = offer_of(values)
+
+    # Loaded only now, so that a mistake above is told at once.
+    from inflight.bench.client import send
+    from inflight.bench.served import look
+
+    served = look(target, wishes.model)
+    offer = replace(wanted, max_model_len=served.max_model_len)
+    by, several = values["by"], bool(points) or values["find_capacity"]
+    first = offer.workload(Load(by, _start(values)) if several else None)
+    prepared = prepare(target, served, first, wishes)
+    seed = values["prompt_seed"] if values["prompt_seed"] is not None else SystemRandom().randrange(_ANY_SEED)
+    about = About(prepared, _settings(values, target.url, seed), values["save_requests"])
+    print(f"{target.endpoint} of {served.model} at {target.url}", file=sys.stderr)
+    if several:
+        print_notes((*prepared.notes, *first.notes))
+    with Interrupt() as interrupt:
+        runner = Runner(prepared, send, warmup, seed, values["processes"], interrupt=lambda: interrupt.wanted)
+        work = _Work(runner, offer, about, values)
+        if values["find_capacity"]:
+            return work.capacity(by, _start(values))
+        return work.sweep(by, points) if points else work.single(first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The three kinds of measurement, and where their results go."""
+
+    runner: Runner
+    offer: Offer
+    about: About
+    values: Mapping[str, Any]
+
+    def single(self, workload: Workload) -> int:
+        measured = self._measured(workload)
+        print_measured(measured, self.about.prepared.notes)
+        self._write(bench_record(measured, self.about))
+        if self.values["csv_path"] is not None:
+            write_csv(self.values["csv_path"], measured.observations)
+        if self.values["vllm_json"] is not None:
+            burstiness = getattr(self.offer.arrivals, "burstiness", 1.0)
+            _dump(self.values["vllm_json"], vllm_record(measured, self.about.prepared, self.offer.rate, burstiness))
+        return _code([measured])
+
+    def sweep(self, by: str, values: list[float]) -> int:
+        print_curve_header(by)
+        found = sweep(self._at(by), values, print_point)
+        points: list[PointRecord] = [
+            {"value": point.value, "result": bench_record(point.measured, self.about)} for point in found
+        ]
+        runs = [point.measured for point in found]
+        self._write(sweep_record(by, points, any(one.partial for one in runs)))
+        return _code(runs)
+
+    def capacity(self, by: str, start: float) -> int:
+        share = self.values["share"]
+        print_curve_header(by)
+        found = find_capacity(self._at(by), start, share=share, whole=by == "concurrency", tell=print_probe)
+        print_capacity(found, by, self.offer.targets)
+        points: list[PointRecord] = [
+            {"value": one.value, "met": one.met, "why": one.why, "result": bench_record(one.measured, self.about)}
+            for one in found.probes
+        ]
+        partial = found.ended == "interrupted"
+        self._write(sweep_record(by, points, partial, capacity=found.met, refused=found.missed, share=share))
+        return 130 if partial else int(bool(found.ended) or found.met is None)
+
+    def _at(self, by: str) -> Callable[[float], Measured]:
+        return lambda value: self._measured(self.offer.workload(Load(by, value)))
+
+    def _measured(self, workload: Workload) -> Measured:
+        """Runs it, with progress on standard error."""
+        shown = Progress("bench", "requests")
+        total = None if workload.until is not None else len(workload.entries)
+
+        def tell(counts: Counts) -> None:
+            bad = counts.rejected + counts.failed
+            rate = counts.output_tokens / counts.elapsed_s if counts.elapsed_s > 0 else 0.0
+            note = f"{counts.under_way:,} under way, {rate:,.0f} tokens/s" + (f", {bad:,} not answered" if bad else "")
+            shown.update(counts.completed + bad, total, note)
+
+        self.runner.progress = tell
+        try:
+            return self.runner.run(workload)
+        finally:
+            shown.close()
+
+    def _write(self, record: BenchRecord | SweepRecord) -> None:
+        """The one record of this measurement, wherever it is wanted."""
+        if self.values["output"] is not None:
+            _dump(self.values["output"], record)
+        if self.values["as_json"]:
+            print(json.dumps(record))
+
+
+def _start(values: Mapping[str, Any]) -> float:
+    """Where a search begins, and what a sweep's server is asked about first."""
+    given = values["rate"] if values["by"] == "rate" else values["concurrency"]
+    return float(given or 1.0)
+
+
+def _check_outcome(values: Mapping[str, Any]) -> None:
+    if values["find_capacity"] and values["sweep"] is not None:
+        raise click.UsageError("--find-capacity and --sweep are two measurements; make one after the other.")
+    several = values["find_capacity"] or values["sweep"] is not None
+    for name in ("csv_path", "vllm_json"):
+        if several and values[name] is not None:
+            option = "--csv" if name == "csv_path" else "--vllm-json"
+            raise click.UsageError(f"{option} holds one run, and there will be several; use --output.")
+    if values["find_capacity"] and not values["slo"] and values["classes"] is None:
+        raise click.UsageError("--find-capacity needs to know what is to be met; give --slo, as --slo ttft=500.")
+    if values["by"] == "concurrency":
+        if not several:
+            raise click.UsageError("--by says what --find-capacity or --sweep varies; give one of them.")
+        for name in ("rate", "arrivals"):
+            if values[name] is not None:
+                raise click.UsageError(
+                    f"--by concurrency is a closed loop, in which --{name} has no effect; leave it out."
+                )
+    if values["save_requests"] and values["output"] is None and not values["as_json"]:
+        raise click.UsageError("--save-requests keeps them in the result; say where that goes with --output or --json.")
+    if not 0 < values["share"] <= 1:
+        raise click.UsageError(f"--share is {values['share']:g}; give a share above 0, at most 1, as 0.99.")
+
+
+def _settings(values: Mapping[str, Any], url: str, prompt_seed: int) -> dict[str, Any]:
+    """The options in force, as the record has them; keys are never written down."""
+    kept = {name.removesuffix("_path"): value for name, value in values.items() if name not in ("api_key", "as_json")}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
+    told = {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+    return {name: value for name, value in told.items() if value not in (None, False, [])} | {
+        "url": url,
+        "prompt_seed": prompt_seed,
+    }
+
+
+def _dump(path: Path, record: Any) -> None:
+    path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+
+
+def _code(runs: list[Measured]) -> int:
+    """And, where there is nothing to be believed, the sentence that says so."""
+    if any(one.partial for one in runs):
+        print("Stopped; the result is that of the part until then.", file=sys.stderr)
+        return 130
+    unbelieved = [one for one in runs if not one.believed]
+    if unbelieved:
+        cause = "not one request was completed" if unbelieved[0].valid else "the client could not keep up"
+        print(f"inflight: these figures are not to be believed: {cause}.", file=sys.stderr)
+    return int(bool(unbelieved))

@@ -1,0 +1,280 @@
+"""The options of `inflight bench`, and what they mean: whom to ask, what to offer, what to promise.
+
+Knows names, forms and help texts, and which options contradict each other; what values may be, the parts that take them
+know.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.bench.counting import LocalCounter
+from inflight.bench.offering import Offer, Part
+from inflight.bench.preparing import Wishes
+from inflight.bench.run import Warmup
+from inflight.bench.target import Target
+from inflight.cli.options import config_option, stacked
+from inflight.metrics.observation import Targets
+from inflight.workload.arrivals import Arrivals, AtOnce, Poisson, parse_arrivals
+from inflight.workload.classes import TrafficClass, read_classes
+from inflight.workload.lengths import Fixed, parse_lengths
+from inflight.workload.prefixes import Sessions, SharedPrefixes
+from inflight.workload.traces.detect import load
+from inflight.workload.traces.rows import Reading
+
+URL = "http://127.0.0.1:8000"
+# Lengths as a chat's, where nothing is said: short enough for small models, and spread as people's are.
+INPUT, OUTPUT = "lognormal:100:400", "lognormal:60:240"
+_NOT_OF_TRACE = ("input_tokens", "max_tokens", "prefix_tokens", "prefix_groups", "think")
+_ONE_KIND = ("input_tokens", "output_tokens", "max_tokens", "prefix_tokens", "prefix_groups", "turns", "think")
+_OF_TRACE = ("speed", "trace_start", "trace_seconds", "limit", "spread")
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_WRITTEN = click.Path(dir_okay=False, path_type=Path)
+
+server_options = stacked(
+    config_option,
+    click.option("--url", metavar="URL", help=f"The server's address, without /v1.  [default: {URL}]"),
+    click.option("--model", metavar="NAME", help="Its name in requests; without it the server's first."),
+    click.option(
+        "--endpoint",
+        type=click.Choice(["completions", "chat"]),
+        default="completions",
+        show_default=True,
+        help="completions sends token ids where the server takes them; chat sends text.",
+    ),
+    click.option("--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="Or OPENAI_API_KEY."),
+    click.option("--timeout", type=float, default=600, show_default=True, help="Seconds until a request has failed."),
+    click.option(
+        "--retries", type=int, default=0, show_default=True, help="How often a request told to come later is repeated."
+    ),
+    click.option("--body", metavar="JSON", help="Fields for every request; null takes one away."),
+    click.option(
+        "--tokenizer",
+        type=click.Path(exists=True, path_type=Path),
+        metavar="FOLDER",
+        help="The model's folder or its tokenizer.json, to write text of exact length.",
+    ),
+    click.option("--vocab-size", type=int, help="Token ids of the model; found by asking unless given."),
+    click.option("--prompt-text", is_flag=True, help="Send text although the server takes token ids."),
+    click.option("--processes", type=int, default=1, show_default=True, help="That send."),
+)
+
+load_options = stacked(
+    click.option("--rate", type=float, help="Requests per second, Poisson; inf: all at once."),
+    click.option("--arrivals", metavar="FORM", help="poisson:R, gamma:R:BURSTINESS, constant:R, ramp:A-B:SECONDS."),
+    click.option(
+        "--concurrency", type=int, help="Alone a closed loop of so many; with arrivals the most under way at once."
+    ),
+    click.option("--requests", type=int, help="How many."),
+    click.option("--duration", type=float, help="Seconds in which requests are sent."),
+    click.option("--warmup", default="10%", show_default=True, help="Not counted: 20 (requests), 5s or 10%."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of lengths and arrivals."),
+    click.option("--prompt-seed", type=int, help="Of the prompts' contents; new ones each time unless given."),
+)
+
+workload_options = stacked(
+    click.option("--input-tokens", metavar="FORM", help=f"Of prompts.  [default: {INPUT}]"),
+    click.option(
+        "--output-tokens",
+        metavar="FORM",
+        help=f"Of answers: N, uniform:A-B, lognormal:P50:P99, histogram:FILE.  [default: {OUTPUT}]",
+    ),
+    click.option("--max-tokens", type=int, help="What the server is told it may answer."),
+    click.option("--prefix-tokens", type=int, help="Tokens that prompts share, before their own."),
+    click.option("--prefix-groups", type=int, help="That many different shared prefixes."),
+    click.option("--turns", metavar="FORM", help="Requests of a conversation; of a trace, at most."),
+    click.option("--think", type=float, help="Mean seconds between an answer and the next turn."),
+    click.option("--classes", type=_FILE, help="TOML file of several kinds of traffic, [classes.NAME] each."),
+    click.option("--trace", type=_FILE, help="Requests as a trace has them; its format is detected."),
+    click.option("--speed", type=float, help="So many times faster than the trace."),
+    click.option("--trace-start", type=float, help="Seconds of the trace that are left out."),
+    click.option("--trace-seconds", type=float, help="Seconds of the trace that are taken."),
+    click.option("--limit", type=int, help="Most requests taken of the trace."),
+    click.option("--spread", is_flag=True, help="Spread times that a trace has rounded."),
+    click.option("--slo", multiple=True, metavar="NAME=MS", help="Target: ttft, tpot, itl or e2e; several times."),
+)
+
+outcome_options = stacked(
+    click.option("--find-capacity", is_flag=True, help="Search the highest rate (or concurrency) that meets --slo."),
+    click.option(
+        "--share", type=float, default=0.99, show_default=True, help="Of the offered that must meet --slo, for that."
+    ),
+    click.option("--sweep", metavar="A,B,…", help="One run at each of these rates (or concurrencies)."),
+    click.option(
+        "--by",
+        type=click.Choice(["rate", "concurrency"]),
+        default="rate",
+        show_default=True,
+        help="What --find-capacity and --sweep vary.",
+    ),
+    click.option("--output", type=_WRITTEN, help="Write the result (JSON) here."),
+    click.option("--csv", "csv_path", type=_WRITTEN, help="Write a line for each request here."),
+    click.option("--vllm-json", type=_WRITTEN, help="Write the result under the names of `vllm bench serve` here."),
+    click.option("--save-requests", is_flag=True, help="Keep every request, and its tokens' times, in the result."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+)
+
+
+def target_of(values: Mapping[str, Any], address: str | None) -> Target:
+    if address is not None and values["url"] is not None and address != values["url"]:
+        raise click.UsageError(f"Two addresses are given, {address} and --url {values['url']}; give one.")
+    address = (address or values["url"] or URL).rstrip("/").removesuffix("/v1")
+    if "://" not in address:
+        address = f"http://{address}"
+    for name in ("timeout", "processes"):
+        if not values[name] > 0:
+            raise click.UsageError(f"--{name} is {values[name]}; give a number above 0.")
+    if values["retries"] < 0:
+        raise click.UsageError(f"--retries is {values['retries']}; give a number from 0.")
+    key = values["api_key"]
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return Target(address, values["endpoint"], headers, timeout_s=values["timeout"], retries=values["retries"])
+
+
+def wishes_of(values: Mapping[str, Any]) -> Wishes:
+    extra: Any = {}
+    if values["body"] is not None:
+        try:
+            extra = json.loads(values["body"])
+        except ValueError as error:
+            raise click.UsageError(f"--body is no JSON ({error}); write it like '{{\"top_k\": 5}}'.") from None
+        if not isinstance(extra, dict):
+            raise click.UsageError(f"--body is {values['body']}; give an object, like '{{\"top_k\": 5}}'.")
+    return Wishes(values["model"], values["tokenizer"], values["vocab_size"], values["prompt_text"], extra)
+
+
+def warmup_of(text: str) -> Warmup:
+    try:
+        if text.endswith("%"):
+            share = float(text[:-1]) / 100
+            if 0 <= share < 1:
+                return Warmup(share=share)
+        elif text.endswith("s"):
+            seconds = float(text[:-1])
+            if 0 <= seconds < math.inf:
+                return Warmup(seconds=seconds)
+        elif int(text) >= 0:
+            return Warmup(requests=int(text))
+    except ValueError:
+        pass
+    raise click.UsageError(f"--warmup is {text!r}; give requests (20), seconds (5s), or a share of the requests (10%).")
+
+
+def targets_of(given: tuple[str, ...]) -> Targets:
+    limits: dict[str, float] = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        try:
+            limit = float(number)
+        except ValueError:
+            limit = 0.0
+        if name not in ("ttft", "tpot", "itl", "e2e") or not 0 < limit < math.inf:
+            raise click.UsageError(f"--slo is {text!r}; give ttft, tpot, itl or e2e with milliseconds, as ttft=500.")
+        limits[name] = limit / 1e3
+    return Targets(**limits)
+
+
+def arrivals_of(values: Mapping[str, Any]) -> Arrivals | None:
+    rate, form = values["rate"], values["arrivals"]
+    if rate is not None and form is not None:
+        raise click.UsageError(f"--rate {rate:g} and --arrivals {form} both say when requests come; give one of them.")
+    if rate is None:
+        return None if form is None else parse_arrivals(form)
+    return AtOnce() if rate == math.inf else Poisson(rate)
+
+
+def offer_of(values: Mapping[str, Any]) -> Offer:
+    """Raises click.UsageError, WorkloadError."""
+    _check_kinds(values)
+    if values["requests"] is not None and values["requests"] < 1:
+        raise click.UsageError(f"--requests is {values['requests']}; give a number from 1.")
+    if values["concurrency"] is not None and values["concurrency"] < 1:
+        raise click.UsageError(f"--concurrency is {values['concurrency']}; give a number from 1.")
+    path: Path | None = values["trace"]
+    classes: tuple[TrafficClass, ...] = ()
+    if path is None:
+        classes = read_classes(values["classes"]) if values["classes"] is not None else (_one_kind(values),)
+    return Offer(
+        classes=classes,
+        trace=load(path, reading=_reading(values)) if path is not None else None,
+        trace_name=path.name if path is not None else "",
+        part=Part(
+            values["trace_start"] or 0.0,
+            math.inf if values["trace_seconds"] is None else values["trace_seconds"],
+            values["limit"],
+            1.0 if values["speed"] is None else values["speed"],
+            values["spread"],
+        ),
+        arrivals=arrivals_of(values),
+        concurrency=values["concurrency"],
+        requests=values["requests"],
+        duration_s=values["duration"],
+        targets=targets_of(values["slo"]),
+        seed=values["seed"],
+    )
+
+
+def _check_kinds(values: Mapping[str, Any]) -> None:
+    """Lengths, classes and a trace each say what is asked; only one of them may."""
+    kinds = {"trace": _NOT_OF_TRACE, "classes": _ONE_KIND}
+    of_trace = [name for name in _OF_TRACE if values[name] not in (None, False)]
+    if values["trace"] is not None and values["classes"] is not None:
+        raise click.UsageError("--trace and --classes both say what is asked; give one of them.")
+    for source in ("trace", "classes"):
+        given = [name for name in kinds[source] if values[name] is not None]
+        if values[source] is not None and given:
+            name = _option(given[0])
+            raise click.UsageError(f"--{source} says what is asked, so that {name} has no effect; leave it out.")
+    if of_trace and values["trace"] is None:
+        raise click.UsageError(f"{_option(of_trace[0])} is about a trace; give one with --trace.")
+
+
+def _one_kind(values: Mapping[str, Any]) -> TrafficClass:
+    tokens, groups = values["prefix_tokens"] or 0, values["prefix_groups"] or 0
+    if groups and not tokens:
+        raise click.UsageError(f"--prefix-groups is {groups}, but prefixes have no length; give --prefix-tokens.")
+    if values["think"] is not None and values["turns"] is None:
+        raise click.UsageError("--think is the time between turns, and there is one turn; give --turns.")
+    return TrafficClass(
+        name="",
+        share=1.0,
+        input=parse_lengths(values["input_tokens"] or INPUT),
+        output=parse_lengths(values["output_tokens"] or OUTPUT),
+        max_tokens=values["max_tokens"],
+        prefix=SharedPrefixes(groups=groups, group_tokens=tokens) if groups else SharedPrefixes(system_tokens=tokens),
+        sessions=Sessions(
+            turns=parse_lengths(values["turns"]) if values["turns"] else Fixed(1), think_s=values["think"] or 0.0
+        ),
+    )
+
+
+def _reading(values: Mapping[str, Any]) -> Reading:
+    """What traces of texts leave open: how long they are, how long an answer is to be, how many turns are taken."""
+    whole = {}
+    for name in ("output_tokens", "turns"):
+        lengths = parse_lengths(values[name]) if values[name] is not None else None
+        if lengths is not None and not isinstance(lengths, Fixed):
+            raise click.UsageError(f"{_option(name)} is {values[name]}, but of a trace it is one number; give that.")
+        whole[name] = None if lengths is None else lengths.tokens
+    count = LocalCounter(values["tokenizer"]).text if values["tokenizer"] is not None else None
+    return Reading(count, whole["output_tokens"] or Reading().output_tokens, whole["turns"] or Reading().turns)
+
+
+def sweep_values(text: str, whole: bool) -> list[float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or any(not 0 < value < math.inf or (whole and value != round(value)) for value in values):
+        raise click.UsageError(f"--sweep is {text!r}; give numbers above 0 with commas between, as 1,2,4,8.")
+    return values
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,155 @@
+"""What a measured run came to, on standard error: throughput and latency side by side. Knows how figures are shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from inflight.bench.capacity import Capacity, Probe
+from inflight.bench.run import Measured
+from inflight.bench.sweep import Point
+from inflight.cli.summary import milliseconds
+from inflight.metrics.definitions import Percentiles
+from inflight.metrics.observation import Targets
+from inflight.metrics.summary import Summary
+
+_PAIRS = f"{'TTFT p50':>10} {'p99':>10} {'TPOT p50':>10} {'p99':>10}"
+
+
+def print_measured(measured: Measured, notes: tuple[str, ...]) -> None:
+    summary = measured.summary
+    lines = [f"{measured.workload.name}"] if measured.workload.name else []
+    lines.append(_ends(summary) + f" in {summary.wall_seconds:,.2f} s, measured {measured.why}")
+    if measured.partial:
+        lines.append("interrupted: this is the part that was measured until then")
+    lines.append(
+        f"throughput   {summary.requests_per_s:,.2f} requests/s   {summary.output_tokens_per_s:,.1f} output tokens/s   "
+        f"{summary.input_tokens_per_s:,.1f} input tokens/s "
+        f"({summary.cached_tokens:,} of {summary.prompt_tokens:,} cached)"
+    )
+    promised = _promises(one.targets for one in measured.observations)
+    if promised:
+        lines.append(
+            f"goodput      {summary.goodput:,.2f} requests/s: {summary.attainment:.1%} of the offered met {promised}"
+        )
+    lines.append(
+        f"under way    {summary.concurrency:,.1f} requests on average (by Little's law "
+        f"{summary.concurrency_by_little:,.1f}); {summary.offered_per_s:,.2f} offered/s"
+    )
+    lines += _latencies(summary)
+    for kind, groups in (("class", measured.by_class), ("lane", measured.by_lane), ("tenant", measured.by_tenant)):
+        if len(groups) > 1:
+            lines += _groups(kind, groups)
+    print("\n".join(lines), file=sys.stderr)
+    print_notes((*notes, *measured.notes))
+    _print_faults(measured)
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"note         {note}", file=sys.stderr)
+
+
+def print_curve_header(by: str) -> None:
+    value = "requests/s" if by == "rate" else "concurrency"
+    print(f"{value:>12} {'completed/s':>12} {'output tok/s':>13} {_PAIRS}  ms", file=sys.stderr)
+
+
+def print_point(point: Point) -> None:
+    print(_curve(point.value, point.measured), file=sys.stderr)
+    _print_faults(point.measured)
+
+
+def print_probe(probe: Probe) -> None:
+    verdict = "met" if probe.met else "missed"
+    print(f"{_curve(probe.value, probe.measured)}  {verdict}: {probe.why}", file=sys.stderr)
+
+
+def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
+    unit = "requests/s" if by == "rate" else "requests under way"
+    of = f"with {_in_words(targets) or 'the targets of its classes'} for {found.share:.1%} of the offered requests"
+    if found.met is None:
+        lowest = f"; at {found.missed:,.4g} they were missed" if found.missed is not None else ""
+        told = f"no load was found {of}{lowest}"
+    else:
+        missed = f"missed at {found.missed:,.4g}" if found.missed is not None else "no higher one was missed"
+        told = f"{found.met:,.4g} {unit} {of} ({missed}; {len(found.probes)} probes)"
+    print(f"capacity     {told}{found.ended and f'; ended early: {found.ended}'}", file=sys.stderr)
+
+
+def _in_words(targets: Targets) -> str:
+    limits = {name: limit for name, limit in asdict(targets).items() if limit is not None}
+    return ", ".join(f"{name.upper()} ≤ {limit * 1e3:,.4g} ms" for name, limit in limits.items())
+
+
+def _ends(summary: Summary) -> str:
+    others = (("rejected", summary.rejected), ("failed", summary.failed), ("unfinished", summary.unfinished))
+    more = "".join(f", {count:,} {name}" for name, count in others if count)
+    return f"{summary.offered:,} requests offered, {summary.requests:,} completed{more}"
+
+
+def _print_faults(measured: Measured) -> None:
+    for fault in measured.sent.health.faults:
+        print(f"INVALID      {fault}", file=sys.stderr)
+
+
+def _promises(all_targets: Iterable[Targets]) -> str:
+    """The targets, where all have the same; else how many kinds there are."""
+    kinds = {one for one in all_targets if one}
+    if len(kinds) > 1:
+        return "their own targets"
+    return _in_words(next(iter(kinds))) if kinds else ""
+
+
+def _latencies(summary: Summary) -> list[str]:
+    if summary.saturated and summary.ttft_trend is not None:
+        return [
+            f"saturated    at {summary.requests_per_s:,.2f} requests/s: TTFT was still growing, by "
+            f"{summary.ttft_trend.rise:,.2f} s over the window, so that percentiles would tell how long the run was"
+        ]
+    if not summary.requests:
+        return []
+    lines = [f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms  (95 % confidence of p50 and p99)"]
+    kinds = (
+        ("TTFT", summary.ttft, "requests"),
+        ("TPOT", summary.tpot, "requests"),
+        ("ITL", summary.itl, "gaps"),
+        ("E2E", summary.e2e, "requests"),
+        ("delay", summary.delay, "requests"),
+    )
+    for name, figures, what in kinds:
+        if figures.samples:
+            lines.append(
+                f"  {name:<10} {milliseconds(figures)}  over {figures.samples:,} {what}  ({_intervals(figures)})"
+            )
+    return lines
+
+
+def _intervals(figures: Percentiles) -> str:
+    def shown(interval: tuple[float, float] | None) -> str:
+        return "too few" if interval is None else f"{interval[0] * 1e3:,.1f}–{interval[1] * 1e3:,.1f}"
+
+    return f"{shown(figures.p50_interval)}; {shown(figures.p99_interval)}"
+
+
+def _groups(kind: str, groups: Mapping[str, Summary]) -> list[str]:
+    lines = [
+        f"by {kind:<9} {'offered':>10} {'completed':>10} {'attained':>10} {_PAIRS}  ms",
+    ]
+    for name, one in groups.items():
+        lines.append(
+            f"  {name[:10]:<10} {one.offered:>10,} {one.requests:>10,} {one.attainment:>10.1%} {_pair(one.ttft)} "
+            f"{_pair(one.tpot)}"
+        )
+    return lines
+
+
+def _curve(value: float, measured: Measured) -> str:
+    summary = measured.summary
+    latencies = "saturated".rjust(43) if summary.saturated else f"{_pair(summary.ttft)} {_pair(summary.tpot)}"
+    return f"{value:>12,.4g} {summary.requests_per_s:>12,.2f} {summary.output_tokens_per_s:>13,.1f} {latencies}    "
+
+
+def _pair(figures: Percentiles) -> str:
+    return " ".join(f"{'-' if one is None else format(one * 1e3, ',.1f'):>10}" for one in (figures.p50, figures.p99))
