@@ -18,6 +18,7 @@ VERBS = {
     "serve": "Serve a model to OpenAI's clients.",
     "run": "Answer a prompt, or every line of a JSONL file.",
     "chat": "Talk with a model in the terminal.",
+    "report": "Figures, pictures and a diagnosis from step records and bench results.",
     "doctor": "What this machine can do: instruction set, bandwidth, peak rates, what fits.",
 }
 
