@@ -1,21 +1,13 @@
 """The pictures of docs/strategies.md: what a strategy does with rows and KV blocks over time, drawn from recorded runs.
 
 Runs the same small workload under each strategy on the null executor and a virtual clock, records it as `--record`
-would, and draws from the record file alone. Needs matplotlib.
+would, and draws from the record file alone, as `inflight report` does.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import matplotlib
-
-matplotlib.use("agg")
-from matplotlib import pyplot
-from matplotlib.patches import Patch
 
 from benchmarks.drive import drive
 from inflight.core.features import features
@@ -35,11 +27,14 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 from inflight.engine.recorder import Recorder
-from inflight.records.schema import read_records
+from inflight.report.charts.batch import WIDE
+from inflight.report.charts.drawing import above
+from inflight.report.pictures import batch_over_time, kv_by_owner
+from inflight.report.reading import read_record
+from inflight.report.steps.engine_run import EngineRun
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=6, max_model_len=512, vocab_size=1000)
-COLOURS = pyplot.get_cmap("tab20").colors  # type: ignore[attr-defined]
 
 
 def step_seconds(plan: BatchPlan) -> float:
@@ -83,82 +78,34 @@ def record(strategy: Strategy, latency: LatencyModel, path: Path) -> None:
     loop.close()
 
 
-def draw(path: Path, name: str, until: float) -> None:
-    records = list(read_records(path))
-    steps = [line for line in records if line["kind"] == "step"]
-    owners = {
-        sample["sequence"]: int(line["request_id"])
-        for line in records
-        if line["kind"] == "request"
-        for sample in line["samples"]
-    }
-    figure, (rows, blocks) = pyplot.subplots(
-        2, 1, figsize=(9, 4.6), sharex=True, gridspec_kw={"height_ratios": [3, 2]}, layout="constrained"
-    )
-    _draw_rows(rows, steps, owners)
-    _draw_blocks(blocks, steps, owners)
-    rows.set_title(f"{name}: all answered after {steps[-1]['committed']:.2f} s", loc="left", fontsize=11)
-    blocks.set_xlim(0, until)
-    blocks.set_xlabel("seconds")
-    figure.savefig(FOLDER / f"{name}.png", dpi=110)
-    pyplot.close(figure)
+def engine_of(path: Path) -> EngineRun:
+    engine = read_record(path).runs[0].engine
+    assert engine is not None
+    return engine
 
 
-def _draw_rows(axes: Any, steps: Sequence[dict[str, Any]], owners: dict[int, int]) -> None:
-    """A bar per chunk: full height for prompts, lower for single tokens; grey where slots are padding."""
-    held: set[int] = set()
-    for step in steps:
-        left, width = step["planned"], step["committed"] - step["planned"]
-        held -= set(step["freed_rows"])
-        held |= {chunk["row"] for chunk in step["chunks"]}
-        for chunk in step["chunks"]:
-            height = 0.9 if chunk["length"] > 1 else 0.5
-            colour = COLOURS[owners[chunk["sequence"]] % len(COLOURS)]
-            axes.barh(chunk["row"], width, left=left, height=height, color=colour, edgecolor="white", linewidth=0.2)
-        for row in held - {chunk["row"] for chunk in step["chunks"]} if step["padding"] else ():
-            axes.barh(row, width, left=left, height=0.5, color="0.85", edgecolor="0.6", linewidth=0.2, hatch="///")
-    axes.set_yticks(range(CAPACITY.max_rows), [str(row) for row in range(CAPACITY.max_rows)])
-    axes.set_ylabel("row")
-    axes.invert_yaxis()
-    handles = [Patch(color="0.4", label="tall: prompt, low: one token"), Patch(fc="0.85", hatch="///", label="padding")]
-    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8, frameon=False)
-
-
-def _draw_blocks(axes: Any, steps: Sequence[dict[str, Any]], owners: dict[int, int]) -> None:
-    """KV blocks held, stacked by owner; a row's table grows by the new blocks of its chunks until the row is freed."""
-    held: dict[int, tuple[int, int]] = {}  # row → (owner, blocks)
-    times, counts = [], []
-    for step in steps:
-        for row in step["freed_rows"]:
-            held.pop(row, None)
-        for chunk in step["chunks"]:
-            owner, count = owners[chunk["sequence"]], len(chunk["new_blocks"])
-            held[chunk["row"]] = (owner, held.get(chunk["row"], (owner, 0))[1] + count)
-        times.append(step["planned"])
-        by_owner: dict[int, int] = {}
-        for owner, count in held.values():
-            by_owner[owner] = by_owner.get(owner, 0) + count
-        counts.append(by_owner)
-    everyone = sorted({owner for one in counts for owner in one})
-    series = [[one.get(owner, 0) for one in counts] for owner in everyone]
-    axes.stackplot(times, series, colors=[COLOURS[owner % len(COLOURS)] for owner in everyone], step="post")
-    axes.set_ylabel("KV blocks held")
+def draw(engine: EngineRun, name: str, seconds: float) -> None:
+    """seconds: of the time axis, the same for all."""
+    title = f"{name}: all answered after {engine.steps.end:.2f} s"
+    rows = batch_over_time(engine, seconds)[0]
+    blocks = kv_by_owner(engine, seconds, most=14, width=WIDE)
+    (FOLDER / f"{name}.svg").write_text(above(title, rows, blocks).standalone(), encoding="utf-8")
 
 
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    ends = {}
+    runs: dict[str, EngineRun] = {}
     for index in range(len(strategies(LatencyModel()))):
         latency = LatencyModel()  # each strategy's engine learns for itself
         strategy = strategies(latency)[index]
         path = FOLDER / f"{strategy.name}.jsonl"
         record(strategy, latency, path)
-        ends[path] = max(line["committed"] for line in read_records(path) if line["kind"] == "step")
-    for path in ends:
-        draw(path, path.stem, 1.02 * max(ends.values()))
+        runs[strategy.name] = engine_of(path)
         path.unlink()
-    for path, end in ends.items():
-        print(f"{path.stem}: all answered after {end:.2f} s")
+    longest = max(engine.steps.end for engine in runs.values())
+    for name, engine in runs.items():
+        draw(engine, name, 1.02 * longest)
+        print(f"{name}: all answered after {engine.steps.end:.2f} s")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,39 @@
+"""`inflight report`: figures, pictures and a diagnosis from step records and bench results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("report")
+@click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures here.")
+@click.option("--json", "as_data", is_flag=True, help="Print figures and findings as JSON.")
+@click.option("--title", help="Of the page; without it the files' names.")
+def command(files: tuple[Path, ...], html: Path | None, as_data: bool, title: str | None) -> int:
+    """What FILEs say: step records (--record of run and serve) and results (--output of bench), side by side.
+
+    Figures and diagnosis go to standard output. The first file is what the others are compared with.
+    """
+    if html is not None and html.resolve() in {file.resolve() for file in files}:
+        raise click.UsageError(f"--html {html} is one of the files to be read, and would be overwritten; name another.")
+
+    # Loaded only now, so that a mistake above is told at once.
+    from inflight.report.page import render
+    from inflight.report.run import Report
+    from inflight.report.sources import read_sources
+    from inflight.report.text import as_json, as_text
+
+    settings = read_sources(files)
+    report = Report(title or " · ".join(setting.name for setting in settings), settings)
+    if html is not None:
+        html.write_text(render(report), encoding="utf-8")
+        print(f"{html} is written: {html.stat().st_size / 1e3:,.0f} kB; open it in a browser.", file=sys.stderr)
+    print(json.dumps(as_json(report), indent=2) if as_data else as_text(report), end="\n" if as_data else "")
+    return 0

@@ -1,0 +1,195 @@
+"""The batch over time: rows as lanes, and in each what was computed there. The picture that explains batching.
+
+Draws runs as they are while they are few; more are merged to the width of a pixel, where each stretch shows what its
+row did for most of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from inflight.metrics.summary import Window
+from inflight.report.charts.axis import Axis
+from inflight.report.charts.drawing import Drawing
+from inflight.report.charts.frame import Frame, Key
+from inflight.report.charts.quantity import quantity
+from inflight.report.charts.svg import number, rectangle, tag, text
+from inflight.report.steps.rows import RowRun, State
+
+WIDE = 940
+MOST_CELLS = 12_000
+MOST_ROWS = 96
+_STEP_SPACE = 6  # pixels that a step must have on average, to be drawn
+_QUEUE = 46  # height of the queue's strip
+_TALL = (State.PREFILL, State.AGAIN)
+_LOW = 0.72  # of a lane's height: single tokens
+_CLASSES = {
+    State.PREFILL: "prefill",
+    State.AGAIN: "again",
+    State.DECODE: "decode",
+    State.PADDING: "padding",
+    State.IDLE: "idle",
+}
+_NAMES = {
+    State.PREFILL: "prefill",
+    State.AGAIN: "recomputed after a preemption",
+    State.DECODE: "decode",
+    State.PADDING: "padding",
+    State.IDLE: "has its row, nothing computed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A stretch of a row, seconds after the picture's beginning. padded: share of its token slots that are padding."""
+
+    row: int
+    state: State
+    start: float
+    end: float
+    padded: float = 0.0
+    begins: bool = False  # of a sequence in this row
+
+
+def batch_picture(
+    title: str,
+    runs: Sequence[RowRun],
+    waiting: Sequence[tuple[float, float]],
+    span: Window,
+    steps: Sequence[float] = (),
+    width: float = WIDE,
+) -> Drawing | None:
+    """waiting: (time, sequences waiting from then on), for the strip above the rows. steps: when each began; drawn
+    where there is room for it, because whoever is in a step waits for all of it."""
+    shown = [run for run in runs if run.end > span.start and run.start < span.end]
+    if not shown:
+        return None
+    rows = sorted({run.row for run in shown})
+    about = _about(rows, shown)
+    rows = rows[:MOST_ROWS]
+    height_of_row = max(5.0, min(22.0, 380.0 / len(rows)))
+    cells, merged = _cells([run for run in shown if run.row <= rows[-1]], span, len(rows))
+    has_queue = any(count for _, count in waiting)
+    states = [state for state in State if any(c.state is state or (state is State.PADDING and c.padded) for c in cells)]
+    keys = [Key(_NAMES[state], _CLASSES[state], "area") for state in states]
+    keys += [Key("waiting (sequences)", "waiting", "area")] if has_queue else []
+    strip = _QUEUE if has_queue else 0
+    probe = Frame(Axis(0, 1, ""), Axis(0, 1, ""), keys, width)
+    height = probe.top - 12 + strip + height_of_row * len(rows) + 42
+    frame = Frame(Axis(0.0, span.seconds, "time", "s"), Axis(0, 1, ""), keys, width, height)
+    top = frame.top - 12 + strip
+    places = {row: top + place * height_of_row for place, row in enumerate(rows)}
+    body = _lanes(frame, places, height_of_row) + _paths(frame, cells, places, height_of_row)
+    if has_queue:
+        body += _queue(frame, waiting, span, top)
+    within = [time - span.start for time in steps if span.start <= time <= span.end]
+    if 0 < len(within) * _STEP_SPACE <= frame.right - frame.left:
+        lines = (f"M{number(frame.at_x(time))} {number(top)}V{number(frame.bottom)}" for time in within)
+        body += tag("path", d="".join(lines), class_="steps")
+        about += " Fine lines are steps."
+    return Drawing(title, about + merged, width, height, frame.around(body, y_ticks=False), wide=True)
+
+
+def _about(rows: list[int], runs: Sequence[RowRun]) -> str:
+    left_out = f" Of the {len(rows)} rows in use, the first {MOST_ROWS} are shown." if len(rows) > MOST_ROWS else ""
+    sequences = len({run.sequence for run in runs})
+    return (
+        f"Each lane is a row of the batch; {sequences:,} sequences took turns in them. Tall: prompts; low: "
+        f"single tokens.{left_out}"
+    )
+
+
+def _cells(runs: Sequence[RowRun], span: Window, rows: int) -> tuple[list[Cell], str]:
+    """As they are, or merged; and what to say of it."""
+    if len(runs) <= 4000:
+        return [_cell(run, span) for run in _starts(runs)], ""
+    columns = max(60, min(440, MOST_CELLS // rows))
+    width = span.seconds / columns
+    said = f" Merged: each stretch of {quantity(width, 's')} shows what its row did for most of it."
+    return _merged(runs, span, columns), said
+
+
+def _starts(runs: Iterable[RowRun]) -> Iterable[tuple[RowRun, bool]]:
+    last: dict[int, int] = {}
+    for run in runs:
+        yield run, last.get(run.row) != run.sequence
+        last[run.row] = run.sequence
+
+
+def _cell(told: tuple[RowRun, bool], span: Window) -> Cell:
+    run, begins = told
+    padded = run.padded / (run.tokens + run.padded) if run.tokens else 0.0
+    start = max(run.start, span.start) - span.start
+    return Cell(
+        run.row, run.state, start, min(run.end, span.end) - span.start, padded, begins and run.start >= span.start
+    )
+
+
+def _merged(runs: Sequence[RowRun], span: Window, columns: int) -> list[Cell]:
+    width = span.seconds / columns
+    spent: dict[tuple[int, int], dict[State, float]] = defaultdict(lambda: defaultdict(float))
+    for run in runs:
+        start, end = max(run.start, span.start) - span.start, min(run.end, span.end) - span.start
+        for column in range(int(start / width), min(columns - 1, int(end / width)) + 1):
+            inside = min(end, (column + 1) * width) - max(start, column * width)
+            if inside > 0:
+                spent[run.row, column][run.state] += inside
+    cells: list[Cell] = []
+    last: tuple[int, int, State] | None = None
+    for (row, column), states in sorted(spent.items(), key=lambda one: one[0]):
+        if sum(states.values()) < width / 2:
+            continue  # empty for most of it
+        state = max(states, key=lambda one: states[one])
+        if last == (row, column - 1, state):
+            before = cells.pop()
+            cells.append(Cell(row, state, before.start, (column + 1) * width))
+        else:
+            cells.append(Cell(row, state, column * width, (column + 1) * width))
+        last = (row, column, state)
+    return cells
+
+
+def _lanes(frame: Frame, places: dict[int, float], height: float) -> str:
+    every = 1 if height >= 13 else 2 if height >= 8 else 4 if height >= 6 else 8
+    names = [
+        text(frame.left - 6, y + height / 2 + 4, str(row), anchor="end") for row, y in places.items() if not row % every
+    ]
+    ground = [rectangle(frame.left, y + 0.5, frame.right - frame.left, height - 1) for y in places.values()]
+    top = min(places.values())
+    return tag("path", d="".join(ground), class_="area free") + "".join(names) + text(2, top - 5, "row", "label")
+
+
+def _paths(frame: Frame, cells: Sequence[Cell], places: dict[int, float], height: float) -> str:
+    """One path for each state; a sequence's beginning in a row is a fine gap. Where token slots of a row are padded, so
+    much of its height is."""
+    gap = min(1.0, height * 0.1)
+    paths: dict[str, list[str]] = defaultdict(list)
+    for cell in cells:
+        x, end = frame.at_x(cell.start), frame.at_x(cell.end)
+        x += 0.8 if cell.begins and end - x > 2 else 0.0
+        full = (height - gap) * (1.0 if cell.state in _TALL else _LOW)
+        y = places[cell.row] + height - gap / 2 - full
+        own = full * (1 - cell.padded)
+        paths[_CLASSES[cell.state]].append(rectangle(x, y + full - own, end - x, own))
+        if cell.padded:
+            paths["padding"].append(rectangle(x, y, end - x, full - own))
+    order = ("idle", "padding", "decode", "prefill", "again")
+    return "".join(tag("path", d="".join(paths[name]), class_=f"area {name}") for name in order if paths[name])
+
+
+def _queue(frame: Frame, waiting: Sequence[tuple[float, float]], span: Window, bottom: float) -> str:
+    """A strip: how many waited."""
+    floor, ceiling = bottom - 16, bottom - _QUEUE + 4
+    most = max(count for _, count in waiting)
+    d = []
+    ends = [time for time, _ in waiting[1:]] + [span.end]
+    for (time, count), end in zip(waiting, ends, strict=True):
+        if count:
+            x = frame.at_x(time - span.start)
+            height = (floor - ceiling) * count / most
+            d.append(rectangle(x, floor - height, frame.at_x(end - span.start) - x, height))
+    label = text(frame.left - 6, ceiling + 8, f"{most:,.0f}", anchor="end")
+    line = tag("path", d=f"M{frame.left} {floor}H{frame.right}", class_="grid")
+    return line + tag("path", d="".join(d), class_="area waiting") + label

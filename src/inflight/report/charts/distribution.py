@@ -1,0 +1,81 @@
+"""How values are spread: cumulative shares over a logarithmic axis, and bars of percentiles with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inflight.metrics.definitions import Percentiles, quantile
+from inflight.report.charts.axis import Axis, from_zero
+from inflight.report.charts.drawing import Drawing
+from inflight.report.charts.frame import HEIGHT, WIDTH, Frame, Key
+from inflight.report.charts.lines import series_class
+from inflight.report.charts.quantity import quantity
+from inflight.report.charts.svg import polyline, rectangle, tag, text
+
+_POINTS = 160  # of a line; each is a quantile, so that any number of values fits
+_LEVELS = (("p50", "p50_interval"), ("p95", "p95_interval"), ("p99", "p99_interval"))
+
+
+def cumulative(title: str, about: str, named: Sequence[tuple[str, Sequence[float]]], unit: str = "s") -> Drawing | None:
+    """Share of the values that are at most x. None where nobody has any value."""
+    named = [(name, sorted(values)) for name, values in named]
+    positive = [value for _, values in named for value in values if value > 0]
+    if not positive:
+        return None
+    low, high = min(positive), max(positive)
+    low = max(low, high / 1e5)
+    is_log = high / low > 20
+    x = Axis(low, high, "at most", unit, log=True) if is_log else from_zero(high, "at most", unit)
+    frame = Frame(x, Axis(0.0, 1.0, "share", "share"), _keys([name for name, _ in named]))
+    parts = []
+    for index, (_, ordered) in enumerate(named):
+        if ordered:
+            number = min(len(ordered), _POINTS)
+            shares = [place / max(number - 1, 1) for place in range(number)]
+            points = [frame.at(quantile(ordered, share), share) for share in shares]
+            parts.append(tag("path", d=polyline(points), class_=f"line {series_class(index)}"))
+    told = f"{about} {_POINTS} quantiles are drawn{'; the axis is logarithmic' if is_log else ''}."
+    return Drawing(title, told, WIDTH, HEIGHT, frame.around("".join(parts)))
+
+
+def percentile_bars(
+    title: str, about: str, named: Sequence[tuple[str, Percentiles]], unit: str = "s", width: float = WIDTH
+) -> Drawing | None:
+    """p50, p95 and p99 side by side, each with a bar for every name; whiskers are 95 % intervals."""
+    named = [(name, figures) for name, figures in named if figures.samples]
+    if not named:
+        return None
+    values = [getattr(figures, level) for _, figures in named for level, _ in _LEVELS]
+    ends = [end[1] for _, figures in named for _, interval in _LEVELS if (end := getattr(figures, interval))]
+    y = from_zero(min(max(values + ends), 2.5 * max(values)), "latency", unit)
+    frame = Frame(Axis(0.0, 3.0, ""), y, _keys([name for name, _ in named], "area"), width)
+    parts = []
+    group = (frame.right - frame.left) / len(_LEVELS)
+    bar = min(46.0, group * 0.8 / len(named))
+    for place, (level, interval) in enumerate(_LEVELS):
+        left = frame.left + group * place + (group - bar * len(named)) / 2
+        for index, (name, figures) in enumerate(named):
+            x, value = left + bar * index, getattr(figures, level)
+            ends = getattr(figures, interval)
+            said = f"{name}, {level}: {quantity(value, unit)}"
+            d = rectangle(x + 1, frame.at_y(value), max(bar - 2, 1), frame.bottom - frame.at_y(value))
+            parts.append(tag("path", tag("title", said), d=d, class_=f"area {series_class(index)}"))
+            parts.append(_whisker(frame, x + bar / 2, ends))
+            if bar >= 34:
+                above = frame.at_y(max(value, ends[1]) if ends else value) - 5
+                parts.append(text(x + bar / 2, max(above, frame.top - 2), quantity(value, unit), anchor="middle"))
+        parts.append(text(frame.left + group * (place + 0.5), frame.bottom + 16, level, anchor="middle"))
+    return Drawing(title, about, width, HEIGHT, frame.around("".join(parts), x_ticks=False), width > WIDTH)
+
+
+def _whisker(frame: Frame, x: float, interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return ""
+    low, high = frame.at_y(interval[0]), frame.at_y(interval[1])
+    return tag(
+        "path", d=f"M{x:.1f} {low:.1f}V{high:.1f}M{x - 3:.1f} {low:.1f}h6M{x - 3:.1f} {high:.1f}h6", class_="whisker"
+    )
+
+
+def _keys(names: Sequence[str], kind: str = "line") -> list[Key]:
+    return [Key(name, series_class(index), kind) for index, name in enumerate(names)] if len(names) > 1 else []

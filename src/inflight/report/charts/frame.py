@@ -1,0 +1,115 @@
+"""The frame of a chart: axes, grid, legend, and from values to pixels. Knows nothing of what is drawn inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.report.charts.axis import Axis
+from inflight.report.charts.svg import Point, rectangle, tag, text
+
+WIDTH, HEIGHT = 380, 224
+LEFT, RIGHT, BOTTOM = 44, 12, 36
+_NARROW, _BROAD = set("fijlrt.,:;'()| "), set("mwMW%")
+_LEGEND_LINE = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An entry of the legend: "line" with a mark, or "area"."""
+
+    name: str
+    class_: str
+    kind: str = "line"
+    mark: int = 0
+
+
+class Frame:
+    """x, y: axes. plot: left, top, width, height of the inside in pixels."""
+
+    def __init__(self, x: Axis, y: Axis, keys: list[Key], width: float = WIDTH, height: float = HEIGHT):
+        self.x, self.y, self.width, self.height = x, y, width, height
+        self._legend, lines = _legend(keys, width)
+        self.left, self.right = LEFT, width - RIGHT
+        self.top = 24 + lines * _LEGEND_LINE
+        self.bottom = height - BOTTOM
+
+    @property
+    def columns(self) -> int:
+        """Stretches of two pixels."""
+        return int(self.right - self.left) // 2
+
+    def at(self, x: float, y: float) -> Point:
+        return Point(self.at_x(x), self.at_y(y))
+
+    def at_x(self, x: float) -> float:
+        return self.left + self.x.place(x) * (self.right - self.left)
+
+    def at_y(self, y: float) -> float:
+        return self.bottom - self.y.place(y) * (self.bottom - self.top)
+
+    def around(self, inside: str, x_ticks: bool = True, y_ticks: bool = True) -> str:
+        """The whole chart."""
+        parts = [self._legend]
+        if y_ticks:
+            for value, name in self.y.ticks(4):
+                y = self.at_y(value)
+                parts.append(tag("path", d=f"M{self.left} {y:.1f}H{self.right}", class_="grid"))
+                parts.append(text(self.left - 6, y + 4, name, anchor="end"))
+            parts.append(text(2, self.top - 10, self.y.label, "label"))
+        parts.append(inside)
+        parts.append(tag("path", d=f"M{self.left} {self.bottom:.1f}H{self.right}", class_="axis"))
+        if x_ticks:
+            parts += self._x_ticks()
+        return "".join(parts)
+
+    def _x_ticks(self) -> list[str]:
+        parts, last = [], -1e9
+        for value, name in self.x.ticks(6 if self.width < 600 else 10):
+            x = self.at_x(value)
+            half = text_width(name) / 2
+            if x - half < last + 6:
+                continue
+            last = x + half
+            parts.append(tag("path", d=f"M{x:.1f} {self.bottom:.1f}v4", class_="axis"))
+            parts.append(text(min(x, self.width - half), self.bottom + 16, name, anchor="middle"))
+        middle = (self.left + self.right) / 2
+        return [*parts, text(middle, self.bottom + 31, self.x.label, "label", "middle")]
+
+
+def text_width(words: str) -> float:
+    """In pixels, about: fonts differ from machine to machine."""
+    return sum(4.5 if one in _NARROW else 11 if one in _BROAD else 8.6 if one.isupper() else 7.6 for one in words)
+
+
+def mark(point: Point, number: int, class_: str) -> str:
+    """A point's shape: circle, square, diamond, triangle, by the series' number."""
+    x, y = point
+    match number % 4:
+        case 0:
+            return tag("circle", cx=x, cy=y, r=3.6, class_=class_)
+        case 1:
+            return tag("path", d=rectangle(x - 3.3, y - 3.3, 6.6, 6.6), class_=class_)
+        case 2:
+            return tag("path", d=f"M{x:.1f} {y - 4.6:.1f}l4.6 4.6l-4.6 4.6l-4.6 -4.6z", class_=class_)
+    return tag("path", d=f"M{x:.1f} {y - 4.4:.1f}l4.4 8h-8.8z", class_=class_)
+
+
+def _legend(keys: list[Key], width: float) -> tuple[str, int]:
+    """SVG, and how many lines it takes."""
+    if not keys:
+        return "", 0
+    parts, x, line = [], 2.0, 0
+    for key in keys:
+        needed = 24 + text_width(key.name) + 14
+        if x > 2 and x + needed > width:
+            x, line = 2.0, line + 1
+        y = 8 + line * _LEGEND_LINE
+        if key.kind == "area":
+            parts.append(tag("path", d=rectangle(x, y - 5, 16, 10), class_=f"area {key.class_}"))
+        else:
+            parts.append(tag("path", d=f"M{x:.1f} {y}h18", class_=f"line {key.class_}"))
+            if key.kind == "marked":
+                parts.append(mark(Point(x + 9, y), key.mark, key.class_))
+        parts.append(text(x + 24, y + 4, key.name, "key"))
+        x += needed
+    return "".join(parts), line + 1

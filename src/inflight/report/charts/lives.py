@@ -1,0 +1,53 @@
+"""Requests over time: a lane for each, from its arrival to its end, with what it waited for and what it got."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from inflight.metrics.summary import Window
+from inflight.report.charts.axis import Axis
+from inflight.report.charts.batch import WIDE
+from inflight.report.charts.drawing import Drawing
+from inflight.report.charts.frame import Frame, Key
+from inflight.report.charts.svg import rectangle, tag, text
+
+Stretch = tuple[str, float, float]  # class, start, end
+
+NAMES = {
+    "waiting": "waits",
+    "prefill": "prefill",
+    "again": "recomputed",
+    "decode": "decode",
+    "padding": "answer ready, batch not ended",
+    "idle": "has a row, nothing computed",
+    "s4": "preempted",
+}
+
+
+def lives(title: str, about: str, requests: Sequence[tuple[str, Sequence[Stretch]]], span: Window) -> Drawing | None:
+    """requests: name, and its stretches; in the order of the lanes from the top."""
+    if not requests:
+        return None
+    used = {class_ for _, stretches in requests for class_, _, _ in stretches}
+    keys = [Key(name, class_, "area") for class_, name in NAMES.items() if class_ in used]
+    row = max(7.0, min(18.0, 420.0 / len(requests)))
+    probe = Frame(Axis(0, 1, ""), Axis(0, 1, ""), keys, WIDE)
+    height = probe.top - 12 + row * len(requests) + 42
+    frame = Frame(Axis(0.0, span.seconds, "time", "s"), Axis(0, 1, ""), keys, WIDE, height)
+    frame.left = 74
+    top = frame.top - 12
+    paths: dict[str, list[str]] = defaultdict(list)
+    names = []
+    every = 1 if row >= 11 else 2
+    for place, (name, stretches) in enumerate(requests):
+        y = top + place * row
+        if place % every == 0:
+            names.append(
+                text(frame.left - 6, y + row / 2 + 4, name if len(name) <= 11 else f"{name[:10]}…", anchor="end")
+            )
+        for class_, start, end in stretches:
+            x = frame.at_x(start - span.start)
+            paths[class_].append(rectangle(x, y + 1, max(frame.at_x(end - span.start) - x, 0.5), row - 2))
+    body = "".join(tag("path", d="".join(d), class_=f"area {class_}") for class_, d in paths.items())
+    return Drawing(title, about, WIDE, height, frame.around("".join(names) + body, y_ticks=False), wide=True)

@@ -1,0 +1,105 @@
+"""Settings side by side: a column for every setting and load, with means over repeats and ratios to the first setting.
+
+Knows figures by key; what is sure about them, `metrics.confidence` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from inflight.metrics.confidence import Estimate, estimate, paired_ratio
+from inflight.report.figures import Figure, Figures, figures_of
+from inflight.report.run import Report, Run, Setting
+
+
+@dataclass(frozen=True)
+class Column:
+    """One setting at one load. baseline: the column that it is compared with: the first setting's at this load."""
+
+    name: str
+    setting: Setting
+    load: str
+    runs: Sequence[Run]
+    baseline: Column | None = None
+
+    @cached_property
+    def figures(self) -> list[Figures]:
+        """Of each repeat."""
+        return [figures_of(run) for run in self.runs]
+
+    @cached_property
+    def _by_key(self) -> dict[str, list[Figure]]:
+        found: dict[str, list[Figure]] = {}
+        for figures in self.figures:
+            for one in figures.listed:
+                if one.value is not None:
+                    found.setdefault(one.key, []).append(one)
+        return found
+
+    def figure(self, key: str) -> Figure | None:
+        """Of the first repeat that has it: its name, unit and samples."""
+        return self._by_key.get(key, [None])[0]
+
+    def mean(self, key: str) -> Estimate | None:
+        """Over the repeats."""
+        values = self._values(key)
+        return estimate(values) if values else None
+
+    def ratio(self, key: str) -> Estimate | None:
+        """To the baseline, repeat by repeat; None where they cannot be paired, or one of them is not above zero."""
+        if self.baseline is None:
+            return None
+        mine, theirs = self._values(key), self.baseline._values(key)
+        return paired_ratio(mine, theirs) if len(mine) == len(theirs) else None
+
+    @property
+    def valid(self) -> bool:
+        return all(run.valid for run in self.runs)
+
+    @property
+    def saturated(self) -> bool:
+        return any(run.summary.saturated for run in self.runs)
+
+    @property
+    def notes(self) -> list[str]:
+        return list(dict.fromkeys(note for run in self.runs for note in run.notes))
+
+    def _values(self, key: str) -> list[float]:
+        return [one.value for one in self._by_key.get(key, ()) if one.value is not None]
+
+
+def columns_of(report: Report) -> list[Column]:
+    """Loads outside, settings inside, so that what is compared stands together."""
+    loads = list(dict.fromkeys(load for setting in report.settings for load in setting.loads))
+    found = []
+    for load in loads:
+        baseline: Column | None = None
+        for setting in report.settings:
+            runs = setting.repeats(load)
+            if not runs:
+                continue
+            column = Column(_name(report, setting, load, len(loads)), setting, load, runs, baseline)
+            baseline = baseline or column
+            found.append(column)
+    return found
+
+
+def catalogue(columns: Sequence[Column]) -> dict[str, list[Figure]]:
+    """Group → its figures, each once, in the order in which they are told."""
+    order: dict[str, Figure] = {}
+    for column in columns:
+        for figures in column.figures:
+            for one in figures.listed:
+                order.setdefault(one.key, one)
+    groups: dict[str, list[Figure]] = {}
+    for one in order.values():
+        groups.setdefault(one.group, []).append(one)
+    return groups
+
+
+def _name(report: Report, setting: Setting, load: str, loads: int) -> str:
+    if loads == 1:
+        return setting.name
+    return load if len(report.settings) == 1 else f"{setting.name}, {load}"

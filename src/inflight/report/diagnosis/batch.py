@@ -1,0 +1,125 @@
+"""Rules on the batch: what the queue waits for, rows that stay empty, slots computed for nothing."""
+
+from __future__ import annotations
+
+from inflight.report.charts.quantity import quantity
+from inflight.report.diagnosis.finding import Evidence, Finding
+from inflight.report.diagnosis.latency import itl_tail
+
+QUEUED = 0.2  # share of requests' time that is worth a setting
+LOW = 0.5  # occupancy
+SOMETIMES = 0.1  # share of the busy time in which somebody waited
+PADDED = 0.1  # share of token slots
+LAY_READY = 0.2  # share of requests' time, between an answer's last token and its batch's end
+TOGETHER = ("static", "dynamic")
+
+_WAITED = {
+    "rows": ("All rows were taken", "--max-num-seqs gives more rows, as long as steps stay short enough"),
+    "blocks": (
+        "KV blocks were short",
+        "--kv-memory (or --num-blocks) gives more",
+    ),
+    "budget": (
+        "A step's prompt tokens were used up",
+        "a larger --max-num-batched-tokens takes prompts in faster, and makes the gaps between tokens longer",
+    ),
+    "share": (
+        "The lane had used its share of the step",
+        "give its lane more weight, or raise its max_tokens, under [lanes.NAME] in --config",
+    ),
+    "window": (
+        "The batch under way, or its window, had to end first",
+        "--strategy chunked lets requests join at any step; a shorter --max-wait (static) or --window (dynamic) "
+        "starts incomplete batches sooner",
+    ),
+}
+
+
+def queue_reason(evidence: Evidence) -> Finding | None:
+    engine = evidence.engine
+    if engine is None:
+        return None
+    total, queue = sum(engine.time_in.values()), engine.time_in["queue"]
+    if not total or queue < QUEUED * total:
+        return None
+    reason = max(engine.queued_by, key=lambda one: engine.queued_by[one])
+    shares = ", ".join(
+        f"{quantity(seconds / queue, 'share')} for {name}"
+        for name, seconds in sorted(engine.queued_by.items(), key=lambda one: -one[1])
+        if seconds > 0.01 * queue
+    )
+    cause, change = _WAITED[reason]
+    if reason == "blocks" and evidence.settings.get("kv_allocation", "paged") != "paged":
+        change += "; --kv-allocation paged reserves none ahead"
+    if reason == "budget" and itl_tail(evidence) is not None:
+        change += "; as streams are stalled already, less load or more --threads is what helps both"
+    empty = ""
+    if engine.occupancy_queued is not None and engine.occupancy_queued < LOW:
+        empty = f" While somebody waits, only {quantity(engine.occupancy_queued, 'share')} of the rows are in use."
+    return Finding(
+        f"Requests wait for {_for(reason)}",
+        f"{quantity(queue / total, 'share')} of requests' time was spent in the queue: {shares}; "
+        f"{quantity(engine.waiting_mean)} sequences wait on average.{empty}",
+        f"{cause} when the first in the queue was looked at.",
+        f"{change[0].upper()}{change[1:]}.",
+        weight=3 if queue > LOW * total else 2,
+    )
+
+
+def room(evidence: Evidence) -> Finding | None:
+    """Rows that stay empty without a queue."""
+    engine = evidence.engine
+    if engine is None or engine.occupancy >= LOW or engine.queued_share >= SOMETIMES:
+        return None
+    return Finding(
+        "The engine has room",
+        f"Rows are {quantity(engine.occupancy, 'share')} in use while steps run, and somebody waits "
+        f"{quantity(engine.queued_share, 'share')} of the time.",
+        "The load is below what this setting can serve.",
+        "Nothing needs to change for this load; fewer rows (--max-num-seqs) would leave memory for other things.",
+        weight=1,
+    )
+
+
+def padding(evidence: Evidence) -> Finding | None:
+    engine = evidence.engine
+    if engine is None or engine.padding_waste < PADDED:
+        return None
+    buckets = (
+        "--strategy dynamic with --buckets puts prompts of like length together; "
+        if evidence.strategy == "static"
+        else ""
+    )
+    return Finding(
+        "Much of the work is padding",
+        f"{quantity(engine.padding_waste, 'share')} of the token slots computed held nothing.",
+        "A batch that starts and ends as one is filled up to its longest prompt, and rows that have ended go on as "
+        "padding.",
+        f"{buckets}--strategy chunked (or continuous) computes no padding.",
+        weight=3,
+    )
+
+
+def lay_ready(evidence: Evidence) -> Finding | None:
+    """Under static and dynamic batching, what is not queue, prefill or decode is mostly waiting for the batch's end."""
+    engine = evidence.engine
+    if engine is None or evidence.strategy not in TOGETHER or not (total := sum(engine.time_in.values())):
+        return None
+    share = engine.time_in["other"] / total
+    if share < LAY_READY:
+        return None
+    return Finding(
+        "Finished answers wait for their batch",
+        f"{quantity(share, 'share')} of requests' time is neither queue nor computing: answers lay ready.",
+        f"Under --strategy {evidence.strategy} a batch hands out its answers when its last one has ended.",
+        "--strategy chunked or continuous gives out tokens as they come; a smaller --batch-size shortens the wait.",
+    )
+
+
+def _for(reason: str) -> str:
+    return {"budget": "the step's budget", "share": "their lane's share", "window": "the batch before them"}.get(
+        reason, reason
+    )
+
+
+RULES = (queue_reason, room, padding, lay_ready)

@@ -1,0 +1,122 @@
+"""Figures of an engine's run, from its steps and its requests' accounts; by the metrics package's definitions.
+
+Knows steps and accounts. Latency and throughput of requests are `metrics.summary`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from inflight.metrics.definitions import Percentiles, jain, kv_waste, occupancy, padding_waste, percentiles
+from inflight.metrics.over_time import mean_over_time, mean_while, share
+from inflight.records.timings import QUEUE_REASONS
+from inflight.report.steps.engine_run import EngineRun
+from inflight.report.steps.queues import waiting
+
+PARTS = ("queue", "prefill", "decode", "preempted", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """Seconds, tokens and blocks. busy: share of the time, from the first step to the last, with a step under way.
+
+    occupancy: running rows / rows, mean over the busy time; occupancy_queued: the same while somebody waited, None
+    where nobody did; queued_share: share of the busy time in which somebody did. kv_usage: blocks held / all, mean over
+    the busy time, and kv_peak at most. padding_waste, kv_waste: over all steps, each weighing as much as it computed or
+    held. mixed_step: times of steps with prompt tokens beside decodes; decode_step: of those with decodes alone.
+    prefix_share: of ended requests' prompt tokens, found cached. time_in: seconds of all ended requests, by PARTS.
+    queued_by: of the queue's seconds, what was waited for. service: prompt and output tokens by tenant.
+    """
+
+    steps: int
+    failed_steps: int
+    seconds: float
+    busy: float
+    steps_per_s: float
+    step_seconds: Percentiles
+    mixed_step: Percentiles
+    decode_step: Percentiles
+    step_tokens: Percentiles
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    occupancy: float
+    occupancy_queued: float | None
+    queued_share: float
+    padding_waste: float
+    kv_waste: float
+    kv_usage: float
+    kv_peak: float
+    preemptions: int
+    recomputed_tokens: int
+    computed_tokens: int
+    moved_out: int
+    moved_back: int
+    prefix_share: float
+    waiting_mean: float
+    waiting_peak: float
+    time_in: Mapping[str, float]
+    queued_by: Mapping[str, float]
+    service: Mapping[str, int]
+    fairness: float
+    outgrown: int
+
+
+def engine_figures(run: EngineRun) -> EngineFigures:
+    steps, capacity = run.steps, run.capacity
+    seconds = max(steps.end - steps.start, 1e-9)
+    busy = [end - start for start, end in zip(steps.began, steps.ended, strict=True)]
+    queue = waiting(run)
+    queued = [queue.at(start) > 0 for start in steps.began]
+    rows = [occupancy(held, capacity["max_rows"]) for held in steps.rows]
+    usage = [share(held, capacity["num_blocks"]) for held in steps.held_blocks]
+    mixed = [d > 0 and p + a > 0 for d, p, a in zip(steps.decode, steps.prompt, steps.again, strict=True)]
+    pure = [d > 0 and p + a == 0 for d, p, a in zip(steps.decode, steps.prompt, steps.again, strict=True)]
+    tokens = [steps.tokens(index) for index in range(len(steps))]
+    prompts = sum(account.prompt_tokens for account in run.accounts)
+    cached = sum(account.timings["cached_tokens"] for account in run.accounts)
+    service = _service(run)
+    return EngineFigures(
+        steps=len(steps),
+        failed_steps=steps.failed,
+        seconds=seconds,
+        busy=share(steps.busy, seconds),
+        steps_per_s=len(steps) / seconds,
+        step_seconds=percentiles(busy),
+        mixed_step=percentiles(time for time, is_mixed in zip(busy, mixed, strict=True) if is_mixed),
+        decode_step=percentiles(time for time, is_pure in zip(busy, pure, strict=True) if is_pure),
+        step_tokens=percentiles(tokens),
+        prefill_tokens_per_s=(sum(steps.prompt) + sum(steps.again)) / seconds,
+        decode_tokens_per_s=sum(steps.decode) / seconds,
+        occupancy=mean_over_time(rows, busy),
+        occupancy_queued=mean_while(rows, busy, queued),
+        queued_share=mean_over_time([float(one) for one in queued], busy),
+        padding_waste=padding_waste(sum(steps.padding), sum(tokens)),
+        kv_waste=kv_waste(sum(steps.allocated), sum(steps.used)),
+        kv_usage=mean_over_time(usage, busy),
+        kv_peak=max(usage),
+        preemptions=run.preemptions,
+        recomputed_tokens=sum(steps.again),
+        computed_tokens=sum(tokens) - sum(steps.padding),
+        moved_out=steps.moved_out,
+        moved_back=steps.moved_back,
+        prefix_share=share(cached, prompts),
+        waiting_mean=queue.mean(steps.start, steps.end),
+        waiting_peak=queue.greatest,
+        time_in={part: sum(one.timings[f"{part}_ms"] for one in run.accounts) / 1e3 for part in PARTS},
+        queued_by={
+            reason: sum(one.timings["queued_by"].get(reason, 0.0) for one in run.accounts) / 1e3
+            for reason in QUEUE_REASONS
+        },
+        service=service,
+        fairness=jain(list(service.values())) if service else 1.0,
+        outgrown=sum(one.outgrown for one in run.accounts),
+    )
+
+
+def _service(run: EngineRun) -> dict[str, int]:
+    served: Counter[str] = Counter()
+    for one in run.accounts:
+        served[one.tenant] += one.prompt_tokens + one.output_tokens
+    return dict(served.most_common())

@@ -1,0 +1,178 @@
+"""Step records → runs: the lines of `--record`, read as far as they go.
+
+Knows the record's schema and the metrics' observations. A record that was cut off is read up to there and marked; what
+is no record at all is refused with what was looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inflight.metrics.observation import Observation, Outcome, Targets
+from inflight.metrics.summary import summarize
+from inflight.records.schema import RecordError, read_records
+from inflight.report.prefixes import Prefixes
+from inflight.report.run import Option, Run, Setting
+from inflight.report.steps.engine_run import Account, EngineRun
+
+TOGETHER = ("static", "dynamic")  # strategies that hand out a batch's answers when it ends
+_OUTCOMES: dict[str, Outcome] = {"stop": "completed", "length": "completed", "abort": "failed", "error": "failed"}
+_WORST_FIRST = ("error", "abort", "length", "stop")
+
+
+def read_record(path: Path) -> Setting:
+    """One setting with one run, named after the file. Raises RecordError for what is no record."""
+    lines = read_records(path)
+    try:
+        header = next(lines)
+    except (StopIteration, UnicodeDecodeError):
+        raise RecordError(f"{path} holds no text; give a file that --record wrote.") from None
+    options, capacity = _options(header), _capacity(path, header)
+    engine = EngineRun(capacity, keeps_content=bool(_value(options, "prefix_caching", True)))
+    observations: list[Observation] = []
+    notes = []
+    number = 1
+    prefixes = Prefixes(capacity["block_size"])
+    together = _value(options, "strategy", "") in TOGETHER
+    try:
+        for record in lines:
+            number += 1
+            _take(record, engine, observations, prefixes, together)
+    except RecordError as error:
+        notes.append(f"The record is cut off: {error} What comes before is shown.")
+    except (KeyError, TypeError, AttributeError, IndexError, UnicodeDecodeError) as error:
+        notes.append(f"Line {number} of the record cannot be understood ({error!r}). What comes before is shown.")
+    engine.finish()
+    under_way = _unfinished(engine)
+    if under_way:
+        notes.append(
+            f"{len(under_way)} sequence{'s were' if len(under_way) > 1 else ' was'} under way when the record ended; "
+            "they count as unfinished, from their first step."
+        )
+    observations += under_way
+    observations.sort(key=lambda one: one.intended)
+    if not engine.steps:
+        raise RecordError(
+            f"{path} holds a header and {number - 1} more lines, but no step: nothing was computed. Record a run "
+            "that answers something."
+        )
+    run = Run(observations, summarize(observations), engine=engine, notes=tuple(notes))
+    return Setting(path.stem, [run], options, str(header.get("created", "")))
+
+
+def _take(
+    record: dict[str, Any], engine: EngineRun, observations: list[Observation], prefixes: Prefixes, together: bool
+) -> None:
+    if record["kind"] == "step":
+        engine.step(record)
+    elif record["kind"] == "request":
+        account = _account(record, prefixes.seen(record["prompt_token_ids"], record["cache_salt"]))
+        engine.accounts.append(account)
+        observations.append(_observation(record, account, engine, together))
+
+
+def _account(record: dict[str, Any], repeated_tokens: int) -> Account:
+    samples = record["samples"]
+    reasons = {sample["finish_reason"] for sample in samples}
+    return Account(
+        request_id=record["request_id"],
+        sequences=tuple(sample["sequence"] for sample in samples),
+        lane=record["lane"],
+        tenant=record["tenant"],
+        arrival=record["arrival"],
+        ended=record["ended"],
+        prompt_tokens=len(record["prompt_token_ids"]),
+        output_tokens=sum(len(sample["token_ids"]) for sample in samples),
+        reason=next((reason for reason in _WORST_FIRST if reason in reasons), "error"),
+        timings=record["timings"],
+        outgrown=any(sample["finish_reason"] == "length" and "detail" in sample for sample in samples),
+        repeated_tokens=repeated_tokens,
+    )
+
+
+def _observation(record: dict[str, Any], account: Account, engine: EngineRun, together: bool) -> Observation:
+    """Tokens of all samples, by when they were given out: at the end of the step that drew them, or with the batch."""
+    times: list[float] = []
+    longest = 0
+    for sample in record["samples"]:
+        number = len(sample["token_ids"])
+        longest = max(longest, number)
+        story = engine.sequences.stories.get(sample["sequence"])
+        if story is not None:
+            times += story.token_times[:number]  # what was drawn ahead after its end was dropped
+    times = [account.ended] * len(times) if together else sorted(times)
+    slo, details = record["slo"], [sample["detail"] for sample in record["samples"] if "detail" in sample]
+    outcome = _OUTCOMES[account.reason]
+    return Observation(
+        request_id=account.request_id,
+        intended=account.arrival,
+        sent=record["added"],
+        ended=account.ended,
+        outcome=outcome,
+        first_token=times[0] if times else None,
+        last_token=times[-1] if times else None,
+        token_times=times,
+        prompt_tokens=account.prompt_tokens,
+        cached_tokens=account.timings["cached_tokens"],
+        output_tokens=account.output_tokens,
+        longest_output=longest,
+        lane=account.lane,
+        tenant=account.tenant,
+        targets=Targets(ttft=slo.get("ttft"), itl=slo.get("itl")),
+        error=""
+        if outcome == "completed"
+        else "; ".join(details) or ("aborted" if account.reason == "abort" else "failed"),
+    )
+
+
+def _unfinished(engine: EngineRun) -> list[Observation]:
+    """Sequences that were computed and whose request has no line."""
+    ended = engine.owner_of()
+    end = engine.steps.end if engine.steps else 0.0
+    found = []
+    for number, story in engine.sequences.stories.items():
+        if number in ended:
+            continue
+        times = story.token_times
+        found.append(
+            Observation(
+                request_id=f"sequence {number}",
+                intended=story.joined[0],
+                ended=end,
+                outcome="unfinished",
+                first_token=times[0] if times else None,
+                last_token=times[-1] if times else None,
+                token_times=times,
+                prompt_tokens=story.prompt_tokens,
+                output_tokens=len(times),
+                longest_output=len(times),
+                error="under way when the record ended",
+            )
+        )
+    return found
+
+
+def _options(header: Mapping[str, Any]) -> dict[str, Option]:
+    """Settings with their reasons; programs that record without reasons give the bare value."""
+    given = header.get("settings") or {}
+    return {
+        name: Option(entry["value"], entry.get("reason", ""))
+        if isinstance(entry, dict) and "value" in entry
+        else Option(entry)
+        for name, entry in given.items()
+    }
+
+
+def _capacity(path: Path, header: Mapping[str, Any]) -> Mapping[str, int]:
+    capacity = header.get("capacity")
+    if not isinstance(capacity, dict) or not {"num_blocks", "block_size", "max_rows"} <= capacity.keys():
+        raise RecordError(
+            f"{path}, line 1: the header does not say the engine's capacity; it was not written by --record."
+        )
+    return capacity
+
+
+def _value(options: Mapping[str, Option], name: str, default: Any) -> Any:
+    return options[name].value if name in options else default

@@ -1,0 +1,95 @@
+"""What a report is about: settings, their runs, and what was seen of each. The input of every picture and table.
+
+Knows observations, and steps where an engine wrote them down; whoever measured (a record file, a load client, a
+comparison, a simulation) builds these, and nothing here knows which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inflight.metrics.observation import Observation
+from inflight.metrics.summary import Summary, Window, whole
+from inflight.report.steps.engine_run import EngineRun
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A setting in force, and why it has this value."""
+
+    value: Any
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A run in equal pieces of `step` seconds, from 0: requests offered and completed in each, output tokens that came,
+    requests under way (mean)."""
+
+    step: float
+    offered: Sequence[float]
+    completed: Sequence[float]
+    output_tokens: Sequence[float]
+    running: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run. Times of observations and of the engine are seconds on one clock.
+
+    window: the measured part; None: all of it. load: what was offered, in words, as "4 requests/s"; runs of one setting
+    with equal loads are repeats of each other, and runs of two settings are paired repeat by repeat.
+    engine: what its steps were, where they are known. notes: what a reader must know before believing the figures (cut
+    off, client too slow, trace thinned); valid: whether they are to be believed at all. pieces: the run
+    over time, where a load client counted that. groups: summaries of its lanes, tenants and classes of traffic by name,
+    where they were measured apart.
+    """
+
+    observations: Sequence[Observation]
+    summary: Summary
+    window: Window | None = None
+    load: str = ""
+    engine: EngineRun | None = None
+    notes: tuple[str, ...] = ()
+    valid: bool = True
+    pieces: Pieces | None = None
+    groups: Mapping[str, Summary] = field(default_factory=dict)
+
+    @property
+    def span(self) -> Window:
+        """From the first thing that happened to the last, measured or not."""
+        seen = whole(self.observations)
+        if self.engine is None or not self.engine.steps:
+            return seen
+        first, last = self.engine.steps.start, self.engine.steps.end
+        return Window(min(seen.start, first), max(seen.end, last)) if self.observations else Window(first, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run the engine (or one server), and its runs: repeats, and different loads in rising order. created:
+    when, ISO 8601."""
+
+    name: str
+    runs: Sequence[Run]
+    options: Mapping[str, Option] = field(default_factory=dict)
+    created: str = ""
+
+    @property
+    def loads(self) -> list[str]:
+        """In the order of the runs, each once."""
+        return list(dict.fromkeys(run.load for run in self.runs))
+
+    def repeats(self, load: str) -> list[Run]:
+        return [run for run in self.runs if run.load == load]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """about: sentences on what was asked of all settings: workload, model, machine, command."""
+
+    title: str
+    settings: Sequence[Setting]
+    about: tuple[str, ...] = ()

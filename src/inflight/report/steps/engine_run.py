@@ -1,0 +1,88 @@
+"""All that a record tells of an engine's run. Knows the parts; pictures and figures are made of them elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from inflight.report.steps.blocks import BlockHistory
+from inflight.report.steps.rows import RowHistory
+from inflight.report.steps.sequences import SequenceHistory
+from inflight.report.steps.series import StepSeries
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One ended request, as the engine told it. sequences: numbers of its samples. timings: of `records.timings`, in
+    milliseconds. arrival, ended: seconds on the engine's clock. reason: how it ended, the worst of its samples'.
+    outgrown: whether it ended because memory could not hold it. repeated_tokens: of its
+    prompt's beginning, that were the beginning of an earlier prompt too, in whole blocks."""
+
+    request_id: str
+    sequences: tuple[int, ...]
+    lane: str
+    tenant: str
+    arrival: float
+    ended: float
+    prompt_tokens: int
+    output_tokens: int
+    reason: str
+    timings: Mapping[str, Any]
+    outgrown: bool = False
+    repeated_tokens: int = 0
+
+
+@dataclass(slots=True)
+class EngineRun:
+    """capacity: of the record's header: num_blocks, block_size, max_rows, …"""
+
+    capacity: Mapping[str, int]
+    keeps_content: bool = True
+    steps: StepSeries = field(default_factory=StepSeries)
+    rows: RowHistory = field(default_factory=RowHistory)
+    sequences: SequenceHistory = field(default_factory=SequenceHistory)
+    accounts: list[Account] = field(default_factory=list)
+    blocks: BlockHistory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.blocks = BlockHistory(self.capacity["block_size"], self.keeps_content)
+
+    def step(self, record: dict[str, Any]) -> None:
+        """Take in one line of a record. Raises KeyError or TypeError, where it is not whole."""
+        steps, committed, seconds = self.steps, record["committed"], record["seconds"]
+        moves_out, moves_back = record["moves"]["out"], record["moves"]["back"]
+        before = steps.ended[-1] if steps else record["planned"]
+        began = max(record["planned"], before)
+        work = self.rows.step(record, began, before)
+        self.blocks.step(record, began, before)
+        self.sequences.step(record, began, before)
+        steps.began.append(began)
+        steps.ended.append(committed)
+        steps.seconds.append(seconds)
+        steps.prompt.append(work.prompt)
+        steps.again.append(work.again)
+        steps.decode.append(work.decode)
+        steps.padding.append(work.padding)
+        steps.rows.append(self.rows.held)
+        steps.served.append(len(record["chunks"]))
+        steps.held_blocks.append(self.blocks.allocated)
+        steps.allocated.append(self.blocks.allocated * self.capacity["block_size"])
+        steps.used.append(self.blocks.used_slots)
+        steps.moved_out += len(moves_out)
+        steps.moved_back += len(moves_back)
+        steps.failed += "error" in record
+
+    def finish(self) -> None:
+        """No line comes any more."""
+        if self.steps:
+            self.blocks.finish(self.owner_of(), self.steps.end)
+
+    @property
+    def preemptions(self) -> int:
+        """Returns to a row after having lost it."""
+        return sum(story.preemptions for story in self.sequences.stories.values())
+
+    def owner_of(self) -> dict[int, Account]:
+        """Whose each sequence is, of requests that have ended."""
+        return {number: account for account in self.accounts for number in account.sequences}

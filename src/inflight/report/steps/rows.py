@@ -1,0 +1,120 @@
+"""Who held which row when, and what was computed there: maximal runs, so that a thousand decodes are one entry.
+
+Knows rows and the sequences in them; nothing of queues, blocks or requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class State(Enum):
+    """What a row did during a step."""
+
+    PREFILL = "prefill"  # prompt tokens, computed for the first time
+    AGAIN = "recomputed"  # tokens that a preemption took
+    DECODE = "decode"
+    PADDING = "padding"  # ended, and computed all the same until its batch ends
+    IDLE = "held, not computed"  # waits for its turn with its row and blocks
+
+
+@dataclass(slots=True)
+class RowRun:
+    """Consecutive steps in which a row did the same for the same sequence. padded: token slots beside its own tokens
+    that were computed for nothing (prompts shorter than the batch's longest)."""
+
+    row: int
+    sequence: int
+    state: State
+    start: float
+    end: float
+    tokens: int = 0
+    padded: int = 0
+    steps: int = 1
+
+
+@dataclass(slots=True)
+class _Holder:
+    sequence: int
+    prompt_tokens: int
+    last: RowRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Token slots of one step by what they were for."""
+
+    prompt: int
+    again: int
+    decode: int
+    padding: int
+
+
+class RowHistory:
+    def __init__(self) -> None:
+        self.runs: list[RowRun] = []
+        self._held: dict[int, _Holder] = {}
+        self._computed: dict[int, int] = {}  # sequence → most tokens ever computed
+        self.left: dict[int, float] = {}  # sequences without a row → since when
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def step(self, record: dict[str, Any], began: float, before: float) -> Work:
+        """began: when the step did; before: when the one before it ended, which is when its rows were given up."""
+        for row in record["freed_rows"]:
+            self.left[self._held.pop(row).sequence] = before
+        prompts = {new["row"]: new["prompt_tokens"] for new in record["new_rows"]}
+        chunks = record["chunks"]
+        for chunk in chunks:
+            if chunk["row"] in prompts:
+                self._held[chunk["row"]] = _Holder(chunk["sequence"], prompts[chunk["row"]])
+                self.left.pop(chunk["sequence"], None)
+        padding = record["padding"]
+        longest = max((chunk["length"] for chunk in chunks), default=0)
+        prompt = again = decode = 0
+        for chunk in chunks:
+            short = longest - chunk["length"] if padding else 0
+            state, first, repeated = self._computes(chunk)
+            again += repeated
+            if state is State.DECODE:
+                decode += first
+            else:
+                prompt += first
+            self._extend(chunk["row"], state, began, record["committed"], chunk["length"], short)
+        if len(chunks) < len(self._held):
+            served = {chunk["row"] for chunk in chunks}
+            for row in self._held.keys() - served:
+                state, padded = (State.PADDING, longest) if padding else (State.IDLE, 0)
+                self._extend(row, state, began, record["committed"], 0, padded)
+        return Work(prompt, again, decode, sum(padding))
+
+    def sequence_in(self, row: int) -> int:
+        return self._held[row].sequence
+
+    def _computes(self, chunk: dict[str, Any]) -> tuple[State, int, int]:
+        """What a chunk is, its tokens that are new, and those that had been computed before."""
+        sequence, start = chunk["sequence"], chunk["start"]
+        end = start + chunk["length"]
+        most = self._computed.get(sequence, 0)
+        repeated = max(0, min(end, most) - start)
+        self._computed[sequence] = max(most, end)
+        if repeated:
+            return State.AGAIN, chunk["length"] - repeated, repeated
+        inside = start < self._held[chunk["row"]].prompt_tokens
+        return State.PREFILL if inside else State.DECODE, chunk["length"], 0
+
+    def _extend(self, row: int, state: State, start: float, end: float, tokens: int, padded: int) -> None:
+        holder = self._held[row]
+        last = holder.last
+        if last is not None and last.state is state and (padded > 0) == (last.padded > 0):
+            last.end = end
+            last.tokens += tokens
+            last.padded += padded
+            last.steps += 1
+            return
+        holder.last = RowRun(row, holder.sequence, state, start, end, tokens, padded)
+        self.runs.append(holder.last)

@@ -1,0 +1,94 @@
+"""A report as text for a terminal, and as data for programs. Knows figures and findings; draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inflight.report.charts.quantity import MISSING, quantity
+from inflight.report.columns import Column, catalogue, columns_of
+from inflight.report.diagnosis import Diagnosis, diagnose
+from inflight.report.run import Report
+
+_NAME = 30
+
+
+def as_text(report: Report) -> str:
+    columns = columns_of(report)
+    lines = [report.title, ""]
+    for column in columns:
+        lines += [f"! {_prefix(column, columns)}{note}" for note in column.notes]
+        if not column.valid:
+            lines.append(f"! {_prefix(column, columns)}This run is not valid: do not believe its figures.")
+    width = max([16, *(len(column.name) + 2 for column in columns)])
+    for group, figures in catalogue(columns).items():
+        names = "".join(f"{column.name:>{width}}" for column in columns) if len(columns) > 1 else ""
+        lines += ["", f"{group:<{_NAME}}{names}"]
+        for one in figures:
+            cells = "".join(f"{_value(column, one.key):>{width}}" for column in columns)
+            samples = f"   over {one.samples:,} samples" if one.samples and len(columns) == 1 else ""
+            lines.append(f"  {one.name:<{_NAME - 2}}{cells}{samples}")
+    lines += ["", "Diagnosis"]
+    for column in columns:
+        lines += _diagnosis(column, _diagnosed(column), len(columns) > 1)
+    return "\n".join(lines) + "\n"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Figures by key, in seconds, tokens, shares and rates; intervals are 95 %."""
+    return {
+        "title": report.title,
+        "columns": [
+            {
+                "name": column.name,
+                "setting": column.setting.name,
+                "load": column.load,
+                "repeats": len(column.runs),
+                "valid": column.valid,
+                "saturated": column.saturated,
+                "notes": column.notes,
+                "figures": _figures(column),
+                "findings": [
+                    {"title": one.title, "figures": one.figures, "cause": one.cause, "change": one.change}
+                    for one in _diagnosed(column).findings
+                ],
+            }
+            for column in columns_of(report)
+        ],
+    }
+
+
+def _figures(column: Column) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for group in catalogue([column]).values():
+        for one in group:
+            mean, ratio = column.mean(one.key), column.ratio(one.key)
+            if mean is None:
+                continue
+            low, high = (mean.low, mean.high) if mean.repeats > 1 else one.interval or (None, None)
+            found[one.key] = {"value": mean.mean, "unit": one.unit, "interval": [low, high], "samples": one.samples}
+            if ratio is not None:
+                found[one.key]["ratio"] = {"mean": ratio.mean, "interval": [ratio.low, ratio.high]}
+    return found
+
+
+def _diagnosed(column: Column) -> Diagnosis:
+    return diagnose(column.runs[0], column.setting.options, column.figures[0])
+
+
+def _diagnosis(column: Column, diagnosis: Diagnosis, named: bool) -> list[str]:
+    lines = [f"  {column.name}"] if named else []
+    if not diagnosis.findings:
+        return [*lines, f"  Nothing stands out. Looked at: {diagnosis.looked_at}"]
+    for one in diagnosis.findings:
+        lines += [f"  - {one.title}. {one.figures}", f"    {one.cause}", f"    → {one.change}"]
+    return lines
+
+
+def _value(column: Column, key: str) -> str:
+    figure, mean = column.figure(key), column.mean(key)
+    return MISSING if figure is None or mean is None else quantity(mean.mean, figure.unit)
+
+
+def _prefix(column: Column, columns: Sequence[Column]) -> str:
+    return f"{column.name}: " if len(columns) > 1 else ""

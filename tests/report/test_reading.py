@@ -1,0 +1,128 @@
+"""Reading records: what a record tells agrees with the engine's own accounts, and broken files are told, not hidden."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from core.builders import request
+
+from inflight.core.strategies.continuous import Continuous
+from inflight.core.strategies.dynamic import Dynamic
+from inflight.core.strategies.static import Static
+from inflight.records.schema import RecordError
+from inflight.report.engine_figures import engine_figures
+from inflight.report.reading import read_record
+
+from .recorded import Engine, engine_of, lines, short_of_blocks, workload
+
+
+@pytest.mark.parametrize("strategy", [Static(6, 0.1), Dynamic(6, 0.1, 3), Continuous(512)], ids=lambda one: one.name)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_first_tokens_and_ends_are_those_of_the_engines_accounts(tmp_path: Path, strategy, depth: int) -> None:  # type: ignore[no-untyped-def]
+    run = Engine(strategy, depth=depth).run(tmp_path, workload(14))
+    accounts = {one.request_id: one for one in engine_of(run).accounts}
+    assert len(run.observations) == 14
+    for one in run.observations:
+        timings = accounts[one.request_id].timings
+        assert one.ttft == pytest.approx(timings["ttft_ms"] / 1e3, abs=1e-5)
+        assert one.ended - one.intended == pytest.approx(timings["total_ms"] / 1e3, abs=1e-5)
+        assert len(one.token_times) == one.output_tokens
+
+
+def test_a_batch_hands_its_tokens_out_together(tmp_path: Path) -> None:
+    run = Engine(Static(6, 0.1)).run(tmp_path, workload(12, gap=0.0))
+    assert {len(set(one.token_times)) for one in run.observations} == {1}
+    assert len({one.ended for one in run.observations}) == 2, "two batches of six"
+    assert run.summary.itl.p99 == 0
+
+
+def test_recomputed_swapped_and_cached_agree_with_the_accounts(tmp_path: Path) -> None:
+    run = engine_of(short_of_blocks(tmp_path, "swap", host_blocks=40))
+    told = [account.timings for account in run.accounts]
+    figures = engine_figures(run)
+    assert figures.preemptions == sum(story.preemptions for story in run.sequences.stories.values()) > 0
+    assert figures.recomputed_tokens == sum(one["recomputed_tokens"] for one in told)
+    assert figures.moved_out >= figures.moved_back == sum(one["swapped_blocks"] for one in told) > 0
+    prompts = sum(account.prompt_tokens for account in run.accounts)
+    assert figures.prefix_share == sum(one["cached_tokens"] for one in told) / prompts > 0
+    assert sum(figures.time_in.values()) == pytest.approx(sum(one["total_ms"] for one in told) / 1e3)
+    assert sum(figures.queued_by.values()) == pytest.approx(figures.time_in["queue"], abs=1e-3)
+
+
+def test_samples_of_one_request_are_one_observation(tmp_path: Path) -> None:
+    run = Engine().run(tmp_path, [request("a", range(20), output=5, n=3)])
+    (one,) = run.observations
+    assert (one.output_tokens, one.longest_output, len(one.token_times)) == (15, 5, 15)
+    assert engine_of(run).accounts[0].sequences == (0, 1, 2)
+
+
+def test_settings_come_with_their_reasons_or_bare(tmp_path: Path) -> None:
+    path = Engine(settings={"policy": "fcfs"}).record(tmp_path / "a.jsonl", workload(2))
+    assert read_record(path).options["policy"].reason == "as set"
+    first, *rest = lines(path)
+    header = json.loads(first)
+    header["settings"] = {"strategy": "chunked"}
+    path.write_text(json.dumps(header) + "\n" + "".join(rest))
+    assert read_record(path).options["strategy"].value == "chunked"
+
+
+def test_a_cut_off_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = Engine().record(tmp_path / "a.jsonl", workload(14))
+    whole = read_record(path).runs[0]
+    text = path.read_text()
+    path.write_text(text[: int(len(text) * 0.6)])
+    cut = read_record(path).runs[0]
+    assert "cut off" in cut.notes[0] and "line " in cut.notes[0]
+    assert "under way" in cut.notes[1]
+    assert 0 < cut.summary.requests < whole.summary.requests
+    assert cut.summary.unfinished > 0
+    assert len(engine_of(cut).steps) < len(engine_of(whole).steps)
+
+
+def test_a_run_that_was_killed_between_lines_is_marked_too(tmp_path: Path) -> None:
+    path = Engine().record(tmp_path / "a.jsonl", workload(3, gap=0.0))
+    path.write_text("".join(lines(path)[:6]))
+    (note,) = read_record(path).runs[0].notes
+    assert note.startswith("3 sequences were under way")
+
+
+def test_a_line_that_lacks_a_key_ends_the_reading(tmp_path: Path) -> None:
+    path = Engine().record(tmp_path / "a.jsonl", workload(3, gap=0.0))
+    kept = lines(path)
+    step = json.loads(kept[5])
+    del step["chunks"]
+    path.write_text("".join([*kept[:5], json.dumps(step) + "\n", *kept[6:]]))
+    run = read_record(path).runs[0]
+    assert "Line 6" in run.notes[0] and "chunks" in run.notes[0]
+    assert len(engine_of(run).steps) == 4
+
+
+def test_a_record_without_steps_is_refused(tmp_path: Path) -> None:
+    path = Engine().record(tmp_path / "a.jsonl", [])
+    with pytest.raises(RecordError, match="no step: nothing was computed"):
+        read_record(path)
+
+
+def test_a_header_without_capacity_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"kind": "header", "version": 1, "settings": {}}\n')
+    with pytest.raises(RecordError, match="capacity"):
+        read_record(path)
+
+
+def test_aborted_and_failed_requests_do_not_count_as_answered(tmp_path: Path) -> None:
+    path = Engine().record(tmp_path / "a.jsonl", workload(3, gap=0.0))
+    changed = []
+    for line in lines(path):
+        record = json.loads(line)
+        if record["kind"] == "request" and record["request_id"] == "1":
+            record["samples"][0] |= {"finish_reason": "error", "detail": "Step 6 broke."}
+        if record["kind"] == "request" and record["request_id"] == "2":
+            record["samples"][0]["finish_reason"] = "abort"
+        changed.append(json.dumps(record) + "\n")
+    path.write_text("".join(changed))
+    run = read_record(path).runs[0]
+    assert (run.summary.requests, run.summary.failed) == (1, 2)
+    assert {one.request_id: one.error for one in run.observations} == {"0": "", "1": "Step 6 broke.", "2": "aborted"}

@@ -1,0 +1,177 @@
+"""Result files of the load client: read with or without single requests, as one run or as a sweep."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.metrics.definitions import Percentiles
+from inflight.metrics.observation import Observation, Targets
+from inflight.metrics.summary import Summary, Window, summarize
+from inflight.records.result import BenchRecord, PercentilesRecord, RequestRow, ResultError, SeriesRecord, SummaryRecord
+from inflight.report.page import render
+from inflight.report.results import read_results
+from inflight.report.run import Report
+
+from .pages import Page, pictures
+from .test_page import client_side
+
+
+def percentiles(figures: Percentiles) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(figures).items()}
+
+
+def summary_record(summary: Summary, saturated: bool = False) -> dict[str, Any]:
+    return {
+        "offered": summary.offered,
+        "completed": summary.requests,
+        "rejected": summary.rejected,
+        "failed": summary.failed,
+        "unfinished": summary.unfinished,
+        "window_s": summary.wall_seconds,
+        "prompt_tokens": summary.prompt_tokens,
+        "cached_tokens": summary.cached_tokens,
+        "output_tokens": summary.output_tokens,
+        "offered_per_s": summary.offered_per_s,
+        "completed_per_s": summary.requests_per_s,
+        "input_tokens_per_s": summary.input_tokens_per_s,
+        "output_tokens_per_s": summary.output_tokens_per_s,
+        "total_tokens_per_s": summary.total_tokens_per_s,
+        "goodput_per_s": 3.5,
+        "attainment": 0.25,
+        "concurrency": summary.concurrency,
+        "concurrency_by_little": summary.concurrency_by_little,
+        "saturated_at_per_s": summary.requests_per_s if saturated else None,
+        "delay_s": percentiles(summary.delay),
+        **{
+            f"{key}_s": None if saturated else percentiles(getattr(summary, key))
+            for key in ("ttft", "tpot", "itl", "e2e")
+        },
+    }
+
+
+def row(one: Observation) -> dict[str, Any]:
+    return {
+        "id": one.request_id,
+        "intended_s": one.intended,
+        "sent_s": one.sent,
+        "first_token_s": one.first_token,
+        "last_token_s": one.last_token,
+        "ended_s": one.ended,
+        "outcome": one.outcome,
+        "status": 200,
+        "prompt_tokens": one.prompt_tokens,
+        "cached_tokens": one.cached_tokens,
+        "output_tokens": one.output_tokens,
+        "attained": one.attained,
+        "traffic": "chat",
+        "lane": one.lane,
+        "tenant": one.tenant,
+        "error": "",
+        "targets_s": {"ttft": 0.3, "tpot": None, "itl": None, "e2e": None},
+        "token_times_s": list(one.token_times),
+    }
+
+
+def result(slow: float = 1.0, rows: bool = True, saturated: bool = False, **changed: Any) -> dict[str, Any]:
+    seen = client_side(60, slow).observations
+    summary = summarize(seen, Window(0.0, 8.0))
+    record = {
+        "kind": "bench",
+        "version": 1,
+        "created": "2026-01-01T00:00:00+00:00",
+        "program": "inflight 0",
+        "valid": True,
+        "faults": [],
+        "partial": False,
+        "settings": {"rate": 10.0, "model": None},
+        "target": {},
+        "workload": {"name": "w", "notes": ["3 rows were dropped."]},
+        "window": {"start_s": 0.0, "end_s": 8.0, "part": "all"},
+        "summary": summary_record(summary, saturated),
+        "by_class": {"chat": summary_record(summary), "document": summary_record(summary, True)},
+        "by_lane": {"": summary_record(summary)},
+        "by_tenant": {"": summary_record(summary)},
+        "health": {},
+        "notes": [],
+        "series": {"step_s": 1, "offered": [10, 5], "completed": [3, 12], "output_tokens": [9, 66], "running": [2, 3]},
+    }
+    if rows:
+        record["requests"] = [row(one) for one in seen]
+    return record | changed
+
+
+def write(path: Path, record: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(record))
+    return path
+
+
+def test_figures_are_those_of_the_file(tmp_path: Path) -> None:
+    setting = read_results(write(tmp_path / "a.json", result()))
+    (run,) = setting.runs
+    expected = summarize(client_side(60).observations, Window(0.0, 8.0))
+    assert run.summary.ttft == expected.ttft and run.summary.itl == expected.itl
+    assert (run.summary.goodput, run.summary.attainment) == (3.5, 0.25)
+    assert run.notes == ("3 rows were dropped.",)
+    assert list(setting.options) == ["rate"]
+    assert set(run.groups) == {"class chat", "class document"}
+    assert run.observations[0].targets == Targets(ttft=0.3)
+    assert [one.ttft for one in run.observations] == [one.ttft for one in client_side(60).observations]
+
+
+def test_without_rows_the_page_has_what_there_is(tmp_path: Path) -> None:
+    text = render(Report("r", [read_results(write(tmp_path / "a.json", result(rows=False)))]))
+    titles = [picture[0].text for picture in pictures(text)]
+    assert {"TTFT, percentiles", "Offered and completed", "Under way"} <= set(titles)
+    assert "TTFT, cumulative" not in titles
+    assert "class document" in Page(text).words and "growing" in Page(text).words
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_saturated_result_stays_saturated(tmp_path: Path, rows: bool) -> None:
+    (run,) = read_results(write(tmp_path / "a.json", result(rows=rows, saturated=True))).runs
+    assert run.summary.saturated
+    words = Page(render(Report("r", [read_results(tmp_path / "a.json")]))).words
+    assert "Saturated at" in words and "was still growing" in words and "inf s" not in words
+
+
+def test_a_sweep_has_a_run_for_each_point_by_value(tmp_path: Path) -> None:
+    points = [{"value": 8, "result": result(2.0)}, {"value": 4, "result": result(1.0)}]
+    points.append({"value": 16, "result": result(3.0, saturated=True)})
+    sweep = {"kind": "sweep", "version": 1, "by": "rate", "partial": True, "points": points}
+    setting = read_results(write(tmp_path / "a.json", sweep))
+    assert setting.loads == ["4 requests/s", "8 requests/s", "16 requests/s"]
+    assert "interrupted" in setting.runs[0].notes[0]
+    curve = next(
+        one for one in pictures(render(Report("r", [setting]))) if one[0].text == "TTFT p99 against throughput"
+    )
+    assert "1 load has none to show" in (curve[1].text or "")
+
+
+def test_an_invalid_run_says_why(tmp_path: Path) -> None:
+    (run,) = read_results(write(tmp_path / "a.json", result(valid=False, faults=["The client was late."]))).runs
+    assert not run.valid and "The client was late." in run.notes
+
+
+def test_what_lacks_a_key_is_refused(tmp_path: Path) -> None:
+    record = result()
+    del record["summary"]["goodput_per_s"]
+    with pytest.raises(ResultError, match="lacks 'goodput_per_s'"):
+        read_results(write(tmp_path / "a.json", record))
+    with pytest.raises(ResultError, match="0 points"):
+        sweep = {"kind": "sweep", "version": 1, "by": "rate", "partial": False, "points": []}
+        read_results(write(tmp_path / "b.json", sweep))
+
+
+def test_these_tests_write_what_the_client_writes() -> None:
+    """Keys of the schema, so that a change of it is seen here."""
+    record = result()
+    assert set(record) == set(BenchRecord.__annotations__)
+    assert set(record["summary"]) == set(SummaryRecord.__annotations__)
+    assert set(record["requests"][0]) == set(RequestRow.__annotations__)
+    assert set(record["series"]) == set(SeriesRecord.__annotations__)
+    assert set(record["summary"]["ttft_s"]) == set(PercentilesRecord.__annotations__)

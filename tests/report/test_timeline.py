@@ -1,0 +1,140 @@
+"""Rows, blocks and queues over time: everything adds up, and nothing is in two places."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from inflight.core.strategies.chunked import Chunked
+from inflight.core.strategies.continuous import Continuous
+from inflight.core.strategies.static import Static
+from inflight.report.engine_figures import engine_figures
+from inflight.report.run import Run
+from inflight.report.steps.owners import block_owners
+from inflight.report.steps.queues import running, service, stays, waiting
+from inflight.report.steps.rows import State
+
+from .recorded import Engine, engine_of, lines, short_of_blocks, workload
+
+
+@pytest.fixture(params=["static", "chunked", "preempted", "swapped", "deep"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    match request.param:
+        case "static":
+            return Engine(Static(6, 0.1)).run(tmp_path, workload(20))
+        case "chunked":
+            return Engine(Chunked(38)).run(tmp_path, workload(20, lanes=("interactive", "batch")))
+        case "deep":
+            return Engine(Chunked(38), depth=2).run(tmp_path, workload(20))
+        case "swapped":
+            return short_of_blocks(tmp_path, "swap", host_blocks=40)
+    return short_of_blocks(tmp_path)
+
+
+def test_tokens_of_rows_are_those_of_the_steps(run: Run, tmp_path: Path) -> None:
+    engine = engine_of(run)
+    records = [json.loads(line) for line in lines(tmp_path / "record.jsonl")]
+    planned = [step["features"]["tokens"] for step in records if step["kind"] == "step"]
+    assert [engine.steps.tokens(index) for index in range(len(planned))] == planned
+    runs = engine.rows.runs
+    assert sum(one.tokens + one.padded for one in runs) == sum(planned)
+    assert sum(one.padded for one in runs) == sum(engine.steps.padding)
+    assert sum(one.tokens for one in runs if one.state is State.DECODE) <= sum(engine.steps.decode)
+
+
+def test_runs_on_a_row_never_overlap_and_are_as_long_as_they_can_be(run: Run) -> None:
+    by_row = defaultdict(list)
+    for one in engine_of(run).rows.runs:
+        assert one.end > one.start
+        by_row[one.row].append(one)
+    for runs in by_row.values():
+        for earlier, later in itertools.pairwise(runs):
+            assert earlier.end <= later.start
+            same = (earlier.sequence, earlier.state) == (later.sequence, later.state)
+            assert not same or (earlier.padded > 0) != (later.padded > 0) or earlier.end < later.start
+
+
+def test_every_block_has_one_owner_at_every_moment(run: Run) -> None:
+    engine = engine_of(run)
+    owners = block_owners(engine)
+    everything = engine.capacity["num_blocks"]
+    times = sorted({time for _, function in owners.bands for time in function.times})
+    for time in times:
+        held = {name: function.at(time) for name, function in owners.bands}
+        assert sum(held.values()) == everything
+        assert min(held.values()) >= 0
+
+
+def test_held_blocks_are_those_of_the_tables(run: Run, tmp_path: Path) -> None:
+    """Counted again from the plans, with no thought of owners."""
+    engine = engine_of(run)
+    tables: dict[int, list[int]] = {}
+    steps = [json.loads(line) for line in lines(tmp_path / "record.jsonl") if '"kind":"step"' in line]
+    for index, step in enumerate(steps):
+        for row in step["freed_rows"]:
+            del tables[row]
+        for chunk in step["chunks"]:
+            tables.setdefault(chunk["row"], []).extend(chunk["new_blocks"])
+        assert engine.steps.held_blocks[index] == len({block for table in tables.values() for block in table})
+        assert engine.steps.rows[index] == len(tables)
+        assert 0 < engine.steps.used[index] <= engine.steps.allocated[index]
+
+
+def test_what_waits_and_runs_comes_to_nothing_in_the_end(run: Run) -> None:
+    engine = engine_of(run)
+    for function in (waiting(engine), running(engine)):
+        assert function.values[-1] == 0
+        assert min(function.values) >= 0
+    assert running(engine).greatest <= engine.capacity["max_rows"]
+
+
+def test_a_sequence_is_in_one_place_at_a_time(run: Run) -> None:
+    places = defaultdict(list)
+    for stay in stays(engine_of(run)):
+        places[stay.sequence].append(stay)
+    assert len(places) == len(run.observations)
+    for of_one in places.values():
+        ordered = sorted(of_one, key=lambda stay: stay.start)
+        for earlier, later in itertools.pairwise(ordered):
+            assert earlier.end <= later.start + 1e-9
+
+
+def test_service_is_what_tenants_were_given(tmp_path: Path) -> None:
+    engine = engine_of(short_of_blocks(tmp_path))
+    served = service(engine)
+    assert set(served) == {"anna", "bob", "cleo"}
+    assert {name: function.values[-1] for name, function in served.items()} == engine_figures(engine).service
+
+
+def test_static_batching_shows_its_padding(tmp_path: Path) -> None:
+    engine = engine_of(Engine(Static(4, 0.1), max_rows=4).run(tmp_path, workload(4, gap=0.0, seed=1)))
+    states = Counter(one.state for one in engine.rows.runs)
+    assert states[State.PADDING] > 0, "rows that ended go on as padding"
+    prefills = [one for one in engine.rows.runs if one.state is State.PREFILL]
+    assert len({one.tokens + one.padded for one in prefills}) == 1, "prompts are padded to the longest"
+    assert engine_figures(engine).padding_waste > 0.2
+
+
+def test_a_thousand_decodes_are_one_run(tmp_path: Path) -> None:
+    engine = engine_of(Engine(Continuous(512)).run(tmp_path, workload(1, outputs=(60,))))
+    assert [(one.state, one.steps) for one in engine.rows.runs] == [(State.PREFILL, 1), (State.DECODE, 59)]
+
+
+def test_rows_that_are_held_without_being_computed_are_seen(tmp_path: Path) -> None:
+    """A foreground prompt that takes the whole budget leaves nothing to the decodes of a background lane."""
+    mixed = workload(12, gap=0.1, lanes=("batch", "interactive"), prompts=(300,), outputs=(30,))
+    engine = engine_of(Engine(Chunked(38), max_rows=12, num_blocks=400).run(tmp_path, mixed))
+    assert any(one.state is State.IDLE for one in engine.rows.runs)
+
+
+def test_preempted_sequences_are_seen_to_come_back(tmp_path: Path) -> None:
+    engine = engine_of(short_of_blocks(tmp_path))
+    away = [stay for stay in stays(engine) if stay.kind == "preempted"]
+    told = sum(one.timings["preempted_ms"] for one in engine.accounts) / 1e3
+    assert len(away) == engine.preemptions > 0
+    assert 0 < sum(stay.end - stay.start for stay in away) <= told
+    assert any(one.state is State.AGAIN for one in engine.rows.runs)
