@@ -3,23 +3,29 @@ Poisson arrivals, and what became of rows and memory.
 
 All settings run on the real engine and the same weights, take turns, and are offered the very same requests. The
 Poisson rate is a share of what chunked prefill got through when all came at once, so that every setting faces what a
-good one can bear. With `--write` also draws the batch over time of each setting into docs/pictures.
+good one can bear.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.comparison import options, publish, spread, tell
+from benchmarks.comparison import options, publish, tell
 from benchmarks.results import table
 from benchmarks.shapes import QWEN25_05B, write_config
 from inflight.bench.run import Warmup
-from inflight.cli.comparing import Comparison, Load
+from inflight.cli.comparing import Comparison
+from inflight.cli.contestants import EngineContestant
 from inflight.cli.variants import FIELD, Variant, read_variants
-from inflight.report.run import Report, Run, Setting
-from inflight.workload.arrivals import Arrivals, AtOnce, Poisson
+from inflight.report.charts.quantity import quantity
+from inflight.report.columns import Column
+from inflight.report.page import render
+from inflight.report.run import Report, Setting
+from inflight.workload.arrivals import AtOnce, Poisson
 from inflight.workload.classes import TrafficClass
 from inflight.workload.lengths import parse_lengths
 from inflight.workload.synthetic import synthesize
@@ -41,37 +47,82 @@ def classes(kind: str) -> tuple[TrafficClass, ...]:
     )
 
 
-def load(kind: str, requests: int, arrivals: Arrivals, words: str) -> Load:
-    return Load(words, synthesize(classes(kind), arrivals=arrivals, requests=requests, seed=1))
-
-
-def measure(kind: str, variants: Sequence[Variant], requests: int, repeats: int, folder: Path) -> list[Setting]:
-    """All at once, then Poisson arrivals at a share of what chunked got through."""
-    comparison = Comparison(variants, folder, Warmup(), 0, lambda what, done, of: None, lambda: False)
-    at_once = comparison.run([load(kind, requests, AtOnce(), "at once")], repeats)
-    chunked = next(one for one in at_once if one.name == "chunked")
+def measure(
+    kind: str, variants: Sequence[Variant], requests: int, repeats: int, folder: Path
+) -> tuple[list[Setting], list[str]]:
+    """All at once, then Poisson arrivals at a share of what chunked got through; and both loads in words."""
+    contestants = [EngineContestant(one, folder, Warmup(), 0, lambda: False) for one in variants]
+    comparison = Comparison(contestants, lambda what, total, done: None, lambda: False)
+    drawn = partial(synthesize, classes(kind), requests=requests, seed=1)
+    comparison.run("at once", drawn(arrivals=AtOnce()), repeats)
+    chunked = next(one for one in comparison.settings if one.name == "chunked")
     rate = SHARE * max(run.summary.requests_per_s for run in chunked.runs)
-    tell(f"{kind}: {rate:.3g} requests/s offered")
-    arriving = comparison.run([load(kind, requests, Poisson(rate), f"{rate:.2f} requests/s")], repeats)
+    arriving = f"{rate:.2f} requests/s"
+    tell(f"{kind}: {arriving} offered")
+    comparison.run(arriving, drawn(arrivals=Poisson(rate)), repeats)
+    return comparison.settings, ["at once", arriving]
+
+
+def report(kind: str, settings: Sequence[Setting], loads: Sequence[str]) -> list[str]:
+    """A table for each load: throughput and waste when all comes at once, latency as requests arrive."""
+    at_once, arriving = ([Column(one.name, one, load, one.repeats(load)) for one in settings] for load in loads)
     return [
-        Setting(early.name, (*early.runs, *late.runs), early.options)
-        for early, late in zip(at_once, arriving, strict=True)
+        f"### {kind}",
+        "All at once:",
+        _table(at_once, ("output_tokens_per_s", "requests_per_s", "occupancy", "padding_waste", "kv_waste")),
+        f"Poisson, {loads[1]}:",
+        _table(arriving, ("ttft_p50", "ttft_p99", "itl_p99", "e2e_p50", "e2e_p99", "output_tokens_per_s")),
     ]
+
+
+def _table(columns: Sequence[Column], keys: Sequence[str]) -> str:
+    head = ["setting"]
+    for key in keys:
+        figure = next(one for column in columns if (one := column.figure(key)) is not None)
+        head.append(figure.name)
+    return table(head, [[column.name, *(_cell(column, key) for key in keys)] for column in columns])
+
+
+def _cell(column: Column, key: str) -> str:
+    values = [one[key].value for one in column.figures]
+    unit = column.figures[0][key].unit
+    known = sorted(value for value in values if value is not None)
+    if not known or column.saturated:
+        return "saturated" if column.saturated else "–"
+    middle = quantity(statistics.median(known), unit)
+    return middle if len(known) == 1 else f"{middle} ({quantity(known[0], unit)} to {quantity(known[-1], unit)})"
 
 
 def main() -> None:
     parser = options(__doc__, repeats=1)
     parser.add_argument("--requests", type=int, default=48, help="of each run (default 48)")
+    parser.add_argument("--html", type=Path, help="folder for a page with pictures of each kind of traffic")
     arguments = parser.parse_args()
+    parts = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shape = write_config(folder / "model", QWEN25_05B)
         given = {"qwen": f"--model {shape} --load-format dummy", "built-in": "", "tiny": ""}[arguments.model]
-        variants = read_variants([f"{one} {given} --max-model-len 4096 --num-blocks 4096" for one in FIELD])
-        found = {}
+        longest = 1024 if arguments.model == "built-in" else 2560
+        variants = read_variants([f"{one} {given} --max-model-len {longest} --num-blocks 4096" for one in FIELD])
         for kind in TRAFFIC:
             records = folder / kind
             records.mkdir()
-            found[kind] = measure(kind, variants, arguments.requests, arguments.repeats, records)
+            settings, loads = measure(kind, variants, arguments.requests, arguments.repeats, records)
+            parts += report(kind, settings, loads)
+            if arguments.html is not None:
+                page = render(Report(f"The strategies of the field: {kind}", settings))
+                (arguments.html / f"field-{kind}.html").write_text(page, encoding="utf-8")
             tell(f"{kind} is measured")
-    publish("field", "The strategies of the field", report(found, arguments.requests), arguments.write)
+    about = (
+        f"{arguments.requests} requests a run, {ROWS} rows (4 for the first), blocks for all of them. Lengths are "
+        f"lognormal: chat {CHAT[0]} in and {CHAT[1]} out, documents {DOCUMENT[0]} in and {DOCUMENT[1]} out "
+        f"(p50:p99:most), mixed is {TRAFFIC['mixed'][1]:.0%} chat. Requests are offered at {SHARE:g} of what chunked "
+        "got through. Medians over the repeats, least and greatest in brackets. Static and dynamic hand out "
+        "their answers when a batch ends, so that their tokens have no gaps. Saturated: latency still grew when the run ended."
+    )
+    publish("field", "The strategies of the field", "\n\n".join([about, *parts]), arguments.write)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from inflight.workload.traces.detect import load
 
 from inflight.bench.dialect import Dialect
 from inflight.bench.preparing import Prepared
@@ -29,6 +28,7 @@ from inflight.records.result import (
     read_result,
 )
 from inflight.workload.entry import Entry
+from inflight.workload.traces.detect import load
 from inflight.workload.workload import Workload
 
 from .scripted import FakeSend

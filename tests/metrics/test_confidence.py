@@ -29,10 +29,11 @@ def test_too_few_samples_have_no_interval() -> None:
     assert percentiles(float(n) for n in range(2000)).p99_interval is not None
 
 
-def test_a_single_repeat_says_nothing_of_its_interval() -> None:
-    one = estimate([3.0])
-    assert (one.mean, one.low, one.high, one.repeats) == (3.0, None, None, 1)
-    assert not one.differs
+@pytest.mark.parametrize("values", [[3.0], [2.0, 4.0]])
+def test_one_repeat_or_two_say_nothing_of_their_interval(values: list[float]) -> None:
+    few = estimate(values)
+    assert (few.mean, few.low, few.high, few.repeats) == (3.0, None, None, len(values))
+    assert not few.differs
 
 
 def test_students_interval() -> None:

@@ -9,10 +9,10 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from inflight import __version__
 from inflight.bench.preparing import Prepared
 from inflight.bench.run import Measured
 from inflight.metrics.definitions import Percentiles
@@ -30,7 +30,7 @@ from inflight.records.result import (
     SweepRecord,
 )
 
-PROGRAM = f"inflight {__version__}"
+PROGRAM = f"inflight {metadata.version('inflight')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,17 +45,19 @@ class Warmup:
     seconds: float = 0.0
     share: float = 0.0
 
-    def ends(self, intended: Sequence[float]) -> float:
-        """When. intended: send times in order."""
+    def ends(self, intended: Sequence[float], begin: float = 0.0) -> float:
+        """When. intended: send times in order; begin: the workload's beginning on the same clock."""
         skipped = max(self.requests, int(self.share * len(intended)))
-        if skipped >= len(intended) or (self.seconds and self.seconds > intended[-1]):
+        if skipped >= len(intended) or (self.seconds and begin + self.seconds > intended[-1]):
             raise BenchError(
                 f"The warm-up ({self}) leaves none of {len(intended)} requests; shorten --warmup, or send more."
             )
         if not skipped:
-            return self.seconds
+            return begin + self.seconds
         last = intended[skipped - 1]
-        return next((time for time in intended if time > last), 0.0)  # of requests that all come at once, none is first
+        return next(
+            (time for time in intended if time > last), begin
+        )  # of requests that all come at once, none is first
 
     def __str__(self) -> str:
         if self.seconds:
@@ -128,14 +130,14 @@ def _offered(entry: Entry, one: Observation, closed: bool) -> bool:
     return one.sent is not None or (not closed and entry.after is None and one.intended < one.ended)
 
 
-def measured_part(observations: Sequence[Observation], warmup: Warmup) -> tuple[Window, str]:
+def measured_part(observations: Sequence[Observation], warmup: Warmup, begin: float = 0.0) -> tuple[Window, str]:
     """From the end of the warm-up to the last send, so that the drain, in which load only falls, is not counted; to the
-    last end where hardly anything ended before the last send: such a run is one burst."""
+    last end where hardly anything ended before the last send: such a run is one burst. begin: the workload's."""
     intended = sorted(one.intended for one in observations)
-    start, last = warmup.ends(intended), intended[-1]
+    start, last = warmup.ends(intended, begin), intended[-1]
     completed = [one.ended for one in observations if one.outcome == "completed" and one.intended >= start]
     within = sum(ended <= last for ended in completed)
-    begun = f"after the warm-up ({warmup})" if start > 0 else "from the beginning"
+    begun = f"after the warm-up ({warmup})" if start > begin else "from the beginning"
     if last > start and within * _FEWEST_ENDED >= len(completed) > 0:
         return Window(start, last), f"{begun} to the last send"
     end = max((one.ended for one in observations), default=last)

@@ -19,6 +19,7 @@ VERBS = {
     "run": "Answer a prompt, or every line of a JSONL file.",
     "chat": "Talk with a model in the terminal.",
     "bench": "Measure a server: latency and throughput under a load, its capacity, a curve.",
+    "compare": "The same requests under several engine settings, or on several servers, in turns.",
     "report": "Figures, pictures and a diagnosis from step records and bench results.",
     "doctor": "What this machine can do: instruction set, bandwidth, peak rates, what fits.",
 }

@@ -266,13 +266,13 @@ def _reading(values: Mapping[str, Any]) -> Reading:
     return Reading(count, whole["output_tokens"] or Reading().output_tokens, whole["turns"] or Reading().turns)
 
 
-def sweep_values(text: str, whole: bool) -> list[float]:
+def sweep_values(text: str, whole: bool, option: str = "--sweep") -> list[float]:
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
     if not values or any(not 0 < value < math.inf or (whole and value != round(value)) for value in values):
-        raise click.UsageError(f"--sweep is {text!r}; give numbers above 0 with commas between, as 1,2,4,8.")
+        raise click.UsageError(f"{option} is {text!r}; give numbers above 0 with commas between, as 1,2,4,8.")
     return values
 
 

@@ -18,9 +18,12 @@ STUDENT = (
 )  # fmt: skip
 
 
+FEWEST_REPEATS = 3  # two differ by chance so often by nothing, or by all, that their interval is as wide as the world
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over repeats with its interval; low and high are None for a single repeat, which says nothing of it."""
+    """A mean over repeats with its interval; low and high are None for fewer than FEWEST_REPEATS."""
 
     mean: float
     low: float | None
@@ -50,7 +53,7 @@ def quantile_interval(ordered: Sequence[float], share: float) -> tuple[float, fl
 def estimate(values: Sequence[float]) -> Estimate:
     """Mean of independent repeats with Student's interval."""
     mean = statistics.fmean(values)
-    if len(values) < 2:
+    if len(values) < FEWEST_REPEATS:
         return Estimate(mean, None, None, len(values))
     half = _student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return Estimate(mean, mean - half, mean + half, len(values))

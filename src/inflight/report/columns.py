@@ -86,6 +86,13 @@ def columns_of(report: Report) -> list[Column]:
     return found
 
 
+def by_load(columns: Sequence[Column]) -> dict[str, list[Column]]:
+    found: dict[str, list[Column]] = {}
+    for column in columns:
+        found.setdefault(column.load, []).append(column)
+    return found
+
+
 def catalogue(columns: Sequence[Column]) -> dict[str, list[Figure]]:
     """Group → its figures, each once, in the order in which they are told."""
     order: dict[str, Figure] = {}

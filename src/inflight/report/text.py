@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from inflight.report.charts.quantity import MISSING, quantity
-from inflight.report.columns import Column, catalogue, columns_of
+from inflight.report.columns import Column, by_load, catalogue, columns_of
 from inflight.report.diagnosis import Diagnosis, diagnose
 from inflight.report.run import Report
 
@@ -20,18 +20,29 @@ def as_text(report: Report) -> str:
         lines += [f"! {_prefix(column, columns)}{note}" for note in column.notes]
         if not column.valid:
             lines.append(f"! {_prefix(column, columns)}This run is not valid: do not believe its figures.")
-    width = max([16, *(len(column.name) + 2 for column in columns)])
-    for group, figures in catalogue(columns).items():
-        names = "".join(f"{column.name:>{width}}" for column in columns) if len(columns) > 1 else ""
-        lines += ["", f"{group:<{_NAME}}{names}"]
-        for one in figures:
-            cells = "".join(f"{_value(column, one.key):>{width}}" for column in columns)
-            samples = f"   over {one.samples:,} samples" if one.samples and len(columns) == 1 else ""
-            lines.append(f"  {one.name:<{_NAME - 2}}{cells}{samples}")
+    loads = by_load(columns)
+    if len(report.settings) == 1 or len(loads) == 1:
+        lines += _table(columns, [column.name for column in columns])
+    else:
+        for load, together in loads.items():
+            lines += ["", f"── {load} ──", *_table(together, [column.setting.name for column in together])]
     lines += ["", "Diagnosis"]
     for column in columns:
         lines += _diagnosis(column, _diagnosed(column), len(columns) > 1)
     return "\n".join(lines) + "\n"
+
+
+def _table(columns: Sequence[Column], names: Sequence[str]) -> list[str]:
+    lines = []
+    width = max([16, *(len(name) + 2 for name in names)])
+    for group, figures in catalogue(columns).items():
+        head = "".join(f"{name:>{width}}" for name in names) if len(columns) > 1 else ""
+        lines += ["", f"{group:<{_NAME}}{head}"]
+        for one in figures:
+            cells = "".join(f"{_value(column, one.key):>{width}}" for column in columns)
+            samples = f"   over {one.samples:,} samples" if one.samples and len(columns) == 1 else ""
+            lines.append(f"  {one.name:<{_NAME - 2}}{cells}{samples}")
+    return lines
 
 
 def as_json(report: Report) -> dict[str, Any]:

@@ -17,12 +17,15 @@ from inflight.report.run import Report
 def render(report: Report) -> str:
     """A whole HTML page."""
     columns = columns_of(report)
+    figures = ("figures", "Figures", parts.figures(columns))
+    latency = ("latency", "Latency and throughput", parts.latency(report, columns))
     sections = [
         ("run", "What was run", _what_was_run(report)),
-        ("figures", "Figures", parts.figures(columns)),
+        # One setting is told by its figures; several are seen side by side before they are looked up.
+        *((figures,) if len(columns) == 1 else (latency, figures)),
         ("diagnosis", "Diagnosis", parts.diagnoses(columns)),
         ("groups", "Lanes, tenants, classes", parts.groups(columns)),
-        ("latency", "Latency and throughput", parts.latency(report, columns)),
+        *((latency,) if len(columns) == 1 else ()),
         ("batch", "Batch, memory, queue", parts.batches(columns)),
         ("slowest", "Slowest requests", parts.slowest(columns)),
     ]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from inflight.report.charts.drawing import Drawing
-from inflight.report.columns import Column
+from inflight.report.columns import Column, by_load
 from inflight.report.diagnosis import Diagnosis, Finding, diagnose
 from inflight.report.groups import groups_of
 from inflight.report.page import tables
@@ -55,16 +55,10 @@ def figures(columns: Sequence[Column]) -> str:
     loads = by_load(columns)
     if len(loads) == 1 or len(loads) == len(columns):
         return first + tables.several_settings(columns)
+    last = list(loads)[-1]
     return first + "".join(
-        fold(load, tables.several_settings(together), opened=True) for load, together in loads.items()
+        fold(load, tables.several_settings(together), opened=load == last) for load, together in loads.items()
     )
-
-
-def by_load(columns: Sequence[Column]) -> dict[str, list[Column]]:
-    found: dict[str, list[Column]] = {}
-    for column in columns:
-        found.setdefault(column.load, []).append(column)
-    return found
 
 
 def diagnoses(columns: Sequence[Column]) -> str:

@@ -1,0 +1,175 @@
+"""`inflight compare`: one workload under several engine settings, or on several servers, in turns."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from inflight.bench.offering import Load, Offer
+from inflight.bench.run import Warmup
+from inflight.cli.bench_options import offer_of, sweep_values, target_of, warmup_of, wishes_of, workload_options
+from inflight.cli.files import check_writable
+from inflight.cli.interrupt import Interrupt
+from inflight.cli.options import engine_options, scheduling_options
+from inflight.cli.progress import Progress
+from inflight.cli.variants import FIELD, Variant, read_variants
+from inflight.workload.arrivals import AtOnce
+
+if TYPE_CHECKING:
+    from inflight.cli.contestants import Contestant
+
+_WRITTEN = click.Path(dir_okay=False, path_type=Path)
+SHARE = 0.7
+# What asking a server needs besides its address.
+_SERVER = {
+    "url": None, "endpoint": "completions", "api_key": None, "timeout": 600.0, "retries": 0, "body": None,
+    "tokenizer": None, "vocab_size": None, "prompt_text": False, "processes": 1, "model": None,
+}  # fmt: skip
+
+
+@click.command("compare")
+@click.option("--setting", "settings", multiple=True, metavar="NAME=OPTIONS", help="Options of one engine; several.")
+@click.option("--server", "servers", multiple=True, metavar="NAME=URL", help="A server that is up; several times.")
+@engine_options
+@scheduling_options
+@click.option("--rate", "rates", metavar="A,B,…", help="Poisson arrivals at each of these rates (requests/s).")
+@click.option("--concurrency", "places", metavar="A,B,…", help="A closed loop of each of these sizes.")
+@click.option("--requests", type=int, help="Of each run.  [default: 64]")
+@click.option("--duration", type=float, help="Seconds in which requests are sent.")
+@click.option("--repeats", type=int, default=3, show_default=True, help="Rounds through all settings at each load.")
+@click.option("--warmup", default="10%", show_default=True, help="Not counted: 20 (requests), 5s or 10%.")
+@workload_options
+@click.option("--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="For servers. Or OPENAI_API_KEY.")
+@click.option("--html", type=_WRITTEN, help="Write a page with pictures here.")
+@click.option("--records", type=click.Path(file_okay=False, path_type=Path), help="Keep the step records here.")
+@click.option("--json", "as_data", is_flag=True, help="Print figures and findings as JSON.")
+def command(**values: Any) -> int:
+    """The same requests under several engine settings, in turns: throughput, latency, rows, memory, side by side.
+
+    \b
+    inflight compare --model DIR --setting 'small=--max-num-seqs 8' --setting 'large=--max-num-seqs 64'
+
+    Options that are given outside of --setting hold for all of them. Without --setting and --server, the strategies of
+    the field are compared. Without --rate, --concurrency and --trace, all requests come at once, and then as Poisson
+    arrivals at 0.7 of what the fastest got through.
+
+    Figures and diagnosis go to standard output; the first setting is what the others are compared with.
+    """
+    texts, servers = values.pop("settings"), [_named(text) for text in values.pop("servers")]
+    variants = read_variants(texts or (() if servers else FIELD))
+    names = [*(one.name for one in variants), *(name for name, _ in servers)]
+    if len(set(names)) < len(names):
+        raise click.UsageError(f"Two of {', '.join(names)} have the same name; give each its own.")
+    if values["repeats"] < 1:
+        raise click.UsageError(f"--repeats is {values['repeats']}; give a number from 1.")
+    check_writable(values["html"], reads=[values["trace"], values["classes"]])
+    warmup, points = warmup_of(values["warmup"]), _points(values)
+    offer = offer_of({**values, "rate": None, "arrivals": None, "concurrency": None})
+    with tempfile.TemporaryDirectory() as scratch, Interrupt() as interrupt:
+        records = values["records"] or Path(scratch)
+        records.mkdir(parents=True, exist_ok=True)
+        contestants, longest = _contestants(variants, servers, values, offer, warmup, records, interrupt)
+        return _compare(contestants, replace(offer, max_model_len=longest), points, values, interrupt)
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, separator, url = text.partition("=")
+    if not separator or not name.strip() or not url.strip():
+        raise click.UsageError(f"--server is {text!r}; write NAME=URL, such as other=http://127.0.0.1:8001.")
+    return name.strip(), url.strip()
+
+
+def _points(values: dict[str, Any]) -> list[Load]:
+    """Loads that were asked for; none: those that are chosen here."""
+    if values["rates"] is not None and values["places"] is not None:
+        raise click.UsageError("--rate is an open loop, --concurrency a closed one; compare one after the other.")
+    if values["rates"] is not None:
+        return [Load("rate", value) for value in sweep_values(values["rates"], False, "--rate")]
+    if values["places"] is not None:
+        return [Load("concurrency", value) for value in sweep_values(values["places"], True, "--concurrency")]
+    return []
+
+
+def _contestants(
+    variants: Sequence[Variant],
+    servers: Sequence[tuple[str, str]],
+    values: dict[str, Any],
+    offer: Offer,
+    warmup: Warmup,
+    records: Path,
+    interrupt: Interrupt,
+) -> tuple[list[Contestant], int]:
+    """And the longest request that all of them can take."""
+    # Loaded only now, so that a mistake above is told at once.
+    from inflight.bench.client import send
+    from inflight.bench.preparing import prepare
+    from inflight.bench.runner import Runner
+    from inflight.bench.served import look
+    from inflight.cli.contestants import EngineContestant, ServerContestant
+    from inflight.cli.loading import open_engine
+
+    def stop() -> bool:
+        return interrupt.wanted
+
+    found: list[Contestant] = []
+    longest = sys.maxsize
+    for one in variants:
+        engine = open_engine(one.engine, one.scheduling)  # also reads the model's files, for whoever comes first
+        longest = min(longest, engine.capacity.max_model_len)
+        engine.loop.close()
+        found.append(EngineContestant(one, records, warmup, values["seed"], stop))
+    for name, url in servers:
+        given = {**_SERVER, "api_key": values["api_key"]}
+        target, wishes = target_of(given, url), wishes_of(given)
+        served = look(target, wishes.model)
+        longest = min(longest, served.max_model_len or longest)
+        prepared = prepare(target, served, offer.workload(Load("rate", 1.0)), wishes)
+        found.append(ServerContestant(name, Runner(prepared, send, warmup, values["seed"], interrupt=stop)))
+    return found, longest
+
+
+def _compare(
+    contestants: list[Contestant], offer: Offer, points: list[Load], values: dict[str, Any], interrupt: Interrupt
+) -> int:
+    from inflight.cli.comparing import Comparison
+    from inflight.report.page import render
+    from inflight.report.run import Report
+    from inflight.report.text import as_json, as_text
+
+    progress = Progress("compare", "requests")
+    comparison = Comparison(
+        contestants, lambda what, total, done: progress.update(done, total, what), lambda: interrupt.wanted
+    )
+    try:
+        if points:
+            for point in points:
+                comparison.run(str(point), offer.workload(point), values["repeats"])
+        elif offer.trace is not None:
+            comparison.run("as in the trace", offer.workload(), values["repeats"])
+        else:
+            comparison.run("at once", replace(offer, arrivals=AtOnce()).workload(), values["repeats"])
+            point = Load("rate", SHARE * comparison.fastest())
+            if not interrupt.wanted and point.value > 0:
+                comparison.run(str(point), offer.workload(point), values["repeats"])
+    finally:
+        progress.close()
+    settings = [one for one in comparison.settings if one.runs]
+    if not settings:
+        print("Stopped before the first round was over, so that there is nothing to compare.", file=sys.stderr)
+        return 130
+    report = Report("Comparison: " + " · ".join(one.name for one in settings), settings)
+    if values["html"] is not None:
+        values["html"].write_text(render(report), encoding="utf-8")
+        print(f"{values['html']} is written; open it in a browser.", file=sys.stderr)
+    print(json.dumps(as_json(report), indent=2) if values["as_data"] else as_text(report))
+    if interrupt.wanted:
+        print("Stopped; what is told is of the rounds that were whole.", file=sys.stderr)
+        return 130
+    return 0 if all(run.valid for one in settings for run in one.runs) else 1
