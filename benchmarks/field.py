@@ -119,7 +119,7 @@ def main() -> None:
         f"lognormal: chat {CHAT[0]} in and {CHAT[1]} out, documents {DOCUMENT[0]} in and {DOCUMENT[1]} out "
         f"(p50:p99:most), mixed is {TRAFFIC['mixed'][1]:.0%} chat. Requests are offered at {SHARE:g} of what chunked "
         "got through. Medians over the repeats, least and greatest in brackets. Static and dynamic hand out "
-        "their answers when a batch ends, so that their tokens have no gaps. Saturated: latency still grew when the run ended."
+        "their answers when a batch ends, so that their tokens have no gaps. Saturated: latency still grew at the end."
     )
     publish("field", "The strategies of the field", "\n\n".join([about, *parts]), arguments.write)
 

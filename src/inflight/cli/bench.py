@@ -68,7 +68,8 @@ def command(address: str | None, **values: Any) -> int:
     target, wishes, warmup = target_of(values, address), wishes_of(values), warmup_of(values["warmup"])
     _check_outcome(values)
     points = sweep_values(values["sweep"], values["by"] == "concurrency") if values["sweep"] is not None else []
-    check_writable(values["output"], values["csv_path"], values["vllm_json"], reads=[values["trace"]])
+    written = [values[name] for name in ("output", "csv_path", "vllm_json", "html")]
+    check_writable(*written, reads=[values["trace"], values["classes"]])
     wanted = offer_of(values)
 
     # Loaded only now, so that a mistake above is told at once.
@@ -111,6 +112,7 @@ class _Work:
         if self.values["vllm_json"] is not None:
             burstiness = getattr(self.offer.arrivals, "burstiness", 1.0)
             _dump(self.values["vllm_json"], vllm_record(measured, self.about.prepared, self.offer.rate, burstiness))
+        self._picture([(measured.workload.name, measured)])
         return _code([measured])
 
     def sweep(self, by: str, values: list[float]) -> int:
@@ -121,6 +123,7 @@ class _Work:
         ]
         runs = [point.measured for point in found]
         self._write(sweep_record(by, points, any(one.partial for one in runs)))
+        self._picture([(str(Load(by, point.value)), point.measured) for point in found])
         return _code(runs)
 
     def capacity(self, by: str, start: float) -> int:
@@ -134,6 +137,8 @@ class _Work:
         ]
         partial = found.ended == "interrupted"
         self._write(sweep_record(by, points, partial, capacity=found.met, refused=found.missed, share=share))
+        probes = sorted(found.probes, key=lambda one: one.value)
+        self._picture([(str(Load(by, one.value)), one.measured) for one in probes])
         return 130 if partial else int(bool(found.ended) or found.met is None)
 
     def _at(self, by: str) -> Callable[[float], Measured]:
@@ -155,6 +160,32 @@ class _Work:
             return self.runner.run(workload)
         finally:
             shown.close()
+
+    def _picture(self, measured: list[tuple[str, Measured]]) -> None:
+        """The page, where it is wanted: a run for every load."""
+        path: Path | None = self.values["html"]
+        if path is None or not measured:
+            return
+        from inflight.report.page import render
+        from inflight.report.run import Report, Run, Setting
+
+        runs = [
+            Run(
+                one.observations,
+                one.summary,
+                one.window,
+                load,
+                notes=(*one.notes, *one.sent.health.faults),
+                valid=one.valid,
+            )
+            for load, one in measured
+        ]
+        target = self.about.prepared.target
+        name = f"{self.about.prepared.served.model} at {target.url}"
+        about = (f"{target.endpoint}; {measured[0][1].workload.name}.", *self.about.prepared.notes)
+        page = render(Report(f"inflight bench: {name}", [Setting(name, runs)], about))
+        path.write_text(page, encoding="utf-8")
+        print(f"{path} is written; open it in a browser.", file=sys.stderr)
 
     def _write(self, record: BenchRecord | SweepRecord) -> None:
         """The one record of this measurement, wherever it is wanted."""

@@ -116,6 +116,7 @@ outcome_options = stacked(
     click.option("--output", type=_WRITTEN, help="Write the result (JSON) here."),
     click.option("--csv", "csv_path", type=_WRITTEN, help="Write a line for each request here."),
     click.option("--vllm-json", type=_WRITTEN, help="Write the result under the names of `vllm bench serve` here."),
+    click.option("--html", type=_WRITTEN, help="Write a page with pictures here."),
     click.option("--save-requests", is_flag=True, help="Keep every request, and its tokens' times, in the result."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )

@@ -1,0 +1,116 @@
+"""`inflight compare`: settings in turns on a real model, and a server beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server.conftest import Server
+
+from inflight.cli.variants import FIELD, read_variants
+from inflight.records.schema import read_records
+
+from .terminal import Caller
+
+SMALL = ("--input-tokens", "uniform:4-12", "--output-tokens", "uniform:2-6", "--requests", 8, "--warmup", 0)
+TWO = ("--setting", "narrow=--max-num-seqs 2", "--setting", "wide=--max-num-seqs 8")
+
+
+def columns(inflight: Caller, *arguments: object) -> list[dict[str, Any]]:
+    told = inflight("compare", *arguments, *SMALL, "--json")
+    assert told.code == 0, told.err
+    found: list[dict[str, Any]] = json.loads(told.out)["columns"]
+    return found
+
+
+def test_settings_stand_side_by_side(inflight: Caller) -> None:
+    narrow, wide = columns(inflight, *TWO, "--rate", 200, "--repeats", 2)
+    assert (narrow["name"], wide["name"]) == ("narrow", "wide")
+    assert narrow["repeats"] == wide["repeats"] == 2
+    for column in (narrow, wide):
+        assert column["figures"]["requests"]["value"] == column["figures"]["offered"]["value"] > 0
+        assert column["figures"]["steps"]["value"] > 0, "its steps were recorded"
+    assert "ratio" in wide["figures"]["ttft_p50"], "the second is compared with the first"
+    assert "ratio" not in narrow["figures"]["ttft_p50"]
+
+
+def test_all_are_offered_the_same_and_answer_the_same(inflight: Caller, tmp_path: Path) -> None:
+    records = tmp_path / "records"
+    columns(inflight, *TWO, "--concurrency", 4, "--repeats", 1, "--records", records)
+    narrow, wide = (answers(path) for path in sorted(records.iterdir()))
+    assert len(narrow) == 8
+    assert narrow == wide
+
+
+def answers(record: Path) -> dict[str, tuple[list[int], list[int]]]:
+    """Prompt and answer by request."""
+    return {
+        line["request_id"]: (line["prompt_token_ids"], line["samples"][0]["token_ids"])
+        for line in read_records(record)
+        if line["kind"] == "request" and line["request_id"] != "warm"
+    }
+
+
+def test_what_is_given_for_all_holds_for_all(inflight: Caller, tmp_path: Path) -> None:
+    records = tmp_path / "records"
+    columns(inflight, *TWO, "--block-size", 32, "--rate", 500, "--repeats", 1, "--records", records)
+    headers = [next(iter(read_records(path))) for path in sorted(records.iterdir())]
+    assert [one["capacity"]["block_size"] for one in headers] == [32, 32]
+    assert sorted(one["capacity"]["max_rows"] for one in headers) == [2, 8]
+
+
+def test_without_options_the_field_is_compared_at_two_loads(inflight: Caller, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    found = columns(inflight, "--repeats", 1, "--html", page)
+    assert len(found) == 2 * len(FIELD)
+    assert {one["load"] for one in found[: len(FIELD)]} == {"at once"}
+    static = next(one for one in found if one["setting"] == "static, 32 rows")
+    chunked = next(one for one in found if one["setting"] == "chunked")
+    assert static["figures"]["padding_waste"]["value"] > 0
+    assert chunked["figures"]["padding_waste"]["value"] == 0
+    assert "The batch over time" in page.read_text(encoding="utf-8")
+
+
+def test_a_server_beside_an_engine(inflight: Caller) -> None:
+    server = Server("--admission", "off").ready()
+    try:
+        told = inflight(
+            "compare", "--setting", "here=", "--server", f"there={server.url}", "--rate", 50, "--repeats", 1, *SMALL,
+            "--json",
+        )  # fmt: skip
+    finally:
+        server.stop()
+    assert told.code in (0, 1), told.err  # on a busy machine the client may not keep up, and says so
+    here, there = json.loads(told.out)["columns"]
+    assert here["figures"]["offered"]["value"] == there["figures"]["offered"]["value"]
+    assert there["figures"]["requests"]["value"] > 0
+    assert "steps" in here["figures"] and "steps" not in there["figures"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--setting", "small"], "write NAME=OPTIONS"),
+        (["--setting", "a=--nothing 1"], "--setting 'a': No such option '--nothing'"),
+        (["--setting", "a=--window 1"], "--setting 'a': --window has no effect with --strategy chunked"),
+        (["--setting", "a='--seed"], "look for a quote that is open"),
+        (["--setting", "a=", "--setting", "a="], "2 times"),
+        (["--server", "http://localhost:1"], "write NAME=URL"),
+        (["--setting", "a=", "--server", "a=http://localhost:1"], "give each its own"),
+        (["--server", "a=http://127.0.0.1:1"], "Nobody is at http://127.0.0.1:1"),
+        (["--repeats", "0"], "--repeats is 0"),
+        (["--rate", "1,x"], "--rate is '1,x'"),
+        (["--rate", "1", "--concurrency", "1"], "one after the other"),
+        (["--html", "/no/such/folder/page.html"], "does not exist"),
+    ],
+)
+def test_mistakes_are_told(inflight: Caller, arguments: list[str], sentence: str) -> None:
+    assert sentence in inflight("compare", *arguments).sentence()
+
+
+def test_outside_of_a_verb_variants_are_what_they_say() -> None:
+    static, *_, adaptive = read_variants(FIELD)
+    assert (static.name, static.scheduling.batch_size, static.engine.max_num_seqs) == ("static, 4 rows", 4, 4)
+    assert adaptive.scheduling.strategy == "adaptive"
