@@ -41,7 +41,7 @@ async def _reach(target: Target) -> tuple[str, ...]:
             )
     if status in (401, 403):
         raise BenchError(
-            f"{base} wants a key (HTTP {status}: {_said(body)}). Send one as header 'Authorization: Bearer KEY'."
+            f"{base} wants a key (HTTP {status}: {_said(body)}). Give it with --api-key, or in OPENAI_API_KEY."
         )
     if status != 200:
         raise BenchError(f"{base} is there but not ready: HTTP {status} to /v1/models ({_said(body)}).")
@@ -57,11 +57,12 @@ async def _get(session: aiohttp.ClientSession, target: Target, url: str) -> tupl
         raise BenchError(f"{target.url!r} is no address of a server; it looks like http://127.0.0.1:8000.") from None
     except TimeoutError:
         raise BenchError(
-            f"{url} did not answer within {target.connect_timeout_s:g} s. Is the server up, and the address right?"
+            f"{url} did not answer within {target.connect_timeout_s:g} s. Start it (ours: inflight serve), or mend the "
+            "address."
         ) from None
     except aiohttp.ClientConnectorError as problem:
         raise BenchError(
-            f"Nobody is at {target.url}: {refusal(problem)}. Is the server up, and the address right?"
+            f"Nobody is at {target.url}: {refusal(problem)}. Start it (ours: inflight serve), or mend the address."
         ) from None
     except aiohttp.ClientResponseError as problem:
         raise BenchError(f"What is at {target.url} does not speak HTTP: {problem.message}") from None
