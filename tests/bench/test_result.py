@@ -10,7 +10,6 @@ import pytest
 
 from inflight.bench.dialect import Dialect
 from inflight.bench.preparing import Prepared
-from inflight.bench.reading import read_runs
 from inflight.bench.result import About, bench_record, sweep_record, write_csv
 from inflight.bench.run import Measured, Warmup, measure
 from inflight.bench.served import Served
@@ -27,6 +26,7 @@ from inflight.records.result import (
     bench_records,
     read_result,
 )
+from inflight.report.results import read_results
 from inflight.workload.entry import Entry
 from inflight.workload.traces.detect import load
 from inflight.workload.workload import Workload
@@ -88,7 +88,7 @@ def test_a_file_gives_back_the_figures_it_was_made_of(tmp_path):
     run = measured(send=FakeSend(seconds=0.1, fate=fate))
     path = tmp_path / "result.json"
     path.write_text(json.dumps(bench_record(run, ABOUT)))
-    (kept,) = read_runs(path)
+    (kept,) = read_results(path).runs
     again = summarize(kept.observations, kept.window)
     assert (again.offered, again.requests, again.rejected) == (36, 35, 1)
     assert again.attainment == run.summary.attainment
@@ -119,7 +119,7 @@ def test_other_files_are_refused_in_words(tmp_path, text, told):
     path = tmp_path / "other.json"
     path.write_text(text)
     with pytest.raises(ResultError, match=told):
-        read_runs(path)
+        read_results(path)
 
 
 def test_csv_has_a_line_for_each_request(tmp_path):
