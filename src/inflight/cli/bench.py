@@ -167,19 +167,11 @@ class _Work:
         if path is None or not measured:
             return
         from inflight.report.page import render
-        from inflight.report.run import Report, Run, Setting
+        from inflight.report.results import run_of
+        from inflight.report.run import Report, Setting
 
-        runs = [
-            Run(
-                one.observations,
-                one.summary,
-                one.window,
-                load,
-                notes=(*one.notes, *one.sent.health.faults),
-                valid=one.valid,
-            )
-            for load, one in measured
-        ]
+        whole = replace(self.about, save_requests=True)
+        runs = [run_of(bench_record(one, whole), load) for load, one in measured]
         target = self.about.prepared.target
         name = f"{self.about.prepared.served.model} at {target.url}"
         about = (f"{target.endpoint}; {measured[0][1].workload.name}.", *self.about.prepared.notes)
