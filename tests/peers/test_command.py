@@ -1,0 +1,66 @@
+"""The command with no peer installed: inflight alone on a small model, and what is said of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import benchmarks.peers.__main__ as command
+import benchmarks.results as results
+from benchmarks.peers.trials import measures
+from benchmarks.shapes import QWEN25_05B
+
+from .builders import SMALL
+from .test_checkpoints import SMALL as SMALL_SHAPE
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(command, "_SHAPES", {"qwen2.5-0.5b": {**QWEN25_05B, **SMALL_SHAPE, "vocab_size": 32000}})
+    monkeypatch.setattr(command, "QUICK", SMALL)
+
+
+@pytest.mark.usefixtures("small")
+def test_peers_that_are_not_installed_are_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results.md")
+    record = tmp_path / "figures.jsonl"
+    given = ["--folder", str(tmp_path / "own"), "--quick", "--precisions", "bf16", "--threads", "1", "--alike", "1"]
+    command.main([*given, "--set", "max_num_batched_tokens=96", "--record", str(record), "--write"])
+    printed = capsys.readouterr().out
+    assert "vLLM is left out: there is no environment of it; benchmarks/peers/setup.sh makes one." in printed
+    assert "OpenVINO GenAI is left out" in printed
+    assert "96 tokens in a step" in printed
+    assert "| bf16 | inflight | ratio to the best peer |" in printed
+    written = results.RESULTS.read_text()
+    assert printed.strip() in written
+    assert str(tmp_path) not in written, "whose folder it was is nobody's concern"
+    assert "python -m benchmarks.peers --folder FOLDER --model qwen2.5-0.5b --precisions bf16 --quick" in written
+    assert len(record.read_text().splitlines()) == len(list(measures(SMALL)))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_setting_that_inflight_does_not_have_leaves_it_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--folder", str(tmp_path), "--quick", "--precisions", "bf16", "--threads", "1"]
+    command.main([*given, "--set", "max_num_seats=4"])
+    assert "inflight is left out of bf16: exit status 1: TypeError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--precisions", "bf16,fp4"], "fp4 is unknown; there are bf16, int8"),
+        (["--set", "rows"], "NAME=VALUE"),
+    ],
+)
+def test_a_mistake_in_the_options_is_told_before_anything_starts(
+    given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--folder", str(tmp_path), *given])
+    assert said in capsys.readouterr().err

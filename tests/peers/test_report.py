@@ -1,0 +1,83 @@
+"""The tables, from figures made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.peers.contest import Contest, Figure
+from benchmarks.peers.report import ratio, ratios, report
+from benchmarks.peers.trials import FIRST_TOKEN, Measure
+
+from .builders import contest, job
+
+DECODE = "decode at batch 1, tokens/s"
+HIGHER = Measure(DECODE, "higher")
+
+
+def figure(number: int, engine: str, value: float, measure: str = DECODE, counts: bool = True) -> Figure:
+    return Figure("bf16", number, engine, measure, value, 50e9, counts)
+
+
+def with_figures(*figures: Figure, engines: tuple[str, ...] = ("inflight", "one", "two")) -> Contest:
+    found = contest({name: job() for name in engines})
+    found.figures += figures
+    found.versions.update({name: "1.0 (plain)" for name in engines})
+    return found
+
+
+def cells(text: str, title: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(f"| {title} "))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_best_peer_is_the_fastest_or_the_soonest() -> None:
+    values = {"inflight": 60.0, "one": 50.0, "two": 40.0}
+    assert ratio(HIGHER, values) == pytest.approx(60 / 50)
+    assert ratio(FIRST_TOKEN, values) == pytest.approx(60 / 40)
+
+
+def test_there_is_no_ratio_without_both_sides() -> None:
+    assert ratio(HIGHER, {"inflight": 60.0}) is None
+    assert ratio(HIGHER, {"one": 60.0, "two": 30.0}) is None
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """The machine was half as fast in the second."""
+    figures = [figure(0, "inflight", 60), figure(0, "one", 50), figure(1, "inflight", 30), figure(1, "one", 20)]
+    assert ratios(HIGHER, figures) == pytest.approx([1.2, 1.5])
+
+
+def test_a_row_has_medians_ratio_target_and_bandwidth() -> None:
+    found = with_figures(
+        *(figure(number, "inflight", value) for number, value in enumerate((60, 66, 90))),
+        *(figure(number, "one", 50) for number in range(3)),
+        *(figure(number, "two", 60) for number in range(3)),
+    )
+    row = cells(report([found], {}), DECODE)
+    assert row == [DECODE, "66", "50", "60", "1.10× (1.00 to 1.50)", "≥ 1.2×", "50 (50 to 50)"]
+
+
+def test_what_does_not_count_is_named_and_left_out() -> None:
+    found = with_figures(
+        figure(0, "inflight", 60),
+        figure(0, "one", 50),
+        figure(1, "inflight", 10, counts=False),
+        figure(1, "one", 50, counts=False),
+    )
+    text = report([found], {})
+    assert cells(text, DECODE)[4] == "1.20×"
+    assert f"not alike for all engines: {DECODE} in round 2." in text
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    text = report([with_figures(figure(0, "one", 50))], {})
+    assert cells(text, DECODE)[1:5] == ["-", "50", "-", "-"]
+
+
+def test_engines_that_never_ran_have_no_column_but_a_sentence() -> None:
+    found = with_figures(figure(0, "one", 50), engines=("inflight", "one"))
+    del found.versions["inflight"]
+    found.absent["inflight"] = "inflight is left out of bf16: exit status 1"
+    text = report([found], {"bf16": {"one": "its logits are int8"}})
+    assert text.startswith("| bf16 | one | ratio")
+    assert text.endswith("one 1.0 (plain); its logits are int8. inflight is left out of bf16: exit status 1")
