@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "gemm.h"
 #include "norm_rope.h"
+#include "pack.h"
 #include "probes.h"
 #include "sampling.h"
 #include "types.h"
@@ -28,8 +29,21 @@ INLINE void with(Format format, Then&& then) {
   }
 }
 
-void pack(Pool& pool, Format format, const SourceMatrix* parts, std::int64_t count, const Weights& w) {
-  with(format, [&](auto f) { pack_weights<decltype(f)>(pool, parts, count, w); });
+// The same for packed weights, which may be int8 under any format.
+template <class Then>
+INLINE void with(Format format, const Weights& w, Then&& then) {
+  with(format, [&](auto f) {
+    if (w.scales != nullptr) {
+      then(Bytes<typename decltype(f)::Value>{});
+    } else {
+      then(f);
+    }
+  });
+}
+
+void pack(Pool& pool, Format format, const SourceMatrix* parts, const Weights& w) {
+  if (w.scales != nullptr) return pack_bytes(pool, parts, w);
+  with(format, [&](auto f) { pack_weights<decltype(f)>(pool, parts, w); });
 }
 
 void copy_rows(Pool& pool, Format format, const SourceMatrix& m, std::int64_t columns, void* out) {
@@ -40,7 +54,7 @@ void copy_rows(Pool& pool, Format format, const SourceMatrix& m, std::int64_t co
 
 void embed_packed(Pool& pool, Format format, const Weights& w, const std::int32_t* ids, std::int64_t tokens,
                   float* out) {
-  with(format, [&](auto f) { embed_from_packed<decltype(f)>(pool, w, ids, tokens, out); });
+  with(format, w, [&](auto f) { embed_from_packed<decltype(f)>(pool, w, ids, tokens, out); });
 }
 
 void embed_rows(Pool& pool, Format format, const void* rows, std::int64_t columns, const std::int32_t* ids,
@@ -59,7 +73,7 @@ void rms_norm(Pool& pool, Format format, const float* x, const float* weight, fl
 
 void gemm(Pool& pool, Format format, const void* x, const Weights& w, std::int64_t tokens, Epilogue epilogue,
           void* out) {
-  with(format, [&](auto f) { product<decltype(f)>(pool, x, w, tokens, epilogue, out); });
+  with(format, w, [&](auto f) { product<decltype(f)>(pool, x, w, tokens, epilogue, out); });
 }
 
 void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const Arena& arena,

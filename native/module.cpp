@@ -129,8 +129,10 @@ struct Linear {
   Weights weights{};
   Format format{};
   Memory memory;
-  std::vector<float> bias;
-  std::int64_t nbytes() const { return static_cast<std::int64_t>(memory.bytes() + bias.size() * sizeof(float)); }
+  std::vector<float> bias, scales;
+  std::int64_t nbytes() const {
+    return static_cast<std::int64_t>(memory.bytes() + (bias.size() + scales.size()) * sizeof(float));
+  }
 };
 
 struct Table {
@@ -140,6 +142,8 @@ struct Table {
   Memory memory;                   // untied: the rows as they are
   std::int64_t nbytes() const { return linear ? linear->nbytes() : static_cast<std::int64_t>(memory.bytes()); }
 };
+
+constexpr std::int64_t most_int8_columns = 0x7fffffff / (127 * 127);
 
 std::int64_t per_step(Format format) { return format == Format::bf16 ? 2 : 1; }
 
@@ -263,7 +267,7 @@ class Ops {
 
   std::string isa() const { return kernels_->name; }
 
-  std::shared_ptr<Linear> pack_linear(nb::list parts, nb::handle bias) {
+  std::shared_ptr<Linear> pack_linear(nb::list parts, nb::handle bias, bool quantized) {
     std::vector<Array> arrays;
     std::vector<SourceMatrix> matrices;
     std::int64_t rows = 0;
@@ -274,7 +278,7 @@ class Ops {
       rows += arrays.back().size(0);
     }
     if (arrays.empty()) refuse("a linear needs at least one weight matrix");
-    auto linear = pack(matrices, rows, arrays[0].size(1), false);
+    auto linear = pack(matrices, rows, arrays[0].size(1), false, quantized);
     if (!bias.is_none()) {
       Array values(bias, "bias", Kind::f32, {rows});
       linear->bias.assign(values.data<float>(), values.data<float>() + rows);
@@ -283,18 +287,19 @@ class Ops {
     return linear;
   }
 
-  std::shared_ptr<Linear> pack_gated(nb::handle gate, nb::handle up) {
+  std::shared_ptr<Linear> pack_gated(nb::handle gate, nb::handle up, bool quantized) {
     Array gates(gate, "gate"), ups(up, "up");
     if (gates.size(0) != ups.size(0) || gates.size(1) != ups.size(1)) refuse("gate and up must have equal shapes");
-    return pack({gates.matrix(), ups.matrix()}, gates.size(0), gates.size(1), true);
+    return pack({gates.matrix(), ups.matrix()}, gates.size(0), gates.size(1), true, quantized);
   }
 
-  std::shared_ptr<Table> pack_table(nb::handle table, bool tied) {
+  std::shared_ptr<Table> pack_table(nb::handle table, bool tied, bool quantized) {
+    if (quantized && !tied) refuse("only a tied table, which is a product too, can be quantized");
     Array source(table, "table");
     auto packed = std::make_shared<Table>();
     packed->rows = source.size(0), packed->columns = source.size(1), packed->format = format_;
     if (tied) {
-      packed->linear = pack({source.matrix()}, packed->rows, packed->columns, false);
+      packed->linear = pack({source.matrix()}, packed->rows, packed->columns, false, quantized);
     } else {
       packed->memory = Memory(static_cast<std::size_t>(packed->rows * packed->columns * item()));
       const SourceMatrix matrix = source.matrix();
@@ -511,16 +516,22 @@ class Ops {
   }
 
   std::shared_ptr<Linear> pack(const std::vector<SourceMatrix>& parts, std::int64_t rows, std::int64_t columns,
-                               bool gated) {
+                               bool gated, bool quantized) {
+    if (quantized && columns > most_int8_columns)
+      refuse("sums of int8 products fit 32 bits over " + std::to_string(most_int8_columns) + " columns, not over " +
+             std::to_string(columns));
     auto linear = std::make_shared<Linear>();
     linear->format = format_;
     Weights& w = linear->weights;
     w.rows = rows, w.columns = columns, w.gated = gated;
-    w.steps = (columns + per_step(format_) - 1) / per_step(format_);
+    const std::int64_t values = quantized ? 4 : per_step(format_);
+    w.steps = (columns + values - 1) / values;
     w.groups = ((gated ? 2 : 1) * ((rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
     linear->memory = Memory(static_cast<std::size_t>(w.groups * w.steps * group_lanes * 4));
     w.data = static_cast<std::uint32_t*>(linear->memory.data());
-    run([&] { kernels_->pack(*pool_, format_, parts.data(), static_cast<std::int64_t>(parts.size()), w); });
+    if (quantized) linear->scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
+    w.scales = quantized ? linear->scales.data() : nullptr;
+    run([&] { kernels_->pack(*pool_, format_, parts.data(), w); });
     return linear;
   }
 
@@ -564,7 +575,8 @@ NB_MODULE(_native, m) {
       .def(nb::init<const std::string&, int, const std::string&>(), nb::arg("dtype"), nb::arg("threads"),
            nb::arg("isa"))
       .def_prop_ro("isa", &Ops::isa)
-      .def("pack_linear", &Ops::pack_linear, nb::arg("parts"), nb::arg("bias").none())
+      .def("pack_linear", &Ops::pack_linear, nb::arg("parts"), nb::arg("bias").none(),
+           nb::arg("quantized"))
       .def("pack_gated", &Ops::pack_gated)
       .def("pack_table", &Ops::pack_table)
       .def("bytes_per_block", &Ops::bytes_per_block)

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -36,6 +36,7 @@ using vf = float __attribute__((vector_size(lanes * 4)));
 using vi = std::int32_t __attribute__((vector_size(lanes * 4)));
 using vu = std::uint32_t __attribute__((vector_size(lanes * 4)));
 using vh = std::uint16_t __attribute__((vector_size(lanes * 2)));
+using vb = std::int8_t __attribute__((vector_size(lanes)));
 using vd = double __attribute__((vector_size(lanes * 4)));
 using vl = std::int64_t __attribute__((vector_size(lanes * 4)));
 using vf_half = float __attribute__((vector_size(lanes * 2)));
@@ -94,6 +95,7 @@ INLINE vd fma(vd a, vd b, vd c) {
 #endif
 }
 
+INLINE vu max(vu a, vu b) { return a > b ? a : b; }
 INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 INLINE vf min(vf a, vf b) { return a < b ? a : b; }
 INLINE vd max(vd a, vd b) { return a > b ? a : b; }
@@ -162,13 +164,28 @@ INLINE vf dot2(vf sums, vu w, vu x) { return fma(high(w), high(x), fma(low(w), l
 #if defined(__AVX512VNNI__)
 constexpr bool has_int8_dot = true;
 // sums + Σ of four products of unsigned and signed bytes
-INLINE vi dot4(vi sums, vi bytes, vi signed_bytes) {
+INLINE vi dot4(vi sums, vu bytes, vu signed_bytes) {
   return (vi)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)bytes, (__m512i)signed_bytes);
 }
 #else
 constexpr bool has_int8_dot = false;
-INLINE vi dot4(vi sums, vi, vi) { return sums; }
+INLINE vi dot4(vi sums, vu, vu) { return sums; }
 #endif
+
+// Σ of the two products of each lane's signed 16-bit halves: exact, where a product of bytes that is added up in 16
+// bits (maddubs) would saturate.
+INLINE vi dot2_of_halves(vu a, vu b) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  return (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+  const vi low = ((vi)(a << 16) >> 16) * ((vi)(b << 16) >> 16), high = ((vi)a >> 16) * ((vi)b >> 16);
+  return low + high;
+#endif
+}
 
 INLINE void prefetch_to_l2(const void* at) { __builtin_prefetch(at, 0, 2); }
 INLINE void prefetch_to_l1(const void* at) { __builtin_prefetch(at, 0, 3); }
@@ -222,6 +239,18 @@ INLINE float from_f16(std::uint16_t half) {
   float x;
   std::memcpy(&x, &bits, 4);
   return x;
+}
+
+INLINE vf load_f16(const std::uint16_t* from) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_cvtph_ps((__m256i)load<vh>(from));
+#elif defined(__F16C__)
+  return (vf)_mm256_cvtph_ps((__m128i)load<vh>(from));
+#else
+  vf x;
+  for (int i = 0; i < lanes; ++i) x[i] = from_f16(from[i]);
+  return x;
+#endif
 }
 
 // eˣ to about 1 ulp for −87.33 ≤ x ≤ 88.3: x = n·ln 2 + r, a polynomial for eʳ, 2ⁿ through the exponent bits.

@@ -8,12 +8,13 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-using x_pair = std::uint32_t __attribute__((may_alias, aligned(2)));
+using x_lane = std::uint32_t __attribute__((may_alias, aligned(2)));
 
-// How weights and x are held, and one step over a tile. `Value` is the type that numpy sees.
+// How weights and x are held, and one step over a tile. `Value` is the type that numpy sees, `Sum` that of the sums.
 struct PairsByPairs {  // bf16 · bf16 with the machine's dot product
-  using X = x_pair;
+  using X = x_lane;
   using Value = std::uint16_t;
+  using Sum = vf;
   static constexpr int x_per_step = 1, values_per_step = 2;
   template <int M, int N>
   INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
@@ -27,6 +28,7 @@ struct PairsByPairs {  // bf16 · bf16 with the machine's dot product
 struct PairsByFloats {  // bf16 · float32 (x converted beforehand), for machines without that dot product
   using X = float;
   using Value = std::uint16_t;
+  using Sum = vf;
   static constexpr int x_per_step = 2, values_per_step = 2;
   template <int M, int N>
   INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
@@ -47,6 +49,7 @@ struct PairsByFloats {  // bf16 · float32 (x converted beforehand), for machine
 struct Floats {  // float32 · float32
   using X = float;
   using Value = float;
+  using Sum = vf;
   static constexpr int x_per_step = 1, values_per_step = 1;
   template <int M, int N>
   INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
@@ -57,16 +60,57 @@ struct Floats {  // float32 · float32
   }
 };
 
-// The kind for bf16 on this machine.
-template <bool dot>
-struct HalfKind {
-  using type = PairsByPairs;
+// Weights as unsigned bytes (their signed value + 128) by x as signed ones, four to a lane. Sums are whole numbers, so
+// they are exact in any order. What the 128 adds is 128 · Σ x of the row and is taken off at the end (gemm.h).
+template <class V>
+struct BytesByBytes {  // with the machine's dot product
+  using X = x_lane;
+  using Value = V;
+  using Sum = vi;
+  static constexpr int x_per_step = 1, values_per_step = 4;
+  template <int M, int N>
+  INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+    for (int m = 0; m < M; ++m) {
+      const vu four = all(static_cast<std::uint32_t>(x[m][i]));
+      for (int n = 0; n < N; ++n) sums[m][n] = dot4(sums[m][n], w[n], four);
+    }
+  }
 };
-template <>
-struct HalfKind<false> {
-  using type = PairsByFloats;
+
+template <class V>
+struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one lane, 1 and 3 in the next
+  using X = x_lane;
+  using Value = V;
+  using Sum = vi;
+  static constexpr int x_per_step = 2, values_per_step = 4;
+  template <int M, int N>
+  INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+    vu half[N];
+    for (int n = 0; n < N; ++n) half[n] = w[n] & 0x00ff00ffu;
+    for (int m = 0; m < M; ++m) {
+      const vu pair = all(static_cast<std::uint32_t>(x[m][2 * i]));
+      for (int n = 0; n < N; ++n) sums[m][n] += dot2_of_halves(half[n], pair);
+    }
+    for (int n = 0; n < N; ++n) half[n] = w[n] >> 8 & 0x00ff00ffu;
+    for (int m = 0; m < M; ++m) {
+      const vu pair = all(static_cast<std::uint32_t>(x[m][2 * i + 1]));
+      for (int n = 0; n < N; ++n) sums[m][n] += dot2_of_halves(half[n], pair);
+    }
+  }
 };
-using Halves = HalfKind<has_bf16_dot>::type;
+
+// The kinds for bf16 and for int8 on this machine.
+template <bool yes, class A, class B>
+struct Either {
+  using type = A;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+  using type = B;
+};
+using Halves = Either<has_bf16_dot, PairsByPairs, PairsByFloats>::type;
+template <class V>
+using Bytes = typename Either<has_int8_dot, BytesByBytes<V>, BytesByHalves<V>>::type;
 
 // Memory to bring near while a tile computes: from `at` to `end`, `lines` cache lines a step.
 struct Ahead {
@@ -76,14 +120,15 @@ struct Ahead {
 };
 
 // One tile's work. Panel p of segment s begins at w[s · P + p] and goes on every `stride` lanes for `steps` steps;
-// row m of x begins at x[m] and runs through all segments. Sums are [M][P · 16], `sums_stride` floats a row.
+// row m of x begins at x[m] and runs through all segments. Sums are [M][P · 16] of F::Sum's lanes,
+// `sums_stride` of them a row.
 template <class F>
 struct Work {
   const std::uint32_t* const* w;
   std::int64_t stride;
   int segments, steps;
   const typename F::X* const* x;
-  float* sums;
+  float* sums;  // or int32
   std::int64_t sums_stride;
   bool fresh;  // begin with zeros instead of what stands in sums
   Ahead ahead;
@@ -92,13 +137,14 @@ struct Work {
 template <class F, int M, int P, bool fresh>
 __attribute__((noinline)) void tile(const Work<F>& work) {
   constexpr int N = P * vectors;
-  vf sums[M][N];
+  using Sum = typename F::Sum;
+  Sum sums[M][N];
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n)
       if constexpr (fresh) {
-        sums[m][n] = vf{};
+        sums[m][n] = Sum{};
       } else {
-        sums[m][n] = load<vf>(work.sums + m * work.sums_stride + n * lanes);
+        sums[m][n] = load<Sum>(work.sums + m * work.sums_stride + n * lanes);
       }
 
   const typename F::X* x[M];

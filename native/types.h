@@ -3,7 +3,8 @@
 //
 // Letters as in protocol.py: T tokens, C chunks, S sampled rows, H query heads, G key/value heads, D head dimension,
 // B block size. A "lane" is four bytes: one float32, or a pair of bf16 that stand next to each other along the
-// dimension that is summed over. A "step" is one lane of that dimension: 2 values in bf16, 1 in float32.
+// dimension that is summed over, or four int8 weights. A "step" is one lane of that dimension: 2 values in bf16, 1 in
+// float32, 4 in int8.
 #pragma once
 #include <cstdint>
 
@@ -21,8 +22,10 @@ constexpr std::int64_t group_lanes = 64;                       // outputs of a g
 // W[N, K] as [groups][steps][64] lanes: a group's memory is read front to back by whoever computes its outputs.
 // Gated: panels 0 and 2 of a group are gate outputs, 1 and 3 the up outputs of the same rows.
 // Lanes past N and values past K are zero.
+// int8: bytes hold value + 128, and the weight is value · scale of its output.
 struct Weights {
   std::uint32_t* data;
+  float* scales;               // int8: [groups][64]; else null
   std::int64_t rows, columns;  // N (gated: F), K
   std::int64_t steps, groups;
   const float* bias;           // [rows] or null
@@ -78,7 +81,7 @@ struct Sampling {
 
 struct Kernels {
   const char* name;
-  void (*pack)(Pool&, Format, const SourceMatrix* parts, std::int64_t count, const Weights&);
+  void (*pack)(Pool&, Format, const SourceMatrix* parts, const Weights&);
   void (*copy_rows)(Pool&, Format, const SourceMatrix&, std::int64_t columns, void* out);
   void (*embed_packed)(Pool&, Format, const Weights&, const std::int32_t* ids, std::int64_t tokens, float* out);
   void (*embed_rows)(Pool&, Format, const void* rows, std::int64_t columns, const std::int32_t* ids,

@@ -259,12 +259,25 @@ def test_settings_say_what_is_in_force(llm: LLM) -> None:
         ({"seed": -1}, "--seed is -1"),
         ({"dtype": "float64"}, "auto, bfloat16 and float32"),
         ({"load_format": "gguf"}, "auto and dummy"),
+        ({"quantization": "fp8"}, "--quantization is 'fp8'; known are none, int8 and int8-all"),
         ({"max_num_seqs": 2**30}, "memory is not enough .*lower --max-num-seqs"),
     ],
 )
 def test_settings_outside_their_limits(tiny: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         LLM(str(tiny), **settings)
+
+
+def test_int8_answers_otherwise_and_says_why(tiny: Path) -> None:
+    prompts = [[5] * 20, [6, 7, 8]]
+    scores = {}
+    for quantization in ("none", "int8", "int8-all"):
+        with LLM(str(tiny), quantization=quantization, threads=1, num_blocks=8) as llm:
+            outputs = llm.generate(prompts, SamplingParams(max_tokens=2, temperature=0, logprobs=0))
+            told = llm.settings["quantization"]
+        scores[quantization] = [output.outputs[0].token_logprobs for output in outputs]
+        assert told.value == quantization and ("int8" in told.reason)
+    assert scores["none"] != scores["int8"] != scores["int8-all"] != scores["none"]
 
 
 def test_random_weights_need_no_tokenizer(bare: Path) -> None:

@@ -197,6 +197,19 @@ def test_every_family_and_type(family: str, dtype: str, folders: dict[str, Path]
         check(folders[family], cases, expected, dtype=dtype, **SHAPES[name])
 
 
+@pytest.mark.parametrize("isa", NATIVE)
+@pytest.mark.parametrize("quantization", ["int8", "int8-all"])
+def test_int8_too(isa: str, quantization: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_ISA", isa)
+    cases = mix(seed=3, count=12)
+    family = "qwen2" if quantization == "int8" else "qwen3"
+    expected = alone(folders[family], cases, quantization=quantization)
+    assert expected != alone(folders[family], cases), "the weights are other ones"
+    for name in ("as it comes", "crumbs", "odd chunks", "little memory"):
+        preemptions, _ = check(folders[family], cases, expected, quantization=quantization, **SHAPES[name])
+        assert (preemptions > 0) == ("little memory" in name), name
+
+
 @pytest.mark.parametrize("seed", range(3, 9))
 def test_random_mixes_in_random_engines(seed: int, folders: dict[str, Path]) -> None:
     chance = random.Random(seed)

@@ -19,6 +19,7 @@ from inflight.config import (
     SettingsError,
     resolve_budget,
     resolve_max_model_len,
+    resolve_quantization,
     resolve_rows,
     resolve_threads,
 )
@@ -99,6 +100,7 @@ class _Limits:
     """What is decided before a model is loaded."""
 
     dtype: Resolved
+    quantization: Resolved
     threads: Resolved
     rows: Resolved
     budget: Resolved
@@ -121,8 +123,10 @@ def _build(
     generation = folder / "generation_config.json"
     model = ModelConfig.from_folder(folder)
     tokenizer, template = _text(folder, settings)
+    dtype = _dtype(settings, model)
     limits = _Limits(
-        dtype=_dtype(settings, model),
+        dtype=dtype,
+        quantization=resolve_quantization(settings, str(dtype.value)),
         threads=resolve_threads(settings),
         rows=resolve_rows(settings),
         budget=resolve_budget(settings, int(resolve_rows(settings).value), scheduling.strategy),
@@ -234,6 +238,7 @@ def _in_force(
     return {
         "model": Resolved(settings.model or "built-in", f"{model.family}, {model.parameters / 1e6:,.1f} M parameters"),
         "dtype": limits.dtype,
+        "quantization": limits.quantization,
         "kernels": Resolved(kernels, "the best instruction set of this CPU that the kernels know"),
         "threads": limits.threads,
         "max_num_seqs": limits.rows,
@@ -281,7 +286,7 @@ def _weights(
     folder: Path, model: ModelConfig, settings: EngineSettings, ops: OpSet, positions: int, progress: Progress | None
 ) -> ModelWeights:
     source = DummyWeights(ops.dtype, settings.seed) if settings.load_format == "dummy" else Checkpoint(folder)
-    return load_weights(model, source, ops, positions, progress)
+    return load_weights(model, source, ops, positions, progress, settings.quantization)
 
 
 def _end_tokens(model: ModelConfig, tokenizer: Tokenizer | None) -> frozenset[int]:

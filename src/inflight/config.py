@@ -13,6 +13,7 @@ from typing import Literal
 
 DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
+QuantizationChoice = Literal["none", "int8", "int8-all"]
 
 
 MOST = 2**31 - 1  # of anything that is counted: what the kernels' indices hold
@@ -27,6 +28,7 @@ class EngineSettings:
     """What a user may set; None means "choose for me". Names as in vLLM where they mean the same.
 
     model: a folder or a hub id in the format of Hugging Face; None is the built-in model.
+    quantization: "int8" holds the layers' matrices in int8, "int8-all" the output projection (and a tied table) too.
     kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins).
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
     threads: kernel threads, the calling one included. watermark: share of the KV blocks kept free of newcomers.
@@ -36,6 +38,7 @@ class EngineSettings:
     revision: str | None = None
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
+    quantization: QuantizationChoice = "none"
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
@@ -70,6 +73,8 @@ class EngineSettings:
             raise SettingsError(f"--dtype is {self.dtype!r}; known are auto, bfloat16 and float32.")
         if self.load_format not in ("auto", "dummy"):
             raise SettingsError(f"--load-format is {self.load_format!r}; known are auto and dummy.")
+        if self.quantization not in ("none", "int8", "int8-all"):
+            raise SettingsError(f"--quantization is {self.quantization!r}; known are none, int8 and int8-all.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,17 @@ def resolve_threads(settings: EngineSettings) -> Resolved:
             )
         return Resolved(settings.threads, "as set")
     return Resolved(usable, "the cores this process may use")
+
+
+def resolve_quantization(settings: EngineSettings, dtype: str) -> Resolved:
+    reasons = {
+        "none": f"all weights in {dtype}; int8 would halve what the layers' matrices take and a step reads of them"
+        if dtype == "bfloat16"
+        else f"all weights in {dtype}",
+        "int8": f"as set: the layers' matrices and what meets them in int8, the output projection in {dtype}",
+        "int8-all": "as set: all matrices and what meets them in int8, the output projection too",
+    }
+    return Resolved(settings.quantization, reasons[settings.quantization])
 
 
 def resolve_max_model_len(settings: EngineSettings, default: int) -> Resolved:

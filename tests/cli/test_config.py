@@ -20,12 +20,19 @@ def test_what_it_holds_is_in_force(inflight: Caller, config: Path, tiny: Path) -
     config.write_text(
         f'model = "{tiny}"\nmax-num-seqs = 3\nkv-memory = 0.01\ndtype = "float32"\nwatermark = 0.5\n'
         'logit-bias = {"70" = 100}\nstop-token-ids = [71, 72]\nstop = "zzz"\nmax-tokens = 4\nignore-eos = true\n'
-        "json = true\nverbose = true\n"
+        'json = true\nverbose = true\nquantization = "int8"\n'
     )
     told = inflight("run", "hello", "--config", config, model=False)
     assert told.code == 0, told.err
     assert told.lines[0]["token_ids"] == [70] * 4
-    for setting in ("max_num_seqs: 3", "dtype: float32", "watermark: 0.5", f"model: {tiny}", "num_blocks: "):
+    for setting in (
+        "max_num_seqs: 3",
+        "dtype: float32",
+        "quantization: int8 (as set",
+        "watermark: 0.5",
+        f"model: {tiny}",
+        "num_blocks: ",
+    ):
         assert setting in told.err
 
 

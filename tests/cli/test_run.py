@@ -181,3 +181,7 @@ def test_doctor_as_json(inflight: Caller) -> None:
     report = json.loads(told.out)
     assert report["read_bytes_per_s"] > 0 and report["model"]["parameters"] > 0
     assert report["model"]["decode"][0]["tokens_per_s"] > 0
+    assert report["model"]["quantization"] == "none"
+    smaller = json.loads(inflight("doctor", "--json", "--quantization", "int8-all").out)
+    assert 1.5 < report["model"]["weight_bytes"] / smaller["model"]["weight_bytes"] < 2
+    assert smaller["flops_per_s"]["int8"] > 0

@@ -16,7 +16,7 @@ from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
 from inflight.execution.ops import open_ops
-from inflight.execution.ops.protocol import OpSet, StepLayout
+from inflight.execution.ops.protocol import OpSet, Quantization, StepLayout
 from inflight.execution.weights import load_weights
 
 BLOCK = 16
@@ -35,16 +35,25 @@ def op_sets() -> list[str]:
 class Driver:
     """A decoder, its arena, and the sequences that live in it."""
 
-    def __init__(self, folder: Path, ops: OpSet, max_tokens: int = 256, num_blocks: int = 64) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ops: OpSet,
+        max_tokens: int = 256,
+        num_blocks: int = 64,
+        quantization: Quantization = "none",
+    ) -> None:
         self.config = ModelConfig.from_folder(folder)
-        weights = load_weights(self.config, Checkpoint(folder), ops, self.config.default_model_len)
+        length = self.config.default_model_len
+        weights = load_weights(self.config, Checkpoint(folder), ops, length, quantization=quantization)
         arena = ops.kv_arena(kv_shape(self.config, BLOCK), num_blocks)
         self.decoder = Decoder(self.config, weights, ops, arena, max_tokens, max_logit_rows=max_tokens)
         self.free = list(np.random.default_rng(3).permutation(num_blocks))
 
     @classmethod
-    def of(cls, folder: Path, dtype: str, isa: str) -> Driver:
-        return cls(folder, open_ops(dtype, threads=2, isa=isa))  # type: ignore[arg-type]
+    def of(cls, folder: Path, dtype: str, isa: str, quantization: Quantization = "none") -> Driver:
+        ops = open_ops(dtype, threads=2, isa=isa)  # type: ignore[arg-type]
+        return cls(folder, ops, quantization=quantization)
 
     def start(self, tokens: Sequence[int] | np.ndarray) -> Tracked:
         return Tracked([int(token) for token in tokens])

@@ -134,9 +134,20 @@ def test_arithmetic_of_a_known_model() -> None:
     assert got.kv_bytes_per_token("bfloat16") == 12_288
     assert got.weight_bytes("float32") == 4 * got.parameters
     assert got.weight_bytes("bfloat16") == got.step_weight_bytes("bfloat16") < 2.001 * got.parameters
-    assert got.flops_per_token() == pytest.approx(2 * got.parameters, rel=1e-3)
-    assert got.flops_per_token(1000) - got.flops_per_token() == 24 * 4 * 896 * 1000
-    assert got.flops_per_token() - got.flops_per_token(logits=False) == 2 * 151_936 * 896
+    flops = got.layer_flops_per_token + got.logit_flops_per_token
+    assert flops == pytest.approx(2 * got.parameters, rel=1e-3)
+    assert got.logit_flops_per_token == 2 * 151_936 * 896
+    assert got.attention_flops_per_token(1000) == 24 * 4 * 896 * 1000
+
+
+def test_int8_halves_the_layers_and_then_the_output_projection() -> None:
+    got = config(num_hidden_layers=7)
+    layers, table = 7 * got.layer_matrix_parameters, got.table_parameters
+    outputs = got.qkv_rows + 2 * got.intermediate_size + 2 * got.hidden_size
+    saved = got.step_weight_bytes("bfloat16") - got.step_weight_bytes("bfloat16", "int8")
+    assert saved == layers - 7 * 4 * outputs
+    more = got.step_weight_bytes("bfloat16", "int8") - got.step_weight_bytes("bfloat16", "int8-all")
+    assert more == table - 4 * got.vocab_size
 
 
 def test_an_untied_model_has_two_tables_and_reads_one() -> None:
@@ -146,7 +157,7 @@ def test_an_untied_model_has_two_tables_and_reads_one() -> None:
 
 def test_a_window_bounds_attention() -> None:
     mistral = config(architectures=["MistralForCausalLM"], num_key_value_heads=4, sliding_window=10)
-    assert mistral.flops_per_token(10) == mistral.flops_per_token(10_000)
+    assert mistral.attention_flops_per_token(10) == mistral.attention_flops_per_token(10_000)
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

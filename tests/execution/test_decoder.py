@@ -11,6 +11,7 @@ import pytest
 from inflight.execution.checkpoint import Checkpoint
 from inflight.execution.config import ModelConfig
 from inflight.execution.ops import open_ops
+from inflight.execution.ops.protocol import Quantization
 from inflight.execution.weights import load_weights
 
 from .conftest import OracleOf
@@ -53,6 +54,18 @@ def test_bf16_errs_no_more_than_bf16_does_in_torch(oracle_of: OracleOf, variant:
         return float(np.sqrt(np.mean((logits - oracle.logits) ** 2)))
 
     assert spread(ours) < spread(oracle.bf16_logits())
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int8-all"])
+@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("variant", DISTINCT)
+def test_int8_errs_by_a_few_percent(oracle_of: OracleOf, variant: str, isa: str, quantization: Quantization) -> None:
+    """Each rounding to 1/127 of the largest errs by about 1 % of a normal distribution's deviation; layers add up."""
+    oracle = oracle_of(variant)
+    driver = Driver.of(oracle.folder, "float32", isa, quantization)
+    ours = driver.prefill(driver.start(oracle.prompt), CHUNK)
+    error = float(np.sqrt(np.mean((ours - oracle.logits) ** 2) / np.mean(oracle.logits**2)))
+    assert 0.01 < error < 0.12
 
 
 @pytest.mark.parametrize("isa", OPS)

@@ -132,6 +132,22 @@ def test_every_tensor_is_released_once_packed(oracle_of: OracleOf) -> None:
     assert source.held == set() and source.most <= 3
 
 
+@pytest.mark.parametrize("variant", ["llama2", "qwen3_tied"])
+def test_int8_packs_the_matrices_it_names(oracle_of: OracleOf, variant: str) -> None:
+    folder = oracle_of(variant).folder
+    tied = ModelConfig.from_folder(folder).tie_word_embeddings
+    sizes = []
+    for quantization, layers, output in (("none", 4, 4), ("int8", 1, 4), ("int8-all", 1, 1)):
+        got = load(folder, quantization=quantization)
+        sizes.append(got.nbytes)
+        for layer in got.layers:
+            matrices = (layer.qkv, layer.output, layer.gated.gate, layer.gated.up, layer.down)
+            assert {matrix.weight.itemsize for matrix in matrices} == {layers}
+        assert got.output.weight.itemsize == output
+        assert got.table.weight.itemsize == (output if tied else 4)
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
 def test_more_positions_than_the_model_has_are_refused(oracle_of: OracleOf) -> None:
     folder = oracle_of("llama2").folder
     config = ModelConfig.from_folder(folder)

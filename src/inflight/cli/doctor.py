@@ -23,11 +23,14 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
 
 @click.command("doctor")
 @click.option("--model", metavar="M", help="Model folder or hub id to judge; without it the built-in model.")
+@click.option(
+    "--quantization", default="none", show_default=True, help="none, int8 or int8-all, as the engine would hold it."
+)
 @click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-def command(model: str | None, threads: int | None, as_json: bool) -> None:
+def command(model: str | None, quantization: str, threads: int | None, as_json: bool) -> None:
     """Measure this machine and say what a model can reach on it at best."""
-    settings = EngineSettings(model=model, threads=threads)
+    settings = EngineSettings(model=model, quantization=quantization, threads=threads)  # type: ignore[arg-type]
     from inflight.build import model_folder
     from inflight.execution.config import ModelConfig
 
@@ -35,7 +38,7 @@ def command(model: str | None, threads: int | None, as_json: bool) -> None:
     if not as_json:
         print("Measuring for a few seconds; other work on this machine lowers what is found ...", file=sys.stderr)
     machine, report = _machine(int(resolve_threads(settings).value))
-    report["model"] = _model(config, machine, settings.model)
+    report["model"] = _model(config, machine, settings)
     if as_json:
         print(json.dumps(report))
     else:
@@ -64,13 +67,14 @@ def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
     return Machine(bandwidth, peaks), report
 
 
-def _model(config: Any, machine: Any, name: str | None) -> dict[str, Any]:
+def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any]:
     from inflight.execution.roofline import decode_ceiling, prefill_ceiling, ridge_tokens
 
+    held = settings.quantization
     context = min(CONTEXT, config.default_model_len)
     decode = []
     for batch in BATCHES:
-        ceiling = decode_ceiling(config, "bfloat16", machine, batch, context)
+        ceiling = decode_ceiling(config, "bfloat16", machine, batch, context, held)
         decode.append(
             {
                 "batch": batch,
@@ -83,16 +87,17 @@ def _model(config: Any, machine: Any, name: str | None) -> dict[str, Any]:
     prefill = []
     for tokens in PROMPTS:
         if tokens < config.default_model_len:
-            ceiling = prefill_ceiling(config, "bfloat16", machine, tokens)
+            ceiling = prefill_ceiling(config, "bfloat16", machine, tokens, held)
             prefill.append({"prompt": tokens, "ms": ceiling.seconds * 1e3, "tokens_per_s": tokens / ceiling.seconds})
     return {
-        "name": name or "built-in",
+        "name": settings.model or "built-in",
+        "quantization": held,
         "family": config.family,
         "parameters": config.parameters,
-        "weight_bytes": config.weight_bytes("bfloat16"),
+        "weight_bytes": config.weight_bytes("bfloat16", held),
         "kv_bytes_per_token": config.kv_bytes_per_token("bfloat16"),
         "max_model_len": config.default_model_len,
-        "ridge_tokens": ridge_tokens(config, "bfloat16", machine),
+        "ridge_tokens": ridge_tokens(config, "bfloat16", machine, held),
         "decode": decode,
         "prefill": prefill,
     }
@@ -121,7 +126,8 @@ def _print(report: dict[str, Any]) -> None:
         f"int8 {peaks['int8'] / 1e9:,.0f} GOP/s"
     )
     print(f"\nmodel           {model['name']}: {model['family']}, {model['parameters'] / 1e6:,.1f} M parameters")
-    print(f"weights         {gib(model['weight_bytes'])} in bfloat16", end="")
+    kept = {"none": "bfloat16", "int8": "int8 and bfloat16", "int8-all": "int8"}[model["quantization"]]
+    print(f"weights         {gib(model['weight_bytes'])} in {kept}", end="")
     left = free - model["weight_bytes"]
     if left <= 0:
         print(f": more than the {gib(free)} that are free; it does not fit")

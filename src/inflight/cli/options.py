@@ -110,6 +110,12 @@ engine_options = stacked(
     click.option("--model", metavar="M", help="Model folder or hub id; without it the built-in model."),
     click.option("--revision", help="Branch, tag or commit of a hub id."),
     click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16 or float32."),
+    click.option(
+        "--quantization",
+        default="none",
+        show_default=True,
+        help="none; int8 for the layers' matrices; int8-all for the output projection too.",
+    ),
     click.option("--load-format", default="auto", show_default=True, help="auto, or dummy for random weights."),
     click.option("--max-num-seqs", type=int, help="Most sequences running at once."),
     click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),

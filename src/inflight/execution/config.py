@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.execution.errors import ModelError
-from inflight.execution.ops.protocol import DType
+from inflight.execution.ops.protocol import DType, Quantization
 from inflight.execution.rope import RopeSettings
 
 
@@ -176,30 +176,42 @@ class ModelConfig:
         layers = self.num_layers * (self.layer_matrix_parameters + self.layer_vector_parameters)
         return layers + self.hidden_size + self.table_parameters * (1 if self.tie_word_embeddings else 2)
 
-    def weight_bytes(self, dtype: DType) -> int:
-        """Bytes of all weights held in `dtype`, but for what an op set adds in padding."""
-        return self.step_weight_bytes(dtype) + (
+    def weight_bytes(self, dtype: DType, quantization: Quantization = "none") -> int:
+        """Bytes of all weights held in `dtype`, or some of them in int8, but for what an op set adds in padding."""
+        return self.step_weight_bytes(dtype, quantization) + (
             0 if self.tie_word_embeddings else self.table_parameters * _ITEM_BYTES[dtype]
         )
 
-    def step_weight_bytes(self, dtype: DType) -> int:
+    def step_weight_bytes(self, dtype: DType, quantization: Quantization = "none") -> int:
         """Bytes of weights that a decode step reads at least once: all but the input table, of which it reads rows."""
-        matrices = self.num_layers * self.layer_matrix_parameters + self.table_parameters
         vectors = self.num_layers * self.layer_vector_parameters + self.hidden_size
-        return matrices * _ITEM_BYTES[dtype] + vectors * 4
+        layers = self.num_layers * self.layer_matrix_parameters * _ITEM_BYTES[dtype]
+        if quantization != "none":
+            outputs = self.qkv_rows + 2 * self.intermediate_size + 2 * self.hidden_size
+            layers = self.num_layers * (self.layer_matrix_parameters + 4 * outputs)  # a float32 scale for each
+        logits = self.table_parameters * _ITEM_BYTES[dtype]
+        if quantization == "int8-all":
+            logits = self.table_parameters + 4 * self.vocab_size
+        return layers + logits + vectors * 4
 
     def kv_bytes_per_token(self, dtype: DType) -> int:
         """Bytes of keys and values of one token over all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * _ITEM_BYTES[dtype]
 
-    def flops_per_token(self, context: int = 0, logits: bool = True) -> int:
-        """Floating-point operations (a multiply-add counts two) for one token that sees `context` tokens.
+    @property
+    def layer_flops_per_token(self) -> int:
+        """Operations (a multiply-add counts two) of the layers' matrices for one token."""
+        return 2 * self.num_layers * self.layer_matrix_parameters
 
-        `logits` False leaves the output projection out, as for a prompt token of which nothing is sampled.
-        """
-        matrices = self.num_layers * self.layer_matrix_parameters + (self.table_parameters if logits else 0)
+    @property
+    def logit_flops_per_token(self) -> int:
+        """Operations of the output projection for one token that is sampled or scored."""
+        return 2 * self.table_parameters
+
+    def attention_flops_per_token(self, context: int) -> int:
+        """Operations of attention over all layers for one token that sees `context` tokens."""
         seen = sum(min(context, window) if window else context for window in self.windows)
-        return 2 * matrices + 4 * self.num_heads * self.head_dim * seen
+        return 4 * self.num_heads * self.head_dim * seen
 
 
 def read_json(path: Path) -> dict[str, Any]:

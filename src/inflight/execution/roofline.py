@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.config import ModelConfig
-from inflight.execution.ops.protocol import DType
+from inflight.execution.ops.protocol import DType, Quantization
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Measured rates: bytes read from memory per second, and floating-point operations per second (a multiply-add
-    counts two) of the kernels' own instructions, all threads together."""
+    """Measured rates: bytes read from memory per second, and operations per second (a multiply-add counts two) of the
+    kernels' own instructions, all threads together."""
 
     read_bytes_per_s: float
     flops_per_s: dict[str, float]  # "bfloat16", "float32", "int8"
@@ -37,21 +37,44 @@ class Ceiling:
         return "memory" if self.memory_seconds >= self.compute_seconds else "compute"
 
 
-def decode_ceiling(model: ModelConfig, dtype: DType, machine: Machine, batch: int, context: int) -> Ceiling:
+def decode_ceiling(
+    model: ModelConfig, dtype: DType, machine: Machine, batch: int, context: int, quantization: Quantization = "none"
+) -> Ceiling:
     """One token for each of `batch` sequences that have `context` tokens."""
-    read = model.step_weight_bytes(dtype) + batch * context * model.kv_bytes_per_token(dtype)
-    flops = batch * model.flops_per_token(context)
-    return Ceiling(read / machine.read_bytes_per_s, flops / machine.flops_per_s[dtype])
+    read = model.step_weight_bytes(dtype, quantization) + batch * context * model.kv_bytes_per_token(dtype)
+    compute = batch * _token_seconds(model, dtype, machine, context, quantization)
+    return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
-def prefill_ceiling(model: ModelConfig, dtype: DType, machine: Machine, tokens: int) -> Ceiling:
+def prefill_ceiling(
+    model: ModelConfig, dtype: DType, machine: Machine, tokens: int, quantization: Quantization = "none"
+) -> Ceiling:
     """A prompt of `tokens` tokens, of which the last one is sampled."""
-    flops = (tokens - 1) * model.flops_per_token(tokens // 2, logits=False) + model.flops_per_token(tokens)
-    read = model.step_weight_bytes(dtype) + tokens * model.kv_bytes_per_token(dtype)
-    return Ceiling(read / machine.read_bytes_per_s, flops / machine.flops_per_s[dtype])
+    read = model.step_weight_bytes(dtype, quantization) + tokens * model.kv_bytes_per_token(dtype)
+    compute = (tokens - 1) * _token_seconds(model, dtype, machine, tokens // 2, quantization, logits=False)
+    compute += _token_seconds(model, dtype, machine, tokens, quantization)
+    return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
-def ridge_tokens(model: ModelConfig, dtype: DType, machine: Machine) -> float:
+def ridge_tokens(model: ModelConfig, dtype: DType, machine: Machine, quantization: Quantization = "none") -> float:
     """Tokens per step from which the cores, and no longer the memory, are the limit."""
-    memory = model.step_weight_bytes(dtype) / machine.read_bytes_per_s
-    return memory / (model.flops_per_token() / machine.flops_per_s[dtype])
+    memory = model.step_weight_bytes(dtype, quantization) / machine.read_bytes_per_s
+    return memory / _token_seconds(model, dtype, machine, 0, quantization)
+
+
+def _token_seconds(
+    model: ModelConfig,
+    dtype: DType,
+    machine: Machine,
+    context: int,
+    quantization: Quantization,
+    logits: bool = True,
+) -> float:
+    """Seconds of computing for one token: the layers and the output projection at the rate of how they are held,
+    attention at that of `dtype`."""
+    rates = machine.flops_per_s
+    seconds = model.layer_flops_per_token / rates[dtype if quantization == "none" else "int8"]
+    seconds += model.attention_flops_per_token(context) / rates[dtype]
+    if logits:
+        seconds += model.logit_flops_per_token / rates["int8" if quantization == "int8-all" else dtype]
+    return seconds

@@ -16,7 +16,7 @@ import numpy as np
 from inflight.execution.config import ModelConfig
 from inflight.execution.errors import ModelError
 from inflight.execution.ops.bf16 import from_bf16
-from inflight.execution.ops.protocol import Array, Gated, Linear, OpSet, RopeTable, Table
+from inflight.execution.ops.protocol import Array, Gated, Linear, OpSet, Quantization, RopeTable, Table
 from inflight.execution.rope import rope_table
 
 _TABLE, _HEAD, _FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -70,10 +70,12 @@ def load_weights(
     ops: OpSet,
     max_positions: int,
     progress: Progress | None = None,
+    quantization: Quantization = "none",
 ) -> ModelWeights:
     """Packs every tensor of the model once and lets its source go.
 
     `max_positions` is the longest sequence that will be computed, in tokens. `progress` is called after each tensor.
+    `quantization` says which matrices are packed in int8, whatever the source holds.
     Raises ModelError for a missing or misshapen tensor, and for more positions than the model's embedding makes sense.
     """
     if not 1 <= max_positions <= config.longest_model_len:
@@ -81,7 +83,7 @@ def load_weights(
             f"the model has positions for {config.longest_model_len} tokens, not for {max_positions}; "
             f"set --max-model-len between 1 and {config.longest_model_len}."
         )
-    packer = _Packer(config, source, ops, progress)
+    packer = _Packer(config, source, ops, progress, quantization)
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
     table, output = packer.tables()
     layers = tuple(packer.layer(index) for index in range(config.num_layers))
@@ -94,8 +96,16 @@ def load_weights(
 class _Packer:
     """Takes tensors from the source, hands them to the op set, and counts."""
 
-    def __init__(self, config: ModelConfig, source: TensorSource, ops: OpSet, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: TensorSource,
+        ops: OpSet,
+        progress: Progress | None,
+        quantization: Quantization,
+    ) -> None:
         self._config, self._source, self._ops, self._progress = config, source, ops, progress
+        self._int8_layers, self._int8_output = quantization != "none", quantization == "int8-all"
         self._packed = 0
         self.nbytes = 0
 
@@ -107,11 +117,11 @@ class _Packer:
         # A tied model may have been saved under either name, or under both.
         name = _HEAD if config.tie_word_embeddings and _TABLE not in source and _HEAD in source else _TABLE
         tied = config.tie_word_embeddings and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
-        table = ops.pack_table(source.tensor(name, shape), tied)
+        table = ops.pack_table(source.tensor(name, shape), tied, tied and self._int8_output)
         self._done(table.nbytes, (name, shape))
         if tied:
             return table, table.linear
-        return table, self._linear([(_HEAD, shape)])
+        return table, self._linear([(_HEAD, shape)], quantized=self._int8_output)
 
     def layer(self, index: int) -> LayerWeights:
         config = self._config
@@ -119,22 +129,25 @@ class _Packer:
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
         hidden, width, inner = config.hidden_size, config.head_dim, config.intermediate_size
         query, keys = config.num_heads * width, config.num_kv_heads * width
+        int8 = self._int8_layers
         rows = {"q_proj": query, "k_proj": keys, "v_proj": keys}
         return LayerWeights(
             attention_norm=self._norm(prefix + "input_layernorm.weight", hidden),
             qkv=self._linear(
                 [(f"{attention}{part}.weight", (count, hidden)) for part, count in rows.items()],
                 [(f"{attention}{part}.bias", count) for part, count in rows.items()] if config.qkv_bias else [],
+                int8,
             ),
             q_norm=self._norm(attention + "q_norm.weight", width) if config.qk_norm else None,
             k_norm=self._norm(attention + "k_norm.weight", width) if config.qk_norm else None,
             output=self._linear(
                 [(attention + "o_proj.weight", (hidden, query))],
                 [(attention + "o_proj.bias", hidden)] if config.output_bias else [],
+                int8,
             ),
             mlp_norm=self._norm(prefix + "post_attention_layernorm.weight", hidden),
             gated=self._gated((mlp + "gate_proj.weight", (inner, hidden)), (mlp + "up_proj.weight", (inner, hidden))),
-            down=self._linear([(mlp + "down_proj.weight", (hidden, inner))]),
+            down=self._linear([(mlp + "down_proj.weight", (hidden, inner))], quantized=int8),
             window=config.windows[index],
         )
 
@@ -151,14 +164,19 @@ class _Packer:
         self.nbytes += vector.nbytes
         return vector
 
-    def _linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
+    def _linear(
+        self,
+        parts: Sequence[tuple[str, tuple[int, int]]],
+        biases: Sequence[tuple[str, int]] = (),
+        quantized: bool = False,
+    ) -> Linear:
         bias = np.concatenate([self.vector(name, length) for name, length in biases]) if biases else None
-        packed = self._ops.pack_linear([self._source.tensor(name, shape) for name, shape in parts], bias)
+        packed = self._ops.pack_linear([self._source.tensor(name, shape) for name, shape in parts], bias, quantized)
         self._done(packed.nbytes, *parts)
         return packed
 
     def _gated(self, gate: tuple[str, tuple[int, int]], up: tuple[str, tuple[int, int]]) -> Gated:
-        packed = self._ops.pack_gated(self._source.tensor(*gate), self._source.tensor(*up))
+        packed = self._ops.pack_gated(self._source.tensor(*gate), self._source.tensor(*up), self._int8_layers)
         self._done(packed.nbytes, gate, up)
         return packed
 

@@ -36,6 +36,20 @@ def test_many_small_jobs_on_several_pools():
                 np.testing.assert_allclose(out, want, atol=1e-4)
 
 
+def test_every_group_of_outputs_is_computed_once():
+    """Threads take runs of neighbouring groups and halve each other's: an addition would show what is done twice."""
+    x = normal(2, 3, 400)
+    for threads in (1, 2, 3, 5, 8):
+        ops = NativeOps("float32", threads)
+        for rows in (1, 64, 65, 200, 640, 2500):
+            weight = normal(rows, rows, 400)
+            linear, want = ops.pack_linear([weight]), x @ weight.T
+            for _ in range(30):
+                out = np.zeros((3, rows), np.float32)
+                ops.linear_add(x, linear, out)
+                np.testing.assert_allclose(out, want, atol=1e-3)
+
+
 def test_calls_from_several_threads_take_turns():
     ops = NativeOps("float32", 2)
     linear, x = ops.pack_linear([normal(1, 600, 64)]), normal(2, 9, 64)

@@ -51,14 +51,14 @@ class NativeOps:
         self.threads = threads
 
     # -- once, at load ----------------------------------------------------------------------------------------------
-    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None) -> Any:
-        return self._ops.pack_linear(list(parts), bias)
+    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Any:
+        return self._ops.pack_linear(list(parts), bias, quantized)
 
-    def pack_gated(self, gate: Array, up: Array) -> Any:
-        return self._ops.pack_gated(gate, up)
+    def pack_gated(self, gate: Array, up: Array, quantized: bool = False) -> Any:
+        return self._ops.pack_gated(gate, up, quantized)
 
-    def pack_table(self, table: Array, tied: bool) -> Any:
-        return self._ops.pack_table(table, tied)
+    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Any:
+        return self._ops.pack_table(table, tied, quantized)
 
     def bytes_per_block(self, shape: KVShape) -> int:
         return int(self._ops.bytes_per_block(shape.layers, shape.block_size, shape.kv_heads, shape.head_dim))
@@ -170,7 +170,7 @@ class NativeOps:
         return float(self._ops.read_bandwidth(int(gib * 2**30), passes))
 
     def peak_flops(self, kind: Literal["bf16", "f32", "int8"], seconds: float = 0.1) -> float:
-        """Operations per second (two per multiply-add) of all threads on registers; 0 where there is no such kernel."""
+        """Operations per second (two per multiply-add) of all threads on registers."""
         return float(self._ops.peak(kind, seconds))
 
 

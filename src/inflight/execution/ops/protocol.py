@@ -10,6 +10,10 @@ held; numpy has no bfloat16, so bf16 arrays are uint16 arrays of the upper half 
 norm weights, biases, accumulators and logits are always float32. Where an operation turns float32 into `act` it
 rounds to nearest even.
 
+A weight matrix may be held in int8 beside either of them: whole numbers with a scale for each output. A product then
+quantizes each token of x too, with a scale of its own (`int8.py` has the rule), and multiplies whole numbers;
+everything else, `act` included, stays as it is.
+
 Batch invariance (design section 7) is part of the contract: what an operation computes for one token, one query or
 one sampled row must have the same bits whatever other tokens, queries or rows are in the call.
 """
@@ -24,6 +28,9 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 DType = Literal["bfloat16", "float32"]
+# Which matrices a model's loader packs in int8: none, those of the layers, or the output projection too, and with it a
+# tied embedding table.
+Quantization = Literal["none", "int8", "int8-all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +145,22 @@ class OpSet(Protocol):
     """Handles (Linear, Gated, Table, arenas) are opaque: an op set takes back only what it gave out.
 
     Weights are given as numpy arrays [N, K] of float32, float16 or uint16 (= bf16) and may be read-only memory
-    maps; packing converts to `dtype` and copies, so that the source can be released at once."""
+    maps; packing converts to `dtype` or to int8 and copies, so that the source can be released at once."""
 
     name: str  # e.g. "reference", "native avx512_bf16"
     dtype: DType
     threads: int
 
     # -- once, at load ------------------------------------------------------------------------------------------
-    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None) -> Linear:
-        """`parts` are stacked along N (q, k, v) without building the stack. bias float32[N] or None."""
+    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Linear:
+        """`parts` are stacked along N (q, k, v) without building the stack. bias float32[N] or None. `quantized` holds
+        the weights in int8; raises ValueError for more than 133,144 columns, whose sums could pass 32 bits."""
 
-    def pack_gated(self, gate: Array, up: Array) -> Gated: ...
+    def pack_gated(self, gate: Array, up: Array, quantized: bool = False) -> Gated: ...
 
-    def pack_table(self, table: Array, tied: bool) -> Table:
-        """Embedding table. Tied: also usable as the output projection through `.linear`, and held once."""
+    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Table:
+        """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it
+        may be `quantized` (else ValueError)."""
 
     def bytes_per_block(self, shape: KVShape) -> int: ...
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from inflight.execution.ops import int8
 from inflight.execution.ops.bf16 import from_bf16, to_bf16
 from inflight.execution.ops.protocol import (
     DType,
@@ -33,10 +34,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceLinear:
-    """A weight matrix [N, K], as stored (uint16 or float32), and its bias."""
+    """A weight matrix [N, K], as stored (uint16, float32, or int8 with scales float32[N]), and its bias."""
 
     weight: Array
     bias: Array | None
+    scales: Array | None = None
 
     @property
     def rows(self) -> int:
@@ -48,7 +50,7 @@ class ReferenceLinear:
 
     @property
     def nbytes(self) -> int:
-        return int(self.weight.nbytes + (self.bias.nbytes if self.bias is not None else 0))
+        return sum(array.nbytes for array in (self.weight, self.bias, self.scales) if array is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class ReferenceTable:
 
     @property
     def nbytes(self) -> int:
-        return int(self.weight.nbytes)
+        return int(self.weight.nbytes) if self.linear is None else self.linear.nbytes
 
 
 @dataclass(slots=True)
@@ -137,24 +139,33 @@ class ReferenceOps:
         return from_bf16(held) if self.dtype == "bfloat16" else np.asarray(held, np.float32)
 
     def _convert(self, source: Array) -> Array:
-        """A checkpoint's array (uint16 = bf16, float16, float32) → `dtype`, copied."""
-        if source.dtype == np.uint16:
-            return source.copy() if self.dtype == "bfloat16" else from_bf16(source)
-        if source.dtype not in (np.float16, np.float32):
-            raise ValueError(f"weights must be float32, float16 or uint16 (bf16), not {source.dtype}")
-        return self._hold(source.astype(np.float32))
+        """A checkpoint's array → `dtype`, copied."""
+        if source.dtype == np.uint16 and self.dtype == "bfloat16":
+            return source.copy()
+        return self._hold(_float32(source))
 
     # -- once, at load ----------------------------------------------------------------------------------------------
-    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None) -> ReferenceLinear:
-        weight = np.concatenate([self._convert(part) for part in parts])
-        return ReferenceLinear(weight, None if bias is None else np.array(bias, np.float32))
+    def pack_linear(
+        self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False
+    ) -> ReferenceLinear:
+        held_bias = None if bias is None else np.array(bias, np.float32)
+        if quantized:
+            weight, scales = int8.quantize(np.concatenate([_float32(part) for part in parts]))
+            return ReferenceLinear(weight, held_bias, scales)
+        return ReferenceLinear(np.concatenate([self._convert(part) for part in parts]), held_bias)
 
-    def pack_gated(self, gate: Array, up: Array) -> ReferenceGated:
-        return ReferenceGated(self.pack_linear([gate]), self.pack_linear([up]))
+    def pack_gated(self, gate: Array, up: Array, quantized: bool = False) -> ReferenceGated:
+        return ReferenceGated(
+            self.pack_linear([gate], quantized=quantized), self.pack_linear([up], quantized=quantized)
+        )
 
-    def pack_table(self, table: Array, tied: bool) -> ReferenceTable:
-        weight = self._convert(table)
-        return ReferenceTable(weight, ReferenceLinear(weight, None) if tied else None)
+    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> ReferenceTable:
+        if not tied:
+            if quantized:
+                raise ValueError("only a tied table, which is a product too, can be quantized")
+            return ReferenceTable(self._convert(table), None)
+        linear = self.pack_linear([table], quantized=quantized)
+        return ReferenceTable(linear.weight, linear)
 
     def bytes_per_block(self, shape: KVShape) -> int:
         item = 2 if self.dtype == "bfloat16" else 4
@@ -165,7 +176,11 @@ class ReferenceOps:
 
     # -- per step ---------------------------------------------------------------------------------------------------
     def embed(self, table: ReferenceTable, token_ids: Array, out: Array) -> None:
-        out[:] = self._read(table.weight[token_ids])
+        rows = table.weight[token_ids]
+        if table.linear is not None and table.linear.scales is not None:
+            out[:] = rows.astype(np.float32) * table.linear.scales[token_ids, None]
+        else:
+            out[:] = self._read(rows)
 
     def rms_norm(self, x: Array, weight: Array, eps: float, out: Array) -> None:
         out[:] = self._hold(_normalised(x, weight, eps))
@@ -182,11 +197,14 @@ class ReferenceOps:
             out[:] = self._hold(gate / (np.float32(1) + np.exp(-gate)) * up)
 
     def _product(self, x: Array, weight: ReferenceLinear) -> Array:
-        matrix = self._read(weight.weight)
         tokens = self._read(x)
-        result = np.empty((len(tokens), weight.rows), np.float32)
-        for t, token in enumerate(tokens):
-            result[t] = matrix @ token
+        if weight.scales is not None:
+            result = int8.product(*int8.quantize(tokens), weight.weight, weight.scales)
+        else:
+            matrix = self._read(weight.weight)
+            result = np.empty((len(tokens), weight.rows), np.float32)
+            for t, token in enumerate(tokens):
+                result[t] = matrix @ token
         return result if weight.bias is None else result + weight.bias
 
     def rope_and_write_kv(
@@ -268,6 +286,15 @@ class ReferenceOps:
         for row in range(rows):
             _report(_without_nan(logits[row]), token_ids[row], int(top_logprobs[row]), yielded, row)
         return yielded
+
+
+def _float32(source: Array) -> Array:
+    """A checkpoint's array (uint16 = bf16, float16, float32) → float32."""
+    if source.dtype == np.uint16:
+        return from_bf16(source)
+    if source.dtype not in (np.float16, np.float32):
+        raise ValueError(f"weights must be float32, float16 or uint16 (bf16), not {source.dtype}")
+    return source.astype(np.float32)
 
 
 def _without_nan(logits: Array) -> Array:

@@ -1,0 +1,284 @@
+"""How close to the machine's limits a Qwen2.5-0.5B-shaped model comes: each kernel, whole steps, and steps as served.
+
+The limits are the machine's, not the program's own best: the rate at which all threads read memory that no cache holds,
+and that of a loop of the dot-product instruction over registers. They are probed between the repetitions, because a
+shared machine moves. A share is the ceiling, max(bytes / bandwidth, operations / peak), over the time: of the best
+probes and the best time, and in brackets the median over the repetitions, each against the probes right before it.
+
+Three parts. `kernels` times single calls. `steps` times a forward pass, logits and sampling of rows that each have a
+given context, whose keys and values are whatever memory holds. `served` is what a user gets: from one committed step to
+the next, with scheduling and all of Python in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.kernel_bodies import BLOCK, Body, Head, Layers, attention, others, sampling
+from benchmarks.results import table, write_section
+from benchmarks.shapes import QWEN25_05B, write_config
+from inflight.api import LLM, SamplingParams
+from inflight.config import EngineSettings, resolve_threads
+from inflight.execution.config import ModelConfig
+from inflight.execution.decoder import Decoder
+from inflight.execution.dummy import DummyWeights
+from inflight.execution.memory import GIB, kv_shape
+from inflight.execution.ops.native import NativeOps
+from inflight.execution.ops.protocol import Quantization, StepLayout
+from inflight.execution.roofline import Machine, decode_ceiling
+from inflight.execution.weights import load_weights
+from inflight.records.schema import read_records
+
+HELD: dict[Quantization, str] = {"none": "bf16", "int8": "int8", "int8-all": "int8-all"}
+MOST_KV = 4 * GIB  # bytes of keys and values that a step may read here
+PROMPT, OUTPUT = 64, 48  # tokens of a served request
+SLAB = 32  # rows of logits at a time, as the engine takes them
+
+
+class Probe:
+    """The machine's rates now, and the best seen."""
+
+    def __init__(self, ops: NativeOps) -> None:
+        self._ops = ops
+        self._seen: list[Machine] = []
+
+    def now(self) -> Machine:
+        peaks = {"bfloat16": self._ops.peak_flops("bf16", 0.01), "int8": self._ops.peak_flops("int8", 0.01)}
+        self._seen.append(Machine(self._ops.read_bandwidth_bytes_per_s(0.25, 1), peaks))
+        return self._seen[-1]
+
+    @property
+    def best(self) -> Machine:
+        rates = {name: max(one.flops_per_s[name] for one in self._seen) for name in ("bfloat16", "int8")}
+        return Machine(max(one.read_bytes_per_s for one in self._seen), rates)
+
+    def told(self) -> str:
+        best, middle = self.best, statistics.median(one.read_bytes_per_s for one in self._seen)
+        return (
+            f"Best of {len(self._seen)} probes: {best.read_bytes_per_s / 1e9:.1f} GB/s read "
+            f"(median {middle / 1e9:.1f}), {best.flops_per_s['bfloat16'] / 1e9:.0f} GFLOP/s in bf16, "
+            f"{best.flops_per_s['int8'] / 1e9:.0f} GOP/s in int8."
+        )
+
+
+@dataclass
+class Timing:
+    """Repetitions of one thing: its seconds, and the ceiling on the machine that was probed right before."""
+
+    ceiling: Callable[[Machine], float]
+    seconds: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float, machine: Machine) -> None:
+        self.seconds.append(seconds)
+        self.shares.append(self.ceiling(machine) / seconds)
+
+    def cells(self, machine: Machine) -> list[str]:
+        best = min(self.seconds)
+        share = self.ceiling(machine) / best
+        return [f"{best * 1e3:.2f}", f"{share:.2f} ({statistics.median(self.shares):.2f})"]
+
+
+def timed(body: Callable[[], object], count: int = 1) -> float:
+    """Seconds of one call, over `count` of them."""
+    start = time.perf_counter()
+    for _ in range(count):
+        body()
+    return (time.perf_counter() - start) / count
+
+
+# -- kernels --------------------------------------------------------------------------------------------------------
+def body_ceiling(body: Body) -> Callable[[Machine], float]:
+    return lambda m: max(body.bytes / m.read_bytes_per_s, body.operations / m.flops_per_s[body.rate])
+
+
+def kernel_bodies(ops: NativeOps, batches: Sequence[int], contexts: Sequence[int]) -> Iterator[list[Body]]:
+    """Rows of the table: the same in bf16 and, where there is such a kernel, in int8."""
+    layers, heads = [[kind(ops, quantized) for quantized in (False, True)] for kind in (Layers, Head)]
+    for tokens in (*batches, 512):
+        yield [one.products(tokens) for one in layers]  # type: ignore[union-attr]
+    for rows in (batch for batch in batches if batch <= SLAB):
+        yield [one.logits(rows) for one in heads]  # type: ignore[union-attr]
+    for context in contexts:
+        for rows in (batches[0], SLAB):
+            yield [attention(ops, rows, context - 1, 1)]
+    for length in (512, 2048):
+        yield [attention(ops, 1, 0, length)]
+
+
+def kernels(ops: NativeOps, probe: Probe, batches: Sequence[int], contexts: Sequence[int], repeats: int) -> str:
+    rows = [[(body, Timing(body_ceiling(body))) for body in row] for row in kernel_bodies(ops, batches, contexts)]
+    for _ in range(repeats):
+        for row in rows:
+            machine = probe.now()
+            for body, timing in row:
+                if body.bytes < 2**26:  # what fits a cache comes from it, as between the layers of a step
+                    body.run()
+                timing.add(timed(body.run), machine)
+    cells: list[list[object]] = []
+    for row in rows:
+        told = [timing.cells(probe.best) for _, timing in row]
+        ratio = f"{min(row[0][1].seconds) / min(row[1][1].seconds):.2f}" if len(row) > 1 else ""
+        cells.append([row[0][0].name, *told[0], *(told[1] if len(told) > 1 else ["", ""]), ratio])
+    small = [[body.name, f"{min(timed(body.run, 20) for _ in range(5)) * 1e6:.1f}"] for body in others(ops)]
+    head = ["kernel", "bf16, ms", "share", "int8, ms", "share", "bf16 / int8"]
+    return f"{table(head, cells)}\n\n{table(['beside them', 'best, µs'], small)}"
+
+
+# -- steps ----------------------------------------------------------------------------------------------------------
+class Step:
+    """One decode step of a model: forward pass, logits and sampling."""
+
+    def __init__(self, config: ModelConfig, ops: NativeOps, quantization: Quantization, longest: int, blocks: int):
+        self._config, self._ops, self._blocks = config, ops, blocks
+        self._weights = load_weights(config, DummyWeights(), ops, longest, quantization=quantization)
+        self._arena = ops.kv_arena(kv_shape(config, BLOCK), blocks)
+
+    def of(self, batch: int, context: int) -> Callable[[], None]:
+        """Each of `batch` rows computes the token that makes its sequence `context` long."""
+        decoder = Decoder(self._config, self._weights, self._ops, self._arena, batch, SLAB)
+        width = -(-context // BLOCK)
+        tables = np.random.default_rng(0).permutation(self._blocks)[: batch * width].reshape(batch, width)
+        positions = np.full(batch, context - 1, np.int32)
+        layout = StepLayout(positions, np.arange(batch + 1, dtype=np.int32), positions, tables.astype(np.int32))
+        token_ids = np.arange(batch, dtype=np.int32)
+        slabs = [np.arange(first, min(first + SLAB, batch)) for first in range(0, batch, SLAB)]
+
+        def run() -> None:
+            decoder.forward(token_ids, layout)
+            for slab in slabs:
+                self._ops.sample(decoder.logits(slab), sampling(len(slab), 0))
+
+        return run
+
+
+def steps(
+    config: ModelConfig,
+    ops: NativeOps,
+    probe: Probe,
+    batches: Sequence[int],
+    contexts: Sequence[int],
+    repeats: int,
+) -> str:
+    per_token = config.kv_bytes_per_token("bfloat16")
+    sizes = [(b, c) for c in contexts for b in batches if b * c * per_token <= MOST_KV]
+    blocks = max(batch * -(-context // BLOCK) for batch, context in sizes)
+    models = {held: Step(config, ops, held, max(contexts), blocks) for held in HELD}
+    timings: dict[tuple[int, int, Quantization], Timing] = {}
+    for (batch, context), held in itertools.product(sizes, HELD):
+
+        def ceiling(m: Machine, b: int = batch, c: int = context, h: Quantization = held) -> float:
+            return decode_ceiling(config, "bfloat16", m, b, c, h).seconds
+
+        timings[batch, context, held] = Timing(ceiling)
+    for batch, context in sizes:
+        bodies = {held: model.of(batch, context) for held, model in models.items()}
+        for body in bodies.values():
+            body()
+        for _ in range(repeats):
+            machine = probe.now()
+            for held, body in bodies.items():
+                timings[batch, context, held].add(timed(body), machine)
+    rows: list[list[object]] = []
+    for batch, context in sizes:
+        one = [timings[batch, context, held] for held in HELD]
+        rows.append([batch, context, *itertools.chain(*(timing.cells(probe.best) for timing in one))])
+    return table(["batch", "context", *itertools.chain(*([f"{name}, ms", "share"] for name in HELD.values()))], rows)
+
+
+# -- as served --------------------------------------------------------------------------------------------------------
+def decode(llm: LLM, batch: int, number: int) -> None:
+    prompts = [[number, batch, *((batch * 31 + i) * 7 + j for j in range(PROMPT - 2))] for i in range(batch)]
+    llm.generate(prompts, SamplingParams(temperature=0, max_tokens=OUTPUT, ignore_eos=True))
+
+
+def decode_steps(record: Path, first_step: int, batch: int) -> tuple[list[float], int]:
+    """Seconds between commits of steps in which all rows decode, and the last step's number."""
+    lines = [line for line in read_records(record) if line["kind"] == "step" and line["step"] >= first_step]
+    gaps = [
+        after["committed"] - before["committed"]
+        for before, after in itertools.pairwise(lines)
+        if all(line["features"]["tokens"] == line["features"]["samples"] == batch for line in (before, after))
+    ]
+    return gaps, lines[-1]["step"] + 1
+
+
+def served(model: str, config: ModelConfig, probe: Probe, batches: Sequence[int], repeats: int) -> str:
+    timings: dict[tuple[int, Quantization], Timing] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        engines = {
+            held: LLM(
+                model,
+                load_format="dummy",
+                quantization=held,
+                max_num_seqs=max(batches),
+                max_model_len=PROMPT + OUTPUT,
+                record=Path(folder) / f"{held}.jsonl",
+            )
+            for held in HELD
+        }
+        next_step = dict.fromkeys(HELD, 0)
+        for repeat, batch, held in itertools.product(range(repeats), batches, HELD):
+
+            def ceiling(m: Machine, b: int = batch, h: Quantization = held) -> float:
+                return decode_ceiling(config, "bfloat16", m, b, PROMPT + OUTPUT // 2, h).seconds
+
+            machine = probe.now()
+            decode(engines[held], batch, repeat)
+            gaps, next_step[held] = decode_steps(Path(folder) / f"{held}.jsonl", next_step[held], batch)
+            timings.setdefault((batch, held), Timing(ceiling)).add(statistics.median(gaps), machine)
+        for llm in engines.values():
+            llm.close()
+    rows: list[list[object]] = []
+    for batch in batches:
+        one = [timings[batch, held] for held in HELD]
+        speeds = [f"{batch / min(timing.seconds):,.0f}" for timing in one]
+        rows.append([batch, *itertools.chain(*zip(speeds, (t.cells(probe.best)[1] for t in one), strict=True))])
+    return table(["batch", *itertools.chain(*([f"{name}, tokens/s", "share"] for name in HELD.values()))], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--batches", default="1,4,8,16,32,64,128")
+    parser.add_argument("--contexts", default="128,1024,8192")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--parts", default="kernels,steps,served")
+    parser.add_argument("--threads", type=int, help="of kernels and steps; without it one per usable core")
+    parser.add_argument("--isa", default="auto", help="instruction set of kernels and steps")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    batches, contexts = ([int(n) for n in text.split(",")] for text in (arguments.batches, arguments.contexts))
+    ops = NativeOps("bfloat16", int(resolve_threads(EngineSettings(threads=arguments.threads)).value), arguments.isa)
+    probe = Probe(ops)
+    bodies: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_config(Path(folder) / "qwen2.5-0.5b-shape", QWEN25_05B)
+        config = ModelConfig.from_folder(model)
+        parts: dict[str, tuple[str, Callable[[], str]]] = {
+            "kernels": ("Kernels", lambda: kernels(ops, probe, batches, contexts, arguments.repeats)),
+            "steps": ("Whole decode steps", lambda: steps(config, ops, probe, batches, contexts, arguments.repeats)),
+            "served": ("Decoding as served", lambda: served(model, config, probe, batches, arguments.repeats)),
+        }
+        for name in arguments.parts.split(","):
+            title, run = parts[name]
+            bodies.append(f"### {title}\n\n{run()}")
+            print(f"{bodies[-1]}\n\n{probe.told()}\n", flush=True)
+    if arguments.write:
+        command = "python -m benchmarks.roofline " + " ".join(
+            f"--{name} {getattr(arguments, name)}" for name in ("batches", "contexts", "repeats", "parts")
+        )
+        body = f"{ops.name}, {ops.threads} threads. {probe.told()}\n\n" + "\n\n".join(bodies)
+        write_section("roofline", "Shares of the roofline (Qwen2.5-0.5B shape)", command, body)
+
+
+if __name__ == "__main__":
+    main()

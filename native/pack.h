@@ -1,0 +1,168 @@
+// A checkpoint's matrices → packed weights, in the held format or in int8; and rows taken back out of a packed table.
+//
+// Knows the layout in types.h from the writing side (gemm.h reads it). A matrix is read where it lies, a group of 64
+// outputs at a time, so that packing takes no memory beside the result.
+#pragma once
+#include "parallel.h"
+#include "quantize.h"
+#include "tile.h"
+#include "types.h"
+
+namespace inflight::INFLIGHT_ISA {
+
+// One value of a checkpoint → float32.
+INLINE float read(const SourceMatrix& m, std::int64_t at) {
+  if (m.kind == Source::f32) return static_cast<const float*>(m.data)[at];
+  const std::uint16_t half = static_cast<const std::uint16_t*>(m.data)[at];
+  return m.kind == Source::bf16 ? from_bf16(half) : from_f16(half);
+}
+
+// `count` values from `at` on → the held format.
+template <class Value>
+void convert(const SourceMatrix& m, std::int64_t at, std::int64_t count, Value* to) {
+  const auto* halves = static_cast<const std::uint16_t*>(m.data) + at;
+  if constexpr (sizeof(Value) == 2) {
+    if (m.kind == Source::bf16) {
+      std::memcpy(to, halves, count * sizeof(Value));
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = to_bf16(read(m, at + i));
+    }
+  } else if (m.kind == Source::f32) {
+    std::memcpy(to, static_cast<const float*>(m.data) + at, count * sizeof(Value));
+  } else {
+    std::int64_t i = 0;
+    for (; i + lanes <= count; i += lanes)
+      store(to + i, m.kind == Source::bf16 ? load_bf16(halves + i) : load_f16(halves + i));
+    for (; i < count; ++i) to[i] = read(m, at + i);
+  }
+}
+
+// Where the weights of a lane of a group stand: a row of one of the stacked parts (gated: of gate and up, by turns of
+// 16, g0 u0 g1 u1), or nowhere past the last.
+struct Place {
+  const SourceMatrix* part;
+  std::int64_t row;
+};
+
+INLINE Place place_of(const SourceMatrix* parts, const Weights& w, std::int64_t group, std::int64_t lane) {
+  const std::int64_t turn = lane / panel;
+  std::int64_t row = w.gated ? group * 32 + turn / 2 * panel + lane % panel : group * group_lanes + lane;
+  if (row >= w.rows) return {nullptr, 0};
+  const SourceMatrix* part = w.gated ? parts + turn % 2 : parts;
+  while (!w.gated && row >= part->rows) row -= part->rows, ++part;
+  return {part, row};
+}
+
+constexpr std::int64_t piece = 256;  // values of a row that are converted at a time: 64 rows of them stay in L1 and L2
+
+// A piece of 64 rows, each `held` values apart → lanes of its steps.
+INLINE void interleave(const void* held, std::int64_t row_bytes, std::int64_t steps, std::uint32_t* out) {
+  for (std::int64_t s = 0; s < steps; ++s)
+    for (std::int64_t lane = 0; lane < group_lanes; ++lane)
+      std::memcpy(out + s * group_lanes + lane, static_cast<const char*>(held) + lane * row_bytes + s * 4, 4);
+}
+
+template <class F>
+void pack_weights(Pool& pool, const SourceMatrix* parts, const Weights& w) {
+  using Value = typename F::Value;
+  constexpr std::int64_t per_step = F::values_per_step;
+  parallel_for(pool, w.groups, [&](std::int64_t group, int) {
+    alignas(64) Value held[group_lanes][piece];
+    std::uint32_t* out = w.data + group * w.steps * group_lanes;
+    for (std::int64_t k = 0; k < w.columns; k += piece) {
+      const std::int64_t width = w.columns - k < piece ? w.columns - k : piece;
+      for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+        const Place place = place_of(parts, w, group, lane);
+        std::int64_t filled = 0;
+        if (place.part) convert(*place.part, place.row * w.columns + k, filled = width, held[lane]);
+        for (; filled < piece; ++filled) held[lane][filled] = 0;
+      }
+      interleave(held, sizeof held[0], (width + per_step - 1) / per_step, out + k / per_step * group_lanes);
+    }
+  });
+}
+
+// The same in int8, with a scale for each output: the matrix is read twice, first for the largest weights.
+inline void pack_bytes(Pool& pool, const SourceMatrix* parts, const Weights& w) {
+  parallel_for(pool, w.groups, [&](std::int64_t group, int) {
+    alignas(64) std::int8_t held[group_lanes][piece];
+    alignas(64) float values[piece];
+    Place places[group_lanes];
+    Scale scales[group_lanes];
+    for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+      const Place place = places[lane] = place_of(parts, w, group, lane);
+      std::uint32_t largest = 0;
+      for (std::int64_t k = 0; place.part && k < w.columns; k += piece) {
+        const std::int64_t width = w.columns - k < piece ? w.columns - k : piece;
+        convert(*place.part, place.row * w.columns + k, width, values);
+        const std::uint32_t bits = largest_bits(values, width);
+        largest = bits > largest ? bits : largest;
+      }
+      scales[lane] = scale_of(largest);
+      w.scales[group * group_lanes + lane] = scales[lane].scale;
+    }
+    std::uint32_t* out = w.data + group * w.steps * group_lanes;
+    for (std::int64_t k = 0; k < w.columns; k += piece) {
+      const std::int64_t width = w.columns - k < piece ? w.columns - k : piece;
+      for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+        std::memset(held[lane], 0, piece);
+        if (!places[lane].part) continue;
+        convert(*places[lane].part, places[lane].row * w.columns + k, width, values);
+        quantize(values, width, scales[lane], held[lane]);
+      }
+      for (auto& row : held)
+        for (auto& byte : row) byte = static_cast<std::int8_t>(byte ^ -128);  // + 128, as unsigned
+      interleave(held, piece, (width + 3) / 4, out + k / 4 * group_lanes);
+    }
+  });
+}
+
+template <class Value>
+void copy_table(Pool& pool, const SourceMatrix& m, std::int64_t columns, Value* out) {
+  parallel_rows(pool, m.rows, m.rows * columns, [&](std::int64_t first, std::int64_t last) {
+    convert(m, first * columns, (last - first) * columns, out + first * columns);
+  });
+}
+
+template <class F>
+void embed_from_packed(Pool& pool, const Weights& w, const std::int32_t* ids, std::int64_t tokens, float* out) {
+  // Every lane of a row lies in a cache line of its own, hence the weight of a token.
+  parallel_rows(pool, tokens, tokens * w.steps * 64, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const std::uint32_t* from = w.data + ids[t] / group_lanes * w.steps * group_lanes + ids[t] % group_lanes;
+      float* to = out + t * w.columns;
+      for (std::int64_t s = 0; s < w.steps; ++s) {
+        const std::uint32_t lane = from[s * group_lanes];
+        const std::uint32_t low_bits = lane << 16, high_bits = lane & 0xffff0000u;
+        if constexpr (F::values_per_step == 4) {
+          for (std::int64_t k = 4 * s; k < w.columns && k < 4 * s + 4; ++k)
+            to[k] = static_cast<float>(static_cast<std::int32_t>(lane >> k % 4 * 8 & 0xffu) - 128) * w.scales[ids[t]];
+        } else if constexpr (F::values_per_step == 1) {
+          std::memcpy(to + s, &lane, 4);
+        } else {
+          std::memcpy(to + 2 * s, &low_bits, 4);
+          if (2 * s + 1 < w.columns) std::memcpy(to + 2 * s + 1, &high_bits, 4);
+        }
+      }
+    }
+  });
+}
+
+template <class Value>
+void embed_from_rows(Pool& pool, const Value* rows, std::int64_t columns, const std::int32_t* ids, std::int64_t tokens,
+                     float* out) {
+  parallel_rows(pool, tokens, tokens * columns * 4, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const Value* from = rows + ids[t] * columns;
+      for (std::int64_t k = 0; k < columns; ++k) {
+        if constexpr (sizeof(Value) == 2) {
+          out[t * columns + k] = from_bf16(from[k]);
+        } else {
+          out[t * columns + k] = from[k];
+        }
+      }
+    }
+  });
+}
+
+}  // namespace inflight::INFLIGHT_ISA

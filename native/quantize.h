@@ -1,0 +1,72 @@
+// float32 → int8 with one scale for a row of numbers: of activations (a token's) and of weights (an output's).
+//
+// Symmetric: value ≈ q · scale with scale = largest magnitude / 127 and q = nearest(value · 127 / largest), ties to even,
+// hence −127 … 127. The same bits on every instruction set and in numpy (ops/reference.py). A row without a number above
+// 2⁻¹⁰⁰ is all zeros with scale 0; one with a NaN or an infinity has scale NaN, so that what it yields is seen as broken.
+#pragma once
+#include "simd.h"
+
+namespace inflight::INFLIGHT_ISA {
+
+struct Scale {
+  float scale, inverse;
+};
+
+INLINE vf load_value(const float* from) { return load<vf>(from); }
+INLINE vf load_value(const std::uint16_t* from) { return load_bf16(from); }
+
+// body(values, at, many) over `count` values, a vector at a time; the last one is filled up with zeros.
+template <class Value, class Body>
+INLINE void by_vectors(const Value* from, std::int64_t count, Body&& body) {
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) body(load_value(from + i), i, lanes);
+  if (i < count) {
+    Value rest[lanes] = {};
+    std::memcpy(rest, from + i, (count - i) * sizeof(Value));
+    body(load_value(rest), i, static_cast<int>(count - i));
+  }
+}
+
+// The bits of the largest magnitude: as whole numbers they stand in the order of the floats, with NaN above all.
+template <class Value>
+INLINE std::uint32_t largest_bits(const Value* from, std::int64_t count) {
+  vu most[4] = {};
+  std::int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes)
+    for (int j = 0; j < 4; ++j) most[j] = max(most[j], (vu)load_value(from + i + j * lanes) & 0x7fffffffu);
+  by_vectors(from + i, count - i, [&](vf x, std::int64_t, int) { most[0] = max(most[0], (vu)x & 0x7fffffffu); });
+  const vu together = max(max(most[0], most[1]), max(most[2], most[3]));
+  std::uint32_t result = 0;
+  for (int lane = 0; lane < lanes; ++lane) result = together[lane] > result ? together[lane] : result;
+  return result;
+}
+
+INLINE Scale scale_of(std::uint32_t bits) {
+  float largest;
+  std::memcpy(&largest, &bits, 4);
+  if (bits >= 0x7f800000u) return {__builtin_nanf(""), 0.0f};
+  if (largest < 0x1p-100f) return {0.0f, 0.0f};
+  return {largest / 127.0f, 127.0f / largest};
+}
+
+// Values → bytes; returns their sum. With scale NaN the bytes are 0.
+template <class Value>
+INLINE std::int32_t quantize(const Value* from, std::int64_t count, const Scale& scale, std::int8_t* to) {
+  if (scale.inverse == 0.0f) {
+    std::memset(to, 0, count);
+    return 0;
+  }
+  const vf magic = all(12582912.0f), inverse = all(scale.inverse);  // 1.5 · 2²³ leaves the nearest integer in the low bits
+  vi sums{};
+  by_vectors(from, count, [&](vf x, std::int64_t at, int many) {
+    const vi q = (vi)(x * inverse + magic) - (vi)magic;
+    sums += q;
+    const vb bytes = __builtin_convertvector(q, vb);
+    std::memcpy(to + at, &bytes, many);
+  });
+  std::int32_t sum = 0;
+  for (int lane = 0; lane < lanes; ++lane) sum += sums[lane];
+  return sum;
+}
+
+}  // namespace inflight::INFLIGHT_ISA
