@@ -20,6 +20,9 @@ VERBS = {
     "chat": "Talk with a model in the terminal.",
     "bench": "Measure a server: latency and throughput under a load, its capacity, a curve.",
     "report": "Figures, pictures and a diagnosis from step records and bench results.",
+    "simulate": "Run a workload on simulated engines: the same scheduler on virtual time.",
+    "replay": "Run a record again: the same plans, or the first difference.",
+    "calibrate": "Measure what this machine's steps take, for the simulator.",
     "doctor": "What this machine can do: instruction set, bandwidth, peak rates, what fits.",
 }
 
