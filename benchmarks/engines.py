@@ -1,25 +1,22 @@
 """Engines to measure: weights and KV memory are made once, and every setting gets a fresh engine around them.
 
-Knows how an engine is put together from settings, in the way of `inflight.build`; the compared settings share weights,
-kernels and memory, so that only what is compared differs. With `null_loop` the same scheduler runs on virtual time.
+Knows how an engine is put together from settings (`inflight.assembly`); the compared settings share weights, kernels
+and memory, so that only what is compared differs. With `simulated_loop` the same scheduler runs on virtual time.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.drive import Observer, Watched
 from benchmarks.shapes import QWEN25_05B, write_config
+from inflight.assembly import budget, scheduler_for
 from inflight.build import BUILT_IN
-from inflight.config import LOGIT_ROWS, EngineSettings, resolve_budget, resolve_rows, resolve_threads
-from inflight.core.latency import LatencyModel
-from inflight.core.plan import BatchPlan, Capacity, Executor
-from inflight.core.scheduler import Scheduler
+from inflight.config import LOGIT_ROWS, EngineSettings, resolve_rows, resolve_threads
+from inflight.core.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.execution.checkpoint import Checkpoint
 from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
@@ -28,7 +25,9 @@ from inflight.execution.executor import ModelExecutor, copy_seconds
 from inflight.execution.memory import kv_shape, swap_blocks
 from inflight.execution.ops import open_ops
 from inflight.execution.weights import load_weights
-from inflight.scheduling import SchedulingSettings, make_admission, make_lanes, make_predictor, make_strategy
+from inflight.scheduling import SchedulingSettings
+from inflight.simulate.executor import SimulatedExecutor
+from inflight.simulate.latency import StepModel
 
 _TINY = {
     "hidden_size": 256,
@@ -79,8 +78,15 @@ class Model:
 
         pass_tokens: of one forward pass, where a strategy's steps are larger and the budget is not theirs.
         """
-        assert settings.max_model_len is not None and settings.num_blocks is not None
         scheduling = scheduling or SchedulingSettings()
+        executor = self.executor(settings, scheduling, pass_tokens)
+        return assemble(executor, MonotonicClock(), settings, scheduling, observer)
+
+    def executor(
+        self, settings: EngineSettings, scheduling: SchedulingSettings, pass_tokens: int | None = None
+    ) -> ModelExecutor:
+        """Its device alone; arguments as for `loop`."""
+        assert settings.max_model_len is not None and settings.num_blocks is not None
         host_blocks = swap_blocks(scheduling.swap_space, self._ops.bytes_per_block(self._shape))
         assert settings.num_blocks + host_blocks <= self._num_blocks, "the arena was made for fewer blocks"
         capacity = Capacity(
@@ -94,19 +100,18 @@ class Model:
         )
         tokens = pass_tokens or budget(settings, scheduling)
         decoder = Decoder(self.config, self._weights, self._ops, self._arena, tokens, LOGIT_ROWS)
-        executor = ModelExecutor(decoder, self._ops, self._arena, capacity)
-        return assemble(executor, MonotonicClock(), settings, scheduling, observer)
+        return ModelExecutor(decoder, self._ops, self._arena, capacity)
 
 
-def null_loop(
+def simulated_loop(
     capacity: Capacity,
     settings: EngineSettings,
     scheduling: SchedulingSettings,
-    seconds: Callable[[BatchPlan], float],
+    model: StepModel,
     observer: Observer | None = None,
 ) -> EngineLoop:
-    """The same scheduler on a device that computes nothing; a step takes `seconds(plan)` of virtual time."""
-    return assemble(NullExecutor(capacity, seconds), VirtualClock(), settings, scheduling, observer)
+    """The same scheduler on a simulated device, in virtual time."""
+    return assemble(SimulatedExecutor(capacity, model), VirtualClock(), settings, scheduling, observer)
 
 
 def assemble(
@@ -116,28 +121,7 @@ def assemble(
     scheduling: SchedulingSettings,
     observer: Observer | None = None,
 ) -> EngineLoop:
-    """Scheduler and loop around an executor, as `inflight.build` makes them."""
-    capacity = executor.capacity
-    latency = LatencyModel()
-    tokens = budget(settings, scheduling)
-    scheduler = Scheduler(
-        capacity,
-        make_strategy(scheduling, tokens, capacity.max_model_len, capacity.max_rows, latency),
-        make_lanes(scheduling, latency),
-        token_budget=tokens,
-        prefix_caching=settings.enable_prefix_caching,
-        watermark=settings.watermark,
-        allocation=scheduling.kv_allocation,  # type: ignore[arg-type]  # checked when the settings were made
-        preemption=scheduling.preemption,  # type: ignore[arg-type]
-        predictor=make_predictor(scheduling),
-        latency=latency,
-        admission=make_admission(scheduling, latency),
-    )
+    """A scheduler and its loop around an executor."""
+    scheduler = scheduler_for(executor.capacity, settings, scheduling)
     watched = executor if observer is None else Watched(executor, observer)
     return EngineLoop(scheduler, watched, clock)
-
-
-def budget(settings: EngineSettings, scheduling: SchedulingSettings) -> int:
-    """Most tokens of a step (of a forward pass, where the strategy knows no budget)."""
-    rows = int(resolve_rows(settings).value)
-    return int(resolve_budget(settings, rows, scheduling.strategy).value)

@@ -1,7 +1,7 @@
 """Paged KV memory against reservation, at equal memory: how many requests run at once, and how much memory is wasted.
 
 Memory binds, rows do not: there are blocks for a few sequences of the model's length. Nobody knows an answer's length
-in advance; `max_tokens` is a class cap of 512 on all of them. Twice: on the null executor in virtual time, with enough
+in advance; `max_tokens` is a class cap of 512 on all of them. Twice: on a simulated device in virtual time, with enough
 requests for a steady state, and on the real engine, smaller, where what more concurrency brings shows too. Reservations
 never grow, so they are spared the watermark that keeps paged sequences from being preempted.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from benchmarks.comparison import options, publish, ratios, spread, tell
 from benchmarks.drive import Observer, Run, drive
-from benchmarks.engines import Model, null_loop
+from benchmarks.engines import Model, simulated_loop
 from benchmarks.results import table
-from benchmarks.virtual import StepCost
+from benchmarks.virtual import COST
 from benchmarks.workloads import heavy_tailed
 from inflight.config import EngineSettings
 from inflight.core.plan import Capacity
@@ -28,7 +28,7 @@ ROWS = 128
 MAX_TOKENS = 512
 MODEL_LEN = 2048
 BLOCK = 16
-VOCAB = 32_000  # of the null executor
+VOCAB = 32_000  # of the simulated device
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ def settings(allocation: str, sequences: int) -> EngineSettings:
     )
 
 
-def on_null(allocation: str, sequences: int, requests: int, seed: int) -> Figures:
+def on_simulated(allocation: str, sequences: int, requests: int, seed: int) -> Figures:
     engine, observer = settings(allocation, sequences), Observer()
     assert engine.num_blocks is not None
     capacity = Capacity(engine.num_blocks, BLOCK, ROWS, MODEL_LEN, VOCAB)
-    loop = null_loop(capacity, engine, SchedulingSettings(kv_allocation=allocation), StepCost(), observer)
+    loop = simulated_loop(capacity, engine, SchedulingSettings(kv_allocation=allocation), COST, observer)
     return _figures(drive(loop, _requests(requests, VOCAB, seed), observer.after), observer)
 
 
@@ -90,34 +90,34 @@ def _figures(run: Run, observer: Observer) -> Figures:
 
 def main() -> None:
     parser = options(__doc__, repeats=1)
-    parser.add_argument("--sequences", type=int, default=8, help="null executor: memory for so many full sequences")
-    parser.add_argument("--requests", type=int, default=800, help="null executor: requests, all at once")
+    parser.add_argument("--sequences", type=int, default=8, help="simulated device: memory for so many full sequences")
+    parser.add_argument("--requests", type=int, default=800, help="simulated device: requests, all at once")
     parser.add_argument("--real-sequences", type=int, default=2, help="real engine: memory for so many full sequences")
     parser.add_argument("--real-requests", type=int, default=64, help="real engine: requests, all at once")
     arguments = parser.parse_args()
     blocks = arguments.real_sequences * MODEL_LEN // BLOCK
     model = Model(arguments.model, blocks, MODEL_LEN)
-    null: dict[str, list[Figures]] = {name: [] for name in ALLOCATIONS}
+    simulated: dict[str, list[Figures]] = {name: [] for name in ALLOCATIONS}
     real: dict[str, list[Figures]] = {name: [] for name in ALLOCATIONS}
     for seed in range(arguments.repeats):
         for name in ALLOCATIONS:
-            null[name].append(on_null(name, arguments.sequences, arguments.requests, seed))
+            simulated[name].append(on_simulated(name, arguments.sequences, arguments.requests, seed))
             real[name].append(on_engine(model, name, arguments.real_sequences, arguments.real_requests, seed))
     sizes = (
         f"Null executor: memory for {arguments.sequences} sequences of {MODEL_LEN} tokens, {arguments.requests} "
         f"requests. Real engine ({model.name}): for {arguments.real_sequences}, {arguments.real_requests} requests."
     )
-    publish("kv_allocation", "KV memory: paged against reservation", report(sizes, null, real), arguments.write)
+    publish("kv_allocation", "KV memory: paged against reservation", report(sizes, simulated, real), arguments.write)
 
 
-def report(sizes: str, null: dict[str, list[Figures]], real: dict[str, list[Figures]]) -> str:
+def report(sizes: str, simulated: dict[str, list[Figures]], real: dict[str, list[Figures]]) -> str:
     asked = [
-        [f"concurrent requests of paged over {name}", *(_more_running(runs, name) for runs in (null, real)), least]
+        [f"concurrent requests of paged over {name}", *(_more_running(runs, name) for runs in (simulated, real)), least]
         for name, least in (("reserve-max", "≥ 3×"), ("reserve-request", "≥ 1.7×"))
     ]
-    waste = [spread([100 * one.kv_waste for one in runs["paged"]], 1, " %") for runs in (null, real)]
+    waste = [spread([100 * one.kv_waste for one in runs["paged"]], 1, " %") for runs in (simulated, real)]
     asked.append([f"KV waste of paged, blocks of {BLOCK}", *waste, "< 6 %"])
-    head = ["", "null executor", "real engine", "asked"]
+    head = ["", "simulated device", "real engine", "asked"]
     return "\n\n".join(
         [
             f"{sizes} Equal memory for all three, {ROWS} rows, max_tokens {MAX_TOKENS}, prompts lognormal (p50 40, p99 "
@@ -125,7 +125,7 @@ def report(sizes: str, null: dict[str, list[Figures]], real: dict[str, list[Figu
             "which others waited. Medians over the repeats, least and greatest in brackets.",
             table(head, asked),
             "Null executor, virtual time:",
-            _table(null, real=False),
+            _table(simulated, real=False),
             "Real engine:",
             _table(real, real=True),
         ]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from benchmarks.drive import drive
 from benchmarks.engines import Model
 from benchmarks.results import table, write_section
-from benchmarks.virtual import VOCABULARY, StepCost, virtual_engine
+from benchmarks.virtual import COST, VOCABULARY, virtual_engine
 from benchmarks.workloads import lognormal, prompt
 from inflight.config import EngineSettings
 from inflight.core.request import Request
@@ -73,7 +73,7 @@ def crossover(number: int) -> tuple[list[list[object]], float]:
     rows: list[list[object]] = []
     worst = 0.0
     for milliseconds in COPIES_MS:
-        cost = replace(StepCost(), moved_block=milliseconds / 1e3)
+        cost = replace(COST, moved_block=milliseconds / 1e3)
         found = {
             mode: serve(
                 virtual_engine(settings(mode), cost, num_blocks=BLOCKS, host_blocks=HOST_BLOCKS),

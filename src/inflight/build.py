@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from inflight.assembly import make_rules, make_scheduler
 from inflight.config import (
     LOGIT_ROWS,
     EngineSettings,
@@ -23,14 +24,8 @@ from inflight.config import (
     resolve_rows,
     resolve_threads,
 )
-from inflight.core.admission import Admission
-from inflight.core.lanes import LaneSettings
-from inflight.core.latency import LatencyModel
-from inflight.core.plan import Capacity
-from inflight.core.predictor import Predictor
+from inflight.core.plan import Capacity, Executor
 from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Scheduler
-from inflight.core.strategies import Strategy
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder
@@ -45,13 +40,7 @@ from inflight.execution.ops.protocol import DType, OpSet
 from inflight.execution.weights import ModelWeights, load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
-from inflight.scheduling import (
-    SchedulingSettings,
-    make_admission,
-    make_lanes,
-    make_predictor,
-    make_strategy,
-)
+from inflight.scheduling import SchedulingSettings
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
 BUILT_IN = Path(__file__).parent / "builtin_model"
@@ -64,12 +53,14 @@ class Engine:
     model's authors would have it sampled."""
 
     loop: EngineLoop
+    executor: Executor
     tokenizer: Tokenizer | None
     prompts: PromptEncoder
     model: ModelConfig
     capacity: Capacity
     settings: dict[str, Resolved]
     defaults: SamplingParams
+    kv_bytes_per_token: float
 
 
 def model_folder(settings: EngineSettings) -> Path:
@@ -107,15 +98,6 @@ class _Limits:
     length: Resolved
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    strategy: Strategy
-    lanes: tuple[LaneSettings, ...]
-    admission: Admission
-    predictor: Predictor
-    latency: LatencyModel
-
-
 def _build(
     settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None, progress: Progress | None
 ) -> Engine:
@@ -132,34 +114,31 @@ def _build(
         budget=resolve_budget(settings, int(resolve_rows(settings).value), scheduling.strategy),
         length=resolve_max_model_len(settings, model.default_model_len),
     )
-    rules = _rules(scheduling, limits)  # before the weights: a mistake in these settings is told at once
+    # Before the weights: a mistake in these settings is told at once.
+    rules = make_rules(scheduling, int(limits.budget.value), int(limits.length.value), int(limits.rows.value))
     ops = _open_ops(_dtype_of(limits.dtype), int(limits.threads.value))
     executor, size = _executor(folder, model, settings, scheduling, limits, ops, progress)
     in_force = _in_force(settings, scheduling, limits, model, ops.name, size)
     clock = MonotonicClock()
     watchers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
-    scheduler = _scheduler(executor.capacity, settings, scheduling, rules, limits, model, tokenizer)
+    scheduler = make_scheduler(
+        executor.capacity,
+        rules,
+        settings,
+        scheduling,
+        end_token_ids=_end_tokens(model, tokenizer),
+        stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
+    )
     return Engine(
         loop=EngineLoop(scheduler, executor, clock, watchers=watchers),
+        executor=executor,
         tokenizer=tokenizer,
         prompts=PromptEncoder(tokenizer, template, settings.seed),
         model=model,
         capacity=executor.capacity,
         settings=in_force,
         defaults=sampling_defaults(read_json(generation) if generation.is_file() else None),
-    )
-
-
-def _rules(scheduling: SchedulingSettings, limits: _Limits) -> _Rules:
-    latency = LatencyModel()
-    return _Rules(
-        strategy=make_strategy(
-            scheduling, int(limits.budget.value), int(limits.length.value), int(limits.rows.value), latency
-        ),
-        lanes=make_lanes(scheduling, latency),
-        admission=make_admission(scheduling, latency),
-        predictor=make_predictor(scheduling),
-        latency=latency,
+        kv_bytes_per_token=ops.bytes_per_block(kv_shape(model, settings.block_size)) / settings.block_size,
     )
 
 
@@ -197,32 +176,6 @@ def _executor(
     )
     decoder = Decoder(model, weights, ops, arena, int(limits.budget.value), LOGIT_ROWS)
     return ModelExecutor(decoder, ops, arena, capacity), size
-
-
-def _scheduler(
-    capacity: Capacity,
-    settings: EngineSettings,
-    scheduling: SchedulingSettings,
-    rules: _Rules,
-    limits: _Limits,
-    model: ModelConfig,
-    tokenizer: Tokenizer | None,
-) -> Scheduler:
-    return Scheduler(
-        capacity,
-        rules.strategy,
-        rules.lanes,
-        token_budget=int(limits.budget.value),
-        end_token_ids=_end_tokens(model, tokenizer),
-        stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
-        prefix_caching=settings.enable_prefix_caching,
-        watermark=settings.watermark,
-        allocation=scheduling.kv_allocation,  # type: ignore[arg-type]  # checked when the settings were made
-        preemption=scheduling.preemption,  # type: ignore[arg-type]
-        predictor=rules.predictor,
-        latency=rules.latency,
-        admission=rules.admission,
-    )
 
 
 def _in_force(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -110,7 +111,7 @@ class SchedulingSettings:
             if item.name not in shown and value not in (None, {}):
                 is_default = value == item.default
                 shown[item.name] = Resolved(
-                    value if not isinstance(value, Mapping) else str(dict(value)), _why(is_default)
+                    json.dumps(value, default=dict) if isinstance(value, Mapping) else value, _why(is_default)
                 )
         if self.asks_predictor and self.predictor is None:
             shown["predictor"] = Resolved("quantiles", "of the output lengths seen so far")

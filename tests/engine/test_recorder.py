@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from itertools import count
 from pathlib import Path
 from typing import Any, NotRequired, get_origin, get_type_hints
 
@@ -18,8 +15,8 @@ from core.test_state_machine import SETUPS, fitted, requests
 from hypothesis import given, settings
 
 from inflight.core.events import FinishedEvent
-from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
-from inflight.core.request import SLO, Request, RequestRefused
+from inflight.core.plan import BatchPlan, Capacity, WaitUntil
+from inflight.core.request import Request, RequestRefused
 from inflight.core.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
@@ -34,6 +31,7 @@ from inflight.records.schema import (
     StepRecord,
     read_records,
 )
+from inflight.simulate.replay import COMPARED, Replay, of_kind, replay, told
 
 ROOMY = Setup(num_blocks=30, max_rows=3, token_budget=8)
 
@@ -87,10 +85,6 @@ class Recorded:
         return list(read_records(path))
 
 
-def of_kind(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [record for record in records if record["kind"] == kind]
-
-
 def assert_fits(record: Any, schema: Any) -> None:
     hints = get_type_hints(schema, include_extras=True)
     required = {name for name, hint in hints.items() if get_origin(hint) is not NotRequired}
@@ -126,7 +120,9 @@ def test_steps_are_told_as_they_were_planned(tmp_path: Path) -> None:
     recorded.loop.add(request("a", [0] * 9, output=2))
     recorded.loop.run()
     steps = of_kind(recorded.records(tmp_path), "step")
-    assert [told(plan) for plan in recorded.executor.plans] == [pick(step) for step in steps]
+    assert [told(plan) for plan in recorded.executor.plans] == [
+        {name: step[name] for name in COMPARED} for step in steps
+    ]
     assert [step["seconds"] for step in steps] == [0.15625, 0.046875, 0.046875]
     assert [(step["planned"], step["committed"]) for step in steps] == [
         (100.0, 100.15625),
@@ -200,153 +196,10 @@ def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
 # -- replay -----------------------------------------------------------------------------------------------------
 
 
-def told(plan: BatchPlan) -> dict[str, Any]:
-    """A plan in the words of its record."""
-    return {
-        "step": plan.step,
-        "chunks": [
-            {
-                "sequence": chunk.sequence_id,
-                "row": chunk.row,
-                "start": chunk.start,
-                "length": chunk.length,
-                "new_blocks": list(chunk.new_blocks),
-                "sample": chunk.sample,
-                **({"score": [chunk.score.start, chunk.score.stop]} if chunk.score else {}),
-            }
-            for chunk in plan.chunks
-        ],
-        "new_rows": [
-            {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length} for new in plan.new_rows
-        ],
-        "freed_rows": list(plan.freed_rows),
-        "padding": list(plan.padding),
-        "moves": {"out": [list(one) for one in plan.moves.out], "back": [list(one) for one in plan.moves.back]},
-    }
-
-
-def pick(step: dict[str, Any]) -> dict[str, Any]:
-    return {key: step[key] for key in ("step", "chunks", "new_rows", "freed_rows", "padding", "moves")}
-
-
-class Recall:
-    """Stop texts that end each sample after as many tokens as it had in the record."""
-
-    def __init__(self, records: list[dict[str, Any]]):
-        self._ends = {
-            record["request_id"]: iter(
-                [
-                    len(sample["token_ids"]) if sample["finish_reason"] == "stop" else None
-                    for sample in record["samples"]
-                ]
-            )
-            for record in records
-        }
-
-    def __call__(self, of: Request) -> RecalledEnd:
-        return RecalledEnd(next(self._ends[of.request_id]))  # samples are made in their order
-
-
-class RecalledEnd:
-    def __init__(self, after: int | None):
-        self._after = after
-        self._tokens = 0
-
-    def push(self, token_id: int) -> str | None:
-        self._tokens += 1
-        return "recorded" if self._tokens == self._after else None
-
-
-class Replay:
-    """A fresh scheduler, fed with nothing but a record file. It knows the loop's order, and no executor."""
-
-    def __init__(self, records: list[dict[str, Any]]):
-        header = records[0]
-        self._steps = of_kind(records, "step")
-        self._requests = of_kind(records, "request")
-        self._depth = header["settings"]["depth"]["value"]
-        self._tokens = {
-            sample["sequence"]: iter(sample["token_ids"]) for one in self._requests for sample in one["samples"]
-        }
-        setup = header["settings"]["setup"]["value"]
-        lanes = [
-            LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]
-        ]
-        self._setup = Setup(**{**setup, "lanes": tuple(lanes)})
-        assert Capacity(**header["capacity"]) == self._setup.capacity
-        self._scheduler = self._setup.scheduler(Recall(self._requests))
-        self.ends: list[tuple[str, list[str]]] = []
-
-    def plans(self) -> Iterator[BatchPlan]:
-        flights: deque[BatchPlan] = deque()
-        planned = 0
-        for committed in count():
-            self._commands(committed)
-            while len(flights) < self._depth and planned < len(self._steps):
-                plan = self._scheduler.plan(self._steps[planned]["planned"])
-                if not isinstance(plan, BatchPlan):
-                    break  # the run, too, had nothing to plan before the next commit
-                yield plan
-                flights.append(plan)
-                planned += 1
-            if not flights:
-                assert self._scheduler.idle and planned == len(self._steps)
-                return
-            self._commit(flights.popleft())
-
-    def _commands(self, committed: int) -> None:
-        """What came between this commit and the one before it."""
-        commands = [
-            (one["command"], False, one["added"], one) for one in self._requests if one["before_commit"] == committed
-        ]
-        commands += [
-            (one["ended_command"], True, one["ended"], one)
-            for one in self._requests
-            if one["ended_before_commit"] == committed and "abort" in [s["finish_reason"] for s in one["samples"]]
-        ]
-        for _, is_abort, time, one in sorted(commands, key=lambda command: command[0]):
-            if is_abort:
-                self._note(self._scheduler.abort(one["request_id"], time))
-            else:
-                self._scheduler.add(self._rebuilt(one), time)
-
-    def _commit(self, plan: BatchPlan) -> None:
-        record = self._steps[plan.step]
-        sampled = (
-            ()
-            if "error" in record
-            else tuple(
-                Sampled(chunk.sequence_id, (next(self._tokens[chunk.sequence_id], 0),))  # 0: drawn ahead, and dropped
-                for chunk in plan.chunks
-                if chunk.sample
-            )
-        )
-        result = StepResult(plan.step, sampled, record["seconds"], record.get("error"))
-        self._note(self._scheduler.commit(plan, result, record["committed"]))
-
-    def _rebuilt(self, one: dict[str, Any]) -> Request:
-        """Its own stop rules make room for the record's word on where it stopped."""
-        params = {**one["params"], "stop": ("recorded",), "stop_token_ids": (), "min_tokens": 0, "ignore_eos": True}
-        return Request(
-            request_id=one["request_id"],
-            prompt_token_ids=tuple(one["prompt_token_ids"]),
-            params=SamplingParams(**params),
-            seed=one["seed"],
-            arrival=one["arrival"],
-            lane=one["lane"],
-            tenant=one["tenant"],
-            priority=one["priority"],
-            slo=SLO(**one["slo"]),
-            cache_salt=one["cache_salt"],
-            forced_output_tokens=one.get("forced_output_tokens"),
-        )
-
-    def _note(self, events: list[Any]) -> None:
-        self.ends += [
-            (event.request_id, [finish.reason for finish in event.finishes])
-            for event in events
-            if isinstance(event, FinishedEvent)
-        ]
+def rebuilt_setup(header: dict[str, Any]) -> Setup:
+    setup = header["settings"]["setup"]["value"]
+    lanes = [LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]]
+    return Setup(**{**setup, "lanes": tuple(lanes)})
 
 
 @given(
@@ -394,16 +247,13 @@ def test_a_record_replays_to_the_same_plans(
                 loop.clock.wait_until(waiting.time)
     loop.run()
     records = recorded.records(tmp_path_factory.mktemp("replay"))
-    replay = Replay(records)
-    plans = list(replay.plans())
-    assert [told(plan) for plan in plans] == [pick(step) for step in of_kind(records, "step")]
+    again, outcome = replay(records, rebuilt_setup(records[0]).scheduler)
+    assert outcome.difference is None
+    assert outcome.steps == len(of_kind(records, "step")) == len(recorded.executor.plans)
+    plans = list(Replay(records, rebuilt_setup(records[0]).scheduler, setup.depth).plans())
     assert plans == [
         # Stop rules were replaced, and the plans of the run name them.
         replace(plan, new_rows=again.new_rows)
         for plan, again in zip(recorded.executor.plans, plans, strict=True)
     ]
-    ends = [
-        (one["request_id"], [sample["finish_reason"] for sample in one["samples"]])
-        for one in of_kind(records, "request")
-    ]
-    assert replay.ends == ends
+    assert len(again.ends) == len(of_kind(records, "request"))

@@ -21,6 +21,9 @@ VERBS = {
     "bench": "Measure a server: latency and throughput under a load, its capacity, a curve.",
     "compare": "The same requests under several engine settings, or on several servers, in turns.",
     "report": "Figures, pictures and a diagnosis from step records and bench results.",
+    "simulate": "Run a workload on simulated engines: the same scheduler on virtual time.",
+    "replay": "Run a record again: the same plans, or the first difference.",
+    "calibrate": "Measure what this machine's steps take, for the simulator.",
     "doctor": "What this machine can do: instruction set, bandwidth, peak rates, what fits.",
 }
 

@@ -24,6 +24,13 @@ def print_summary(summary: Summary, preemptions: int) -> None:
     )
     if not summary.requests:
         return
+    if summary.saturated:
+        print(
+            f"saturated    {summary.offered_per_s:,.2f} requests/s were offered, {summary.requests_per_s:,.2f} is what "
+            "was served, and latency grew to the end: percentiles would tell the length of the run",
+            file=sys.stderr,
+        )
+        return
     rows = (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e))
     print(f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms", file=sys.stderr)
     for name, figures in rows:

@@ -11,6 +11,7 @@ standard library only.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import mul
 
 from inflight.core.features import Features
 
@@ -50,12 +51,13 @@ class LatencyModel:
         for index, row in enumerate(self._moments):
             own = row[index]
             if own > FAINT:
-                error = self._target[index] - sum(a * b for a, b in zip(row, beta, strict=True))
+                error = self._target[index] - sum(map(mul, row, beta))
                 beta[index] = max(0.0, beta[index] + error / own)
 
     def seconds(self, features: Features) -> float:
         """Predicted time of a step."""
-        return sum(b * v for b, v in zip(self._beta, _vector(features), strict=True))
+        seconds: float = sum(map(mul, self._beta, _vector(features)))
+        return seconds
 
     def most_tokens(self, features: Features, seconds: float) -> int:
         """Decodes that may be added to a step so that it still takes no longer than this; at least 0."""

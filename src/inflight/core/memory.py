@@ -39,10 +39,10 @@ class KVMemory:
     def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> tuple[int, ...] | None:
         """Give a sequence without blocks the ones for all its known tokens, cached ones first.
 
-        Sets `computed` to the cached tokens; at least one token is left to compute, since the next is sampled from it,
-        and all those whose positions are to be scored. Returns the table, or None (nothing changed) when fewer than
-        `spare` blocks would stay available. to_the_end: for all the tokens that it may ever have, so that nothing can
-        stop it on its way.
+        Sets `computed` to the tokens that are cached, or come with the request; at least one is left to compute, since
+        the next is sampled from it, and all those whose positions are to be scored. Returns the table, or None (nothing
+        changed) when fewer than `spare` blocks would stay available. to_the_end: for all the tokens that it may ever
+        have, so that nothing can stop it on its way.
         """
         hits = self._find(sequence)
         if not self._affordable(sequence, hits, spare, to_the_end):
@@ -57,7 +57,7 @@ class KVMemory:
         sequence.blocks = table + list(self.pool.take(self._size(sequence, to_the_end) - len(hits)))
         sequence.published = len(hits)
         sequence.node = hits[-1].node if hits else self._root(sequence)
-        sequence.computed = len(hits) * self.block_size
+        sequence.computed = max(len(hits) * self.block_size, self._handed(sequence))
         return tuple(sequence.blocks)
 
     def fits(self, sequence: Sequence, spare: int) -> bool:
@@ -137,6 +137,11 @@ class KVMemory:
     def _find(self, sequence: Sequence) -> list[Place]:
         most = sequence.most_cached // self.block_size
         return self.prefix.match(self._root(sequence), sequence.token_slice(0, most * self.block_size), most)
+
+    def _handed(self, sequence: Sequence) -> int:
+        """Tokens in whole blocks that came with the request; they are in its blocks until it is preempted."""
+        handed = 0 if sequence.lost else min(sequence.request.handed_tokens, sequence.most_cached)
+        return handed // self.block_size * self.block_size
 
     def _block_of(self, place: Place) -> int:
         if place.block is None:

@@ -29,6 +29,8 @@ class Request:
     tenant: whose share it is (policy fair). priority: the lower number is served first (policy priority).
     slo: targets (policy deadline, admission).
     cache_salt: prompts share cached prefixes only with prompts of the same salt.
+    handed_tokens: leading prompt tokens whose keys and values another engine has computed and hands over with the
+        request (disaggregation). They take blocks like any others, whole ones only, and are not computed here.
     forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:
         policies, predictors and memory reservation see `params.max_tokens`, as they would in life.
     """
@@ -43,6 +45,7 @@ class Request:
     priority: int = 0
     slo: SLO = SLO()
     cache_salt: str = ""
+    handed_tokens: int = 0
     forced_output_tokens: int | None = None
 
 

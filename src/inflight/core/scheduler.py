@@ -1,4 +1,5 @@
-"""The scheduler: the one owner of sequences and blocks. Six verbs: add, abort, plan, commit, idle, snapshot.
+"""The scheduler: the one owner of sequences and blocks. Six verbs: add, abort, plan, commit, idle, snapshot; and for
+simulators stretch and skip, which take many steps at once (`stretch`).
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
 a policy (the order), the composer (the mechanism) and the stop rules; it knows requests' beginnings and ends.
@@ -31,6 +32,7 @@ from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.snapshot import Snapshot, take_snapshot
 from inflight.core.stopping import Finish, StopChecker, StopTextFactory
 from inflight.core.strategies import StepView, Strategy
+from inflight.core.stretch import Stretch, find, stand_by, take
 
 
 class Scheduler:
@@ -166,6 +168,22 @@ class Scheduler:
                     self._composer.ended(sequence)
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
+
+    def stretch(self, now: float) -> Stretch | None:
+        """For simulators: what the next steps all are, where they are all alike (see `core.stretch`)."""
+        if self._planned or self._composer.together or len(self._lanes):
+            return None
+        self._running.sort(now)
+        return find(self._running, self._lanes, self._memory, self._token_budget)
+
+    def skip(self, stretch: Stretch, token: int, times: Items[float]) -> None:
+        """Take steps of a stretch at once: planned at these times but the last, each committed when the next is
+        planned, or at the last of them; every token drawn was `token`."""
+        steps = len(times) - 1
+        take(stretch, steps, token, self._memory)
+        stand_by(self._lanes, steps * len(stretch.sequences), times[:-1])
+        self._next_step += steps
+        self._round_began = times[-1]
 
     @property
     def idle(self) -> bool:

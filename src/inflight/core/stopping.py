@@ -48,6 +48,15 @@ class StopChecker:
         self._text = text
         self._output_tokens = 0
 
+    @property
+    def surely(self) -> int:
+        """Tokens that come before its last one, whatever they are; 0 where that cannot be known."""
+        return 0 if self._forced is None else max(0, min(self._forced, self._most) - self._output_tokens - 1)
+
+    def passed(self, tokens: int) -> None:
+        """So many of those are there."""
+        self._output_tokens += tokens
+
     def check(self, token_id: int) -> Finish | None:
         self._output_tokens += 1
         if self._forced is not None:

@@ -31,7 +31,8 @@ class _Alive:
 
 
 class Recorder:
-    def __init__(self, file: IO[str], settings: dict[str, Any], capacity: Capacity):
+    def __init__(self, file: IO[str], settings: dict[str, Any], capacity: Capacity, created: str | None = None):
+        """created: ISO 8601; None: now."""
         self._file = file
         self._next_step = 0
         self._next_commit = 0
@@ -42,7 +43,7 @@ class Recorder:
             {
                 "kind": "header",
                 "version": VERSION,
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
                 "settings": settings,
                 "capacity": asdict(capacity),
             }
@@ -127,6 +128,8 @@ class Recorder:
             "samples": [],
             "timings": event.timings.to_json(),
         }
+        if request.handed_tokens:
+            record["handed_tokens"] = request.handed_tokens
         if request.forced_output_tokens is not None:
             record["forced_output_tokens"] = request.forced_output_tokens
         for index, finish in enumerate(event.finishes):

@@ -83,6 +83,7 @@ class RequestRecord(TypedDict):
     tenant: str
     priority: int
     slo: dict[str, float | None]  # seconds: ttft, itl
+    handed_tokens: NotRequired[int]
     forced_output_tokens: NotRequired[int]
     samples: list[SampleRecord]
     timings: dict[str, Any]

@@ -6,33 +6,20 @@ from, and not what figures mean.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.events import Event
 from inflight.core.plan import WaitUntil
 from inflight.core.request import Request, RequestRefused
 from inflight.engine.loop import EngineLoop
-from inflight.metrics.observation import Observation, Outcome
-from inflight.workload.entry import Entry
+from inflight.metrics.observation import Observation
 from inflight.workload.pacing import Pacer
+from inflight.workload.sightings import EngineFault, Sightings
 from inflight.workload.workload import Workload
 
+__all__ = ["Driver", "EngineFault"]
+
 POLL_SECONDS = 0.05  # how often somebody who wants to stop is heard while nothing is due
-
-
-class EngineFault(RuntimeError):
-    """A step failed: what the run measured would tell nothing."""
-
-
-@dataclass(slots=True)
-class _Alive:
-    index: int
-    request: Request
-    sent: float
-    token_times: array[float] = field(default_factory=lambda: array("d"))
-    counts: list[int] = field(default_factory=list)  # output tokens of each sample
 
 
 class Driver:
@@ -53,14 +40,11 @@ class Driver:
     ):
         """stepped: told the events of each step. ended: told of each entry, by index, what became of it."""
         self._loop = loop
-        self._workload = workload
         self._request = request
         self._stepped = stepped
-        self._told = ended
         self._stop: Callable[[], bool] | None = None
         self._pacer = Pacer(workload)
-        self._alive: dict[str, _Alive] = {}
-        self._observed: dict[int, Observation] = {}
+        self._sightings = Sightings(workload, ended)
         self._start = 0.0
 
     def run(self, stop: Callable[[], bool] | None = None) -> list[Observation]:
@@ -84,7 +68,7 @@ class Driver:
                 continue
             self._take(result)
         self._abandon()
-        return [self._observed[index] for index in range(len(self._workload.entries))]
+        return self._sightings.observations()
 
     def _offer(self) -> None:
         """Send whoever is due. A place that a refusal gives back may be the next one's at once."""
@@ -98,11 +82,10 @@ class Driver:
         try:
             self._loop.add(request)
         except RequestRefused as refusal:
-            outcome: Outcome = "failed" if refusal.retry_after is None else "rejected"
             self._pacer.ended(index, now - self._start)
-            self._note(index, self._seen(index, intended, outcome, sent=now, ended=now, error=str(refusal)))
+            self._sightings.refused(index, refusal, intended, now)
             return
-        self._alive[request.request_id] = _Alive(index, request, now, counts=[0] * request.params.n)
+        self._sightings.sent(index, request, intended, now)
 
     def _wait(self, until: float) -> None:
         """At once in virtual time; where somebody may want to stop, a little at a time."""
@@ -111,84 +94,13 @@ class Driver:
 
     def _take(self, events: list[Event]) -> None:
         now = self._loop.clock.now()
-        for event in events:
-            alive = self._alive[event.request_id]
-            if isinstance(event, TokensEvent):
-                alive.token_times.extend([now] * len(event.token_ids))
-                alive.counts[event.sample_index] += len(event.token_ids)
-            elif isinstance(event, FinishedEvent):
-                del self._alive[event.request_id]
-                for finish in event.finishes:
-                    if finish.reason == "error":
-                        raise EngineFault(f"A step of the engine failed: {finish.detail}")
-                self._pacer.ended(alive.index, now - self._start)
-                self._note(alive.index, self._ended(alive, event, now, "completed"))
+        for index in self._sightings.take(events, now):
+            self._pacer.ended(index, now - self._start)
         if self._stepped is not None:
             self._stepped(events)
 
     def _abandon(self) -> None:
         """Whatever has not ended, when the run is to stop."""
-        now = self._loop.clock.now()
-        for alive in tuple(self._alive.values()):
-            self._loop.abort(alive.request.request_id)
-            self._note(alive.index, self._ended(alive, None, now, "unfinished"))
-        self._alive.clear()
-        for index, entry in enumerate(self._workload.entries):
-            if index not in self._observed:
-                self._note(index, self._seen(index, min(self._start + entry.arrival, now), "unfinished", ended=now))
-
-    def _note(self, index: int, observation: Observation) -> None:
-        self._observed[index] = observation
-        if self._told is not None:
-            self._told(index, observation)
-
-    def _ended(self, alive: _Alive, event: FinishedEvent | None, now: float, outcome: Outcome) -> Observation:
-        request = alive.request
-        return self._seen(
-            alive.index,
-            request.arrival,
-            outcome,
-            sent=alive.sent,
-            ended=now,
-            token_times=alive.token_times,
-            prompt_tokens=len(request.prompt_token_ids),
-            cached_tokens=0 if event is None else event.timings.cached_tokens,
-            output_tokens=sum(alive.counts),
-            longest_output=max(alive.counts),
-        )
-
-    def _seen(
-        self,
-        index: int,
-        intended: float,
-        outcome: Outcome,
-        *,
-        ended: float,
-        sent: float | None = None,
-        token_times: array[float] | tuple[float, ...] = (),
-        prompt_tokens: int = 0,
-        cached_tokens: int = 0,
-        output_tokens: int = 0,
-        longest_output: int = 0,
-        error: str = "",
-    ) -> Observation:
-        entry: Entry = self._workload.entries[index]
-        return Observation(
-            request_id=str(index),
-            intended=intended,
-            ended=ended,
-            outcome=outcome,
-            sent=sent,
-            first_token=token_times[0] if token_times else None,
-            last_token=token_times[-1] if token_times else None,
-            token_times=token_times,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
-            output_tokens=output_tokens,
-            longest_output=longest_output,
-            traffic=entry.traffic,
-            lane=entry.lane,
-            tenant=entry.tenant,
-            targets=entry.targets,
-            error=error,
-        )
+        for request_id in tuple(self._sightings.alive):
+            self._loop.abort(request_id)
+        self._sightings.cut_off(self._start, self._loop.clock.now())

@@ -1,0 +1,116 @@
+"""How many requests a second the simulator gets through on one core.
+
+    python -m benchmarks.simulator [--requests N] [--profile SCENE] [--write]
+
+Chat-like traffic (prompts lognormal with median 250, about 200 output tokens) on virtual engines from nearly idle to
+busy. Requests, arrivals and step times are the same in every run; counted is CPU time of the whole simulation: making
+prompts, scheduling, observing and summarising.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+
+from benchmarks.results import table, write_section
+from inflight.config import EngineSettings
+from inflight.core.plan import Capacity
+from inflight.scheduling import SchedulingSettings
+from inflight.simulate.fitted import FittedModel
+from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
+from inflight.workload.arrivals import Poisson
+from inflight.workload.classes import TrafficClass
+from inflight.workload.lengths import Lognormal
+from inflight.workload.synthetic import synthesize
+from inflight.workload.workload import Workload
+
+ASKED = {False: 150, True: 2000}  # requests per second: stepping, and with fast-forward
+GPU = FittedModel(0.008, (2e-5,), decode_context=1e-8, prefill_context=1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    name: str
+    rate: float  # requests/s of virtual time
+    rows: int
+    budget: int
+
+
+SCENES = (
+    Scene("nearly idle", 1.0, 64, 2048),
+    Scene("a third of its rows", 12.0, 64, 2048),
+    Scene("busy", 25.0, 128, 2048),
+    Scene("small steps", 6.0, 32, 96),
+)
+
+
+def traffic(rate: float, requests: int) -> Workload:
+    chat = TrafficClass(
+        name="", share=1.0, input=Lognormal(250, 1500, 4000), output=Lognormal(150, 700, 2000), max_tokens=2000
+    )
+    return synthesize([chat], arrivals=Poisson(rate), requests=requests)
+
+
+def run(scene: Scene, requests: int, fast: bool) -> tuple[Simulation, float, float]:
+    """What came of it, its mean of running requests, and the CPU seconds it took. fast: with fast-forward."""
+    workload = traffic(scene.rate, requests)
+    capacity = Capacity(20_000, 16, scene.rows, 8192, 32_000)
+    settings = EngineSettings(max_num_seqs=scene.rows, max_num_batched_tokens=scene.budget)
+    setup = Setup(Pool(capacity, settings, SchedulingSettings(), lambda number: GPU), fast_forward=fast)
+    began = time.process_time()
+    done = simulate(workload, setup)
+    concurrency = done.summary().concurrency
+    return done, concurrency, time.process_time() - began
+
+
+def measure(scene: Scene, requests: int, repeats: int) -> list[object]:
+    stepped = [run(scene, requests, False) for _ in range(repeats)]
+    skipped = [run(scene, requests, True) for _ in range(repeats)]
+    seconds, fast = (statistics.median(one[2] for one in runs) for runs in (stepped, skipped))
+    done, concurrency, _ = stepped[0]
+    assert skipped[0][0] == done, "skipping is not stepping"
+    output = statistics.fmean(one.output_tokens for one in done.observations)
+    return [
+        scene.name,
+        f"{concurrency:.1f}",
+        f"{output:.0f}",
+        f"{done.steps / requests:.0f}",
+        f"{1e6 * seconds / done.steps:.0f}",
+        f"{requests / seconds:,.0f}",
+        f"{requests / fast:,.0f}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=1000, help="of each run (default 1000)")
+    parser.add_argument("--repeats", type=int, default=3, help="medians over so many (default 3)")
+    parser.add_argument("--fast", action="store_true", help="profile with fast-forward")
+    parser.add_argument("--profile", metavar="SCENE", help="profile one scene (its name, or the beginning of it)")
+    parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
+    arguments = parser.parse_args()
+    if arguments.profile is not None:
+        scene = next(one for one in SCENES if one.name.startswith(arguments.profile))
+        profiler = cProfile.Profile()
+        profiler.runcall(run, scene, arguments.requests, arguments.fast)
+        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(30)
+        return
+    head = ["", "running, mean", "output tokens", "steps per request", "µs per step", "requests/s", "with fast-forward"]
+    rows = [measure(scene, arguments.requests, arguments.repeats) for scene in SCENES]
+    body = (
+        f"Simulated requests per second of CPU time on one core: stepping through every plan (asked: {ASKED[False]}), "
+        f"and with stretches of decode taken at once (asked: {ASKED[True]:,}), which gives the same observations.\n\n"
+    ) + table(head, rows)
+    print(body)
+    if arguments.write:
+        command = f"python -m benchmarks.simulator --requests {arguments.requests}"
+        write_section("simulator", "How fast the simulator is", command, body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The one place where settings become a scheduler: of a real engine, of a measured one and of a simulated one.
+
+Knows settings and core; no model, no executor and no clock. What is decided before a model is loaded (`make_rules`) is
+apart from what needs its memory (`make_scheduler`), so that a mistake in the settings is told at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.config import EngineSettings, resolve_budget, resolve_rows
+from inflight.core.admission import Admission
+from inflight.core.lanes import LaneSettings
+from inflight.core.latency import LatencyModel
+from inflight.core.plan import Capacity
+from inflight.core.predictor import Predictor
+from inflight.core.scheduler import Scheduler
+from inflight.core.stopping import StopTextFactory
+from inflight.core.strategies import Strategy
+from inflight.scheduling import SchedulingSettings, make_admission, make_lanes, make_predictor, make_strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a scheduler goes by; its parts share one model of step time. token_budget: most tokens of a step."""
+
+    token_budget: int
+    strategy: Strategy
+    lanes: tuple[LaneSettings, ...]
+    admission: Admission
+    predictor: Predictor
+    latency: LatencyModel
+
+
+def make_rules(scheduling: SchedulingSettings, token_budget: int, max_model_len: int, max_rows: int) -> Rules:
+    """Raises SettingsError where the settings do not go together."""
+    latency = LatencyModel()
+    return Rules(
+        token_budget=token_budget,
+        strategy=make_strategy(scheduling, token_budget, max_model_len, max_rows, latency),
+        lanes=make_lanes(scheduling, latency),
+        admission=make_admission(scheduling, latency),
+        predictor=make_predictor(scheduling),
+        latency=latency,
+    )
+
+
+def make_scheduler(
+    capacity: Capacity,
+    rules: Rules,
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    end_token_ids: frozenset[int] = frozenset(),
+    stop_text: StopTextFactory | None = None,
+) -> Scheduler:
+    return Scheduler(
+        capacity,
+        rules.strategy,
+        rules.lanes,
+        token_budget=rules.token_budget,
+        end_token_ids=end_token_ids,
+        stop_text=stop_text,
+        prefix_caching=settings.enable_prefix_caching,
+        watermark=settings.watermark,
+        allocation=scheduling.kv_allocation,  # type: ignore[arg-type]  # checked when the settings were made
+        preemption=scheduling.preemption,  # type: ignore[arg-type]
+        predictor=rules.predictor,
+        latency=rules.latency,
+        admission=rules.admission,
+    )
+
+
+def scheduler_for(capacity: Capacity, settings: EngineSettings, scheduling: SchedulingSettings) -> Scheduler:
+    """Where the capacity is known beforehand."""
+    rules = make_rules(scheduling, budget(settings, scheduling), capacity.max_model_len, capacity.max_rows)
+    return make_scheduler(capacity, rules, settings, scheduling)
+
+
+def budget(settings: EngineSettings, scheduling: SchedulingSettings) -> int:
+    """Most tokens of a step (of a forward pass, where the strategy knows no budget)."""
+    rows = int(resolve_rows(settings).value)
+    return int(resolve_budget(settings, rows, scheduling.strategy).value)

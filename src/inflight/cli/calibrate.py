@@ -1,0 +1,99 @@
+"""`inflight calibrate`: what steps take on this machine, as a file for `inflight simulate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.cli.options import engine_options, engine_settings, scheduling_options, scheduling_settings
+from inflight.simulate.calibration import Measured, calibrate, warnings
+from inflight.simulate.fitted import FittedModel
+from inflight.simulate.sources import fitted_on_record
+from inflight.simulate.vllm_result import fitted_on_result
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("calibrate")
+@engine_options
+@scheduling_options
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the step model (JSON) here.")
+@click.option("--seconds", type=float, default=150, show_default=True, help="To measure, loading not counted.")
+@click.option("--record", type=_FILE, help="Fit this record instead of measuring.")
+@click.option("--vllm-result", type=_FILE, help="Fit a result of `vllm bench serve --save-detailed` instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print the step model as JSON.")
+def command(output: Path | None, seconds: float, record: Path | None, vllm_result: Path | None, **values: Any) -> int:
+    """Measure what this machine's steps take, with the settings of `inflight serve`.
+
+    Leave the machine to itself meanwhile. The step model goes to --output, for `inflight simulate --step-model`.
+    """
+    as_json = values.pop("as_json")
+    if record is not None and vllm_result is not None:
+        raise click.UsageError("--record and --vllm-result both say what is fitted; give one of them.")
+    if not 10 <= seconds <= 3600:
+        raise click.UsageError(
+            f"--seconds is {seconds:g}; give 10 to 3600: fewer see too little, more tell nothing new."
+        )
+    if record is not None:
+        model = fitted_on_record(record)
+    elif vllm_result is not None:
+        model = fitted_on_result(vllm_result)
+    else:
+        model = _measured(values, seconds)
+    _tell(model)
+    if output is not None:
+        model.save(output)
+        print(f"Written to {output}.", file=sys.stderr)
+    if as_json:
+        print(json.dumps(asdict(model), indent=1))
+    return 0
+
+
+def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
+    from inflight.cli.loading import open_engine
+
+    settings, scheduling = engine_settings(values), scheduling_settings(values)
+    engine = open_engine(settings, scheduling)
+    try:
+        measured = Measured(
+            executor=engine.executor,
+            loop=engine.loop,
+            budget=int(engine.settings["max_num_batched_tokens"].value),
+            settings={name: entry.value for name, entry in engine.settings.items()},
+            bytes_per_token=engine.kv_bytes_per_token,
+        )
+        return calibrate(measured, seconds, lambda sentence: print(sentence, file=sys.stderr))
+    finally:
+        engine.loop.close()
+
+
+def _tell(model: FittedModel) -> None:
+    provenance = model.provenance
+    assert provenance is not None
+    print(f"machine      {provenance.machine}, {provenance.measured}", file=sys.stderr)
+    print(f"a step       {model.step * 1e3:.3g} ms", file=sys.stderr)
+    bounds = [0, *model.knots]
+    for each, begin in zip(model.token, bounds, strict=True):
+        where = f" beyond {begin} tokens" if begin else ""
+        print(f"  a token    {each * 1e3:.3g} ms{where}", file=sys.stderr)
+    for name, value, unit in (
+        ("a row", model.row, 1),
+        ("a sample", model.sample, 1),
+        ("1,000 positions read by decodes", model.decode_context, 1e3),
+        ("1,000,000 query-key pairs of prompts", model.prefill_context, 1e6),
+    ):
+        print(f"  {name}: {value * unit * 1e3:.3g} ms", file=sys.stderr)
+    errors = [f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in provenance.held_out.items()]
+    print(f"held out     {', '.join(errors)}: mean of |modelled / measured - 1| on steps not fitted", file=sys.stderr)
+    if provenance.noise is not None:
+        print(f"noise        equal steps differ by {provenance.noise:.1%} in the median", file=sys.stderr)
+    blocks = provenance.capacity.get("num_blocks")
+    if blocks is not None:
+        print(f"memory       {blocks:,} KV blocks of {provenance.capacity['block_size']} tokens", file=sys.stderr)
+    for sentence in warnings(model):
+        print(f"inflight: {sentence}", file=sys.stderr)

@@ -1,0 +1,95 @@
+"""`inflight replay`: a record run again: the same plans, or the first difference; and how far off a step model is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from inflight.metrics.definitions import Percentiles
+from inflight.records.schema import read_records
+from inflight.simulate.modelled import Comparison, compare
+from inflight.simulate.replay import Outcome, replay
+from inflight.simulate.sources import read_step_model
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("replay")
+@click.argument("record", type=_FILE)
+@click.option("--step-model", type=_FILE, help="Compare its seconds with the record's (from `inflight calibrate`).")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(record: Path, step_model: Path | None, as_json: bool) -> int:
+    """Run a record (--record) again on a fresh scheduler, at its own times.
+
+    Every plan must be the recorded one: chunks, rows, blocks, preemptions, moves. Ends with 1 where one is not. With
+    --step-model the same requests run once more, on the model's seconds, and both are shown side by side.
+    """
+    records = list(read_records(record))
+    again, outcome = replay(records)
+    _tell(outcome)
+    result = asdict(outcome)
+    if outcome.difference is None and step_model is not None:
+        comparison = compare(records, again, read_step_model(step_model))
+        _tell_errors(comparison)
+        result |= {
+            "step_errors": comparison.step_errors,
+            "recorded": comparison.recorded.to_json(),
+            "modelled": comparison.modelled.to_json(),
+        }
+    if as_json:
+        print(json.dumps(result, indent=1))
+    return 0 if outcome.difference is None else 1
+
+
+def _tell(outcome: Outcome) -> None:
+    if outcome.difference is not None:
+        print(
+            f"different    after {outcome.steps:,} of {outcome.recorded_steps:,} steps. {outcome.difference}",
+            file=sys.stderr,
+        )
+        return
+    print(
+        f"identical    {outcome.steps:,} plans, {outcome.requests:,} requests, {outcome.preemptions:,} preemptions, "
+        f"{outcome.prefix_hits:,} cached prompt tokens, {outcome.moved_blocks:,} moved blocks",
+        file=sys.stderr,
+    )
+
+
+def _tell_errors(comparison: Comparison) -> None:
+    told = [f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in comparison.step_errors.items()]
+    print(f"step error   {', '.join(told)}: mean of |modelled / recorded - 1|", file=sys.stderr)
+    recorded, modelled = comparison.recorded, comparison.modelled
+    print(f"             {'recorded':>12} {'modelled':>12} {'error':>8}", file=sys.stderr)
+    for name, one, other in (
+        ("requests/s", recorded.requests_per_s, modelled.requests_per_s),
+        ("tokens/s", recorded.output_tokens_per_s, modelled.output_tokens_per_s),
+    ):
+        _row(name, one, other)
+    for name in ("ttft", "tpot", "e2e"):
+        for share in ("p50", "p99"):
+            both = (_ms(getattr(one, name), share) for one in (recorded, modelled))
+            _row(f"{name.upper()} {share}, ms", *both)
+    print(f"preemptions  {comparison.preemptions[0]:>12,} {comparison.preemptions[1]:>12,}", file=sys.stderr)
+    _tell_extrapolated(comparison.extrapolated)
+
+
+def _row(name: str, recorded: float | None, modelled: float | None) -> None:
+    if recorded is None or modelled is None:
+        return
+    error = f"{modelled / recorded - 1:+8.1%}" if recorded else ""
+    print(f"{name:<12} {recorded:>12,.2f} {modelled:>12,.2f} {error}", file=sys.stderr)
+
+
+def _ms(figures: Percentiles, share: str) -> float | None:
+    value: float | None = getattr(figures, share)
+    return None if value is None else value * 1e3
+
+
+def _tell_extrapolated(extrapolated: Mapping[str, int]) -> None:
+    for sentence, steps in extrapolated.items():
+        print(f"extrapolated {steps:,} steps. {sentence}", file=sys.stderr)

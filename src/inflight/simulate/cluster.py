@@ -1,0 +1,187 @@
+"""Several simulated engines behind a router, in order of their times; one engine is a cluster of one.
+
+Three things happen: a step's events are told, a request comes, a replica steps. Whichever is earliest happens next, at
+equal times in this order, so that an answer's end can bring the next request before the next step is planned. With
+`decode`, requests move on to a second pool after their first token (`handover`).
+Knows workloads, replicas and routers; not what steps cost, and not what figures mean.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.request import Request, RequestRefused
+from inflight.metrics.observation import Observation
+from inflight.simulate.handover import Link, for_decode, for_prefill
+from inflight.simulate.replica import Replica
+from inflight.simulate.routers import Router
+from inflight.workload.pacing import Pacer
+from inflight.workload.sightings import Sightings
+from inflight.workload.workload import Workload
+
+
+@dataclass(slots=True)
+class _Sent:
+    index: int
+    request: Request
+    replica: Replica
+    has_token: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePool:
+    replicas: Sequence[Replica]
+    router: Router
+    link: Link
+
+
+class Cluster:
+    """request: the engine's request for (index of an entry, intended send time)."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        request: Callable[[int, float], Request],
+        replicas: Sequence[Replica],
+        router: Router,
+        decode: DecodePool | None = None,
+    ):
+        self._request = request
+        self._first = tuple(replicas)
+        self._router = router
+        self._decode = decode
+        self._replicas = (*self._first, *(decode.replicas if decode is not None else ()))
+        self._pacer = Pacer(workload)
+        # Whether the end of one answer can bring another request, here or in the second pool.
+        self._reactive = decode is not None or workload.concurrency is not None
+        self._reactive |= any(entry.after is not None for entry in workload.entries)
+        self._sightings = Sightings(workload)
+        self._told: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
+        self._moving: list[tuple[float, int, Request]] = []  # heap of requests on their way to the second pool
+        self._tickets = itertools.count()
+        self._sent: dict[str, _Sent] = {}
+        self._link_free: dict[int, float] = {}  # of the sender
+        self._cached: dict[str, int] = {}  # prompt tokens that the first pool found cached
+
+    def run(self) -> list[Observation]:
+        """What became of the entries, in their order. Raises EngineFault when a step fails."""
+        now = 0.0
+        while not self._pacer.done:
+            told = self._told[0][0] if self._told else math.inf
+            moved = self._moving[0][0] if self._moving else math.inf
+            due = self._pacer.next_due()
+            due = math.inf if due is None else max(due, now)  # who waited for a place comes when it is free
+            stepper = min(self._replicas, key=_ready)
+            first = min(told, moved, due, _ready(stepper))
+            now = first
+            if math.isinf(first):
+                raise RuntimeError("requests are left, and nothing will ever happen")
+            if told == first:
+                time, _, replica, events = heapq.heappop(self._told)
+                self._take(replica, events, time)
+            elif moved == first:
+                time, _, request = heapq.heappop(self._moving)
+                self._go_on(request, time)
+            elif due == first:
+                self._offer(due)
+            else:
+                self._step(stepper, min(told, moved, due))
+        self._sightings.cut_off(0.0, max(one.now for one in self._replicas))  # what was never to be sent
+        return self._sightings.observations()
+
+    def _step(self, replica: Replica, until: float) -> None:
+        """until: when something happens by what is known. What other replicas do before may bring requests, too."""
+        if self._reactive:
+            until = min(until, *(_ready(other) for other in self._replicas if other is not replica), math.inf)
+        if (stretch := replica.stretch(until)) is not None:
+            self._sightings.tokens(*stretch)  # nothing else hangs on tokens that end no answer
+        elif events := replica.step():
+            heapq.heappush(self._told, (replica.now, next(self._tickets), replica, events))
+
+    def _offer(self, now: float) -> None:
+        """A place that a refusal gives back may be the next one's at once."""
+        while due := self._pacer.due(now):
+            for index, intended in due:
+                self._send(index, intended, now)
+
+    def _send(self, index: int, intended: float, now: float) -> None:
+        request = self._request(index, intended)
+        replica = self._first[self._router.choose(request, [one.load for one in self._first])]
+        try:
+            replica.add(request if self._decode is None else for_prefill(request), now)
+        except RequestRefused as refusal:
+            self._pacer.ended(index, replica.now)
+            self._sightings.refused(index, refusal, intended, replica.now)
+            return
+        self._sightings.sent(index, request, intended, replica.now)
+        self._under_way(_Sent(index, request, replica))
+
+    def _under_way(self, sent: _Sent) -> None:
+        self._sent[sent.request.request_id] = sent
+        sent.replica.load.requests += 1
+        sent.replica.load.prompt_tokens += len(sent.request.prompt_token_ids)
+
+    def _take(self, replica: Replica, events: list[Event], now: float) -> None:
+        """The replica's events are known from now on."""
+        seen: list[Event] = []
+        for event in events:
+            sent = self._sent[event.request_id]
+            if not sent.has_token and isinstance(event, TokensEvent | FinishedEvent):
+                sent.has_token = True
+                replica.load.prompt_tokens -= len(sent.request.prompt_token_ids)
+            if isinstance(event, FinishedEvent):
+                replica.load.requests -= 1
+                if self._moves_on(sent, event, now):
+                    continue
+                del self._sent[event.request_id]
+                event = self._with_first_cached(event)
+            seen.append(event)
+        for index in self._sightings.take(seen, now):
+            self._pacer.ended(index, now)
+
+    # -- to the second pool -------------------------------------------------------------------------------------
+
+    def _moves_on(self, sent: _Sent, event: FinishedEvent, now: float) -> bool:
+        """Whether the first pool is done with it, and the second one is to go on."""
+        if self._decode is None or sent.replica not in self._first:
+            return False
+        token = 0  # the simulated executor's
+        rest = for_decode(sent.request, token)
+        if rest is None or any(finish.reason == "error" for finish in event.finishes):
+            return False
+        self._cached[event.request_id] = event.timings.cached_tokens
+        sender = id(sent.replica)
+        begin = max(now, self._link_free.get(sender, 0.0))
+        end = begin + self._decode.link.seconds(rest.handed_tokens)
+        self._link_free[sender] = end
+        heapq.heappush(self._moving, (end, next(self._tickets), rest))
+        return True
+
+    def _go_on(self, request: Request, now: float) -> None:
+        assert self._decode is not None
+        pool, before = self._decode, self._sent.pop(request.request_id)
+        replica = pool.replicas[pool.router.choose(request, [one.load for one in pool.replicas])]
+        try:
+            replica.add(request, now)
+        except RequestRefused as refusal:
+            alive = self._sightings.alive.pop(request.request_id)
+            self._pacer.ended(before.index, replica.now)
+            self._sightings.refused(before.index, refusal, alive.intended, replica.now)
+            return
+        self._under_way(_Sent(before.index, request, replica))
+
+    def _with_first_cached(self, event: FinishedEvent) -> FinishedEvent:
+        cached = self._cached.pop(event.request_id, None)
+        if cached is None:
+            return event
+        return replace(event, timings=replace(event.timings, cached_tokens=cached))
+
+
+def _ready(replica: Replica) -> float:
+    ready = replica.ready
+    return math.inf if ready is None else ready

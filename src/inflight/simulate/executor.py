@@ -1,0 +1,60 @@
+"""The simulated executor: a device that is nothing but its capacity and a step model.
+
+It computes no content: every sampled token is token 0, so that a run is the same wherever it is repeated, and answers
+end by their forced lengths. What is in the blocks, nobody looks at; whether plans are right, the null executor checks.
+"""
+
+from __future__ import annotations
+
+from inflight.core.features import Features, features
+from inflight.core.plan import BatchPlan, Capacity, Sampled, Scored, StepResult, TokenLogprob
+from inflight.simulate.latency import StepModel
+
+TOKEN = 0
+_TOKENS = (TOKEN,)
+
+
+class _Done:
+    __slots__ = ("_result",)
+
+    def __init__(self, result: StepResult):
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class SimulatedExecutor:
+    def __init__(self, capacity: Capacity, model: StepModel):
+        self._capacity = capacity
+        self._model = model
+        self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of what the model knows
+        self.busy = 0.0  # seconds of steps
+        self.steps = 0
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def seconds(self, held: Features) -> float:
+        """Of one more step."""
+        seconds = self._model.seconds(held)
+        self.busy += seconds
+        self.steps += 1
+        if (sentence := self._model.extrapolates(held)) is not None:
+            first = next(iter(self.extrapolated), sentence)
+            self.extrapolated[first] = self.extrapolated.get(first, 0) + 1
+        return seconds
+
+    def submit(self, plan: BatchPlan) -> _Done:
+        seconds = self.seconds(features(plan))
+        sampled = tuple([Sampled(chunk.sequence_id, _TOKENS) for chunk in plan.chunks if chunk.sample])
+        scored = tuple(
+            Scored(chunk.sequence_id, chunk.score.start + 1, tuple(TokenLogprob(TOKEN, 0.0) for _ in chunk.score))
+            for chunk in plan.chunks
+            if chunk.score
+        )
+        return _Done(StepResult(plan.step, sampled, seconds, scored=scored))
+
+    def close(self) -> None:
+        """There is nothing to give back."""

@@ -1,0 +1,154 @@
+"""The fitted step model: seconds as a sum of what a step holds, each term with a coefficient that is not negative.
+
+    seconds = β₀ + Σ βᵢ · tokens in segment i + βᵣ · rows + βₛ · samples + β_d · decode context + β_p · prefill context
+              + βₘ · moved blocks
+
+The linear form calibrates well on any machine; tokens are cut into segments where the machine changes from being bound
+by memory to being bound by arithmetic, so that a token may cost more (or less) beyond a ridge. Knows coefficients, the
+ranges that they rest on, and where they come from; how they are found, `fitting` knows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from inflight.core.features import Features
+
+VERSION = 1
+BEYOND = 1.10  # times the largest value that was seen: nearer than that is no extrapolation worth telling
+
+
+class StepModelError(ValueError):
+    """A step model cannot be read or fitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """machine: CPU or GPU, and cores. measured: ISO date. steps: how many the fit rests on. held_out: mean absolute
+    relative error by kind of steps that the fit has not seen, and over how many. noise: median relative deviation of
+    repeated equal steps; None where none were repeated. settings and capacity: of the engine that was measured."""
+
+    source: str
+    machine: str
+    measured: str
+    steps: int
+    held_out: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    noise: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    capacity: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedModel:
+    """Seconds: step (β₀), per token of each segment, per row, sample, decode position, prefill query-key pair and moved
+    block. knots: tokens at which a new segment begins; token has one more entry than knots.
+
+    ranges: feature → least and greatest value seen. residuals: measured over modelled seconds at equidistant quantiles,
+    from which noise is drawn.
+    """
+
+    step: float
+    token: tuple[float, ...]
+    row: float = 0.0
+    sample: float = 0.0
+    decode_context: float = 0.0
+    prefill_context: float = 0.0
+    moved_block: float = 0.0
+    knots: tuple[int, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    residuals: tuple[float, ...] = ()
+    provenance: Provenance | None = None
+
+    @property
+    def name(self) -> str:
+        if self.provenance is None:
+            return "stated coefficients"
+        return f"fitted on {self.provenance.steps:,} steps of {self.provenance.source}"
+
+    def seconds(self, held: Features) -> float:
+        total = (
+            self.step
+            + self.row * held.rows
+            + self.sample * held.samples
+            + self.decode_context * held.decode_context
+            + self.prefill_context * held.prefill_context
+            + self.moved_block * held.moved_blocks
+        )
+        if not self.knots:
+            return total + self.token[0] * held.tokens
+        begin = 0
+        for each, end in zip(self.token, (*self.knots, math.inf), strict=True):
+            if held.tokens <= begin:
+                break
+            total += each * (min(held.tokens, end) - begin)
+            begin = int(end) if end < math.inf else begin
+        return total
+
+    def extrapolates(self, held: Features) -> str | None:
+        for name, (_, most) in self.ranges.items():
+            value = getattr(held, name)
+            if value > BEYOND * most:
+                return (
+                    f"A step has {value:,.0f} {name.replace('_', ' ')}, but the model was fitted on at most "
+                    f"{most:,.0f}; calibrate with larger steps to trust it there."
+                )
+        return None
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps({"kind": "step model", "version": VERSION, **asdict(self)}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> FittedModel:
+        try:
+            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            cause = f" ({error})" if isinstance(error, StepModelError) else ""
+            raise StepModelError(
+                f"{path} is no step model{cause}; give a file that `inflight calibrate` wrote, or a record."
+            ) from None
+
+    @classmethod
+    def from_json(cls, held: dict[str, Any]) -> FittedModel:
+        if held.get("kind") != "step model" or held.get("version") != VERSION:
+            raise StepModelError(f"it is a {held.get('kind')!r} of version {held.get('version')!r}, not {VERSION}")
+        given = {item.name: held[item.name] for item in fields(cls)}
+        for name in ("token", "knots", "residuals"):
+            given[name] = tuple(given[name])
+        given["ranges"] = {name: tuple(both) for name, both in given["ranges"].items()}
+        if given["provenance"] is not None:
+            told = given["provenance"]
+            told["held_out"] = {kind: tuple(both) for kind, both in told["held_out"].items()}
+            given["provenance"] = Provenance(**told)
+        return cls(**given)
+
+
+class NoisyModel:
+    """A fitted model whose seconds scatter as the measured ones did: each step draws a factor from the residuals.
+    Seeded, so that the same run has the same noise; draws of successive steps are independent, as a busy machine's are
+    not quite."""
+
+    def __init__(self, model: FittedModel, seed: int):
+        if len(model.residuals) < 2:
+            raise StepModelError("The step model holds no residuals to draw noise from; calibrate again.")
+        self._model = model
+        self._random = random.Random(seed)
+
+    @property
+    def name(self) -> str:
+        return f"{self._model.name}, with its noise"
+
+    def seconds(self, held: Features) -> float:
+        residuals = self._model.residuals
+        place = self._random.random() * (len(residuals) - 1)
+        low = int(place)
+        factor = residuals[low] + (residuals[low + 1] - residuals[low]) * (place - low)
+        return self._model.seconds(held) * factor
+
+    def extrapolates(self, held: Features) -> str | None:
+        return self._model.extrapolates(held)

@@ -1,0 +1,91 @@
+"""A record against a step model: how far off its seconds are, and what that does to the times of whole answers.
+
+The recorded requests are offered again at their recorded times to the recorded settings, with answers as long as they
+were, on the model's seconds. Arrivals are taken as they came: where a client waited for answers before it sent more,
+its times would have moved with the model's, and here they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inflight.engine.clock import VirtualClock
+from inflight.engine.loop import EngineLoop
+from inflight.metrics.observation import Observation
+from inflight.metrics.summary import Summary, summarize
+from inflight.simulate.executor import SimulatedExecutor
+from inflight.simulate.fitting import errors_of
+from inflight.simulate.latency import StepModel
+from inflight.simulate.replay import Recall, Records, Replay, rebuilt, recorded_scheduler, recorded_settings
+from inflight.simulate.steps import rounds, timed_steps
+from inflight.workload.driving import Driver
+from inflight.workload.entry import Entry
+from inflight.workload.sightings import Sightings
+from inflight.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """step_errors: mean absolute relative error of rounds by kind, and their number. Requests that were aborted or that
+    failed in the record are not among the recorded and modelled ones."""
+
+    step_errors: Mapping[str, tuple[float, int]]
+    recorded: Summary
+    modelled: Summary
+    preemptions: tuple[int, int]  # in the replayed record, and modelled
+    extrapolated: Mapping[str, int]
+
+
+def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
+    """replay: of the record, run to its end."""
+    settings = recorded_settings(records[0])
+    requests = sorted(replay.requests, key=lambda one: (one["arrival"], one["command"]))
+    whole = [_is_whole(one) for one in requests]
+    start = requests[0]["arrival"] if requests else 0.0
+    workload = Workload(
+        tuple(
+            Entry(one["arrival"] - start, len(one["prompt_token_ids"]), max(1, _longest(one)), lane=one["lane"])
+            for one in requests
+        ),
+        "the requests of a record",
+    )
+    executor = SimulatedExecutor(settings.capacity, model)
+    recall = Recall(requests, reasons=("stop", "abort", "error"))
+    loop = EngineLoop(recorded_scheduler(settings, recall), executor, VirtualClock(start), depth=settings.depth)
+    driver = Driver(loop, workload, lambda index, arrival: rebuilt(requests[index]))
+    modelled = driver.run()
+    preempted = replay.snapshot().preemptions, loop.snapshot().preemptions
+    return Comparison(
+        step_errors=errors_of(model, rounds(timed_steps(records))),
+        recorded=_summary(_recorded(replay, workload, requests), whole),
+        modelled=_summary(modelled, whole),
+        preemptions=preempted,
+        extrapolated=executor.extrapolated,
+    )
+
+
+def _summary(observations: list[Observation], whole: list[bool]) -> Summary:
+    return summarize([one for one, kept in zip(observations, whole, strict=True) if kept])
+
+
+def _is_whole(record: dict[str, Any]) -> bool:
+    return all(sample["finish_reason"] in ("stop", "length") for sample in record["samples"])
+
+
+def _longest(record: dict[str, Any]) -> int:
+    return max(len(sample["token_ids"]) for sample in record["samples"])
+
+
+def _recorded(replay: Replay, workload: Workload, requests: list[dict[str, Any]]) -> list[Observation]:
+    """What clients saw in the recorded run. A failed step ends its requests, and nothing else."""
+    sightings = Sightings(workload)
+    for index, one in enumerate(requests):
+        sightings.sent(index, rebuilt(one), one["arrival"], one["added"])
+    last = 0.0
+    for time, events in replay.events:
+        sightings.take(events, time)
+        last = time
+    sightings.cut_off(0.0, last)
+    return sightings.observations()

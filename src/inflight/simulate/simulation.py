@@ -1,0 +1,173 @@
+"""A simulation: pools of engines put together from settings, run over a workload, and what came of it.
+
+The scheduler comes from `inflight.assembly`, as a real engine's does. Knows settings, capacities and step models; what
+is asked on a command line, the verbs know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from inflight.assembly import budget, scheduler_for
+from inflight.config import EngineSettings
+from inflight.core.plan import Capacity
+from inflight.engine.clock import VirtualClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.recorder import Recorder
+from inflight.metrics.observation import Observation
+from inflight.metrics.summary import Summary, Window, summarize
+from inflight.scheduling import SchedulingSettings
+from inflight.simulate.cluster import Cluster, DecodePool
+from inflight.simulate.executor import SimulatedExecutor
+from inflight.simulate.handover import Link
+from inflight.simulate.latency import StepModel
+from inflight.simulate.replica import Replica, ReplicaFigures
+from inflight.simulate.requests import Requests
+from inflight.simulate.routers import make_router
+from inflight.workload.workload import Workload
+
+CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same run has the same bytes
+
+WARM_UP = 0.1  # of the requests
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Replicas that are alike. model(k): the step model of the k-th one; models with a state must not be shared."""
+
+    capacity: Capacity
+    settings: EngineSettings
+    scheduling: SchedulingSettings
+    model: Callable[[int], StepModel]
+    replicas: int = 1
+    router: str = "round-robin"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is simulated. decode and link: a second pool for everything after the first token. seed: of routers;
+    content_seed: of prompts. fast_forward: whether stretches of decode are taken at once, where that gives the same
+    result (see `_may_skip`)."""
+
+    pool: Pool
+    decode: Pool | None = None
+    link: Link | None = None
+    seed: int = 0
+    content_seed: int = 0
+    fast_forward: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What came of a run. extrapolated: sentences of steps outside of what the step models know, and how many steps."""
+
+    observations: list[Observation]
+    replicas: list[ReplicaFigures]
+    extrapolated: dict[str, int] = field(default_factory=dict)
+
+    def summary(self) -> Summary:
+        return steady(self.observations)
+
+    @property
+    def preemptions(self) -> int:
+        return sum(one.last.preemptions for one in self.replicas)
+
+    @property
+    def steps(self) -> int:
+        return sum(one.steps for one in self.replicas)
+
+
+def steady(observations: Sequence[Observation]) -> Summary:
+    """Of the requests after the first tenth, which warms up, until the last was sent: what comes after that is a drain.
+    Of requests that all come at once, the whole run."""
+    times = sorted(one.intended for one in observations)
+    start = times[int(WARM_UP * len(times))] if times else 0.0
+    return summarize(observations, Window(start, times[-1]) if times and times[-1] > start else None)
+
+
+def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Simulation:
+    """record: of a single replica this file; of several one each, with their numbers before the suffix."""
+    pools = [setup.pool] if setup.decode is None else [setup.pool, setup.decode]
+    paths = iter(_record_paths(record, sum(pool.replicas for pool in pools)))
+    skips = setup.fast_forward and record is None and all(_may_skip(pool, workload) for pool in pools)
+    made = [[_replica(pool, number, next(paths), skips) for number in range(pool.replicas)] for pool in pools]
+    decode = None
+    if setup.decode is not None:
+        assert setup.link is not None, "a second pool needs a link to it"
+        decode = DecodePool(made[1], make_router(setup.decode.router, setup.seed + 1), setup.link)
+    requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
+    cluster = Cluster(workload, requests, made[0], make_router(setup.pool.router, setup.seed), decode)
+    replicas = [one for pool in made for one in pool]
+    observations = cluster.run()
+    for one in replicas:
+        one.close()
+    told: dict[str, int] = {}
+    for one in replicas:
+        for sentence, steps in one.extrapolated.items():
+            told[sentence] = told.get(sentence, 0) + steps
+    return Simulation(observations, [one.figures() for one in replicas], told)
+
+
+def best_split(
+    workload: Workload, setup: Setup, total: int, score: Callable[[Simulation], float]
+) -> list[tuple[int, int, Simulation, float]]:
+    """Every way to split `total` replicas into prefill and decode ones, (prefill, decode, what came of it, its score),
+    best first. `setup` says all but the numbers."""
+    assert setup.decode is not None
+    found = []
+    for prefill in range(1, total):
+        pool, decode = replace(setup.pool, replicas=prefill), replace(setup.decode, replicas=total - prefill)
+        run = simulate(workload, replace(setup, pool=pool, decode=decode))
+        found.append((prefill, total - prefill, run, score(run)))
+    return sorted(found, key=lambda one: -one[3])
+
+
+def _may_skip(pool: Pool, workload: Workload) -> bool:
+    """Whether nobody asks this scheduler what steps cost and how long answers get, which it does not learn in a stretch
+    that it skips; and stretches can be foreseen: first come, first served, without batch work beside it."""
+    asked = pool.scheduling
+    return (
+        asked.strategy in ("chunked", "continuous")
+        and asked.policy == "fcfs"
+        and asked.admission == "off"
+        and asked.preemption == "recompute"
+        and not asked.lanes
+        and all(entry.lane in ("", "interactive") for entry in workload.entries)
+    )
+
+
+def _replica(pool: Pool, number: int, record: Path | None, skips: bool) -> Replica:
+    executor = SimulatedExecutor(pool.capacity, pool.model(number))
+    scheduler = scheduler_for(pool.capacity, pool.settings, pool.scheduling)
+    watchers = []
+    if record is not None:
+        file = record.open("w", encoding="utf-8")
+        watchers.append(Recorder(file, in_force(pool), pool.capacity, created=CREATED))
+    loop = EngineLoop(scheduler, executor, VirtualClock(), watchers=watchers)
+    return Replica(loop, executor, scheduler if skips else None)
+
+
+def in_force(pool: Pool) -> dict[str, Any]:
+    """The settings of a record's header: those that decide plans, with their reasons."""
+    settings = pool.settings
+    numbers = {
+        "max_num_seqs": pool.capacity.max_rows,
+        "max_num_batched_tokens": budget(settings, pool.scheduling),
+        "max_model_len": pool.capacity.max_model_len,
+        "block_size": pool.capacity.block_size,
+        "num_blocks": pool.capacity.num_blocks,
+        "prefix_caching": settings.enable_prefix_caching,
+        "watermark": settings.watermark,
+        "depth": 1,
+    }
+    simulated = {name: {"value": value, "reason": "as simulated"} for name, value in numbers.items()}
+    return {**simulated, **{name: asdict(entry) for name, entry in pool.scheduling.resolved().items()}}
+
+
+def _record_paths(record: Path | None, replicas: int) -> Sequence[Path | None]:
+    if record is None or replicas == 1:
+        return [record] * replicas
+    return [record.with_name(f"{record.stem}.{number}{record.suffix}") for number in range(replicas)]

@@ -1,0 +1,143 @@
+"""What is seen of each entry of a workload while an engine serves it: who is under way, and the observation it ends as.
+
+Knows entries, events and times on the engine's clock; not who drives which engine.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from inflight.core.events import Event, FinishedEvent, TokensEvent
+from inflight.core.request import Request, RequestRefused
+from inflight.metrics.observation import Observation, Outcome
+from inflight.workload.workload import Workload
+
+
+class EngineFault(RuntimeError):
+    """A step failed: what the run measured would tell nothing."""
+
+
+@dataclass(slots=True)
+class Alive:
+    """intended, sent: seconds on the engine's clock. counts: output tokens of each sample."""
+
+    index: int
+    request: Request
+    intended: float
+    sent: float
+    token_times: array[float] = field(default_factory=lambda: array("d"))
+    counts: list[int] = field(default_factory=list)
+
+
+class Sightings:
+    def __init__(self, workload: Workload, ended: Callable[[int, Observation], None] | None = None):
+        """ended: told of each entry, by index, what became of it."""
+        self._workload = workload
+        self._told = ended
+        self._observed: dict[int, Observation] = {}
+        self.alive: dict[str, Alive] = {}  # by request id
+
+    def sent(self, index: int, request: Request, intended: float, now: float) -> None:
+        self.alive[request.request_id] = Alive(index, request, intended, now, counts=[0] * request.params.n)
+
+    def refused(self, index: int, refusal: RequestRefused, intended: float, now: float) -> None:
+        outcome: Outcome = "failed" if refusal.retry_after is None else "rejected"
+        self._note(index, self._seen(index, intended, outcome, sent=now, ended=now, error=str(refusal)))
+
+    def take(self, events: Iterable[Event], now: float) -> list[int]:
+        """Events that came at this time; returns the entries that ended by them. Raises EngineFault."""
+        ended = []
+        for event in events:
+            alive = self.alive[event.request_id]
+            if isinstance(event, TokensEvent):
+                alive.counts[event.sample_index] += len(event.token_ids)
+                if len(event.token_ids) == 1:
+                    alive.token_times.append(now)
+                else:
+                    alive.token_times.extend([now] * len(event.token_ids))
+            elif isinstance(event, FinishedEvent):
+                del self.alive[event.request_id]
+                for finish in event.finishes:
+                    if finish.reason == "error":
+                        raise EngineFault(f"A step of the engine failed: {finish.detail}")
+                ended.append(alive.index)
+                self._note(alive.index, self._ended(alive, event.timings.cached_tokens, now, "completed"))
+        return ended
+
+    def tokens(self, request_ids: Iterable[str], times: Sequence[float]) -> None:
+        """One token of each request, which has one sample, at each of these times."""
+        came = array("d", times)
+        for request_id in request_ids:
+            alive = self.alive[request_id]
+            alive.token_times.extend(came)
+            alive.counts[0] += len(came)
+
+    def cut_off(self, start: float, now: float) -> None:
+        """The run that began at `start` ends: whatever has not ended is unfinished."""
+        for alive in tuple(self.alive.values()):
+            self._note(alive.index, self._ended(alive, 0, now, "unfinished"))
+        self.alive.clear()
+        for index, entry in enumerate(self._workload.entries):
+            if index not in self._observed:
+                self._note(index, self._seen(index, min(start + entry.arrival, now), "unfinished", ended=now))
+
+    def observations(self) -> list[Observation]:
+        """In the order of the entries."""
+        return [self._observed[index] for index in range(len(self._workload.entries))]
+
+    def _note(self, index: int, observation: Observation) -> None:
+        self._observed[index] = observation
+        if self._told is not None:
+            self._told(index, observation)
+
+    def _ended(self, alive: Alive, cached_tokens: int, now: float, outcome: Outcome) -> Observation:
+        return self._seen(
+            alive.index,
+            alive.intended,
+            outcome,
+            sent=alive.sent,
+            ended=now,
+            token_times=alive.token_times,
+            prompt_tokens=len(alive.request.prompt_token_ids),
+            cached_tokens=cached_tokens,
+            output_tokens=sum(alive.counts),
+            longest_output=max(alive.counts),
+        )
+
+    def _seen(
+        self,
+        index: int,
+        intended: float,
+        outcome: Outcome,
+        *,
+        ended: float,
+        sent: float | None = None,
+        token_times: array[float] | tuple[float, ...] = (),
+        prompt_tokens: int = 0,
+        cached_tokens: int = 0,
+        output_tokens: int = 0,
+        longest_output: int = 0,
+        error: str = "",
+    ) -> Observation:
+        entry = self._workload.entries[index]
+        return Observation(
+            request_id=str(index),
+            intended=intended,
+            ended=ended,
+            outcome=outcome,
+            sent=sent,
+            first_token=token_times[0] if token_times else None,
+            last_token=token_times[-1] if token_times else None,
+            token_times=token_times,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            output_tokens=output_tokens,
+            longest_output=longest_output,
+            traffic=entry.traffic,
+            lane=entry.lane,
+            tenant=entry.tenant,
+            targets=entry.targets,
+            error=error,
+        )

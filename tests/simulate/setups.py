@@ -1,0 +1,61 @@
+"""Small simulated engines and workloads, with few words."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from inflight.config import EngineSettings
+from inflight.core.features import Features
+from inflight.core.plan import Capacity
+from inflight.scheduling import SchedulingSettings
+from inflight.simulate.fitted import FittedModel
+from inflight.simulate.latency import StepModel
+from inflight.simulate.simulation import Pool
+from inflight.workload.entry import Entry
+from inflight.workload.workload import Workload
+
+MODEL = FittedModel(0.01, (0.001,), decode_context=1e-6, prefill_context=1e-6)
+
+
+class Affine:
+    """A step model that is nothing but a protocol's worth of methods."""
+
+    name = "affine"
+
+    def seconds(self, held: Features) -> float:
+        return 0.01 + 0.001 * held.tokens
+
+    def extrapolates(self, held: Features) -> str | None:
+        return None
+
+
+def pool(
+    scheduling: SchedulingSettings | None = None,
+    model: StepModel = MODEL,
+    *,
+    num_blocks: int = 400,
+    max_rows: int = 8,
+    host_blocks: int = 0,
+    budget: int | None = 64,
+    **settings: Any,
+) -> Pool:
+    scheduling = scheduling or SchedulingSettings()
+    capacity = Capacity(num_blocks, 16, max_rows, 512, 1000, host_blocks, 0.001 if host_blocks else 0.0)
+    together = scheduling.strategy in ("static", "dynamic")
+    engine = EngineSettings(max_num_seqs=max_rows, max_num_batched_tokens=None if together else budget)
+    return Pool(capacity, engine, scheduling, lambda number: model, **settings)
+
+
+def chat(
+    requests: int = 30, rate: float = 10.0, seed: int = 0, shared: int = 0, groups: int = 2, **fields: Any
+) -> Workload:
+    """Poisson arrivals, prompts of 5 to 120 tokens beside those shared in so many groups, answers of 1
+    to 60."""
+    rng, now, entries = random.Random(seed), 0.0, []
+    for index in range(requests):
+        now += rng.expovariate(rate)
+        prompt = shared + rng.randint(5, 120)
+        prefix = {"prefix": (index % groups,), "block_size": shared} if shared else {}
+        entries.append(Entry(now, prompt, rng.randint(1, 60), **prefix, **fields))
+    return Workload(tuple(entries), "chat")

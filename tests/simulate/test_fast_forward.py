@@ -1,0 +1,133 @@
+"""Stretches of decode taken at once: everything is as if every plan had been made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from inflight.core.scheduler import Scheduler
+from inflight.scheduling import SchedulingSettings
+from inflight.simulate import simulation
+from inflight.simulate.handover import Link
+from inflight.simulate.simulation import Setup, Simulation, simulate
+from inflight.workload.entry import Entry
+from inflight.workload.workload import Workload
+
+from .setups import chat, pool
+
+
+def both(workload: Workload, setup: Setup) -> Iterator[tuple[Simulation, list[Any], int]]:
+    """Stepped and skipped: what came of it, the schedulers' state at the end, and the steps that were skipped."""
+    for fast in (False, True):
+        schedulers: list[Scheduler] = []
+        skipped = 0
+        make, skip = simulation.scheduler_for, Scheduler.skip
+
+        def made(*arguments: Any, schedulers: list[Scheduler] = schedulers, make: Any = make) -> Scheduler:
+            schedulers.append(make(*arguments))
+            return schedulers[-1]
+
+        def counted(self: Scheduler, stretch: Any, token: int, times: Any, skip: Any = skip) -> None:
+            nonlocal skipped
+            skipped += len(times) - 1
+            skip(self, stretch, token, times)
+
+        with mock.patch.object(simulation, "scheduler_for", made), mock.patch.object(Scheduler, "skip", counted):
+            run = simulate(workload, replace(setup, fast_forward=fast))
+        yield run, [state(one) for one in schedulers], skipped
+
+
+def state(scheduler: Scheduler) -> dict[str, Any]:
+    """Of rows, blocks and what can be found in them, in order."""
+    memory, running, lanes = scheduler._memory, scheduler._running, scheduler._lanes
+    return {
+        "snapshot": scheduler.snapshot(),
+        "free": list(memory.pool._free),
+        "idle": list(memory.pool._idle),
+        "found": [(key, place.node, place.block) for key, place in memory.prefix._found.items()],
+        "rows": (list(running._rows._free), list(running._rows._freed)),
+        "served": [lane.service for lane in lanes.all()],
+        "round": scheduler._round_began,
+    }
+
+
+def assert_same(workload: Workload, setup: Setup) -> int:
+    (stepped, stepped_state, none), (skipped, skipped_state, steps) = both(workload, setup)
+    assert none == 0
+    assert skipped.observations == stepped.observations
+    assert skipped.replicas == stepped.replicas
+    assert skipped.extrapolated == stepped.extrapolated
+    assert skipped_state == stepped_state
+    return steps
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    rate=st.sampled_from([0.5, 3.0, 20.0, 1000.0]),
+    strategy=st.sampled_from(["chunked", "continuous"]),
+    allocation=st.sampled_from(["paged", "reserve-request", "reserve-max"]),
+    num_blocks=st.sampled_from([16, 25, 60, 400]),
+    max_rows=st.sampled_from([1, 3, 8]),
+    shared=st.sampled_from([0, 48]),
+    replicas=st.sampled_from([1, 3]),
+    concurrency=st.sampled_from([None, 4]),
+    follow=st.booleans(),
+    moves=st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_skipping_is_stepping(
+    seed: int,
+    rate: float,
+    strategy: str,
+    allocation: str,
+    num_blocks: int,
+    max_rows: int,
+    shared: int,
+    replicas: int,
+    concurrency: int | None,
+    follow: bool,
+    moves: bool,
+) -> None:
+    entries = chat(15, rate, seed, shared=shared).entries
+    if follow:
+        turns = [Entry(0.0, one.prompt_tokens + 70, 9, after=index, think_s=0.3) for index, one in enumerate(entries)]
+        entries = (*entries, *turns)
+    workload = Workload(entries, "chat", concurrency)
+    asked = SchedulingSettings(strategy=strategy, kv_allocation=allocation)
+    one = pool(asked, num_blocks=num_blocks, max_rows=max_rows, replicas=replicas)
+    assert_same(workload, Setup(one, one if moves else None, Link(bytes_per_token=5e5, gbps=1.0)))
+
+
+def test_most_steps_of_a_quiet_engine_are_skipped() -> None:
+    steps = assert_same(chat(20, 0.5), Setup(pool()))
+    assert steps > 0.8 * simulate(chat(20, 0.5), Setup(pool())).steps
+
+
+def test_the_second_pool_skips_too() -> None:
+    link = Link(bytes_per_token=1e5, gbps=8.0)
+    assert assert_same(chat(40, 5.0), Setup(pool(replicas=2), pool(replicas=2), link)) > 100
+
+
+def test_blocks_go_by_rank_to_those_that_moved_in_another_order() -> None:
+    """The first comes second to the second pool, for its prompt is longer; both need a block in the same step."""
+    link = Link(bytes_per_token=1e6, gbps=8.0)
+    for length in range(5, 21):
+        workload = Workload((Entry(0.0, 100, 60), Entry(0.001, length, 90)), "two")
+        assert assert_same(workload, Setup(pool(replicas=2), pool(), link)) > 30
+
+
+def test_whoever_asks_what_steps_cost_steps() -> None:
+    for asked in (
+        SchedulingSettings(strategy="adaptive"),
+        SchedulingSettings(policy="deadline"),
+        SchedulingSettings(admission="auto"),
+        SchedulingSettings(preemption="auto", swap_space=1.0),
+        SchedulingSettings(lanes={"batch": {"max_rows": 1}}),
+    ):
+        assert assert_same(chat(10, 0.5), Setup(pool(asked))) == 0
+    assert assert_same(chat(10, 0.5, lane="batch"), Setup(pool())) == 0

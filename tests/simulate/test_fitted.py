@@ -1,0 +1,142 @@
+"""Fitted step models: coefficients are found again, ridges too, errors are honest, files come back."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inflight.core.features import Features
+from inflight.simulate.fitted import FittedModel, NoisyModel, Provenance, StepModelError
+from inflight.simulate.fitting import errors_of, fit, held_out_errors, settled
+from inflight.simulate.steps import Step, Timed, kind_of, rounds
+
+TRUE = FittedModel(0.02, (0.001,), sample=0.0005, decode_context=1e-6, prefill_context=2e-6)
+RIDGE = FittedModel(0.02, (0.0001, 0.002), knots=(32,))
+
+
+def sizes(number: int = 200, seed: int = 0) -> list[Features]:
+    rng = random.Random(seed)
+    found = []
+    for _ in range(number):
+        width, prompt = rng.randint(0, 32), rng.choice([0, rng.randint(2, 96)])
+        if not width and not prompt:
+            width = 1
+        sampled = rng.random() < 0.3
+        found.append(
+            Features(
+                width + prompt,
+                width + bool(prompt),
+                width + (bool(prompt) and sampled),
+                width * rng.randint(1, 800),
+                prompt * (rng.randint(0, 500) + prompt / 2),
+            )
+        )
+    return found
+
+
+def steps(model: FittedModel, noise: float = 0.0, number: int = 200) -> list[Step]:
+    rng = random.Random(1)
+    return [Step(held, model.seconds(held) * (1 + rng.gauss(0, noise))) for held in sizes(number)]
+
+
+def test_coefficients_are_found_again() -> None:
+    model = fit(steps(TRUE))
+    for held in sizes(50, seed=3):
+        assert model.seconds(held) == pytest.approx(TRUE.seconds(held), rel=1e-3)
+    assert not model.knots
+
+
+def test_a_ridge_is_found() -> None:
+    model = fit(steps(RIDGE))
+    assert any(16 <= knot <= 48 for knot in model.knots)
+    assert errors_of(model, steps(RIDGE, number=50))["all"][0] < 0.01
+
+
+def test_the_segments_of_a_fit_are_those_of_its_knots() -> None:
+    held = [Features(tokens, 1, 1, 0, 0.0) for tokens in (10, 32, 40)]
+    assert [RIDGE.seconds(one) for one in held] == pytest.approx([0.021, 0.0232, 0.0392])
+
+
+def test_outliers_do_not_bend_the_fit_but_its_mean_holds_them() -> None:
+    measured = [
+        replace(one, seconds=one.seconds * (4 if place % 25 == 0 else 1)) for place, one in enumerate(steps(TRUE))
+    ]
+    model = fit(measured)
+    ratio = sum(one.seconds / model.seconds(one.held) for one in measured) / len(measured)
+    assert ratio == pytest.approx(1.0)
+    shape = [model.seconds(one.held) / TRUE.seconds(one.held) for one in measured]
+    assert max(shape) / min(shape) < 1.02
+    assert max(model.residuals) > 3
+
+
+def test_held_out_errors_are_those_of_the_noise() -> None:
+    errors = held_out_errors(steps(TRUE, noise=0.05, number=600), ())
+    assert set(errors) == {"decode", "prefill", "mixed", "all"}
+    assert 0.03 < errors["all"][0] < 0.05  # the mean of |normal(0, 0.05)| is 0.04
+    assert sum(count for kind, (_, count) in errors.items() if kind != "all") == errors["all"][1] == 600
+
+
+def test_kinds() -> None:
+    assert kind_of(Features(4, 4, 4, 100, 0.0)) == "decode"
+    assert kind_of(Features(40, 1, 0, 0, 800.0)) == "prefill"
+    assert kind_of(Features(44, 5, 4, 100, 800.0)) == "mixed"
+
+
+def test_too_few_steps_are_refused() -> None:
+    with pytest.raises(StepModelError, match="There are 5 measured steps"):
+        fit(steps(TRUE, number=5))
+
+
+def test_it_says_when_it_extrapolates() -> None:
+    model = fit(steps(TRUE))
+    most = int(model.ranges["tokens"][1])
+    assert model.extrapolates(Features(most, 1, 1, 0, 0.0)) is None
+    sentence = model.extrapolates(Features(2 * most, 1, 1, 0, 0.0))
+    assert sentence is not None and f"{2 * most:,} tokens" in sentence and f"{most:,}" in sentence
+
+
+def test_a_file_comes_back(tmp_path: Path) -> None:
+    provenance = Provenance(
+        "a test", "a machine", "2026-01-01", 3, {"all": (0.01, 3)}, 0.02, {"a": 1}, {"num_blocks": 5}
+    )
+    model = replace(settled(RIDGE, steps(RIDGE)), provenance=provenance)
+    model.save(tmp_path / "model.json")
+    assert FittedModel.load(tmp_path / "model.json") == model
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"kind": "step model", "version": 99}', '{"kind": "step model", "version": 1}', "[1]"]
+)
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(StepModelError, match="is no step model"):
+        FittedModel.load(tmp_path / "model.json")
+
+
+def test_noise_is_seeded_and_has_the_mean() -> None:
+    model = settled(TRUE, steps(TRUE, noise=0.2, number=2000))
+    held = Features(10, 10, 10, 500, 0.0)
+    drawn = [[NoisyModel(model, seed).seconds(held) for _ in range(1)] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    noisy = NoisyModel(model, 0)
+    mean = sum(noisy.seconds(held) for _ in range(20_000)) / 20_000
+    assert mean == pytest.approx(model.seconds(held), rel=0.01)
+    assert noisy.extrapolates(held) is None
+
+
+def test_a_model_without_residuals_has_no_noise() -> None:
+    with pytest.raises(StepModelError, match="no residuals"):
+        NoisyModel(TRUE, 0)
+
+
+def test_a_round_is_from_plan_to_plan_while_the_engine_is_busy() -> None:
+    held = Features(1, 1, 1, 10, 0.0)
+    timed = [
+        Timed(held, 0.1, 0.0, 0.11, frozenset({1})),
+        Timed(held, 0.1, 0.12, 0.23, frozenset({1})),  # it went on with sequence 1: the round before lasted 0.12
+        Timed(held, 0.1, 5.0, 5.11, frozenset({2})),  # it may have rested: the usual 0.01 after the commit
+    ]
+    assert [one.seconds for one in rounds(timed)] == pytest.approx([0.12, 0.12, 0.12])

@@ -1,0 +1,117 @@
+"""A record replays to the same plans under every strategy and policy; and a changed one is found out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.records.schema import RecordError, read_records
+from inflight.scheduling import SchedulingSettings
+from inflight.simulate.modelled import compare
+from inflight.simulate.replay import recorded_settings, replay
+from inflight.simulate.simulation import Setup, simulate
+from inflight.workload.workload import Workload
+
+from .setups import MODEL, chat, pool
+
+STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
+POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
+
+
+def recorded(path: Path, settings: SchedulingSettings, **more: Any) -> list[dict[str, Any]]:
+    """A run with little memory, shared prefixes, tenants, priorities and batch work."""
+    plain = chat(50, 60.0, shared=48).entries
+    entries = [
+        replace(
+            one,
+            tenant="ab"[k % 2],
+            lane="batch" if k % 5 == 0 else "interactive",
+            priority=k % 3 if settings.policy == "priority" and k % 5 else None,
+        )
+        for k, one in enumerate(plain)
+    ]
+    run = simulate(Workload(tuple(entries), "mixed"), Setup(pool(settings, num_blocks=40, **more)), path)
+    assert all(one.outcome in ("completed", "rejected") for one in run.observations)
+    return list(read_records(path))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_strategy_and_policy_replays(tmp_path: Path, strategy: str, policy: str) -> None:
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings(strategy=strategy, policy=policy))
+    _, outcome = replay(records)
+    assert outcome.difference is None
+    assert outcome.steps == outcome.recorded_steps > 50 and outcome.requests == 50
+    assert outcome.prefix_hits > 0
+    if strategy not in ("static", "dynamic"):  # these reserve, so that nobody is preempted
+        assert outcome.preemptions > 0
+
+
+@pytest.mark.parametrize("preemption", ["swap", "auto"])
+def test_swapped_blocks_replay(tmp_path: Path, preemption: str) -> None:
+    settings = SchedulingSettings(preemption=preemption, swap_space=0.1)
+    _, outcome = replay(recorded(tmp_path / "r.jsonl", settings, host_blocks=30))
+    assert outcome.difference is None and outcome.preemptions > 0
+    assert preemption == "auto" or outcome.moved_blocks > 0
+
+
+def test_lanes_tenants_admission_and_allocation_come_back(tmp_path: Path) -> None:
+    settings = SchedulingSettings(
+        policy="fair",
+        tenant_weights={"a": 2.0},
+        kv_allocation="reserve-request",
+        admission="queue",
+        max_queued_requests=20,
+        lanes={"batch": {"max_rows": 2, "policy": "sjf"}},
+        predictor="oracle",
+    )
+    records = recorded(tmp_path / "r.jsonl", settings)
+    assert recorded_settings(records[0]).scheduling == settings
+    assert replay(records)[1].difference is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda steps: steps[20]["chunks"][0].update(length=3), "Step 20 differs in its chunks, place 0"),
+        (lambda steps: steps[20]["freed_rows"].append(7), "Step 20 differs in its freed rows"),
+        (lambda steps: steps.pop(), "ends as|requests ended"),
+    ],
+)
+def test_a_changed_record_is_found_out(tmp_path: Path, change: Any, sentence: str) -> None:
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings())
+    steps = [one for one in records if one["kind"] == "step"]
+    change(steps)
+    others = [one for one in records if one["kind"] != "step"]
+    _, outcome = replay([others[0], *steps, *others[1:]])
+    assert outcome.difference is not None
+    assert __import__("re").search(sentence, outcome.difference)
+
+
+def test_a_header_without_settings_is_refused(tmp_path: Path) -> None:
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings())
+    del records[0]["settings"]["watermark"]
+    with pytest.raises(RecordError, match="lacks 'watermark'"):
+        replay(records)
+
+
+def test_the_model_that_made_a_record_has_no_error_on_it(tmp_path: Path) -> None:
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings())
+    again, _ = replay(records)
+    same = compare(records, again, MODEL)
+    assert same.step_errors["all"][0] < 1e-9
+    assert same.modelled == same.recorded and same.preemptions[0] == same.preemptions[1] > 0
+    slower = compare(records, again, replace(MODEL, step=2 * MODEL.step))
+    assert slower.step_errors["all"][0] > 0.1
+    assert slower.modelled.output_tokens_per_s < same.recorded.output_tokens_per_s
+
+
+def test_records_are_the_same_bytes_for_the_same_seed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        recorded(tmp_path / name, SchedulingSettings(policy="sjf"))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert json.loads((tmp_path / "a").read_text().splitlines()[0])["created"].startswith("1970")
