@@ -24,6 +24,8 @@ VERBS = {
     "simulate": "Run a workload on simulated engines: the same scheduler on virtual time.",
     "replay": "Run a record again: the same plans, or the first difference.",
     "calibrate": "Measure what this machine's steps take, for the simulator.",
+    "plan": "Size a deployment: how many of which GPUs, under which settings, and why.",
+    "tune": "Search the settings that serve a workload best, in simulation and on the real engine.",
     "doctor": "What this machine can do: instruction set, bandwidth, peak rates, what fits.",
 }
 

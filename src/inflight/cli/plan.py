@@ -1,0 +1,57 @@
+"""`inflight plan`: how many of which GPUs, under which settings, for this traffic and these promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.cli.demand import demand_of, demand_options
+from inflight.cli.machines import longest_of, machine_options, machines_of, tell
+from inflight.planning.configuration import configuration
+from inflight.planning.plan import Plan, plan
+from inflight.planning.proposal import Wishes
+from inflight.planning.sizing import Question
+from inflight.planning.slo import parse_slos
+from inflight.planning.text import as_json, as_text, impossible_text
+
+
+@click.command("plan")
+@machine_options
+@demand_options
+@click.option("--strategy", default="chunked", show_default=True, help="As of `inflight serve`.")
+@click.option("--policy", default="fcfs", show_default=True, help="As of `inflight serve`.")
+@click.option("--max-num-seqs", type=int, help="Fix it instead of having it chosen.")
+@click.option("--max-num-batched-tokens", type=int, help="Fix it instead of having it chosen.")
+@click.option("--compare-strategies", is_flag=True, help="Also find what each batching strategy would need.")
+@click.option("--write-config", type=click.Path(dir_okay=False, path_type=Path), help="Write the settings here (TOML).")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
+def command(**values: Any) -> int:
+    """Size a deployment: replicas, settings, latencies, cost, and why, found by simulating the engine's own scheduler.
+
+    inflight plan --model llama-3-70b --hardware a100-80 --rate 500 --input-tokens lognormal:1020:4142
+    --output-tokens lognormal:129:601 --slo "ttft=1000(p99)"
+    """
+    slos = parse_slos(values["slo"])
+    demand = demand_of(values, longest_of(values))
+    wishes = Wishes(
+        strategy=values["strategy"],
+        policy=values["policy"],
+        max_num_seqs=values["max_num_seqs"],
+        max_num_batched_tokens=values["max_num_batched_tokens"],
+    )
+    machines = machines_of(values, demand)
+    question = Question(machines=machines, demand=demand, slos=slos, wishes=wishes, seed=values["seed"])
+    answer = plan(question, strategies=values["compare_strategies"], progress=tell)
+    if values["as_json"]:
+        print(json.dumps(as_json(answer)))
+    elif isinstance(answer, Plan):
+        print(as_text(answer))
+    else:
+        print(impossible_text(answer))
+    if isinstance(answer, Plan) and values["write_config"] is not None:
+        about = (f"{answer.replicas:,} replicas of {answer.chosen.machine.name}, by `inflight plan`.",)
+        values["write_config"].write_text(configuration(answer.setting.options(), about), encoding="utf-8")
+    return 0 if isinstance(answer, Plan) else 1

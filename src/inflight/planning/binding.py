@@ -1,0 +1,119 @@
+"""What binds: why a machine serves no more than it does, in words.
+
+Knows trials and where their steps' time went; not how to change it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from inflight.planning.simulation import Trial
+from inflight.planning.sizing import Candidate, prompt_seconds
+from inflight.planning.slo import Slo
+from inflight.planning.traffic import Traffic
+
+BOUNDS = ("weights", "KV", "compute", "bandwidth", "link", "launch", "steps")
+FULL = 0.65  # of the rows that KV memory holds, on average: peaks are half as high again
+LARGE = 0.5  # of a GPU's memory
+_WORDS: dict[str, str] = {
+    "compute": "arithmetic",
+    "bandwidth": "reading memory",
+    "link": "adding up partial results between GPUs",
+    "launch": "fixed costs of steps, layers and rows",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """bound: the resource, one of BOUNDS. promise: the SLO that gives way first when the rate grows; None where waiting
+    itself grows without end. sentences: why, with the numbers."""
+
+    bound: str
+    promise: Slo | None
+    sentences: tuple[str, ...]
+
+
+def binding(candidate: Candidate, trial: Trial, traffic: Traffic) -> Binding:
+    """trial: at the load that is planned. What happens above it, the candidate's capacity knows."""
+    broken = candidate.capacity.broken
+    promise, first = _first_broken(candidate, broken, traffic)
+    sentences = [first] if first else []
+    shares = _by_bound(trial)
+    kv_rows = candidate.machine.tokens / max(1.0, traffic.mean_context)
+    rows = trial.rows if broken is None else max(trial.rows, broken.rows)
+    memory = candidate.machine.memory
+    if memory is not None and memory.weight_bytes > LARGE * memory.memory_bytes:
+        sentences.append(
+            f"Weights take {memory.weight_bytes / memory.memory_bytes:.0%} of each GPU's memory and leave "
+            f"{memory.kv_bytes / 1e9:,.1f} GB for keys and values."
+        )
+    full = rows > FULL * kv_rows or trial.preemptions > trial.summary.requests / 20
+    if full:
+        sentences.append(
+            f"KV memory holds {kv_rows:,.0f} sequences of {traffic.mean_context:,.0f} tokens, and {rows:,.0f} run: a "
+            "larger batch does not fit, though the arithmetic could take one."
+        )
+    if shares:
+        sentences.append(_where_time_goes(trial, shares))
+    if full:
+        heavy = memory is not None and memory.weight_bytes > memory.kv_bytes
+        return Binding("weights" if heavy else "KV", promise, tuple(sentences))
+    bound = max(shares, key=shares.__getitem__) if shares else "steps"
+    return Binding(bound, promise, tuple(sentences))
+
+
+def _first_broken(candidate: Candidate, broken: Trial | None, traffic: Traffic) -> tuple[Slo | None, str]:
+    if broken is None:
+        return None, ""
+    if not broken.broken:
+        return None, (
+            f"Above {broken.rate:.3g} requests/s per replica the queue grows without end (TTFT rises by "
+            f"{_rise(broken):,.1f} s within the run): it is throughput that gives way first."
+        )
+    slo, value = broken.broken[0]
+    shown = "never" if math.isinf(value) else f"{value * 1e3:,.0f} ms"
+    text = f"{slo} gives way first: with {broken.rate:.3g} requests/s per replica it is {shown}."
+    if slo.metric == "ttft":
+        text += _prompt_alone(candidate, slo, traffic)
+    return slo, text
+
+
+def _rise(trial: Trial) -> float:
+    trend = trial.summary.ttft_trend
+    return 0.0 if trend is None else trend.rise
+
+
+def _prompt_alone(candidate: Candidate, slo: Slo, traffic: Traffic) -> str:
+    """How much of a TTFT promise a long prompt takes with nobody else there."""
+    longest = traffic.input.p99
+    if longest is None:
+        return ""
+    seconds = prompt_seconds(candidate.machine, candidate.setting, longest)
+    if seconds < 0.25 * slo.limit:
+        return ""
+    return f" A prompt of {longest:,.0f} tokens (p99) takes {seconds * 1e3:,.0f} ms of that with nobody else there" + (
+        ", and what is left for waiting is little." if seconds > 0.5 * slo.limit else "."
+    )
+
+
+def _by_bound(trial: Trial) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for (_, bound), share in trial.by_kind.items():
+        shares[bound] = shares.get(bound, 0.0) + share
+    return shares
+
+
+def _where_time_goes(trial: Trial, shares: dict[str, float]) -> str:
+    order = sorted(shares, key=lambda bound: -shares[bound])
+    parts = []
+    for bound in order:
+        if shares[bound] < 0.02:
+            continue
+        kinds = {
+            kind: share for (kind, by), share in trial.by_kind.items() if by == bound and share > 0.1 * shares[bound]
+        }
+        named = " and ".join(sorted(kinds, key=lambda kind: -kinds[kind]))
+        of = f" ({named})" if bound in ("compute", "bandwidth") else ""
+        parts.append(f"{shares[bound]:.0%} {_WORDS[bound]}{of}")
+    return f"A step's time ({trial.step_seconds * 1e3:,.0f} ms on average) goes into: {', '.join(parts)}."

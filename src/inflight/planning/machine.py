@@ -1,0 +1,174 @@
+"""What one engine runs on: one or several GPUs, or a machine that was calibrated; what a step takes there, what fits.
+
+Knows step models and capacities; no traffic and no settings of the scheduler beyond the rows it is asked about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.core.features import Features
+from inflight.core.plan import Capacity
+from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
+from inflight.simulate.efficiency import Case
+from inflight.simulate.fitted import FittedModel, StepModelError
+from inflight.simulate.hardware import Gpu
+from inflight.simulate.latency import StepModel
+from inflight.simulate.roofline import Roofline, RooflineError, check_split
+from inflight.simulate.shape import ModelShape, Precision
+from inflight.simulate.sources import known_of
+
+BLOCK_SIZE = 16  # tokens
+VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
+DEGREES = (1, 2, 4, 8)
+LEAST_ERROR = 0.05  # of a calibrated model: machines differ by as much from one day to the next
+# What activations and logits are reckoned with, before the settings are known: wider steps take some hundred MB more.
+WIDEST_STEP, MOST_ROWS = 4096, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """gpus: that it takes; price_per_hour: of all of them together, None where no price is known. blocks: of KV memory.
+    memory: where the blocks come from; None for a machine whose engine said how many it has. calibrated: whether steps
+    were measured on the hardware itself. cases: the same machine at the slow and at the fast end of what is uncertain;
+    empty where nothing is known of it. host_blocks: that could be swapped to, 0 where that is not known; block_bytes:
+    of one over all GPUs; copy_seconds: to copy one either way.
+    """
+
+    name: str
+    model: StepModel
+    blocks: int
+    max_model_len: int
+    gpus: int = 1
+    price_per_hour: float | None = None
+    memory: MemoryBudget | None = None
+    calibrated: bool = False
+    block_size: int = BLOCK_SIZE
+    cases: tuple[StepModel, ...] = ()
+    host_blocks: int = 0
+    block_bytes: float = 0.0
+    copy_seconds: float = 0.0
+
+    @property
+    def swap_gib(self) -> float:
+        """Of host memory, for as many blocks as `host_blocks` says."""
+        return self.host_blocks * self.block_bytes / 2**30
+
+    @property
+    def tokens(self) -> int:
+        """That fit into its KV memory."""
+        return self.blocks * self.block_size
+
+    def capacity(self, rows: int, swaps: bool = False) -> Capacity:
+        host = self.host_blocks if swaps else 0
+        length = self.max_model_len
+        return Capacity(
+            self.blocks, self.block_size, rows, length, VOCABULARY, host, self.copy_seconds if swaps else 0.0
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A GPU with the model on it, at any tensor-parallel degree. price_per_hour: of one GPU."""
+
+    shape: ModelShape
+    gpu: Gpu
+    weights: Precision = "bf16"
+    kv: Precision = "bf16"
+    price_per_hour: float | None = None
+
+    def memory(self, tensor_parallel: int, mean_context: float) -> MemoryBudget:
+        return max_concurrent_sequences(
+            self.shape,
+            self.gpu,
+            max(1.0, mean_context),
+            tensor_parallel=tensor_parallel,
+            weights=self.weights,
+            kv=self.kv,
+            max_num_batched_tokens=WIDEST_STEP,
+            max_num_seqs=MOST_ROWS,
+            block_size=BLOCK_SIZE,
+        )
+
+    def machine(self, tensor_parallel: int, mean_context: float) -> Machine:
+        """Raises RooflineError where the model cannot be split so."""
+        memory = self.memory(tensor_parallel, mean_context)
+        name = self.gpu.name if tensor_parallel == 1 else f"{tensor_parallel} × {self.gpu.name}"
+        return Machine(
+            name=name,
+            model=self._model(tensor_parallel, "typical"),
+            blocks=memory.blocks,
+            max_model_len=self.shape.max_positions,
+            gpus=tensor_parallel,
+            price_per_hour=None if self.price_per_hour is None else self.price_per_hour * tensor_parallel,
+            memory=memory,
+            cases=(self._model(tensor_parallel, "low"), self._model(tensor_parallel, "high")),
+            host_blocks=memory.blocks,  # as much again: hosts of GPUs have more memory than the GPUs
+            block_bytes=memory.kv_bytes_per_token * BLOCK_SIZE * tensor_parallel,
+            copy_seconds=memory.kv_bytes_per_token * BLOCK_SIZE / (self.gpu.host_gb_per_s * 1e9),
+        )
+
+    def degrees(self) -> tuple[int, ...]:
+        """Within a node, and such that the heads can be shared."""
+        found = []
+        for degree in DEGREES:
+            try:
+                check_split(self.shape, degree)
+            except RooflineError:
+                continue
+            if degree <= self.gpu.node_gpus:
+                found.append(degree)
+        return tuple(found)
+
+    def _model(self, tensor_parallel: int, case: Case) -> Roofline:
+        return Roofline(
+            self.shape, self.gpu, tensor_parallel, weights=self.weights, kv=self.kv, case=case, block_size=BLOCK_SIZE
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A step model whose steps all take longer, or less, by a factor."""
+
+    model: StepModel
+    factor: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name}, × {self.factor:.3g}"
+
+    def seconds(self, held: Features) -> float:
+        return self.factor * self.model.seconds(held)
+
+    def extrapolates(self, held: Features) -> str | None:
+        return self.model.extrapolates(held)
+
+
+def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) -> Machine:
+    """The machine that a step model was measured on, with the memory that its engine had. What is uncertain: the error
+    on steps that the fit had not seen. Raises StepModelError where the file does not say how large the engine was."""
+    known = known_of(model)
+    if known.num_blocks is None or known.max_model_len is None:
+        raise StepModelError(
+            f"The step model ({model.name}) does not say how many KV blocks its engine had, so that nothing "
+            "can be sized "
+            "with it; make one with `inflight calibrate --output FILE`."
+        )
+    held_out = model.provenance.held_out if model.provenance is not None else {}
+    error = max((error for error, _ in held_out.values()), default=0.0)
+    error = max(LEAST_ERROR, min(0.5, error))
+    block_size = known.block_size or BLOCK_SIZE
+    machine = model.provenance.machine if model.provenance is not None else "the calibrated machine"
+    return Machine(
+        name=machine,
+        model=model,
+        blocks=known.num_blocks,
+        max_model_len=known.max_model_len,
+        price_per_hour=price_per_hour,
+        calibrated=True,
+        block_size=block_size,
+        cases=(Scaled(model, 1 + error), Scaled(model, 1 - error)),
+        host_blocks=known.num_blocks if known.bytes_per_token else 0,
+        block_bytes=(known.bytes_per_token or 0.0) * block_size,
+        copy_seconds=known.copy_seconds,
+    )

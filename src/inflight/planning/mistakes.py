@@ -1,0 +1,167 @@
+"""Common mistakes of sizing, pointed out when they are made, each with the number that makes it one.
+
+Knows a question and its answer; nothing here changes the answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+from inflight.planning.demand import Drawn, Traced
+from inflight.planning.proposal import KV_SHARE
+from inflight.planning.setting import TOGETHER
+from inflight.planning.simulation import Trial
+from inflight.planning.sizing import Candidate, Question, prompt_seconds
+from inflight.planning.traffic import Traffic
+
+UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
+STALL = 0.2  # seconds that a reader notices
+FULL = 0.9
+FEW_REQUESTS = 500
+INTERACTIVE = ("ttft", "itl", "tpot")
+
+
+def mistakes(
+    question: Question, traffic: Traffic, candidate: Candidate, trial: Trial, replicas: int
+) -> tuple[str, ...]:
+    """Sentences, the gravest first; empty where nothing is wrong."""
+    found = [
+        *_of_memory(question, traffic, candidate),
+        *_of_strategy(question, traffic, candidate),
+        *_of_steps(question, traffic, candidate),
+        *_of_traffic(question, traffic),
+        *_of_promises(question, traffic, candidate, trial, replicas),
+    ]
+    return tuple(found)
+
+
+def _of_memory(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
+    found = []
+    rows, machine = question.wishes.max_num_seqs, candidate.machine
+    fits = machine.tokens / max(1.0, traffic.mean_context)
+    if rows is not None and rows > fits:
+        found.append(
+            f"--max-num-seqs {rows:,} is beyond the KV memory: {fits:,.0f} sequences of "
+            f"{traffic.mean_context:,.0f} tokens "
+            "fit. The rest is admitted and preempted again, and its prompts are computed twice; set at most "
+            f"{max(1, int(KV_SHARE * fits)):,}."
+        )
+    longest = machine.max_model_len
+    if machine.tokens < longest:
+        found.append(
+            f"KV memory holds {machine.tokens:,} tokens, less than one sequence of the {longest:,} that the "
+            "model allows; "
+            f"set --max-model-len to what the traffic needs ({traffic.longest:,} at most), so that longer requests are "
+            "refused at the door."
+        )
+    return found
+
+
+def _of_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
+    strategy = question.wishes.strategy
+    interactive = any(slo.metric in INTERACTIVE for slo in question.slos)
+    if strategy in TOGETHER:
+        p50, p99 = traffic.output.p50 or 1.0, traffic.output.p99 or 1.0
+        return [
+            f"{strategy.capitalize()} batching: every answer waits for the longest of its batch, and answers here are "
+            f"{p50:,.0f} tokens at p50 and {p99:,.0f} at p99; --strategy chunked lets each leave when it is done "
+            "(--compare-strategies shows the difference)."
+        ]
+    if strategy == "continuous" and interactive:
+        seconds = prompt_seconds(candidate.machine, candidate.setting, traffic.input.p99 or 1.0)
+        if seconds > STALL / 2:
+            return [
+                f"Chunking is off: a prompt of {traffic.input.p99 or 0:,.0f} tokens (p99) takes "
+                f"{seconds * 1e3:,.0f} ms in "
+                "one step, in which every running stream stands still; --strategy chunked spreads it over several."
+            ]
+    return []
+
+
+def _of_steps(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
+    budget, rows = question.wishes.max_num_batched_tokens, candidate.setting.max_num_seqs
+    if budget is None:
+        return []
+    alone = prompt_seconds(candidate.machine, candidate.setting, min(budget, traffic.input.p99 or 1.0))
+    found = []
+    if budget > traffic.input_mean and alone > STALL and any(slo.metric == "itl" for slo in question.slos):
+        found.append(
+            f"--max-num-batched-tokens {budget:,} makes full steps of at least {alone * 1e3:,.0f} ms, which running "
+            "streams wait; a smaller one keeps them steadier."
+        )
+    model = candidate.machine.model
+    ridge = getattr(getattr(model, "gpu", None), "ridge_tokens", None)
+    if ridge is not None and budget < ridge():
+        found.append(
+            f"--max-num-batched-tokens {budget:,} is below the {ridge():,.0f} tokens from which this GPU is busy with "
+            f"arithmetic: each step reads all weights again for few tokens ({rows:,} of them are decodes at most)."
+        )
+    return found
+
+
+def _of_traffic(question: Question, traffic: Traffic) -> list[str]:
+    found, demand = [], question.demand
+    p50, p99 = traffic.output.p50 or 1.0, traffic.output.p99 or 1.0
+    if p99 < UNIFORM * p50:
+        found.append(
+            f"All answers have about the same length ({p50:,.0f} tokens at p50, {p99:,.0f} at p99): real ones "
+            "vary several "
+            "times, and a deployment measured or sized with equal lengths is too small for them; give a distribution "
+            "such as lognormal:P50:P99, or a trace."
+        )
+    if isinstance(demand, Drawn) and demand.burstiness < 1:
+        found.append(
+            f"--burstiness {demand.burstiness:g} makes arrivals more regular than chance: waiting times of independent "
+            "users come out too short; 1 is Poisson."
+        )
+    if isinstance(demand, Traced) and traffic.requests < FEW_REQUESTS:
+        found.append(
+            f"The trace has {traffic.requests:,} requests: its p99 rests on {traffic.requests / 100:,.0f} of them."
+        )
+    return found
+
+
+def _of_promises(question: Question, traffic: Traffic, candidate: Candidate, trial: Trial, replicas: int) -> list[str]:
+    found = []
+    if question.slos and all(slo.share <= 0.5 for slo in question.slos):
+        found.append(
+            "Only medians are promised: half of the requests may be as slow as they like; promise p95 or p99 too."
+        )
+    if not question.slos:
+        found.append(
+            "Nothing is promised (--slo): this is sized for throughput alone, and latencies are what they are."
+        )
+    gap = trial.percentiles["itl"][2]
+    paced = any(slo.metric in ("itl", "tpot") for slo in question.slos)
+    if question.slos and not paced and math.isfinite(gap) and gap > STALL:
+        found.append(
+            f"Nothing is promised between tokens, and streams stand still for {gap * 1e3:,.0f} ms at p99 while "
+            "prompts of "
+            "others are computed; if people read along, add a promise such as itl=100(p99)."
+        )
+    if replicas == 1:
+        found.append("One replica has no spare: when it restarts, nobody is served.")
+    share = question.demand.rate / replicas
+    if question.slos and share > FULL * candidate.rate and replicas > 1:
+        lost = share * replicas / (replicas - 1)
+        if lost > candidate.rate:
+            found.append(
+                f"There is no headroom: with one of {replicas:,} replicas down, each other one gets {lost:.3g} "
+                "requests/s, "
+                f"above the {candidate.rate:.3g} that it keeps; add one or two for failures and deployments."
+            )
+    degree, model = candidate.machine.gpus, candidate.machine.model
+    shape = getattr(model, "shape", None)
+    if shape is not None and degree > shape.kv_heads:
+        found.append(
+            f"{degree} GPUs share {shape.kv_heads} KV heads: each head is held {degree // shape.kv_heads} "
+            "times, so that KV "
+            "memory grows less than the number of GPUs."
+        )
+    if trial.preemptions > 0.02 * max(1, trial.summary.requests):
+        found.append(
+            f"{trial.preemptions:,} preemptions came upon {trial.summary.requests:,} requests: memory is "
+            "tighter than the "
+            "sequences are many; lower --max-num-seqs."
+        )
+    return found

@@ -1,0 +1,150 @@
+"""The settings to begin with on a machine: rows that memory and the promised pace allow, tokens per step likewise.
+
+Knows the closed form (`steady`) and the SLOs; whether the proposal holds, trials find out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from inflight.planning.machine import Machine
+from inflight.planning.setting import TOGETHER, Setting
+from inflight.planning.slo import Slo
+from inflight.planning.steady import Steady, full_step, mixed_step, steady_state
+from inflight.planning.traffic import Traffic
+from inflight.scheduling import SchedulingSettings
+
+KV_SHARE = 0.9  # of the KV memory that typical sequences may fill; lengths vary, and preemption wastes work
+MOST_ROWS = 1024
+BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+NEARLY = 0.97  # of the best rate: then the smaller step, with steadier streams
+SLACK = 0.9  # of a limit that a step may take
+SPARE = 2.0  # rows beside those that run on average: arrivals clump
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the user has fixed; None: choose."""
+
+    strategy: str = "chunked"
+    policy: str = "fcfs"
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    setting: Setting
+    steady: Steady  # what it would serve in balance
+    kv_rows: int  # typical sequences that KV memory holds
+
+
+def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: Wishes) -> Proposal:
+    """Settings for a machine, with reasons."""
+    kv_rows = max(1, int(KV_SHARE * machine.tokens / max(1.0, traffic.mean_context)))
+    limit = step_limit(slos)
+    rows_limit = min(kv_rows, MOST_ROWS, _rows_within(machine, traffic, mean_limit(slos)))
+    budget = _budget(machine, traffic, rows_limit, limit, wishes)
+    steady = steady_state(machine.model, traffic, wishes.max_num_seqs or rows_limit, budget)
+    spare = max(8, math.ceil(SPARE * steady.rows / 8) * 8)
+    rows = wishes.max_num_seqs or max(1, min(rows_limit, spare, budget))
+    setting = Setting(
+        max_num_seqs=rows,
+        max_num_batched_tokens=None if wishes.strategy in TOGETHER else max(budget, rows),
+        scheduling=_scheduling(wishes, limit),
+        reasons=_reasons(machine, traffic, wishes, rows, budget, kv_rows, rows_limit, limit, steady),
+    )
+    return Proposal(setting, steady, kv_rows)
+
+
+def step_limit(slos: tuple[Slo, ...]) -> float | None:
+    """Seconds that no step may exceed, where nearly all gaps between tokens are promised."""
+    return min((slo.limit for slo in slos if slo.metric == "itl" and slo.share >= 0.9), default=None)
+
+
+def mean_limit(slos: tuple[Slo, ...]) -> float | None:
+    """Seconds that the mean step may take: every promise on the pace of tokens bounds that."""
+    return min((slo.limit for slo in slos if slo.metric in ("itl", "tpot")), default=None)
+
+
+def _rows_within(machine: Machine, traffic: Traffic, limit: float | None) -> int:
+    """The most decodes whose step alone keeps the promised pace; at least 1."""
+    if limit is None:
+        return MOST_ROWS
+    low, high = 1, MOST_ROWS
+    while low < high:
+        middle = (low + high + 1) // 2
+        if machine.model.seconds(mixed_step(traffic, middle, 0)) <= SLACK * limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _budget(machine: Machine, traffic: Traffic, rows: int, limit: float | None, wishes: Wishes) -> int:
+    """Of those whose full step keeps the limit, the smallest that serves nearly as much as the best."""
+    if wishes.max_num_batched_tokens is not None:
+        return wishes.max_num_batched_tokens
+    if wishes.strategy == "continuous" or wishes.strategy in TOGETHER:
+        return max(2048, rows)
+    served = {budget: steady_state(machine.model, traffic, rows, budget) for budget in BUDGETS}
+    allowed = [
+        budget
+        for budget, steady in served.items()
+        if limit is None or full_step(machine.model, traffic, steady.rows, budget) <= SLACK * limit
+    ]
+    if not allowed:
+        return BUDGETS[0]
+    best = max(served[budget].requests_per_s for budget in allowed)
+    return next(budget for budget in allowed if served[budget].requests_per_s >= NEARLY * best)
+
+
+def _scheduling(wishes: Wishes, limit: float | None) -> SchedulingSettings:
+    target = limit if wishes.strategy == "adaptive" else None
+    return SchedulingSettings(strategy=wishes.strategy, policy=wishes.policy, itl_target=target)
+
+
+def _reasons(
+    machine: Machine,
+    traffic: Traffic,
+    wishes: Wishes,
+    rows: int,
+    budget: int,
+    kv_rows: int,
+    rows_limit: int,
+    limit: float | None,
+    steady: Steady,
+) -> dict[str, str]:
+    if wishes.max_num_seqs is not None:
+        why_rows = "as set"
+    elif rows == rows_limit == kv_rows:
+        why_rows = f"as many as KV memory holds at {traffic.mean_context:,.0f} tokens each, with a tenth to spare"
+    elif rows == rows_limit and rows < MOST_ROWS:
+        why_rows = "more would make a step of decodes alone longer than the promised pace"
+    else:
+        why_rows = (
+            f"about twice the {steady.rows:,.0f} that run at capacity, so that clumps find a place; KV memory would "
+            f"hold {kv_rows:,}"
+        )
+    full = full_step(machine.model, traffic, min(rows, steady.rows), budget)
+    if wishes.max_num_batched_tokens is not None:
+        why_budget = "as set"
+    elif limit is not None:
+        why_budget = f"a full step takes {full * 1e3:,.0f} ms, within the {limit * 1e3:,.0f} ms promised between tokens"
+    else:
+        why_budget = (
+            f"the smallest that serves within {1 - NEARLY:.0%} of the most; a full step takes {full * 1e3:,.0f} ms, "
+            "which running streams wait at worst"
+        )
+    strategies = {
+        "chunked": "prompts are computed in pieces beside the running streams, which never wait for a whole one",
+        "adaptive": "as chunked, with the step's size set anew each time to hold the promise between tokens",
+    }
+    return {
+        "strategy": strategies.get(wishes.strategy, "as set"),
+        "policy": "nothing in the question asks for another order" if wishes.policy == "fcfs" else "as set",
+        "max-num-seqs": why_rows,
+        "max-num-batched-tokens": why_budget,
+        "preemption": "memory is sized so that it hardly ever happens",
+    }

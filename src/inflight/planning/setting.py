@@ -1,0 +1,62 @@
+"""The settings of one engine that planning chooses, with the reason of each.
+
+Knows the engine's and the scheduler's settings by their names; not how good they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from inflight.config import EngineSettings, Resolved
+from inflight.scheduling import SchedulingSettings
+
+TOGETHER = ("static", "dynamic")  # strategies that are bounded by count, and have no token budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """max_num_batched_tokens None: the strategy has no use for one. reasons: by option name, in words."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int | None
+    scheduling: SchedulingSettings = field(default_factory=SchedulingSettings)
+    enable_prefix_caching: bool = True
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        budget = "" if self.max_num_batched_tokens is None else f", {self.max_num_batched_tokens:,} tokens a step"
+        policy = "" if self.scheduling.policy == "fcfs" else f", {self.scheduling.policy}"
+        return f"{self.scheduling.strategy}{policy}, {self.max_num_seqs:,} sequences{budget}"
+
+    @property
+    def strategy(self) -> str:
+        return self.scheduling.strategy
+
+    def engine_settings(self, max_model_len: int | None = None) -> EngineSettings:
+        return EngineSettings(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=max_model_len,
+            enable_prefix_caching=self.enable_prefix_caching,
+        )
+
+    def because(self, option: str, reason: str) -> Setting:
+        return replace(self, reasons={**self.reasons, option: reason})
+
+    def options(self) -> dict[str, Resolved]:
+        """By long option name: what a configuration file would hold. What has no say is left out."""
+        values: dict[str, str | int | float | None] = {
+            "strategy": self.strategy,
+            "policy": self.scheduling.policy,
+            "max-num-seqs": self.max_num_seqs,
+            "max-num-batched-tokens": self.max_num_batched_tokens,
+            "itl-target": self.scheduling.itl_target,
+            "preemption": self.scheduling.preemption,
+            "swap-space": self.scheduling.swap_space,
+        }
+        return {
+            name: Resolved(value, self.reasons.get(name, "the default"))
+            for name, value in values.items()
+            if value is not None
+        }

@@ -1,0 +1,230 @@
+"""Sizing: how many of which machines, under which settings, for a demand with promises; and how sure that is.
+
+A closed form orders the ways to split the model; trials then find the rate that each of the best keeps, with several
+replicas behind a router where the demand takes several, because a router evens out what clumps. At most POOLED are
+simulated; beyond that their rate is multiplied, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from inflight.core.features import Features
+from inflight.planning.demand import Demand, sample
+from inflight.planning.machine import Machine
+from inflight.planning.proposal import KV_SHARE, Proposal, Wishes, propose
+from inflight.planning.search import Capacity, find_capacity
+from inflight.planning.setting import TOGETHER, Setting
+from inflight.planning.simulation import Trial, try_out
+from inflight.planning.slo import Slo
+from inflight.planning.steady import rows_at, steady_state
+from inflight.planning.traffic import Traffic, analyze_traffic
+from inflight.simulate.latency import StepModel
+
+POOLED = 4  # replicas that are simulated together
+SIMULATED = 2  # ways to split the model that are simulated, of all that fit
+TOKENS = 60_000  # output tokens of a trial, where requests are within these
+PATIENCE = 5  # and so many times as long as a promise on TTFT
+RESIDENCES = 3  # a run lasts about so many times as long as a request stays
+CEILING = 1.05  # of what the closed form serves at most: nothing is tried beyond, however good a short run would look
+TOLERANCE = 0.1  # between the rate that keeps the promises and one that does not
+HEADROOM = 0.85  # of saturation, where nothing is promised
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """machines: ways to run one engine, of which one is chosen. slos may be empty: then the demand is only to be
+    served. seed: of the workloads. requests: of one trial: fewest, usual, most."""
+
+    machines: Sequence[Machine]
+    demand: Demand
+    slos: tuple[Slo, ...] = ()
+    wishes: Wishes = field(default_factory=Wishes)
+    seed: int = 0
+    requests: tuple[int, int, int] = (200, 400, 1200)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One machine and its settings. guess: requests/s that a replica may be expected to keep. pooled: replicas that are
+    simulated together. capacity: what was found. rate: requests/s that each replica may be given; 0 where no rate was
+    found that keeps the promises."""
+
+    machine: Machine
+    proposal: Proposal
+    setting: Setting
+    guess: float
+    pooled: int
+    capacity: Capacity = field(default_factory=lambda: Capacity(None, None, 0))
+    rate: float = 0.0
+
+    def replicas(self, demand: Demand) -> int:
+        """That serve the demand; raises ValueError where no rate keeps the promises."""
+        if not self.rate:
+            raise ValueError(f"{self.machine.name} keeps the promises at no rate")
+        return max(1, math.ceil(demand.rate / self.rate * 0.999))
+
+    def gpus(self, demand: Demand) -> int:
+        return self.replicas(demand) * self.machine.gpus
+
+
+class Bench:
+    """Trials for one question, with the number of requests that it takes."""
+
+    def __init__(self, question: Question, traffic: Traffic):
+        self.question = question
+        self.traffic = traffic
+        self.trials = 0
+
+    def run(
+        self,
+        candidate: Candidate,
+        rate: float,
+        *,
+        replicas: int | None = None,
+        seed: int = 0,
+        demand: Demand | None = None,
+        model: StepModel | None = None,
+        setting: Setting | None = None,
+    ) -> Trial:
+        """rate: requests/s of each replica. replicas None: as many as are simulated of this candidate."""
+        self.trials += 1
+        number = replicas or candidate.pooled
+        offered = (demand or self.question.demand).workload(
+            rate * number, self._requests(candidate, rate, number), self.question.seed + seed
+        )
+        chosen = setting or candidate.setting
+        if not any(entry.prefix for entry in offered.entries):
+            chosen = replace(chosen, enable_prefix_caching=False)  # nothing is shared, and not to look is faster
+        return try_out(candidate.machine, chosen, offered, self.question.slos, model, number)
+
+    def _requests(self, candidate: Candidate, rate: float, replicas: int) -> int:
+        """Enough for a percentile, and for a run that is several times as long as a request stays and waits."""
+        fewest, usual, most = self.question.requests
+        if rate < 0.2 * candidate.guess:
+            return fewest  # hardly anyone meets; the run is long enough by itself
+        enough = min(usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean)))
+        return round(min(most, max(enough, replicas * lasting(self.question, self.traffic, candidate.machine, rate))))
+
+
+def lasting(question: Question, traffic: Traffic, machine: Machine, rate: float) -> float:
+    """Requests of one replica in a run that lasts: in a shorter one a queue cannot grow to what it would be, and every
+    rate looks good."""
+    patience = max((slo.limit for slo in question.slos if slo.metric == "ttft"), default=0.0)
+    return max(RESIDENCES * rows_at(machine.model, traffic, rate), PATIENCE * patience * rate)
+
+
+def quiet(_: str) -> None:
+    """Tells nobody."""
+
+
+def traffic_of(demand: Demand) -> Traffic:
+    return analyze_traffic(sample(demand))
+
+
+def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
+    """A proposal for each machine that can hold the longest request, the cheapest by the closed form first."""
+    found = []
+    for machine in question.machines:
+        if machine.tokens >= traffic.longest:
+            found.append(candidate_for(question, traffic, machine, question.wishes))
+    return sorted(found, key=lambda one: one.machine.gpus / one.guess)
+
+
+def candidate_for(question: Question, traffic: Traffic, machine: Machine, wishes: Wishes) -> Candidate:
+    proposal = propose(machine, traffic, question.slos, wishes)
+    guess = proposal.steady.requests_per_s * _share_left(machine, proposal.setting, traffic, question.slos)
+    together = question.requests[2] / max(1.0, lasting(question, traffic, machine, guess))
+    number = max(1, min(POOLED, math.ceil(question.demand.rate / guess), math.floor(together)))
+    return Candidate(machine, proposal, proposal.setting, guess, number)
+
+
+def _share_left(machine: Machine, setting: Setting, traffic: Traffic, slos: tuple[Slo, ...]) -> float:
+    """Of what the closed form serves. A promise on TTFT leaves for waiting what a long prompt does not take alone."""
+    shares = [0.9]
+    for slo in slos:
+        if slo.metric == "ttft":
+            alone = prompt_seconds(machine, setting, traffic.input.p99 or 1.0)
+            shares.append(1 - alone / slo.limit)
+        elif slo.metric in ("itl", "tpot"):
+            shares.append(0.7)
+    return max(0.05, min(shares))
+
+
+def prompt_seconds(machine: Machine, setting: Setting, tokens: float) -> float:
+    """Of a prompt with nobody else there, chunk by chunk."""
+    chunk = setting.max_num_batched_tokens or round(tokens)
+    seconds, start = 0.0, 0
+    while start < round(tokens):
+        length = min(chunk, round(tokens) - start)
+        seconds += machine.model.seconds(Features(length, 1, 1, 0, length * (start + length / 2)))
+        start += length
+    return seconds
+
+
+def measure(bench: Bench, candidate: Candidate, worth: float = 0.0, most: int = 7) -> Candidate:
+    """Find the highest rate that keeps the promises, with as many replicas behind a router as the demand takes, up to
+    POOLED. worth: a rate below which the candidate is of no interest."""
+    slos = bench.question.slos
+    capacity = find_capacity(
+        lambda rate: bench.run(candidate, rate),
+        max(candidate.guess, worth),
+        TOLERANCE,
+        most,
+        worth=worth,
+        ceiling=CEILING * candidate.proposal.steady.requests_per_s,
+    )
+    if capacity.held is None:
+        return replace(candidate, capacity=capacity, rate=0.0)
+    return replace(candidate, capacity=capacity, rate=capacity.held.rate * (1.0 if slos else HEADROOM))
+
+
+def widen(bench: Bench, candidate: Candidate) -> Candidate:
+    """A step twice as long (half as long, where the pace of tokens gave way first), if it holds the rate that broke the
+    promises."""
+    broken, held = candidate.capacity.broken, candidate.capacity.held
+    budget = candidate.setting.max_num_batched_tokens
+    fixed = bench.question.wishes.max_num_batched_tokens is not None or candidate.setting.strategy == "continuous"
+    if broken is None or held is None or budget is None or fixed or not bench.question.slos:
+        return candidate
+    paced = bool(broken.broken) and broken.broken[0][0].metric in ("itl", "tpot")
+    other = budget // 2 if paced else budget * 2
+    if candidate.setting.max_num_seqs <= other and 32 <= other <= 16384:
+        reason = f"steps of {budget:,} tokens, the first guess, kept the promises up to {held.rate:.3g} requests/s only"
+        setting = replace(candidate.setting, max_num_batched_tokens=other).because("max-num-batched-tokens", reason)
+        trial = bench.run(candidate, broken.rate, setting=setting)
+        if trial.met:
+            return replace(
+                candidate, setting=setting, capacity=replace(candidate.capacity, held=trial), rate=trial.rate
+            )
+    return candidate
+
+
+def settle(candidate: Candidate, traffic: Traffic, trial: Trial, wishes: Wishes) -> Setting:
+    """Rows as trials found them to be needed, rather than as the closed form guessed."""
+    setting = candidate.setting
+    if wishes.max_num_seqs is not None or setting.strategy in TOGETHER:
+        return setting
+    needed = max(8, 8 * math.ceil((3 * trial.rows + 8) / 8))
+    if needed >= setting.max_num_seqs:
+        return setting
+    reason = (
+        f"three times the {trial.rows:,.0f} that run on average at this load, so that clumps find a place; KV memory "
+        f"would hold {int(KV_SHARE * candidate.machine.tokens / traffic.mean_context):,} with a tenth to spare"
+    )
+    return replace(setting, max_num_seqs=needed).because("max-num-seqs", reason)
+
+
+def closed_form_ratio(bench: Bench, candidate: Candidate, model: StepModel) -> float:
+    """How much more or less the machine would keep with another step model, by the closed form."""
+    machine = replace(candidate.machine, model=model)
+    return _guess(machine, candidate, bench) / _guess(candidate.machine, candidate, bench)
+
+
+def _guess(machine: Machine, candidate: Candidate, bench: Bench) -> float:
+    budget = candidate.setting.max_num_batched_tokens or 2048
+    steady = steady_state(machine.model, bench.traffic, candidate.setting.max_num_seqs, budget)
+    return steady.requests_per_s * _share_left(machine, candidate.setting, bench.traffic, bench.question.slos)

@@ -1,0 +1,62 @@
+"""The steady state in closed form: what a machine could serve at most if nothing ever queued or clumped.
+
+A first guess, within about 30 % of what the simulator finds; it chooses where to look and answers nothing by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.core.features import Features
+from inflight.planning.traffic import Traffic
+from inflight.simulate.latency import StepModel
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """rows: sequences that decode at once. step_seconds: of a step with its share of prompts.
+    requests_per_s: served."""
+
+    rows: float
+    step_seconds: float
+    requests_per_s: float
+
+
+def steady_state(model: StepModel, traffic: Traffic, rows: int, budget: int) -> Steady:
+    """With `rows` places and steps of at most `budget` tokens.
+
+    In balance a step that gives each of B sequences a token computes B·p/o tokens of prompts, p and o being the mean
+    lengths of prompts and answers; so B ≤ rows, and B(1 + p/o) ≤ budget. Served are B / (o · step) requests per second.
+    """
+    fresh = traffic.input_mean * (1 - traffic.shared)
+    per_row = fresh / traffic.output_mean
+    running = max(1.0, min(rows, budget / (1 + per_row)))
+    seconds = model.seconds(mixed_step(traffic, running, running * per_row))
+    return Steady(running, seconds, running / (traffic.output_mean * seconds))
+
+
+def rows_at(model: StepModel, traffic: Traffic, rate: float) -> float:
+    """Sequences that run at once at this rate, by Little's law: rate · o · step(rows), solved by repetition; bounded by
+    what a run can hold."""
+    per_row = traffic.input_mean * (1 - traffic.shared) / traffic.output_mean
+    rows = 1.0
+    for _ in range(20):
+        seconds = model.seconds(mixed_step(traffic, rows, rows * per_row))
+        rows = min(1000.0, rate * traffic.output_mean * seconds)
+    return rows
+
+
+def full_step(model: StepModel, traffic: Traffic, rows: float, budget: int) -> float:
+    """Seconds of a step that is filled to the budget."""
+    return model.seconds(mixed_step(traffic, rows, max(0.0, budget - rows)))
+
+
+def mixed_step(traffic: Traffic, rows: float, prompt_tokens: float) -> Features:
+    """So many decodes of typical length beside so many tokens of prompts, halfway through them."""
+    return Features(
+        tokens=round(rows + prompt_tokens),
+        rows=round(rows) + (prompt_tokens > 0),
+        samples=max(1, round(rows)),
+        decode_context=round(rows * traffic.mean_context),
+        prefill_context=prompt_tokens * traffic.input_mean / 2,
+    )

@@ -1,0 +1,100 @@
+"""What a workload asks for: rates, burstiness, lengths and shared prefixes.
+
+Knows entries of workloads; no model, no hardware.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import statistics
+from dataclasses import dataclass
+
+from inflight.metrics.definitions import Percentiles, percentiles
+from inflight.workload.workload import Workload
+
+PEAK_SECONDS = 300.0  # the busiest stretch of this length is what a deployment has to bear
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """rate: requests/s over the span. peak_rate: over its busiest five minutes (the whole span, where it is shorter).
+    burstiness: squared coefficient of variation of the gaps between arrivals: 1 for Poisson, more for bursts.
+    input, output: tokens of prompts and answers. mean_context: tokens that a running sequence has, mean over the time
+    that it decodes: E[o·(p + o/2)] / E[o]; KV memory follows from it. shared: share of the prompts' tokens whose
+    content an earlier prompt had: what a prefix cache of endless size would save. longest: prompt and answer together.
+    notes: what its makers say of it (rows dropped, disorder, pauses, coarse clocks).
+    """
+
+    requests: int
+    span_s: float
+    rate: float
+    peak_rate: float
+    burstiness: float
+    input: Percentiles
+    output: Percentiles
+    mean_context: float
+    shared: float
+    longest: int
+    notes: tuple[str, ...]
+
+    @property
+    def input_mean(self) -> float:
+        return self.input.mean or 0.0
+
+    @property
+    def output_mean(self) -> float:
+        return self.output.mean or 0.0
+
+
+def analyze_traffic(workload: Workload) -> Traffic:
+    """The figures of a workload's entries; raises ValueError for none.
+
+    Rates in requests per second, lengths in tokens, times in seconds. Later turns of conversations count at their
+    earliest time.
+    """
+    entries = workload.entries
+    if not entries:
+        raise ValueError(f"The workload {workload.name!r} has 0 requests; there is nothing to analyze.")
+    times = sorted(entry.arrival for entry in entries)
+    span = times[-1] - times[0]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    mean_gap = span / len(gaps) if gaps else 0.0
+    rate = 1 / mean_gap if mean_gap else float(len(entries))
+    outputs = [entry.output_tokens for entry in entries]
+    weighted = sum(entry.output_tokens * (entry.prompt_tokens + entry.output_tokens / 2) for entry in entries)
+    return Traffic(
+        requests=len(entries),
+        span_s=span,
+        rate=rate,
+        peak_rate=_peak_rate(times, rate),
+        burstiness=statistics.pvariance(gaps) / mean_gap**2 if mean_gap else 1.0,
+        input=percentiles(entry.prompt_tokens for entry in entries),
+        output=percentiles(outputs),
+        mean_context=weighted / max(1, sum(outputs)),
+        shared=_shared(workload),
+        longest=max(entry.prompt_tokens + entry.output_tokens for entry in entries),
+        notes=workload.notes,
+    )
+
+
+def _peak_rate(times: list[float], rate: float) -> float:
+    if times[-1] - times[0] <= PEAK_SECONDS:
+        return rate
+    most = max(bisect.bisect_right(times, start + PEAK_SECONDS) - place for place, start in enumerate(times))
+    return max(rate, most / PEAK_SECONDS)
+
+
+def _shared(workload: Workload) -> float:
+    """Blocks count as seen once an earlier prompt had them at the same place after the same beginning."""
+    seen: set[tuple[int, int]] = set()
+    found = total = 0
+    for entry in workload.entries:
+        total += entry.prompt_tokens
+        chain, whole = 0, True
+        for content in entry.prefix[: entry.prompt_tokens // max(1, entry.block_size)]:
+            chain = hash((chain, content))
+            whole = whole and (chain, entry.block_size) in seen
+            found += entry.block_size if whole else 0
+            seen.add((chain, entry.block_size))
+    return found / max(1, total)

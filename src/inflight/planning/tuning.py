@@ -1,0 +1,254 @@
+"""Tuning: the settings of one engine that serve a demand best, found by trying, one setting at a time.
+
+Goodput decides (requests per second that keep all promises), and among equals the promise that is nearest to being
+broken. Each setting is varied while the others stay (coordinate descent), so that every value in the end has been
+compared with its neighbours, and the reason beside it is what those did. The best few may be run on the real engine,
+which then has the last word. Knows trials; who runs a real engine is handed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from inflight.config import SettingsError
+from inflight.metrics.observation import Observation
+from inflight.metrics.summary import Summary, summarize
+from inflight.planning.demand import Demand
+from inflight.planning.machine import Machine
+from inflight.planning.proposal import MOST_ROWS, Wishes, propose, step_limit
+from inflight.planning.search import badness
+from inflight.planning.setting import Setting
+from inflight.planning.simulation import Trial, try_out
+from inflight.planning.slo import Slo, targets
+from inflight.planning.traffic import Traffic
+
+REQUESTS = 400
+ROUNDS = 2  # through all settings; the second sees what the first changed
+BETTER = 0.01  # of goodput that a change must bring
+NEARER = 0.05  # of the worst promise, where goodput is alike
+SPAN = 10.0  # seconds of arrivals, at least
+Verify = Callable[[Setting], list[Observation]]
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One setting and what it did. measured: on the real engine, where it was run there."""
+
+    setting: Setting
+    trial: Trial
+    measured: Summary | None = None
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """Goodput in requests/s, then how far the worst promise is from being broken (more is better)."""
+        return self.trial.summary.goodput, -badness(self.trial)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """best: with reasons. tried: all settings, the best first. verified: those that ran on the real engine, the best
+    measured one first; empty where none did. saturated: the demand is more than any setting serves."""
+
+    best: Tried
+    tried: Sequence[Tried]
+    verified: Sequence[Tried]
+    start: Tried
+
+    @property
+    def saturated(self) -> bool:
+        return self.best.trial.saturated
+
+
+class _Search:
+    """Trials of settings under one demand, none made twice."""
+
+    def __init__(self, machine: Machine, demand: Demand, slos: tuple[Slo, ...], requests: int, seed: int, told: Told):
+        self._machine, self._slos, self._told = machine, slos, told
+        lasting = min(4 * requests, max(requests, round(SPAN * demand.rate)))
+        self._workload = demand.workload(demand.rate, lasting, seed)
+        self._known: dict[str, Tried] = {}
+
+    def trial(self, setting: Setting) -> Tried:
+        key = repr(replace(setting, reasons={}))
+        if key not in self._known:
+            found = try_out(self._machine, setting, self._workload, self._slos, targets=targets(self._slos))
+            self._known[key] = Tried(setting, found)
+            self._told(f"{setting}: {describe(found)}")
+        return replace(self._known[key], setting=setting)
+
+    @property
+    def all(self) -> list[Tried]:
+        return sorted(self._known.values(), key=lambda one: one.score, reverse=True)
+
+
+def tune(
+    machine: Machine,
+    demand: Demand,
+    traffic: Traffic,
+    slos: tuple[Slo, ...],
+    *,
+    wishes: Wishes | None = None,
+    requests: int = REQUESTS,
+    seed: int = 0,
+    verify: Verify | None = None,
+    verified: int = 3,
+    told: Told = lambda sentence: None,
+) -> Tuning:
+    """demand: of one engine. wishes: where to begin; what they fix stays. requests: of a trial, at least.
+    verify: runs a setting on the real engine and
+    tells what became of the requests; then the best `verified` settings are run, and the best measured one wins.
+    """
+    search = _Search(machine, demand, slos, requests, seed, told)
+    fixed = wishes or Wishes()
+    proposal = propose(machine, traffic, slos, fixed)
+    start = best = search.trial(proposal.setting)
+    for round_number in range(ROUNDS):
+        before = best.setting
+        for name, others in _dimensions(machine, traffic, slos, fixed):
+            if name == "preemption" and not best.trial.preemptions:
+                best = replace(best, setting=best.setting.because(name, "the default; nobody was preempted"))
+            else:
+                best = _vary(search, best, name, list(others(best.setting)))
+        if round_number and replace(best.setting, reasons={}) == replace(before, reasons={}):
+            break
+    ranked = search.all
+    if verify is None:
+        return Tuning(best, ranked, (), start)
+    return _verified(best, ranked, verify, verified, slos, start, told)
+
+
+def describe(trial: Trial) -> str:
+    """The figures that decide."""
+    parts = [f"goodput {trial.summary.goodput:.3g}/s ({trial.summary.attainment:.0%})"]
+    parts += [
+        f"{slo.metric.upper()} p{slo.share * 100:g} {value * 1e3:,.0f} ms"
+        for slo, value in trial.values.items()
+        if math.isfinite(value)
+    ]
+    return ", ".join(parts) + (", saturated" if trial.saturated else "")
+
+
+# -- what is varied --------------------------------------------------------------------------------------------------
+
+_Others = Callable[[Setting], Iterator[Setting]]
+
+
+def _dimensions(
+    machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: Wishes
+) -> Iterator[tuple[str, _Others]]:
+    """Option name → the neighbours of a setting in it. What is fixed is left out."""
+    yield "strategy", lambda setting: _strategies(setting, slos)
+    if wishes.max_num_batched_tokens is None:
+        yield "max-num-batched-tokens", _budgets
+    if wishes.max_num_seqs is None:
+        yield "max-num-seqs", lambda setting: _rows(setting, machine)
+    if wishes.policy == "fcfs":
+        yield "policy", lambda setting: _policies(setting, slos, traffic)
+    if machine.host_blocks:
+        yield "preemption", lambda setting: _preemptions(setting, machine)
+
+
+def _strategies(setting: Setting, slos: tuple[Slo, ...]) -> Iterator[Setting]:
+    limit = step_limit(slos)
+    for name in ("chunked", "continuous", "adaptive"):
+        if name == "adaptive" and limit is None:
+            continue
+        scheduling = replace(setting.scheduling, strategy=name, itl_target=limit if name == "adaptive" else None)
+        yield replace(setting, scheduling=scheduling)
+
+
+def _budgets(setting: Setting) -> Iterator[Setting]:
+    budget = setting.max_num_batched_tokens
+    if budget is not None and setting.strategy != "continuous":
+        for other in (budget // 4, budget // 2, budget * 2, budget * 4):
+            if max(16, setting.max_num_seqs) <= other <= 16384:
+                yield replace(setting, max_num_batched_tokens=other)
+
+
+def _rows(setting: Setting, machine: Machine) -> Iterator[Setting]:
+    most = min(MOST_ROWS, machine.tokens, setting.max_num_batched_tokens or MOST_ROWS)
+    for other in (setting.max_num_seqs // 4, setting.max_num_seqs // 2, setting.max_num_seqs * 2):
+        if 1 <= other <= most:
+            yield replace(setting, max_num_seqs=other)
+
+
+def _policies(setting: Setting, slos: tuple[Slo, ...], traffic: Traffic) -> Iterator[Setting]:
+    names = ["fcfs", "sjf"]
+    names += ["deadline"] if any(slo.metric in ("ttft", "itl") for slo in slos) else []
+    names += ["prefix"] if traffic.shared > 0 else []
+    for name in names:
+        yield replace(setting, scheduling=replace(setting.scheduling, policy=name))
+
+
+def _preemptions(setting: Setting, machine: Machine) -> Iterator[Setting]:
+    yield replace(setting, scheduling=replace(setting.scheduling, preemption="recompute", swap_space=None))
+    for name in ("swap", "auto"):
+        scheduling = replace(setting.scheduling, preemption=name, swap_space=machine.swap_gib)
+        yield replace(setting, scheduling=scheduling)
+
+
+def _vary(search: _Search, best: Tried, name: str, others: Sequence[Setting]) -> Tried:
+    """The best of a setting and its neighbours in one option, with what they did as the reason."""
+    found = []
+    for setting in others:
+        try:
+            found.append(search.trial(setting))
+        except SettingsError:  # two settings that do not go together
+            continue
+    chosen = best
+    for one in found:
+        if _clearly_better(one, chosen):
+            chosen = one
+    rivals = [one for one in [best, *found] if _value(one.setting, name) != _value(chosen.setting, name)]
+    if not rivals:
+        return chosen
+    against = "; ".join(f"{_value(one.setting, name)}: {describe(one.trial)}" for one in rivals)
+    return replace(chosen, setting=chosen.setting.because(name, f"{describe(chosen.trial)}; against {against}"))
+
+
+def _clearly_better(one: Tried, other: Tried) -> bool:
+    """Noise must not decide: the incumbent stays unless the other brings something that counts."""
+    (goodput, distance), (old_goodput, old_distance) = one.score, other.score
+    if goodput > old_goodput * (1 + BETTER):
+        return True
+    return goodput >= old_goodput * (1 - BETTER / 2) and distance > old_distance * (1 - NEARER)
+
+
+def _value(setting: Setting, name: str) -> object:
+    option = setting.options().get(name)
+    return None if option is None else option.value
+
+
+# -- on the real engine ----------------------------------------------------------------------------------------------
+
+
+def _verified(
+    best: Tried,
+    ranked: Sequence[Tried],
+    verify: Verify,
+    number: int,
+    slos: tuple[Slo, ...],
+    start: Tried,
+    told: Told,
+) -> Tuning:
+    key = repr(replace(best.setting, reasons={}))
+    chosen = [best, *(one for one in ranked if repr(replace(one.setting, reasons={})) != key)][:number]
+    measured = []
+    for one in chosen:
+        told(f"On the real engine: {one.setting}")
+        summary = summarize(verify(one.setting))
+        told(
+            f"  goodput {summary.goodput:.3g}/s ({summary.attainment:.0%}), simulated {one.trial.summary.goodput:.3g}/s"
+        )
+        measured.append(replace(one, measured=summary))
+    measured.sort(key=lambda one: -(one.measured.goodput if one.measured is not None else 0.0))
+    winner = measured[0]
+    if winner.measured is not None and best.setting is not winner.setting:
+        reason = (
+            f"measured {winner.measured.goodput:.3g}/s goodput on the real engine, the most of {len(measured)} settings"
+        )
+        winner = replace(winner, setting=winner.setting.because("strategy", reason))
+    return Tuning(winner, ranked, tuple(measured), start)

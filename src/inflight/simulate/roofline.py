@@ -1,0 +1,175 @@
+"""A step model from a model's shape and a GPU's data sheet: what a step takes where nothing was measured.
+
+Kernels run one after the other, so the time of each class of work is max(operations / rate, bytes / bandwidth) and
+the classes are *added*; one maximum over all of them would tell a mixed step too short (Williams et al., "Roofline",
+2009; the classes as in Vidur and in aiconfigurator). For a step of T tokens, S sampled rows and R rows, under TP-fold
+tensor parallelism, with L layers, H query and K KV heads of h, hidden size d, vocabulary V, in FLOP, bytes, seconds:
+
+- linear: 2·T·L·P FLOP, P·L·b bytes, P = [d(H+2K)h + Hhd + 3dF]/TP: weights are read once a step; with experts the
+  FLOP count k of them, the bytes those that T tokens touch
+- prefill attention: 4·L·(H/TP)·h·Σ t(c + t/2) FLOP; keys and values are read again by each tile of 128 queries
+- decode attention: 4·L·(H/TP)·h·Σ c FLOP, 2·L·max(1, K/TP)·h·b_kv·Σ c bytes; and those of the T new tokens, written
+- logits head: 2·S·d·V/TP FLOP, d·V/TP bytes in bf16
+- all-reduce: two a layer, of T·d values in bf16 (`all_reduce`)
+- launch: fixed times of a step, a layer and a row (`efficiency`); blocks copied between device and host
+
+Knows no requests and no scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from inflight.core.features import Features
+from inflight.simulate.all_reduce import all_reduce_seconds
+from inflight.simulate.efficiency import (
+    LEAST_SHARD,
+    MOST_TOKENS,
+    Case,
+    efficiencies,
+    reading_factor,
+    shard_share,
+    token_share,
+)
+from inflight.simulate.hardware import Gpu
+from inflight.simulate.shape import ITEM_BYTES, ModelShape, Precision
+
+QUERY_TILE = 128  # queries that share one reading of keys and values
+Bound = Literal["compute", "bandwidth", "link", "launch"]
+KINDS = ("linear", "prefill attention", "decode attention", "logits head", "all-reduce", "launch")
+
+
+class RooflineError(ValueError):
+    """A model cannot be split over so many GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of one class of work in a step, and what binds it."""
+
+    kind: str
+    seconds: float
+    bound: Bound
+
+
+class Roofline:
+    def __init__(
+        self,
+        shape: ModelShape,
+        gpu: Gpu,
+        tensor_parallel: int = 1,
+        *,
+        weights: Precision = "bf16",
+        kv: Precision = "bf16",
+        case: Case = "typical",
+        block_size: int = 16,
+    ):
+        """weights, kv: precision they are held in. case: which end of the efficiencies' ranges. block_size: tokens of
+        the KV blocks that are copied when sequences are swapped."""
+        check_split(shape, tensor_parallel)
+        self.shape, self.gpu, self.tensor_parallel = shape, gpu, tensor_parallel
+        self.weights, self.kv, self.case = weights, kv, case
+        self._shares = efficiencies(gpu.name, case)
+        self._peak = gpu.flops_per_s(weights)
+        self._attention = shape.attention_parameters / tensor_parallel
+        self._mlp = shape.mlp_parameters(shape.experts_per_token) / tensor_parallel
+        self._shard = 2 * (self._attention + shape.mlp_parameters(shape.experts or 1) / tensor_parallel)
+        pairs = 4 * shape.layers * shape.heads * shape.head_dim / tensor_parallel
+        self._pair_flops = pairs  # of one query that sees one position
+        heads = shape.kv_heads_per_gpu(tensor_parallel)
+        self._kv_bytes = 2 * shape.layers * heads * shape.head_dim * ITEM_BYTES[kv]  # of one token, on one GPU
+        self._head = shape.table_parameters / tensor_parallel
+        self._block_bytes = block_size * self._kv_bytes
+
+    @property
+    def name(self) -> str:
+        """In words, with the fact that it rests on no measurement of this hardware."""
+        split = "" if self.tensor_parallel == 1 else f" × {self.tensor_parallel}"
+        return f"{self.gpu.name}{split}, data sheet and published efficiencies, not calibrated on your hardware"
+
+    def seconds(self, held: Features) -> float:
+        """How long the step takes."""
+        return sum(cost.seconds for cost in self.costs(held))
+
+    def costs(self, held: Features) -> tuple[Cost, ...]:
+        """The step's time by class of work, in the order of KINDS."""
+        return (
+            self._linear(held),
+            self._prefill_attention(held),
+            self._decode_attention(held),
+            self._logits(held),
+            self._exchange(held),
+            self._launch(held),
+        )
+
+    def extrapolates(self, held: Features) -> str | None:
+        """What a step asks beyond the measured efficiencies."""
+        if held.tokens > MOST_TOKENS:
+            return f"A step has {held.tokens:,} tokens; kernels were measured up to {MOST_TOKENS:,}."
+        if self._shard < LEAST_SHARD:
+            return (
+                f"A layer's weights on one GPU are {self._shard / 1e6:.0f} MB; shards were measured from "
+                f"{LEAST_SHARD / 1e6:.0f} MB on, and smaller ones are slower than said."
+            )
+        return None
+
+    def _linear(self, held: Features) -> Cost:
+        shape, tokens = self.shape, held.tokens
+        if not tokens:
+            return Cost("linear", 0.0, "bandwidth")
+        flops = 2 * tokens * shape.layers * (self._attention + self._mlp)
+        read = self._attention + shape.mlp_parameters(shape.touched_experts(tokens) or 1) / self.tensor_parallel
+        rate = self._peak * self._shares.linear_compute * token_share(tokens) * shard_share(self._shard)
+        bandwidth = self.gpu.bytes_per_s * self._shares.linear_memory / reading_factor(tokens)
+        return _slower("linear", flops / rate, read * shape.layers * ITEM_BYTES[self.weights] / bandwidth)
+
+    def _prefill_attention(self, held: Features) -> Cost:
+        # Attention computes in bf16, whatever the weights and the cache are held in.
+        flops = self._pair_flops * held.prefill_context
+        read = self._kv_bytes * held.prefill_context / QUERY_TILE
+        rate = self.gpu.flops_per_s("bf16") * self._shares.prefill_compute
+        return _slower("prefill attention", flops / rate, read / (self.gpu.bytes_per_s * self._shares.decode_memory))
+
+    def _decode_attention(self, held: Features) -> Cost:
+        flops = self._pair_flops * held.decode_context
+        moved = self._kv_bytes * (held.decode_context + held.tokens)
+        rate = self.gpu.flops_per_s("bf16") * self._shares.decode_compute
+        return _slower("decode attention", flops / rate, moved / (self.gpu.bytes_per_s * self._shares.decode_memory))
+
+    def _logits(self, held: Features) -> Cost:
+        if not held.samples:
+            return Cost("logits head", 0.0, "bandwidth")
+        rate = self.gpu.flops_per_s("bf16") * self._shares.linear_compute * token_share(held.samples)
+        bandwidth = self.gpu.bytes_per_s * self._shares.linear_memory / reading_factor(held.samples)
+        read = self._head * ITEM_BYTES["bf16"] / bandwidth
+        return _slower("logits head", 2 * held.samples * self._head / rate, read)
+
+    def _exchange(self, held: Features) -> Cost:
+        message = held.tokens * self.shape.hidden * ITEM_BYTES["bf16"]
+        each = all_reduce_seconds(self.gpu, self.tensor_parallel, message)
+        return Cost("all-reduce", 2 * self.shape.layers * each * self._shares.all_reduce, "link")
+
+    def _launch(self, held: Features) -> Cost:
+        shares = self._shares
+        fixed = shares.step_launch + shares.layer_launch * self.shape.layers + shares.row_launch * held.rows
+        copied = held.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
+        return Cost("launch", fixed + copied, "launch")
+
+
+def check_split(shape: ModelShape, tensor_parallel: int) -> None:
+    """Raises RooflineError where heads cannot be dealt out evenly."""
+    if tensor_parallel < 1 or shape.heads % tensor_parallel:
+        raise RooflineError(
+            f"{shape.name} has {shape.heads} query heads, which {tensor_parallel} GPUs cannot share evenly; give a "
+            "tensor-parallel degree that divides them."
+        )
+    if shape.kv_heads % tensor_parallel and tensor_parallel % shape.kv_heads:
+        raise RooflineError(
+            f"{shape.name} has {shape.kv_heads} KV heads, which {tensor_parallel} GPUs can neither share nor copy "
+            "evenly; give a degree that divides them or is a multiple of them."
+        )
+
+
+def _slower(kind: str, compute: float, memory: float) -> Cost:
+    return Cost(kind, compute, "compute") if compute > memory else Cost(kind, memory, "bandwidth")

@@ -1,0 +1,118 @@
+"""`inflight plan`: the question on the command line, the answer on standard output, mistakes in a sentence."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from inflight.cli import call
+from inflight.planning.sizing import Question
+
+from .terminal import Told
+
+LLAMA = ("--model", "llama-3-70b", "--hardware", "a100-80")
+CHAT = ("--input-tokens", "lognormal:1020:4142", "--output-tokens", "lognormal:129:601")
+SMALL = ("--model", "llama-3-8b", "--hardware", "h100", "--rate", 4, "--input-tokens", 200, "--output-tokens", 20)
+
+
+@pytest.fixture
+def plan(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Trials of few requests: what is looked at is the question and the form of the answer."""
+    monkeypatch.setattr("inflight.cli.plan.Question", partial(Question, requests=(60, 120, 240)))
+
+    def ask(*arguments: object) -> Told:
+        code = call(["plan", *(str(one) for one in arguments)])
+        out, err = capfd.readouterr()
+        return Told(code, out, err)
+
+    return ask
+
+
+def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The question that a buyer asks: how many nodes, which settings, why, and how sure?"""
+    config = tmp_path / "engine.toml"
+    told = plan(*LLAMA, *CHAT, "--rate", 500, "--slo", "ttft=1000(p99)", "--write-config", config)
+    assert told.code == 0, told.err
+    assert "nodes of 8 GPUs" in told.out
+    assert "not calibrated on your hardware" in told.out
+    assert "TTFT p99 ≤ 1,000 ms gives way first" in told.out
+    assert "with all that is uncertain" in told.out
+    assert "What binds:" in told.out and "What would change it:" in told.out
+    assert "$ per million output tokens" in told.out
+    settings = tomllib.loads(config.read_text())
+    assert settings["strategy"] == "chunked" and settings["max-num-seqs"] >= 8
+    assert "replicas of" in config.read_text().splitlines()[0]
+
+
+def test_json_for_programs(plan) -> None:  # type: ignore[no-untyped-def]
+    told = plan(*SMALL, "--slo", "ttft=500,itl=50(p95)", "--price", 3, "--json")
+    answer = json.loads(told.out)
+    assert answer["possible"] is True and answer["replicas"] == 1
+    assert answer["cost"]["per_hour"] == 3 * answer["gpus"]
+    assert answer["latency_s"]["ttft"]["p99"]["expected"] <= 0.5
+    assert answer["settings"]["max-num-seqs"]["reason"]
+    assert answer["calibrated"] is False
+    assert any("One replica" in sentence for sentence in answer["mistakes"])
+
+
+def test_an_impossible_promise_is_answered_with_what_is_possible(plan) -> None:  # type: ignore[no-untyped-def]
+    told = plan(*SMALL, "--slo", "ttft=1(p99)")
+    assert told.code == 1
+    assert "No number of replicas keeps TTFT p99 ≤ 1 ms" in told.out
+    assert "Ask for --slo ttft=" in told.out and "with hardly any load" in told.out
+
+
+def test_a_trace_brings_its_notes_and_its_peak(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    trace = tmp_path / "trace.csv"
+    rows = [f"2023-11-16 18:00:{k % 60:02d}.0000000,{100 + k},{10 + k % 20}" for k in range(60)]
+    rows[5], rows[6] = rows[6], rows[5]
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
+    told = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000")
+    assert told.code == 0, told.err
+    assert "Rows that came before the row above them: 1" in told.out
+    assert "for 1 requests/s" in told.out
+
+
+def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "mine.toml"
+    path.write_text("[gpus.mine]\nmemory-gb = 80\nbandwidth-gb-per-s = 3000\nbf16-tflops = 800\n")
+    told = plan("--model", "llama-3-8b", "--hardware", "mine", "--hardware-file", path, *SMALL[4:], "--slo", "ttft=500")
+    assert told.code == 0, told.err
+    assert "mine: as mine.toml says" in told.out and "no price is known" in told.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--model", "llama-3-70b"), "--hardware (a GPU by its data sheet) and --step-model"),
+        (("--hardware", "h100"), "Missing option '--model'"),
+        ((*LLAMA[:2], "--hardware", "h1000", *CHAT, "--rate", 1), "The GPU 'h1000' is not known; known are a10g"),
+        (
+            ("--model", "llama-9", *LLAMA[2:], *CHAT, "--rate", 1),
+            "The shape of the model 'llama-9' is not known; known are",
+        ),
+        ((*LLAMA, *CHAT), "Missing option '--rate'"),
+        ((*LLAMA, "--rate", 5), "Missing option '--input-tokens'"),
+        ((*LLAMA, *CHAT, "--rate", 0), "--rate is 0"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--slo", "fast"), "--slo 'fast' cannot be read"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--burstiness", 0), "--burstiness is 0"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--price", -1), "--price is -1"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 16), "--tensor-parallel is 16, but a node has 8"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 3), "64 query heads, which 3 GPUs cannot share"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 1), "fit on none of: a100-80: weights take 141"),
+        ((*LLAMA, "--input-tokens", "many", "--output-tokens", 5, "--rate", 5), "Lengths 'many' are of no known form"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--strategy", "magic"), "--strategy is 'magic'"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(plan, arguments: tuple[object, ...], sentence: str) -> None:  # type: ignore[no-untyped-def]
+    assert sentence in plan(*arguments).sentence()
+
+
+def test_what_goes_with_a_trace_alone_is_told(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    trace = tmp_path / "t.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:01,10,10\n2023-11-16 18:00:02,10,10\n")
+    assert "--trace says how long requests are" in plan(*LLAMA, *CHAT, "--trace", trace).sentence()

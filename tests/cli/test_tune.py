@@ -1,0 +1,107 @@
+"""`inflight tune`: settings found in simulation, checked on the real engine, written with their reasons."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from inflight.cli import call
+from inflight.simulate.fitted import FittedModel, Provenance
+
+from .terminal import Told
+
+DEMAND = (
+    "--rate",
+    8,
+    "--input-tokens",
+    "lognormal:20:60",
+    "--output-tokens",
+    "lognormal:6:12",
+    "--slo",
+    "ttft=400,itl=200",
+)
+
+
+@pytest.fixture
+def tune(capfd: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    def ask(*arguments: object) -> Told:
+        code = call(["tune", *(str(one) for one in arguments)])
+        out, err = capfd.readouterr()
+        return Told(code, out, err)
+
+    return ask
+
+
+@pytest.fixture
+def step_model(tmp_path: Path) -> Path:
+    capacity = {"num_blocks": 256, "block_size": 16, "max_rows": 32, "max_model_len": 256, "vocab_size": 1000}
+    provenance = Provenance("a test", "two cores", "2026-01-01", 100, {"decode": (0.02, 50)}, capacity=capacity)
+    path = tmp_path / "steps.json"
+    FittedModel(step=0.002, token=(2e-4,), provenance=provenance).save(path)
+    return path
+
+
+def test_a_configuration_comes_with_its_reasons(tune, step_model: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    output = tmp_path / "engine.toml"
+    told = tune("--step-model", step_model, *DEMAND, "--output", output, "--json")
+    assert told.code == 0, told.err
+    settings = tomllib.loads(output.read_text())
+    assert {"strategy", "policy", "max-num-seqs", "max-num-batched-tokens", "preemption"} <= set(settings)
+    assert "against" in output.read_text()
+    found = json.loads(told.out)
+    assert found["best"]["settings"] == settings
+    assert found["best"]["goodput"] >= found["start"]["goodput"]
+    assert "not calibrated" not in output.read_text()
+
+
+def test_the_best_are_verified_on_the_real_engine(tune, step_model: Path, tiny: Path) -> None:  # type: ignore[no-untyped-def]
+    told = tune("--step-model", step_model, "--model", tiny, *DEMAND, "--verify", 2, "--verify-seconds", 1, "--json")
+    assert told.code == 0, told.err
+    found = json.loads(told.out)
+    assert len(found["verified"]) == 2
+    assert all(one["measured_goodput"] > 0 for one in found["verified"])
+    assert "On the real engine" in told.err
+
+
+def test_serve_takes_what_tune_writes(tune, step_model: Path, tmp_path: Path, tiny: Path) -> None:  # type: ignore[no-untyped-def]
+    output = tmp_path / "engine.toml"
+    tune("--step-model", step_model, *DEMAND, "--output", output)
+    assert call(["run", "--model", str(tiny), "--config", str(output), "--max-tokens", "2", "hello"]) == 0
+
+
+def test_a_gpu_is_tuned_for_by_its_data_sheet(tune) -> None:  # type: ignore[no-untyped-def]
+    told = tune("--model", "llama-3-8b", "--hardware", "h100", "--rate", 5, *DEMAND[2:], "--max-num-seqs", 32)
+    assert told.code == 0, told.err
+    assert "not calibrated on your hardware" in told.out
+    assert tomllib.loads(told.out)["max-num-seqs"] == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--model", "llama-3-8b", "--hardware", "h100", *DEMAND[:-2]), "give --slo"),
+        ((*DEMAND,), "give one of them"),
+        (("--model", "llama-3-70b", "--hardware", "a100-80", *DEMAND), "KV memory for 0 tokens"),
+        (("--model", "llama-3-8b", "--hardware", "h100", *DEMAND, "--verify", 1), "it goes with --step-model"),
+        (("--model", "llama-3-8b", "--hardware", "h100", *DEMAND, "--verify", -1), "--verify is -1"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(tune, arguments: tuple[object, ...], sentence: str) -> None:  # type: ignore[no-untyped-def]
+    assert sentence in tune(*arguments).sentence()
+
+
+def test_options_without_effect_are_refused(tune, step_model: Path) -> None:  # type: ignore[no-untyped-def]
+    assert "--weights has no effect" in tune("--step-model", step_model, *DEMAND, "--weights", "fp8").sentence()
+    assert (
+        "--tensor-parallel is about --hardware"
+        in tune("--step-model", step_model, *DEMAND, "--tensor-parallel", 2).sentence()
+    )
+
+
+def test_a_step_model_that_says_too_little_is_told(tune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "steps.json"
+    FittedModel(step=0.002, token=(2e-4,)).save(path)
+    assert "does not say how many KV blocks" in tune("--step-model", path, *DEMAND).sentence()

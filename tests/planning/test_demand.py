@@ -1,0 +1,98 @@
+"""Demands: workloads at any rate, from distributions and from traces."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import fmean
+
+import pytest
+
+from inflight.planning import analyze_traffic
+from inflight.planning.demand import Demand, Traced, fitting
+from inflight.workload.errors import WorkloadError
+
+from .builders import drawn, workload
+
+ROWS = [(float(k) + (0.5 if k % 3 else 0.0), 10 + k, 5 + k % 7) for k in range(600)]
+DEMANDS = [drawn(20.0), Traced(workload(*ROWS), 20.0)]
+
+
+@pytest.mark.parametrize("demand", DEMANDS)
+@pytest.mark.parametrize("rate", [0.5, 7.0])
+def test_the_rate_is_what_was_asked(demand: Demand, rate: float) -> None:
+    made = demand.workload(rate, 300, 1)
+    assert analyze_traffic(made).rate == pytest.approx(rate, rel=0.15)
+    arrivals = [entry.arrival for entry in made.entries]
+    assert arrivals == sorted(arrivals)
+
+
+@pytest.mark.parametrize("demand", DEMANDS)
+def test_a_seed_makes_the_same_and_another_one_something_else(demand: Demand) -> None:
+    assert demand.workload(3, 100, 1).entries == demand.workload(3, 100, 1).entries
+    assert demand.workload(3, 100, 1).entries != demand.workload(3, 100, 2).entries
+
+
+@pytest.mark.parametrize("demand", DEMANDS)
+def test_changes_change_what_they_say(demand: Demand) -> None:
+    assert demand.faster(1.2).rate == pytest.approx(24)
+    plain, longer = (one.workload(5, 200, 1).entries for one in (demand, demand.longer(2.0)))
+    assert fmean(one.output_tokens for one in longer) == pytest.approx(2 * fmean(one.output_tokens for one in plain))
+    assert [one.prompt_tokens for one in longer] == [one.prompt_tokens for one in plain]
+    calm, bursts = (analyze_traffic(one.workload(5, 400, 1)).burstiness for one in (demand, demand.burstier(4.0)))
+    assert bursts > 2 * calm
+
+
+def test_requests_do_not_tell_how_long_their_answers_will_be() -> None:
+    entries = drawn().workload(5, 200, 1).entries
+    assert {entry.max_tokens for entry in entries} == {max(entry.output_tokens for entry in entries)}
+
+
+def test_what_is_drawn_longer_than_the_model_takes_is_cut_and_told() -> None:
+    made = drawn(prompt="lognormal:100:4000", longest=500).workload(5, 500, 1)
+    assert max(entry.prompt_tokens + entry.output_tokens for entry in made.entries) <= 500
+    assert "longer than 500 tokens" in made.notes[0]
+    assert not drawn().workload(5, 100, 1).notes
+
+
+def test_of_a_long_trace_every_kth_request_is_taken() -> None:
+    made = Traced(workload(*ROWS), 20.0).workload(5.0, 60, 0)
+    prompts = [entry.prompt_tokens for entry in made.entries]
+    assert {later - earlier for earlier, later in pairwise(prompts)} == {4}
+
+
+def test_of_a_short_trace_all_are_taken() -> None:
+    made = Traced(workload(*ROWS[:50]), 20.0).workload(1.0, 100, 0)
+    assert len(made.entries) == 50
+
+
+def test_the_first_seed_takes_the_busiest_part() -> None:
+    calm = [(float(10 * k), 10, 5) for k in range(100)]
+    busy = [(2000 + 0.1 * k, 99, 5) for k in range(50)]
+    made = Traced(workload(*calm, *busy), 10.0).workload(10.0, 50, 0)
+    assert all(entry.prompt_tokens == 99 for entry in made.entries)
+
+
+def test_notes_of_a_trace_stay_with_it() -> None:
+    assert Traced(workload(*ROWS, notes=("late",)), 5.0).workload(5.0, 100, 0).notes == ("late",)
+
+
+def test_what_the_model_cannot_hold_is_left_out_and_told() -> None:
+    left = fitting(workload((0, 10, 10), (1, 100, 10), (2, 10, 10)), 50)
+    assert len(left.entries) == 2 and left.notes[0].startswith("1 of 3 requests")
+    with pytest.raises(WorkloadError, match="3 of 3"):
+        fitting(workload(*[(0, 100, 10)] * 3), 50)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
+def test_rates_that_mean_nothing_are_told(rate: float) -> None:
+    with pytest.raises(WorkloadError, match="--rate"):
+        drawn(rate)
+    with pytest.raises(WorkloadError, match="--rate"):
+        Traced(workload(*ROWS), rate)
+
+
+def test_burstiness_and_traces_that_mean_nothing_are_told() -> None:
+    with pytest.raises(WorkloadError, match="--burstiness"):
+        drawn(burstiness=0.0)
+    with pytest.raises(WorkloadError, match="different times"):
+        Traced(workload((0, 1, 1), (0, 1, 1)), 1.0)

@@ -1,0 +1,91 @@
+"""Memory: keys and values by KV heads, what is left for them, and what never shrinks when it must not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight.planning import estimate_kv_cache, max_concurrent_sequences
+from inflight.simulate.hardware import GPUS, HardwareError
+from inflight.simulate.roofline import RooflineError
+from inflight.simulate.shape import KNOWN, ShapeError
+
+MODELS = st.sampled_from(["llama-3-8b", "llama-3-70b", "llama-2-7b", "qwen3-0.6b", "mixtral-8x7b"])
+
+
+def test_kv_heads_count_and_not_query_heads() -> None:
+    estimate = estimate_kv_cache("llama-3-70b", 1)
+    assert estimate.bytes_per_token == 2 * 80 * 8 * 128 * 2 == 320 * 1024
+    assert estimate_kv_cache("llama-3-70b", 1, precision="fp8").bytes_per_token == 160 * 1024
+
+
+def test_sequences_take_whole_blocks() -> None:
+    one = estimate_kv_cache("llama-3-8b", 17)
+    assert (one.blocks, one.bytes) == (2, 32 * 128 * 1024)
+    assert estimate_kv_cache("llama-3-8b", 17, 10).blocks == 20
+
+
+def test_beyond_the_kv_heads_every_gpu_holds_a_copy() -> None:
+    eight, sixteen = (estimate_kv_cache("llama-3-70b", 160, tensor_parallel=degree) for degree in (8, 16))
+    assert eight.bytes_per_token == sixteen.bytes_per_token == 40 * 1024
+    assert sixteen.bytes_in_all == 2 * eight.bytes_in_all == 2 * 160 * 320 * 1024
+
+
+@given(model=MODELS, tokens=st.integers(1, 5000), more=st.integers(0, 500), sequences=st.integers(1, 50))
+def test_longer_context_never_takes_less(model: str, tokens: int, more: int, sequences: int) -> None:
+    assert estimate_kv_cache(model, tokens + more, sequences).bytes >= estimate_kv_cache(model, tokens, sequences).bytes
+
+
+@given(model=MODELS, gpu=st.sampled_from(sorted(GPUS)), degree=st.sampled_from([1, 2, 4, 8]))
+def test_more_gpus_never_hold_fewer_tokens(model: str, gpu: str, degree: int) -> None:
+    fewer = max_concurrent_sequences(model, gpu, 1000, tensor_parallel=degree)
+    more = max_concurrent_sequences(model, gpu, 1000, tensor_parallel=2 * degree)
+    assert more.tokens >= fewer.tokens and more.sequences >= fewer.sequences
+
+
+@given(tokens=st.floats(1, 1e5), factor=st.floats(1, 10))
+def test_longer_sequences_are_never_more(tokens: float, factor: float) -> None:
+    short, long = (max_concurrent_sequences("llama-3-8b", "h100", size) for size in (tokens, tokens * factor))
+    assert long.sequences <= short.sequences
+
+
+def test_the_parts_of_the_memory_add_up() -> None:
+    budget = max_concurrent_sequences("llama-3-70b", "a100-80", 1320, tensor_parallel=4)
+    parts = budget.weight_bytes + budget.activation_bytes + budget.reserve_bytes + budget.kv_bytes
+    assert parts == pytest.approx(80e9)
+    assert budget.weight_bytes == pytest.approx(141.1e9 / 4, rel=0.01)
+    # an engine that takes 0.9 of an 80 GB GPU leaves about this to its cache
+    assert budget.kv_bytes == pytest.approx(0.9 * 80e9 - 141.1e9 / 4, rel=0.03)
+    assert budget.sequences == budget.tokens // 1320
+
+
+def test_a_model_that_does_not_fit_has_room_for_nobody() -> None:
+    budget = max_concurrent_sequences("llama-3-70b", "a100-80", 1000)
+    assert (budget.kv_bytes, budget.tokens, budget.sequences) == (0, 0, 0)
+    assert max_concurrent_sequences("llama-3-70b", "a100-80", 1000, weights="int8", tensor_parallel=2).sequences > 0
+
+
+def test_wider_steps_leave_less() -> None:
+    small, large = (
+        max_concurrent_sequences("llama-3-8b", "l4", 1000, max_num_batched_tokens=tokens) for tokens in (512, 8192)
+    )
+    assert large.activation_bytes > small.activation_bytes and large.tokens < small.tokens
+
+
+def test_objects_and_names_mean_the_same() -> None:
+    by_name = max_concurrent_sequences("llama-3-8b", "h100", 100)
+    assert by_name == max_concurrent_sequences(KNOWN["llama-3-8b"], GPUS["h100"], 100)
+
+
+def test_what_cannot_be_meant_is_told() -> None:
+    with pytest.raises(ValueError, match="0 sequences of 10 tokens"):
+        estimate_kv_cache("llama-3-8b", 10, 0)
+    with pytest.raises(ValueError, match=r"0\.5 tokens"):
+        max_concurrent_sequences("llama-3-8b", "h100", 0.5)
+    with pytest.raises(ShapeError):
+        estimate_kv_cache("llama-9", 10)
+    with pytest.raises(HardwareError):
+        max_concurrent_sequences("llama-3-8b", "h9", 10)
+    with pytest.raises(RooflineError):
+        estimate_kv_cache("llama-3-8b", 10, tensor_parallel=3)

@@ -1,0 +1,71 @@
+"""Common mistakes are pointed out when they are made, and only then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inflight.planning.machine import Hardware
+from inflight.planning.mistakes import mistakes
+from inflight.planning.proposal import Wishes
+from inflight.planning.simulation import try_out
+from inflight.planning.sizing import Question, candidate_for, traffic_of
+from inflight.planning.slo import parse_slos
+from inflight.simulate.hardware import GPUS
+from inflight.simulate.shape import KNOWN
+
+from .builders import drawn, machine, workload
+
+
+def told(
+    slos: str = "ttft=9000(p99),itl=900(p99)", on: Any = None, demand: Any = None, replicas: int = 5, **wishes: Any
+) -> str:
+    demand = demand or drawn(1.0)
+    question = Question(machines=(on or machine(),), demand=demand, slos=parse_slos([slos]), wishes=Wishes(**wishes))
+    traffic = traffic_of(demand)
+    candidate = replace(candidate_for(question, traffic, question.machines[0], question.wishes), rate=2.0)
+    trial = try_out(candidate.machine, candidate.setting, demand.workload(1.0, 60, 0), question.slos)
+    return "\n".join(mistakes(question, traffic, candidate, trial, replicas))
+
+
+def test_nothing_is_told_where_nothing_is_wrong() -> None:
+    assert told() == ""
+
+
+@pytest.mark.parametrize(
+    ("part", "question"),
+    [
+        ("--max-num-seqs 5,000 is beyond the KV memory", {"max_num_seqs": 5000, "on": machine(blocks=1000)}),
+        ("less than one sequence of the 8,192 that the model allows", {"on": machine(blocks=300)}),
+        ("every answer waits for the longest of its batch", {"strategy": "static"}),
+        ("every answer waits for the longest of its batch", {"strategy": "dynamic"}),
+        ("Chunking is off", {"strategy": "continuous", "demand": drawn(5.0, prompt="lognormal:1000:4000")}),
+        (
+            "full steps of at least",
+            {"max_num_batched_tokens": 8192, "demand": drawn(5.0, prompt="lognormal:4000:8000")},
+        ),
+        ("about the same length", {"demand": drawn(5.0, answer="100")}),
+        ("more regular than chance", {"demand": drawn(5.0, burstiness=0.25)}),
+        ("Only medians are promised", {"slos": "ttft=9000(p50)"}),
+        ("Nothing is promised (--slo)", {"slos": ""}),
+        ("One replica has no spare", {"replicas": 1}),
+    ],
+)
+def test_each_is_told_with_its_number(part: str, question: dict[str, Any]) -> None:
+    assert part in told(**question)
+
+
+def test_small_steps_and_copied_heads_on_a_gpu() -> None:
+    qwen = Hardware(shape=KNOWN["qwen2.5-0.5b"], gpu=GPUS["h100"])
+    assert "below the 295 tokens" in told(on=qwen.machine(1, 100), max_num_batched_tokens=128)
+    few_heads = Hardware(shape=KNOWN["qwen3-8b"], gpu=GPUS["h100"])
+    assert "KV heads" not in told(on=few_heads.machine(8, 100))
+
+
+def test_a_small_trace_is_told() -> None:
+    from inflight.planning.demand import Traced
+
+    rows = [(float(k), 50 + k % 90, 10 + k % 40) for k in range(120)]
+    assert "its p99 rests on 1 of them" in told(demand=Traced(workload(*rows), 1.0))

@@ -1,0 +1,178 @@
+"""Sizing from question to answer, on a machine that is easy to reckon with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from inflight.planning.machine import Machine
+from inflight.planning.plan import Impossible, Plan, PlanError, plan
+from inflight.planning.proposal import Wishes
+from inflight.planning.sizing import POOLED, Question
+from inflight.planning.slo import parse_slos
+from inflight.planning.text import as_json, as_text, impossible_text
+
+from .builders import drawn, machine
+
+
+def asked(*machines: Machine, rate: float, slo: str = "", **more: Any) -> Question:
+    """With fewer requests than usual: these tests look at the course, not at the last percent."""
+    return Question(machines=machines, demand=drawn(rate), slos=parse_slos([slo]), requests=(100, 200, 400), **more)
+
+
+@cache
+def answer(rate: float = 20.0, slo: str = "ttft=4000(p99)", **more: Any) -> Plan:
+    question = asked(machine(price_per_hour=2.0), rate=rate, slo=slo, **more)
+    found = plan(question)
+    assert isinstance(found, Plan)
+    return found
+
+
+def test_the_planned_load_keeps_the_promises() -> None:
+    found = answer()
+    assert found.trial.met and found.trial.values[found.question.slos[0]] <= 4.0
+    assert found.replicas > 1 and 0.5 < found.utilisation <= 1.0
+
+
+def test_the_closed_form_is_not_far_off() -> None:
+    """A token takes a millisecond, prompts and answers alike; the rest is a share of steps and room for waiting."""
+    found = answer()
+    most = 1 / (1e-3 * (found.traffic.input_mean + found.traffic.output_mean))
+    assert 0.5 * most < found.chosen.rate < most
+
+
+def test_the_interval_holds_the_answer() -> None:
+    found = answer()
+    assert found.replicas_low <= found.replicas <= found.replicas_high
+    assert found.replicas_low < found.replicas_high
+    for name, spans in found.spans.items():
+        for (low, high), value in zip(spans, found.trial.percentiles[name], strict=True):
+            assert low <= value <= high
+
+
+def test_more_traffic_takes_more_replicas() -> None:
+    assert answer(60.0).replicas > 2 * answer(20.0).replicas
+
+
+def test_many_replicas_are_simulated_few_at_a_time_and_that_is_said() -> None:
+    found = plan(replace(asked(machine(), rate=0.0001, slo="ttft=2000"), demand=drawn(60.0, answer="lognormal:5:10")))
+    assert isinstance(found, Plan)
+    assert found.replicas > POOLED and found.trial.replicas == POOLED and found.extrapolated
+    assert f"{POOLED} replicas behind a least-loaded router were simulated" in as_text(found)
+    assert f"; {found.replicas:,} are that many times as much" in as_text(found)
+
+
+def test_small_demand_takes_one_replica_and_no_router() -> None:
+    found = answer(2.0)
+    assert found.replicas == 1 and found.trial.replicas == 1 and not found.extrapolated
+    assert any("One replica has no spare" in sentence for sentence in found.mistakes)
+
+
+def test_cost_follows_from_price_and_tokens() -> None:
+    found = answer()
+    assert found.cost is not None
+    assert found.cost.per_hour == 2.0 * found.replicas
+    tokens = 20.0 * 3600 * found.traffic.output_mean
+    assert found.cost.per_million_output == pytest.approx(found.cost.per_hour / tokens * 1e6)
+    assert found.cost.per_million_tokens < found.cost.per_million_output
+
+
+def test_changes_say_what_they_would_take() -> None:
+    found = answer()
+    names = [change.name for change in found.changes]
+    assert names[0] == "20 % more requests" and len(names) == 3
+    for change in found.changes:
+        if change.trial.met:
+            assert change.replicas == found.replicas
+        else:
+            assert change.replicas is None or change.replicas >= found.replicas
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    one, two = (as_json(plan(answer().question)) for _ in range(2))
+    assert one == two
+
+
+def test_the_cheaper_machine_is_chosen() -> None:
+    """Twice the GPUs for less than twice the speed are not worth it, for more than twice they are."""
+    for speed, gpus in ((1.4, 1), (3.0, 2)):
+        machines = (machine("one", gpus=1), machine("two", gpus=2, speed=speed))
+        found = plan(asked(*machines, rate=30.0, slo="ttft=4000"))
+        assert isinstance(found, Plan) and found.chosen.machine.gpus == gpus
+        assert len(found.others) == 1
+
+
+def test_impossible_promises_are_answered_with_what_is_possible() -> None:
+    question = asked(machine(), rate=2.0, slo="ttft=5(p99)")
+    found = plan(question)
+    assert isinstance(found, Impossible)
+    told = impossible_text(found)
+    assert "No number of replicas keeps TTFT p99 ≤ 5 ms" in told
+    advised = told.partition("--slo ")[2].partition(" ")[0]
+    (promise,) = parse_slos([advised])
+    assert 0.1 < promise.limit < 2
+    assert isinstance(plan(asked(machine(), rate=2.0, slo=advised)), Plan)
+    assert as_json(found)["possible"] is False
+
+
+def test_without_promises_throughput_is_sized_with_headroom() -> None:
+    found = plan(asked(machine(), rate=20.0))
+    assert isinstance(found, Plan) and not found.trial.saturated
+    assert any("Nothing is promised" in sentence for sentence in found.mistakes)
+
+
+def test_a_model_that_fits_nowhere_is_told() -> None:
+    with pytest.raises(PlanError, match="fit on none of: box holds 160 tokens"):
+        plan(asked(machine(blocks=10), rate=20.0))
+
+
+def test_too_little_memory_is_what_binds() -> None:
+    found = plan(asked(machine(blocks=64), rate=20.0, slo="ttft=20000"))
+    assert isinstance(found, Plan) and found.binding.bound == "KV"
+    assert "KV memory holds" in " ".join(found.binding.sentences)
+
+
+def test_strategies_are_compared_for_the_same_promises() -> None:
+    question = asked(machine(), rate=20.0, slo="ttft=6000(p99)")
+    found = plan(question, strategies=True)
+    assert isinstance(found, Plan)
+    by_name = {one.strategy: one.candidate for one in found.strategies}
+    assert set(by_name) == {"static", "dynamic", "continuous", "chunked", "adaptive"}
+    static, chunked = by_name["static"], by_name["chunked"]
+    assert static is not None and chunked is not None and static.rate < chunked.rate
+    assert by_name["adaptive"] is None
+    told = as_text(found)
+    assert "not tried: it needs a promise on ITL" in told
+
+
+def test_every_stage_is_told() -> None:
+    stages: list[str] = []
+    plan(answer(2.0).question, progress=stages.append)
+    assert stages[0].startswith("box: the highest rate") and len(stages) == 5
+
+
+def test_the_text_has_all_that_was_asked_for() -> None:
+    told = as_text(answer())
+    for part in (
+        "replicas of box",
+        "--max-num-seqs",
+        "--max-num-batched-tokens",
+        "blocks: at most",
+        "TTFT",
+        "ITL",
+        "E2E",
+        "$ per million output tokens",
+        "What binds:",
+        "What would change it:",
+        "What this rests on:",
+        "p99 rests on",
+    ):
+        assert part in told, part
+
+
+def test_fixed_settings_are_kept_and_judged() -> None:
+    found = answer(4.0, wishes=Wishes(max_num_seqs=100, max_num_batched_tokens=128))
+    assert found.setting.max_num_seqs == 100 and found.setting.max_num_batched_tokens == 128

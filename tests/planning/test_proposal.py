@@ -1,0 +1,74 @@
+"""Settings that trials begin with: what bounds them, and that the reason says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.planning.machine import Machine
+from inflight.planning.proposal import Wishes, propose, step_limit
+from inflight.planning.sizing import traffic_of
+from inflight.planning.slo import parse_slos
+from inflight.planning.steady import full_step, rows_at, steady_state
+from inflight.planning.traffic import Traffic
+
+from .builders import Linear, drawn, machine
+
+
+@pytest.fixture(scope="module")
+def traffic() -> Traffic:
+    return traffic_of(drawn())
+
+
+def test_memory_bounds_the_rows(traffic: Traffic) -> None:
+    found = propose(machine(blocks=60), traffic, (), Wishes())
+    assert found.setting.max_num_seqs == found.kv_rows <= 960 * 0.9 / traffic.mean_context
+    assert "KV memory holds" in found.setting.reasons["max-num-seqs"]
+
+
+def test_a_promise_between_tokens_bounds_the_step(traffic: Traffic) -> None:
+    loose = propose(machine(), traffic, (), Wishes()).setting
+    tight = propose(machine(), traffic, parse_slos(["itl=200(p99)"]), Wishes()).setting
+    assert tight.max_num_batched_tokens is not None and loose.max_num_batched_tokens is not None
+    assert tight.max_num_batched_tokens < loose.max_num_batched_tokens
+    assert full_step(Linear(), traffic, tight.max_num_seqs, tight.max_num_batched_tokens) <= 0.2
+    assert "within the 200 ms promised" in tight.reasons["max-num-batched-tokens"]
+
+
+def test_a_promise_on_the_pace_bounds_the_rows(traffic: Traffic) -> None:
+    slow = Linear(step=0.010, token=1e-3)
+    found = propose(Machine("box", slow, 100_000, 8192), traffic, parse_slos(["tpot=50"]), Wishes())
+    assert found.setting.max_num_seqs <= 40
+
+
+def test_what_is_fixed_stays(traffic: Traffic) -> None:
+    wishes = Wishes(max_num_seqs=77, max_num_batched_tokens=333)
+    setting = propose(machine(), traffic, (), wishes).setting
+    assert (setting.max_num_seqs, setting.max_num_batched_tokens) == (77, 333)
+    assert setting.reasons["max-num-seqs"] == setting.reasons["max-num-batched-tokens"] == "as set"
+
+
+@pytest.mark.parametrize("strategy", ["static", "dynamic", "continuous", "chunked", "adaptive"])
+def test_every_strategy_gets_settings_that_go_together(traffic: Traffic, strategy: str) -> None:
+    setting = propose(machine(), traffic, parse_slos(["itl=900"]), Wishes(strategy=strategy)).setting
+    assert (setting.max_num_batched_tokens is None) == (strategy in ("static", "dynamic"))
+    assert (setting.scheduling.itl_target is not None) == (strategy == "adaptive")
+    setting.engine_settings(8192)
+
+
+def test_only_promises_on_nearly_all_gaps_bound_a_step() -> None:
+    assert step_limit(parse_slos(["itl=50(p50)", "ttft=10"])) is None
+    assert step_limit(parse_slos(["itl=50(p95)", "itl=80(p99)"])) == 0.05
+
+
+def test_the_steady_state_obeys_its_bounds(traffic: Traffic) -> None:
+    free = steady_state(Linear(), traffic, 1000, 10**6)
+    assert free.rows == 1000
+    by_budget = steady_state(Linear(), traffic, 1000, 100)
+    assert by_budget.rows * (1 + traffic.input_mean / traffic.output_mean) == pytest.approx(100)
+    assert by_budget.requests_per_s < free.requests_per_s
+
+
+def test_rows_follow_littles_law(traffic: Traffic) -> None:
+    few, many = (rows_at(Linear(), traffic, rate) for rate in (0.1, 5.0))
+    assert few == pytest.approx(0.1 * traffic.output_mean * 0.1, rel=0.2)
+    assert many > 30 * few

@@ -1,0 +1,69 @@
+"""The search for the highest rate: it ends where the promises break, in few trials."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inflight.metrics.summary import Window, summarize
+from inflight.planning.search import badness, find_capacity
+from inflight.planning.simulation import Trial
+from inflight.planning.slo import Slo
+
+TTFT = Slo("ttft", 1.0)
+EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {}, 0.0, 0.0, 0, {}, {})
+
+
+class Queue:
+    """Latency of a queue that takes `service` seconds and no more than `most` requests per second."""
+
+    def __init__(self, most: float, service: float = 0.1) -> None:
+        self.most, self.service = most, service
+        self.rates: list[float] = []
+
+    def __call__(self, rate: float) -> Trial:
+        self.rates.append(rate)
+        value = self.service / (1 - rate / self.most) if rate < self.most else float("inf")
+        return replace(EMPTY, rate=rate, values={TTFT: value})
+
+
+@pytest.mark.parametrize("guess", [0.3, 3.0, 8.0, 30.0, 100.0])
+def test_the_two_sides_come_together(guess: float) -> None:
+    queue = Queue(10.0)
+    found = find_capacity(queue, guess, tolerance=0.1, most=14)
+    assert found.held is not None and found.broken is not None
+    assert found.held.rate <= 9.0 <= found.broken.rate <= 1.1 * found.held.rate * 1.001
+    assert found.trials == len(queue.rates)
+
+
+def test_a_good_guess_takes_few_trials() -> None:
+    queue = Queue(10.0)
+    find_capacity(queue, 8.0)
+    assert len(queue.rates) <= 5
+
+
+def test_what_even_a_trickle_breaks_is_kept_at_no_rate() -> None:
+    found = find_capacity(Queue(10.0, service=2.0), 8.0)
+    assert found.held is None and found.broken is not None and found.broken.rate < 0.3
+
+
+def test_a_candidate_that_is_not_worth_it_is_given_up_at_once() -> None:
+    queue = Queue(10.0)
+    found = find_capacity(queue, 9.5, worth=9.5)
+    assert found.held is None and queue.rates == [9.5]
+
+
+def test_trials_are_bounded() -> None:
+    queue = Queue(1e9)
+    found = find_capacity(queue, 1.0, most=4)
+    assert found.trials == 4 and found.held is not None and found.broken is None
+
+
+def test_badness_tells_how_far_a_promise_is() -> None:
+    assert badness(replace(EMPTY, values={TTFT: 0.5})) == 0.5
+    assert badness(replace(EMPTY, values={TTFT: 1.5})) == 1.5
+    assert badness(replace(EMPTY, values={TTFT: float("inf")})) > 1
+    refused: Any = replace(EMPTY.summary, offered=3)
+    assert badness(replace(EMPTY, summary=refused, values={TTFT: 0.1})) > 1

@@ -1,0 +1,115 @@
+"""Tuning: better settings are found, reasons stand beside them, and the real engine has the last word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inflight.metrics.observation import Observation, Targets
+from inflight.planning.proposal import Wishes
+from inflight.planning.setting import Setting
+from inflight.planning.simulation import simulate_run
+from inflight.planning.sizing import traffic_of
+from inflight.planning.slo import parse_slos
+from inflight.planning.tuning import Tuning, tune
+
+from .builders import drawn, machine
+
+SLOS = parse_slos(["ttft=6000(p99),itl=900(p99)"])
+
+
+def tuned(rate: float = 4.0, **more: Any) -> Tuning:
+    demand = drawn(rate)
+    on = more.pop("on", None) or machine()
+    return tune(on, demand, traffic_of(demand), SLOS, requests=120, **more)
+
+
+@pytest.fixture(scope="module")
+def tuning() -> Tuning:
+    return tuned(wishes=Wishes(max_num_seqs=16))
+
+
+def test_the_best_is_at_least_as_good_as_where_it_began(tuning: Tuning) -> None:
+    assert tuning.best.score >= tuning.start.score
+    assert tuning.best.trial.summary.goodput >= 0.99 * max(one.trial.summary.goodput for one in tuning.tried)
+
+
+def test_no_setting_is_tried_twice(tuning: Tuning) -> None:
+    keys = [repr(replace(one.setting, reasons={})) for one in tuning.tried]
+    assert len(keys) == len(set(keys)) > 5
+
+
+def test_reasons_name_what_the_others_did(tuning: Tuning) -> None:
+    reason = tuning.best.setting.reasons["max-num-batched-tokens"]
+    assert "goodput" in reason and "against" in reason
+    assert "continuous" in tuning.best.setting.reasons["strategy"]
+    assert tuning.best.setting.reasons["preemption"]
+
+
+def test_what_is_fixed_stays(tuning: Tuning) -> None:
+    assert {one.setting.max_num_seqs for one in tuning.tried} == {16}
+
+
+def test_a_bad_beginning_is_left() -> None:
+    """Steps of few tokens waste most of each tenth of a second; more rows cannot make up for it."""
+    found = tuned(wishes=Wishes(max_num_seqs=32), rate=4.0)
+    assert (found.best.setting.max_num_batched_tokens or 0) >= 128
+
+
+def test_too_much_demand_is_said() -> None:
+    assert tuned(40.0).saturated
+
+
+def test_little_memory_makes_preemption_worth_trying() -> None:
+    found = tuned(4.0, on=machine(blocks=40, host_blocks=100, block_bytes=2.0**20, copy_seconds=1e-4))
+    kinds = {one.setting.scheduling.preemption for one in found.tried}
+    assert kinds == {"recompute"} or "swap" in kinds
+    if any(
+        one.trial.preemptions for one in found.tried if one.setting.max_num_seqs == found.start.setting.max_num_seqs
+    ):
+        assert "preemption" in found.best.setting.reasons
+
+
+def test_the_real_engine_has_the_last_word() -> None:
+    """An "engine" on which the third best of the simulation is the only one that keeps its promises."""
+    simulated = tuned()
+    favourite = simulated.tried[2].setting
+    ran: list[Setting] = []
+
+    def verify(setting: Setting) -> list[Observation]:
+        ran.append(setting)
+        good = replace(setting, reasons={}) == replace(favourite, reasons={})
+        return [_answered(number, 0.1 if good else 50.0) for number in range(20)]
+
+    found = tuned(verify=verify, verified=len(simulated.tried))
+    assert replace(found.best.setting, reasons={}) == replace(favourite, reasons={})
+    assert found.best.measured is not None and found.best.measured.attainment == 1.0
+    assert "measured" in found.best.setting.reasons["strategy"]
+    assert len(found.verified) == len(ran) == len(simulated.tried)
+
+
+def _answered(number: int, ttft: float) -> Observation:
+    return Observation(
+        str(number),
+        intended=float(number),
+        ended=number + ttft + 1,
+        first_token=number + ttft,
+        last_token=number + ttft + 1,
+        output_tokens=10,
+        longest_output=10,
+        targets=Targets(ttft=6.0),
+    )
+
+
+def test_swapping_runs_in_the_simulator() -> None:
+    on = machine(blocks=64, host_blocks=200, block_bytes=2.0**20, copy_seconds=1e-4)
+    scheduling = tuned().best.setting.scheduling
+    setting = Setting(
+        max_num_seqs=32,
+        max_num_batched_tokens=256,
+        scheduling=replace(scheduling, strategy="chunked", itl_target=None, preemption="swap", swap_space=on.swap_gib),
+    )
+    run = simulate_run(on, setting, drawn(10.0, answer="lognormal:60:100").workload(10.0, 100, 0), on.model)
+    assert run.preemptions > 0 and all(one.outcome == "completed" for one in run.observations)

@@ -1,0 +1,81 @@
+"""GPUs by name and from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inflight.simulate.hardware import GPUS, HardwareError, find_gpu, read_hardware_file
+
+# tokens at which weights in bf16 are reused often enough, from the data sheets' peaks and bandwidths
+RIDGES = {"a100-80": 153, "h100": 295, "h200": 206, "l40s": 419, "l4": 403}
+
+
+@pytest.mark.parametrize(("name", "tokens"), RIDGES.items())
+def test_ridges_follow_from_the_data_sheets(name: str, tokens: int) -> None:
+    assert GPUS[name].ridge_tokens() == pytest.approx(tokens, abs=1)
+
+
+def test_every_figure_has_its_provenance_and_rates_are_dense() -> None:
+    for gpu in GPUS.values():
+        assert gpu.provenance
+        assert gpu.fp8_tflops is None or gpu.fp8_tflops < 2.2 * gpu.bf16_tflops, "sparse figures are twice as large"
+        assert gpu.price_per_hour is None or "example" in gpu.provenance
+
+
+@pytest.mark.parametrize("name", ["A100-80", "NVIDIA A100 80GB".replace(" 80GB", ""), "a100_80", "a100-80gb"])
+def test_names_are_taken_as_people_write_them(name: str) -> None:
+    assert find_gpu(name) is GPUS["a100-80"]
+
+
+def test_an_unknown_gpu_lists_the_known_and_says_how_to_add_one() -> None:
+    with pytest.raises(HardwareError) as caught:
+        find_gpu("h1000")
+    told = str(caught.value)
+    assert "known are a10g, l4, " in told and "Did you mean h100?" in told
+    assert "--hardware-file" in told and "[gpus.NAME]" in told
+
+
+def test_what_has_no_units_is_computed_in_bf16() -> None:
+    a100, h100 = GPUS["a100-80"], GPUS["h100"]
+    assert not a100.computes("fp8") and a100.flops_per_s("fp8") == a100.flops_per_s("bf16")
+    assert h100.computes("fp8") and h100.flops_per_s("fp8") == pytest.approx(2 * h100.flops_per_s("bf16"), rel=0.01)
+
+
+def test_a_file_adds_gpus_and_wins_over_the_built_in(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[gpus.Mine]\nmemory-gb = 48\nbandwidth-gb-per-s = 900\nbf16-tflops = 200\nlink = "NVLink"\n'
+        "[gpus.h100]\nmemory-gb = 94\nbandwidth-gb-per-s = 3900\nbf16-tflops = 989\n"
+    )
+    gpus = read_hardware_file(path)
+    assert find_gpu("mine", gpus).memory_bytes == 48e9
+    assert find_gpu("h100", gpus).memory_gb == 94
+    assert find_gpu("mine", gpus).provenance == "as mine.toml says"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "holds 0 GPUs; to add one, describe it"),
+        ("[gpus.x", "cannot be read"),
+        ("gpus = 3\n", "holds"),
+        ("[gpus]\nx = 1\n", "GPU 'x' is no table"),
+        ("[gpus.x]\nmemory-gb = 1\n", "lacks bandwidth-gb-per-s, without which no step time can be told."),
+        ("[gpus.x]\nmemory = 1\n", "has the key 'memory'; known are bandwidth-gb-per-s, "),
+        ("[gpus.x]\nmemory-gb = -1\n", "memory-gb is -1; give a number above 0."),
+        ("[gpus.x]\nmemory-gb = nan\n", "memory-gb is nan; give a number above 0."),
+        ("[gpus.x]\nlink = 1\n", "link is 1; give a text."),
+        (
+            "[gpus.x]\nmemory-gb = 1\nbandwidth-gb-per-s = 1\nbf16-tflops = 1\nnode-gpus = 1.5\n",
+            "node-gpus is 1.5; give a whole number.",
+        ),
+    ],
+)
+def test_a_wrong_file_is_told(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(HardwareError) as caught:
+        read_hardware_file(path)
+    assert sentence in str(caught.value)

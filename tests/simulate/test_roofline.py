@@ -1,0 +1,153 @@
+"""The roofline step model: published layer and collective times come out of it, and it moves as physics does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inflight.core.features import Features
+from inflight.simulate.all_reduce import all_reduce_seconds
+from inflight.simulate.efficiency import efficiencies
+from inflight.simulate.hardware import GPUS
+from inflight.simulate.roofline import KINDS, Roofline, RooflineError
+from inflight.simulate.shape import KNOWN
+
+# Milliseconds of one layer without attention, by tokens of the step: medians of published profiles (Vidur).
+LAYERS = {
+    ("a100-80", "llama-3-70b", 1): {1: 1.119, 512: 4.296, 2048: 15.64, 4096: 31.75},
+    ("a100-80", "llama-3-70b", 2): {1: 0.567, 512: 2.203, 2048: 8.10, 4096: 16.15},
+    ("a100-80", "llama-3-70b", 4): {1: 0.311, 512: 1.124, 2048: 4.26, 4096: 8.13},
+    ("a100-80", "llama-3-70b", 8): {1: 0.179, 512: 0.651, 2048: 2.33, 4096: 4.48},
+    ("a100-80", "llama-3-8b", 1): {1: 0.303, 32: 0.34, 64: 0.35, 128: 0.41, 256: 0.61, 512: 1.08, 2048: 4.43},
+    ("h100", "llama-2-70b", 1): {1: 0.625, 512: 1.256, 2048: 5.29, 4096: 10.86},
+    ("h100", "llama-2-70b", 2): {1: 0.319, 512: 0.709, 2048: 2.82, 4096: 5.50},
+    ("h100", "llama-2-70b", 4): {1: 0.179, 512: 0.375, 2048: 1.42, 4096: 2.77},
+    ("h100", "llama-2-70b", 8): {1: 0.105, 512: 0.221, 2048: 0.795, 4096: 1.54},
+    ("h100", "llama-2-7b", 1): {1: 0.175, 512: 0.375, 2048: 1.27, 4096: 2.59},
+}
+DECODES = Features(tokens=32, rows=32, samples=32, decode_context=32 * 1000, prefill_context=0.0)
+PROMPT = Features(tokens=2048, rows=1, samples=1, decode_context=0, prefill_context=2048 * 1024)
+
+
+def model(gpu: str = "a100-80", shape: str = "llama-3-70b", degree: int = 4, **more: object) -> Roofline:
+    return Roofline(KNOWN[shape], GPUS[gpu], degree, **more)  # type: ignore[arg-type]
+
+
+def part(held: Features, kind: str, roofline: Roofline) -> float:
+    return roofline.costs(held)[KINDS.index(kind)].seconds
+
+
+@pytest.mark.parametrize(("where", "figures"), LAYERS.items())
+def test_published_layer_times_come_out_within_a_tenth(where: tuple[str, str, int], figures: dict[int, float]) -> None:
+    gpu, shape, degree = where
+    layers = KNOWN[shape].layers
+    fixed = efficiencies(gpu).layer_launch
+    for tokens, milliseconds in figures.items():
+        held = Features(tokens, tokens, 0, 0, 0.0)
+        layer = part(held, "linear", model(gpu, shape, degree)) / layers + fixed
+        assert layer * 1e3 == pytest.approx(milliseconds, rel=0.10), tokens
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "size", "microseconds"),
+    [
+        ("h100", 8, 2**20, 34),
+        ("h100", 2, 64 * 2**20, 247),
+        ("h100", 2, 256 * 2**20, 881),
+        ("h200", 4, 4 * 2**20, 41),
+        ("a100-80", 8, 45e6, 479),
+        ("a100-80-pcie", 4, 45e6, 2920),
+        ("a100-80", 16, 45e6, 4890),
+    ],
+)
+def test_published_all_reduce_times_come_out(gpu: str, gpus: int, size: float, microseconds: float) -> None:
+    assert all_reduce_seconds(GPUS[gpu], gpus, size) * 1e6 == pytest.approx(microseconds, rel=0.35)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("gpus", [2, 4, 8, 16])
+def test_larger_messages_never_take_less(gpu: str, gpus: int) -> None:
+    times = [all_reduce_seconds(GPUS[gpu], gpus, 2.0**power) for power in range(8, 30)]
+    assert times == sorted(times)
+    assert all_reduce_seconds(GPUS[gpu], 1, 1e6) == 0
+
+
+def test_classes_are_added_and_not_one_maximum_taken() -> None:
+    mixed = replace(PROMPT, decode_context=DECODES.decode_context)
+    roofline = model()
+    assert roofline.seconds(mixed) == pytest.approx(sum(cost.seconds for cost in roofline.costs(mixed)))
+    assert roofline.seconds(mixed) > roofline.seconds(PROMPT)
+
+
+def test_decodes_are_bound_by_reading_and_prompts_by_arithmetic() -> None:
+    roofline = model()
+    assert roofline.costs(DECODES)[0].bound == "bandwidth"
+    assert roofline.costs(PROMPT)[0].bound == "compute"
+
+
+@pytest.mark.parametrize("held", [DECODES, PROMPT])
+@pytest.mark.parametrize("gpu", ["a100-80", "h100", "l40s", "mi300x"])
+def test_the_slow_end_is_slower_and_the_fast_end_faster(gpu: str, held: Features) -> None:
+    low, typical, high = (model(gpu, case=case).seconds(held) for case in ("low", "typical", "high"))
+    assert low > typical > high
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_work_never_takes_less(kind: str) -> None:
+    more = Features(2 * DECODES.tokens, 64, 64, 2 * DECODES.decode_context, 1e6, 8)
+    assert part(more, kind, model()) >= part(DECODES, kind, model())
+
+
+def test_fp8_halves_reading_everywhere_and_arithmetic_only_where_there_are_units() -> None:
+    for gpu, faster in (("a100-80", False), ("h100", True)):
+        plain, quantized = model(gpu), model(gpu, weights="fp8")
+        assert part(DECODES, "linear", quantized) < 0.6 * part(DECODES, "linear", plain)
+        ratio = part(PROMPT, "linear", quantized) / part(PROMPT, "linear", plain)
+        assert (ratio < 0.6) == faster
+
+
+def test_kv_precision_halves_what_decodes_read() -> None:
+    half = part(DECODES, "decode attention", model(kv="fp8")) / part(DECODES, "decode attention", model())
+    assert half == pytest.approx(0.5)
+
+
+def test_copied_kv_heads_are_read_on_every_gpu() -> None:
+    """Eight KV heads on sixteen GPUs: each reads one head, as each of eight GPUs does."""
+    eight, sixteen = model(degree=8), model(degree=16)
+    assert part(DECODES, "decode attention", sixteen) == pytest.approx(part(DECODES, "decode attention", eight))
+
+
+def test_a_mixture_reads_the_experts_that_are_touched() -> None:
+    roofline = model(shape="mixtral-8x7b", degree=1)
+    one = part(Features(1, 1, 1, 0, 0.0), "linear", roofline)
+    many = part(Features(32, 32, 32, 0, 0.0), "linear", roofline)
+    assert 2.5 < many / one < 4.2  # two of eight experts, then all of them; attention is read either way
+
+
+def test_swapped_blocks_cost_their_copy() -> None:
+    moved = replace(DECODES, moved_blocks=1000)
+    roofline = model()
+    extra = roofline.seconds(moved) - roofline.seconds(DECODES)
+    assert extra == pytest.approx(1000 * 16 * (320 * 1024 / 4) / 25e9)
+
+
+def test_it_says_what_it_rests_on_and_where_it_guesses() -> None:
+    assert "not calibrated on your hardware" in model().name
+    assert model().extrapolates(PROMPT) is None
+    assert "9,000" in (model().extrapolates(replace(PROMPT, tokens=9000)) or "")
+    assert "MB" in (model(shape="qwen2.5-0.5b", degree=1).extrapolates(PROMPT) or "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "degree", "number"), [("qwen2.5-7b", 8, "28"), ("llama-3-70b", 3, "64"), ("qwen2.5-7b", 0, "28")]
+)
+def test_heads_that_cannot_be_shared_are_told(shape: str, degree: int, number: str) -> None:
+    with pytest.raises(RooflineError, match=number):
+        model(shape=shape, degree=degree)
+
+
+def test_kv_heads_that_can_neither_be_shared_nor_copied_are_told() -> None:
+    odd = replace(KNOWN["llama-3-8b"], heads=36, kv_heads=6)
+    with pytest.raises(RooflineError, match="6 KV heads, which 4 GPUs"):
+        Roofline(odd, GPUS["a100-80"], 4)
