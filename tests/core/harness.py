@@ -299,11 +299,12 @@ class Harness:
     def plan(self, fail: bool = False) -> BatchPlan | WaitUntil | None:
         assert len(self.flights) < self.setup.depth
         self.log.append(("plan", fail, self.now))
-        shared = {b for s in inside.alive(self.scheduler) for b in s.blocks if self._holders(b) > 1}
+        shared = [(s, b) for s in inside.alive(self.scheduler) for b in s.blocks if self._holders(b) > 1]
         plan = self.scheduler.plan(self.now)
         if isinstance(plan, BatchPlan):
             assert plan.step == len(self.plans)
-            self._check_plan(plan, shared)
+            # Whoever gave way to others has given its blocks up: theirs to write.
+            self._check_plan(plan, {block for sequence, block in shared if block in sequence.blocks})
             self.plans.append(plan)
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
@@ -389,7 +390,7 @@ class Harness:
         return self.scheduler._memory.pool.holders(block)
 
     def _check_plan(self, plan: BatchPlan, shared: set[int]) -> None:
-        """Invariants 3 to 5 of one plan. shared: blocks that were in two tables before it."""
+        """Invariants 3 to 5 of one plan. shared: blocks in two tables before it, and in one of these yet."""
         size = self.setup.block_size
         assert plan.chunks
         self._check_limits(plan)
