@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.drive import Observer, Watched
-from benchmarks.shapes import QWEN25_05B, write_config
+from benchmarks.shapes import QWEN25_05B, TINY, write_config
 from inflight.assembly import budget, scheduler_for
 from inflight.build import BUILT_IN
 from inflight.config import LOGIT_ROWS, EngineSettings, resolve_rows, resolve_threads
@@ -29,15 +29,7 @@ from inflight.scheduling import SchedulingSettings
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.latency import StepModel
 
-_TINY = {
-    "hidden_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "intermediate_size": 1024,
-    "vocab_size": 4096,
-}
-_SHAPES: dict[str, dict[str, object]] = {"qwen": QWEN25_05B, "tiny": {**QWEN25_05B, **_TINY}}
+_SHAPES: dict[str, dict[str, object]] = {"qwen": QWEN25_05B, "tiny": TINY}
 _NAMES = {"qwen": "Qwen2.5-0.5B's shape in bf16", "tiny": "a tiny random model", "built-in": "the built-in model"}
 
 

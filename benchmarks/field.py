@@ -3,7 +3,8 @@ Poisson arrivals, and what became of rows and memory.
 
 All settings run on the real engine and the same weights, take turns, and are offered the very same requests. The
 Poisson rate is a share of what chunked prefill got through when all came at once, so that every setting faces what a
-good one can bear.
+good one can bear. With `--write` the throughput-latency curve of each kind, and the batch over time of each setting on
+mixed traffic, are drawn into docs/pictures.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.comparison import options, publish, tell
 from benchmarks.results import table
-from benchmarks.shapes import QWEN25_05B, write_config
+from benchmarks.shapes import QWEN25_05B, TINY, write_config
 from inflight.bench.run import Warmup
 from inflight.cli.comparing import Comparison
 from inflight.cli.contestants import EngineContestant
@@ -24,6 +25,7 @@ from inflight.cli.variants import FIELD, Variant, read_variants
 from inflight.report.charts.quantity import quantity
 from inflight.report.columns import Column
 from inflight.report.page import render
+from inflight.report.pictures import batch_over_time, throughput_latency
 from inflight.report.run import Report, Setting
 from inflight.workload.arrivals import AtOnce, Poisson
 from inflight.workload.classes import TrafficClass
@@ -32,6 +34,7 @@ from inflight.workload.synthetic import synthesize
 
 SHARE = 0.7  # of what chunked prefill got through
 ROWS = 32
+PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 CHAT = ("lognormal:60:400:1000", "lognormal:90:400:500")  # prompts, answers: p50, p99, most
 DOCUMENT = ("lognormal:700:1800:2000", "lognormal:40:160:300")
 TRAFFIC = {"chat": (CHAT, 1.0), "document": (DOCUMENT, 1.0), "mixed": (CHAT, 0.85)}  # the rest of mixed are documents
@@ -75,6 +78,22 @@ def report(kind: str, settings: Sequence[Setting], loads: Sequence[str]) -> list
     ]
 
 
+def draw(kind: str, settings: Sequence[Setting], folder: Path) -> str:
+    """The pictures of one kind of traffic, as the lines that show them."""
+    ttft_p99, *_ = throughput_latency(settings)
+    name = f"field-{kind}-curve.svg"
+    (folder / name).write_text(ttft_p99.standalone(), encoding="utf-8")
+    shown = [f"![TTFT p99 against throughput, {kind}](pictures/{name})"]
+    if kind == "mixed":
+        engines = {one.name: engine for one in settings if (engine := one.runs[0].engine) is not None}
+        longest = max(engine.steps.end for engine in engines.values())
+        for setting, engine in engines.items():
+            name = f"field-{setting.replace(', ', '-').replace(' ', '-')}.svg"
+            (folder / name).write_text(batch_over_time(engine, longest)[0].standalone(), encoding="utf-8")
+            shown += [f"{setting}, all at once:", f"![the batch over time under {setting}](pictures/{name})"]
+    return "\n\n".join(shown)
+
+
 def _table(columns: Sequence[Column], keys: Sequence[str]) -> str:
     head = ["setting"]
     for key in keys:
@@ -101,15 +120,17 @@ def main() -> None:
     parts = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shape = write_config(folder / "model", QWEN25_05B)
-        given = {"qwen": f"--model {shape} --load-format dummy", "built-in": "", "tiny": ""}[arguments.model]
-        longest = 1024 if arguments.model == "built-in" else 2560
-        variants = read_variants([f"{one} {given} --max-model-len {longest} --num-blocks 4096" for one in FIELD])
+        built_in = arguments.model == "built-in"
+        shape = write_config(folder / "model", TINY if arguments.model == "tiny" else QWEN25_05B)
+        model = "--max-model-len 1024" if built_in else f"--model {shape} --load-format dummy --max-model-len 2560"
+        variants = read_variants([f"{one} {model} --num-blocks 4096" for one in FIELD])
         for kind in TRAFFIC:
             records = folder / kind
             records.mkdir()
             settings, loads = measure(kind, variants, arguments.requests, arguments.repeats, records)
             parts += report(kind, settings, loads)
+            if arguments.write:
+                parts.append(draw(kind, settings, PICTURES))
             if arguments.html is not None:
                 page = render(Report(f"The strategies of the field: {kind}", settings))
                 (arguments.html / f"field-{kind}.html").write_text(page, encoding="utf-8")

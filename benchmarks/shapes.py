@@ -67,6 +67,16 @@ QWEN3_06B = {
     "torch_dtype": "bfloat16",
 }
 
+TINY = {
+    **QWEN25_05B,
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "intermediate_size": 1024,
+    "vocab_size": 4096,
+}
+
 
 def write_config(folder: Path, shape: dict[str, object]) -> str:
     """Makes the folder a model for --load-format dummy; returns its path as text."""
