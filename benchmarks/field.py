@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -35,28 +36,37 @@ from inflight.workload.synthetic import synthesize
 SHARE = 0.7  # of what chunked prefill got through
 ROWS = 32
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
-CHAT = ("lognormal:60:400:1000", "lognormal:90:400:500")  # prompts, answers: p50, p99, most
-DOCUMENT = ("lognormal:700:1800:2000", "lognormal:40:160:300")
-TRAFFIC = {"chat": (CHAT, 1.0), "document": (DOCUMENT, 1.0), "mixed": (CHAT, 0.85)}  # the rest of mixed are documents
 
 
-def classes(kind: str) -> tuple[TrafficClass, ...]:
-    main, share = TRAFFIC[kind]
-    parts = [("chat" if main is CHAT else "document", main, share), ("document", DOCUMENT, 1.0 - share)]
-    return tuple(
-        TrafficClass(name=name, share=part, input=parse_lengths(lengths[0]), output=parse_lengths(lengths[1]))
-        for name, lengths, part in parts
-        if part > 0
-    )
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Lengths of prompts and answers, as p50, p99 and most, such that all fit into the model."""
+
+    chat: tuple[str, str]
+    document: tuple[str, str]
+
+    def classes(self, kind: str) -> tuple[TrafficClass, ...]:
+        return tuple(
+            TrafficClass(name=name, share=share, input=parse_lengths(lengths[0]), output=parse_lengths(lengths[1]))
+            for (name, lengths), share in zip(
+                (("chat", self.chat), ("document", self.document)), KINDS[kind], strict=True
+            )
+            if share > 0
+        )
+
+
+KINDS = {"chat": (1.0, 0.0), "document": (0.0, 1.0), "mixed": (0.85, 0.15)}  # shares of the two
+LONG = Traffic(("lognormal:60:400:1000", "lognormal:90:400:500"), ("lognormal:700:1800:2000", "lognormal:40:160:300"))
+SHORT = Traffic(("lognormal:60:300:500", "lognormal:90:400:500"), ("lognormal:350:700:800", "lognormal:40:160:200"))
 
 
 def measure(
-    kind: str, variants: Sequence[Variant], requests: int, repeats: int, folder: Path
+    traffic: Traffic, kind: str, variants: Sequence[Variant], requests: int, repeats: int, folder: Path
 ) -> tuple[list[Setting], list[str]]:
     """All at once, then Poisson arrivals at a share of what chunked got through; and both loads in words."""
     contestants = [EngineContestant(one, folder, Warmup(), 0, lambda: False) for one in variants]
     comparison = Comparison(contestants, lambda what, total, done: None, lambda: False)
-    drawn = partial(synthesize, classes(kind), requests=requests, seed=1)
+    drawn = partial(synthesize, traffic.classes(kind), requests=requests, seed=1)
     comparison.run("at once", drawn(arrivals=AtOnce()), repeats)
     chunked = next(one for one in comparison.settings if one.name == "chunked")
     rate = SHARE * max(run.summary.requests_per_s for run in chunked.runs)
@@ -103,11 +113,11 @@ def _table(columns: Sequence[Column], keys: Sequence[str]) -> str:
 
 
 def _cell(column: Column, key: str) -> str:
-    values = [one[key].value for one in column.figures]
-    unit = column.figures[0][key].unit
-    known = sorted(value for value in values if value is not None)
+    listed = [one for figures in column.figures for one in figures.listed if one.key == key]
+    known = sorted(one.value for one in listed if one.value is not None)
     if not known or column.saturated:
         return "saturated" if column.saturated else "–"
+    unit = listed[0].unit
     middle = quantity(statistics.median(known), unit)
     return middle if len(known) == 1 else f"{middle} ({quantity(known[0], unit)} to {quantity(known[-1], unit)})"
 
@@ -121,13 +131,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         built_in = arguments.model == "built-in"
+        traffic = SHORT if built_in else LONG
         shape = write_config(folder / "model", TINY if arguments.model == "tiny" else QWEN25_05B)
         model = "--max-model-len 1024" if built_in else f"--model {shape} --load-format dummy --max-model-len 2560"
         variants = read_variants([f"{one} {model} --num-blocks 4096" for one in FIELD])
-        for kind in TRAFFIC:
+        for kind in KINDS:
             records = folder / kind
             records.mkdir()
-            settings, loads = measure(kind, variants, arguments.requests, arguments.repeats, records)
+            settings, loads = measure(traffic, kind, variants, arguments.requests, arguments.repeats, records)
             parts += report(kind, settings, loads)
             if arguments.write:
                 parts.append(draw(kind, settings, PICTURES))
@@ -135,12 +146,14 @@ def main() -> None:
                 page = render(Report(f"The strategies of the field: {kind}", settings))
                 (arguments.html / f"field-{kind}.html").write_text(page, encoding="utf-8")
             tell(f"{kind} is measured")
+    model_name = {"qwen": "Qwen2.5-0.5B's shape in bf16", "built-in": "The built-in model", "tiny": "A tiny model"}
+    chat, documents = (" in, ".join(lengths) for lengths in (traffic.chat, traffic.document))
     about = (
-        f"{arguments.requests} requests a run, {ROWS} rows (4 for the first), blocks for all of them. Lengths are "
-        f"lognormal: chat {CHAT[0]} in and {CHAT[1]} out, documents {DOCUMENT[0]} in and {DOCUMENT[1]} out "
-        f"(p50:p99:most), mixed is {TRAFFIC['mixed'][1]:.0%} chat. Requests are offered at {SHARE:g} of what chunked "
-        "got through. Medians over the repeats, least and greatest in brackets. Static and dynamic hand out "
-        "their answers when a batch ends, so that their tokens have no gaps. Saturated: latency still grew at the end."
+        f"{model_name[arguments.model]}; {arguments.requests} requests a run, {ROWS} rows (4 for the first), blocks "
+        f"for all of them. Lengths are lognormal: chat {chat} out; documents {documents} out (p50:p99:most); mixed is "
+        f"{KINDS['mixed'][0]:.0%} chat. Requests are offered at {SHARE:g} of what chunked got through. Medians over "
+        "the repeats, least and greatest in brackets. Static and dynamic hand out their answers when a batch ends, so "
+        "that their tokens have no gaps. Saturated: latency still grew at the end of a run."
     )
     publish("field", "The strategies of the field", "\n\n".join([about, *parts]), arguments.write)
 

@@ -69,8 +69,7 @@ def machines_of(values: dict[str, Any], demand: Demand) -> list[Machine]:
     if degree is not None and degree > gpu.node_gpus:
         raise SettingsError(
             f"--tensor-parallel is {degree}, but a node has {gpu.node_gpus} of {gpu.name}, and between nodes "
-            "every layer "
-            "would wait for the network; give at most that, or say node-gpus in a --hardware-file."
+            "every layer would wait for the network; give at most that, or say node-gpus in a --hardware-file."
         )
     context = traffic_of(demand).mean_context
     return [hardware.machine(one, context) for one in (hardware.degrees() if degree is None else (degree,))]
