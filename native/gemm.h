@@ -15,17 +15,12 @@ namespace inflight::INFLIGHT_ISA {
 constexpr std::int64_t block_steps = 1024;   // × 256 bytes: a quarter of a usual second-level cache
 constexpr std::int64_t tokens_per_task = 192;
 
-INLINE Ahead bytes_at(const std::uint32_t* from, std::int64_t lines, int lines_per_step) {
-  const char* at = reinterpret_cast<const char*>(from);
-  return {at, at + lines * 64, lines_per_step};
-}
-
 INLINE vf silu_times(vf gate, vf up) { return gate / (all(1.0f) + exp(-gate)) * up; }
 
 template <class Value>
 INLINE void store_value(Value* to, vf x) {
   if constexpr (sizeof(Value) == 2) {
-    store_bf16(to, x);
+    store_bf16_fast(to, x);
   } else {
     store(to, x);
   }
@@ -68,7 +63,9 @@ void finish_gated(const Weights& w, const Staged<F>& x, const Finished& tile, ty
   }
 }
 
-template <class F, bool add>
+enum class Write { over, past_caches, add };
+
+template <class F, Write write>
 void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* out) {
   const std::int64_t left = w.rows - tile.lane, count = left < tile.width ? left : tile.width;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
@@ -77,89 +74,142 @@ void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* o
       vf value = meant<F>(w, x, tile.sums + t * tile.stride + i, tile.token + t, tile.lane + i);
       if (i + lanes <= count) {
         if (w.bias) value += load<vf>(w.bias + tile.lane + i);
-        store(to + i, add ? load<vf>(to + i) + value : value);
+        if constexpr (write == Write::past_caches) {
+          stream(to + i, value);
+        } else {
+          store(to + i, write == Write::add ? load<vf>(to + i) + value : value);
+        }
         continue;
       }
       for (std::int64_t k = i; k < count; ++k) {
         const float one = w.bias ? value[k - i] + w.bias[tile.lane + k] : value[k - i];
-        to[k] = add ? to[k] + one : one;
+        to[k] = write == Write::add ? to[k] + one : one;
       }
     }
   }
 }
 
-// Sums → out, as the epilogue says.
+// One product. A task is a group of outputs, or half of one where there are few, for some of the tokens.
 template <class F>
-void finish(const Weights& w, const Staged<F>& x, Epilogue epilogue, const Finished& tile, void* out) {
-  switch (epilogue) {
-    case Epilogue::gated: return finish_gated<F>(w, x, tile, static_cast<typename F::Value*>(out));
-    case Epilogue::add: return finish<F, true>(w, x, tile, static_cast<float*>(out));
-    case Epilogue::store: return finish<F, false>(w, x, tile, static_cast<float*>(out));
+class Product {
+  using X = typename F::X;
+
+ public:
+  Product(Pool& pool, const void* values, const Weights& w, std::int64_t tokens, Epilogue epilogue, void* out)
+      : pool_(pool), w_(w), x_(stage<F>(pool, static_cast<const typename F::Value*>(values), tokens, w)),
+        tokens_(tokens), epilogue_(epilogue), out_(out),
+        parts_((tokens + tokens_per_task - 1) / tokens_per_task),
+        halves_(w.groups * parts_ < 4 * pool.threads() ? 2 : 1), width_(group_lanes / halves_),
+        past_caches_(epilogue == Epilogue::store && tokens * w.rows * 4 >= beyond_caches && on_lines(out, w.rows)) {}
+
+  void run() {
+    // A thread goes through neighbouring groups: to the memory they are one stream.
+    const std::int64_t tasks = w_.groups * halves_ * parts_, most = (tokens_ + parts_ - 1) / parts_;
+    void* bounds = pool_.scratch(pool_.shared_slot() + 3, Runs::bytes(pool_.threads()));
+    Runs runs(tasks, pool_.threads(), static_cast<std::uint64_t*>(bounds));
+    // Below about two microseconds of work it costs more to share it.
+    const bool tiny = w_.groups * w_.steps * (4 + tokens_) < 2048;
+    on_all(pool_, tiny || tasks == 1, [&](int worker) {
+      float* sums = static_cast<float*>(pool_.scratch(worker, most * width_ * sizeof(float)));
+      for (std::int64_t task = runs.next(worker); task >= 0; task = runs.next(worker)) this->task(task, sums);
+      if (past_caches_) streamed();
+    });
   }
-}
+
+ private:
+  static constexpr std::int64_t beyond_caches = 1 << 22;
+  static bool on_lines(const void* out, std::int64_t rows) {
+    return reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && rows % panel == 0;
+  }
+
+  // Tokens [first, first + count), in `tiles` tiles, by outputs [lane, lane + width) of a group.
+  struct Task {
+    std::int64_t group, lane, first, count, tiles;
+    bool goes_on;  // the thread's next task is in the memory that follows
+    std::int64_t row(std::int64_t tile) const { return count * tile / tiles; }
+  };
+  // Steps [begin, begin + steps) of the sums.
+  struct Block {
+    std::int64_t begin, steps;
+    bool first, last;
+  };
+
+  Task task_of(std::int64_t index) const {
+    const std::int64_t group = index / (halves_ * parts_), part = index / halves_ % parts_;
+    const std::int64_t first = tokens_ * part / parts_, count = tokens_ * (part + 1) / parts_ - first;
+    return {group, index % halves_ * width_, first, count, (count + tile_tokens - 1) / tile_tokens,
+            (index + 1) / (halves_ * parts_) != group};
+  }
+
+  void task(std::int64_t index, float* sums) const {
+    const Task task = task_of(index);
+    const std::int64_t blocks = task.tiles == 1 ? 1 : (w_.steps + block_steps - 1) / block_steps;
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const std::int64_t begin = w_.steps * b / blocks, end = w_.steps * (b + 1) / blocks;
+      const Block block{begin, end - begin, b == 0, b + 1 == blocks};
+      for (std::int64_t i = 0; i < task.tiles; ++i) {
+        tiles(task, block, i, sums + task.row(i) * width_);
+        if (block.last) finished(task, i, sums + task.row(i) * width_);
+      }
+    }
+  }
+
+  // The i-th tokens of a task over all of its panels.
+  void tiles(const Task& task, const Block& block, std::int64_t i, float* sums) const {
+    const std::int64_t row = task.row(i);
+    const int rows = static_cast<int>(task.row(i + 1) - row);
+    const X* x[tile_tokens];
+    for (int m = 0; m < rows; ++m) x[m] = x_.x + (task.first + row + m) * x_.stride + block.begin * F::x_per_step;
+    const std::uint32_t* from = w_.data + (task.group * w_.steps + block.begin) * group_lanes + task.lane;
+    for (std::int64_t p = 0; p < width_ / panel;) {
+      const int panels = tile_width(width_ / panel - p, rows);
+      const std::uint32_t* starts[most_panels];
+      for (int j = 0; j < panels; ++j) starts[j] = from + (p + j) * panel;
+      const Ahead ahead = p == 0 ? this->ahead(task, block, i, from) : Ahead{};  // the first fetch for all of the group
+      run_tile<F>(rows, panels, {starts, group_lanes, 1, static_cast<int>(block.steps), x, sums + p * panel, width_,
+                                 block.first, ahead});
+      p += panels;
+    }
+  }
+
+  // What the i-th tile of tokens brings near.
+  Ahead ahead(const Task& task, const Block& block, std::int64_t i, const std::uint32_t* from) const {
+    if (task.tiles == 1) {
+      // A single pass over the stream: fetch a little ahead in it, and at its end in what follows. The more rows, the
+      // slower a step, the fewer steps ahead; from four on the machine's own prefetcher does better.
+      if (task.count > 3) return {};
+      return {from + 24 / (task.count + 1) * group_lanes, 4};
+    }
+    if (block.last && !task.goes_on) return {};
+    // Each tile fetches its share of the next block, which is as long: of four lines a step none or one, two or all.
+    const std::int64_t first = 4 * i / task.tiles, last = 4 * (i + 1) / task.tiles;
+    return {from + block.steps * (group_lanes + first * panel), static_cast<int>(last - first)};
+  }
+
+  // Sums → out, as the epilogue says.
+  void finished(const Task& task, std::int64_t i, const float* sums) const {
+    const std::int64_t row = task.row(i), count = task.row(i + 1) - row;
+    const Finished tile{sums, width_, task.first + row, count, task.group * group_lanes + task.lane, width_};
+    if (epilogue_ == Epilogue::gated) return finish_gated<F>(w_, x_, tile, static_cast<typename F::Value*>(out_));
+    float* out = static_cast<float*>(out_);
+    if (epilogue_ == Epilogue::add) return finish<F, Write::add>(w_, x_, tile, out);
+    if (past_caches_) return finish<F, Write::past_caches>(w_, x_, tile, out);
+    finish<F, Write::over>(w_, x_, tile, out);
+  }
+
+  Pool& pool_;
+  const Weights& w_;
+  Staged<F> x_;
+  std::int64_t tokens_;
+  Epilogue epilogue_;
+  void* out_;
+  std::int64_t parts_, halves_, width_;  // of the tokens; of a group; outputs of a task
+  bool past_caches_;
+};
 
 template <class F>
 void product(Pool& pool, const void* values, const Weights& w, std::int64_t tokens, Epilogue epilogue, void* out) {
-  if (tokens == 0 || w.rows == 0) return;
-  const Staged<F> x = stage<F>(pool, static_cast<const typename F::Value*>(values), tokens, w);
-
-  const std::int64_t token_blocks = (tokens + tokens_per_task - 1) / tokens_per_task;
-  const std::int64_t halves = w.groups * token_blocks < 4 * pool.threads() ? 2 : 1;
-  const std::int64_t width = group_lanes / halves;
-  const std::int64_t tasks = w.groups * halves * token_blocks;
-  // A thread goes through neighbouring groups: to the memory they are one stream.
-  void* bounds = pool.scratch(pool.shared_slot() + 3, Runs::bytes(pool.threads()));
-  Runs runs(tasks, pool.threads(), static_cast<std::uint64_t*>(bounds));
-
-  // Below about two microseconds of work it costs more to share it.
-  const bool tiny = w.groups * w.steps * (4 + tokens) < 2048;
-  on_all(pool, tiny || tasks == 1, [&](int worker) {
-    const std::int64_t most = (tokens + token_blocks - 1) / token_blocks;
-    float* sums = static_cast<float*>(pool.scratch(worker, most * width * sizeof(float)));
-    for (std::int64_t task = runs.next(worker); task >= 0; task = runs.next(worker)) {
-      const std::int64_t group = task / (halves * token_blocks), lane = task % halves * width;
-      const std::int64_t part = task / halves % token_blocks;
-      const std::int64_t first = tokens * part / token_blocks, count = tokens * (part + 1) / token_blocks - first;
-      const std::int64_t tiles = (count + tile_tokens - 1) / tile_tokens;
-      const std::uint32_t* base = w.data + group * w.steps * group_lanes + lane;
-      // The thread most likely goes on in the memory that follows, unless its next task is of the same group.
-      const bool goes_on = (task + 1) / (halves * token_blocks) != group && group + 1 < w.groups;
-
-      const std::int64_t blocks = tiles == 1 ? 1 : (w.steps + block_steps - 1) / block_steps;
-      for (std::int64_t block = 0; block < blocks; ++block) {
-        const std::int64_t begin = w.steps * block / blocks, steps = w.steps * (block + 1) / blocks - begin;
-        const bool last_block = block + 1 == blocks;
-        const std::uint32_t* next = last_block && !goes_on ? nullptr : base + (begin + steps) * group_lanes;
-        for (std::int64_t i = 0; i < tiles; ++i) {
-          const std::int64_t row = count * i / tiles;
-          const int rows = static_cast<int>(count * (i + 1) / tiles - row);
-          const typename F::X* x_rows[tile_tokens];
-          for (int m = 0; m < rows; ++m) x_rows[m] = x.x + (first + row + m) * x.stride + begin * F::x_per_step;
-          float* at = sums + row * width;
-          for (std::int64_t p = 0; p < width / panel;) {
-            const int panels = tile_width(width / panel - p, rows);
-            const std::uint32_t* starts[most_panels];
-            for (int j = 0; j < panels; ++j) starts[j] = base + begin * group_lanes + (p + j) * panel;
-            Work<F> work{starts, group_lanes, 1, static_cast<int>(steps), x_rows, at + p * panel, width, block == 0, {}};
-            // The first panels' tile fetches for all of the group.
-            if (p == 0 && tiles == 1 && rows < 4) {
-              // A single pass over the stream: fetch a little ahead in it, and at its end in what follows. The more rows,
-              // the slower a step, the fewer steps ahead; from four on the machine's own prefetcher does better.
-              work.ahead = bytes_at(base + 24 / (rows + 1) * group_lanes, steps * 4, 4);
-            } else if (p == 0 && tiles > 1 && next != nullptr) {
-              // Each tile of tokens fetches its share of the next block.
-              const std::int64_t lines = steps * 4, share = (lines + tiles - 1) / tiles;
-              work.ahead = bytes_at(next + i * share * panel, share, static_cast<int>((share + steps - 1) / steps));
-            }
-            run_tile(rows, panels, work);
-            p += panels;
-          }
-          if (last_block)
-            finish<F>(w, x, epilogue, {at, width, first + row, rows, group * group_lanes + lane, width}, out);
-        }
-      }
-    }
-  });
+  if (tokens > 0 && w.rows > 0) Product<F>(pool, values, w, tokens, epilogue, out).run();
 }
 
 }  // namespace inflight::INFLIGHT_ISA

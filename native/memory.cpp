@@ -8,35 +8,58 @@
 
 namespace inflight {
 
-constexpr std::size_t huge_page = 2u << 20;
+namespace {
 
-Memory::Memory(std::size_t bytes) : bytes_(bytes) {
-  const bool huge = bytes >= huge_page;
-  mapped_ = bytes + (huge ? huge_page : 4096);
-  mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapping_ == MAP_FAILED) throw std::bad_alloc();
-  data_ = mapping_;
-  if (huge) {
-    const auto start = reinterpret_cast<std::uintptr_t>(mapping_);
-    data_ = reinterpret_cast<void*>((start + huge_page - 1) / huge_page * huge_page);
+constexpr std::size_t huge_page = 2u << 20, shelf_bytes = 32 * huge_page, line = 64;
+
+std::size_t up_to(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+// Pages from the system, none of which takes memory before it is touched.
+class Mapping {
+ public:
+  explicit Mapping(std::size_t bytes) {
+    const bool huge = bytes >= huge_page;
+    bytes_ = huge ? up_to(bytes, huge_page) : up_to(bytes, 4096);
+    mapped_ = bytes_ + (huge ? huge_page : 0);
+    pages_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages_ == MAP_FAILED) throw std::bad_alloc();
+    data_ = static_cast<char*>(pages_);
+    if (!huge) return;
+    data_ += up_to(reinterpret_cast<std::uintptr_t>(pages_), huge_page) - reinterpret_cast<std::uintptr_t>(pages_);
 #ifdef MADV_HUGEPAGE
-    madvise(data_, bytes / huge_page * huge_page, MADV_HUGEPAGE);  // a hint: without it all works, only slower
+    madvise(data_, bytes_, MADV_HUGEPAGE);  // a hint: without it all works, only slower
 #endif
   }
-}
+  ~Mapping() { munmap(pages_, mapped_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
 
-Memory::~Memory() {
-  if (mapping_ != nullptr) munmap(mapping_, mapped_);
-}
+  char* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
 
-Memory::Memory(Memory&& other) noexcept { *this = std::move(other); }
+ private:
+  void* pages_;
+  std::size_t mapped_;
+  char* data_;
+  std::size_t bytes_;
+};
 
-Memory& Memory::operator=(Memory&& other) noexcept {
-  std::swap(mapping_, other.mapping_);
-  std::swap(mapped_, other.mapped_);
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
+Memory::Memory(std::size_t bytes) : mapping_(std::make_shared<Mapping>(bytes)), data_(mapping_->data()), bytes_(bytes) {}
+
+Memory::Memory(std::shared_ptr<Mapping> mapping, void* data, std::size_t bytes)
+    : mapping_(std::move(mapping)), data_(data), bytes_(bytes) {}
+
+Memory Shelf::take(std::size_t bytes) {
+  if (bytes >= shelf_bytes) return Memory(bytes);
+  if (mapping_ == nullptr || filled_ + bytes > mapping_->bytes()) {
+    mapping_ = std::make_shared<Mapping>(shelf_bytes);
+    filled_ = 0;
+  }
+  Memory memory(mapping_, mapping_->data() + filled_, bytes);
+  filled_ += up_to(bytes, line);
+  return memory;
 }
 
 }  // namespace inflight

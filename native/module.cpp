@@ -527,7 +527,7 @@ class Ops {
     const std::int64_t values = quantized ? 4 : per_step(format_);
     w.steps = (columns + values - 1) / values;
     w.groups = ((gated ? 2 : 1) * ((rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
-    linear->memory = Memory(static_cast<std::size_t>(w.groups * w.steps * group_lanes * 4));
+    linear->memory = shelf_.take(static_cast<std::size_t>(w.groups * w.steps * group_lanes * 4));
     w.data = static_cast<std::uint32_t*>(linear->memory.data());
     if (quantized) linear->scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
     w.scales = quantized ? linear->scales.data() : nullptr;
@@ -539,6 +539,7 @@ class Ops {
   Kind act_{};
   const Kernels* kernels_ = nullptr;
   std::unique_ptr<Pool> pool_;
+  Shelf shelf_;  // of packed weights
   Memory probe_;
 };
 

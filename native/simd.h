@@ -187,6 +187,22 @@ INLINE vi dot2_of_halves(vu a, vu b) {
 #endif
 }
 
+// Past the caches, where memory is written that will not be read soon: a cached line would be read first. `to` is aligned.
+INLINE void stream(float* to, vf v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(to, (__m512)v);
+#else
+  store(to, v);
+#endif
+}
+
+// After the last of them, before other threads read.
+INLINE void streamed() {
+#if defined(__AVX512F__)
+  _mm_sfence();
+#endif
+}
+
 INLINE void prefetch_to_l2(const void* at) { __builtin_prefetch(at, 0, 2); }
 INLINE void prefetch_to_l1(const void* at) { __builtin_prefetch(at, 0, 3); }
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inflight.execution import arrays
 from inflight.execution.config import ModelConfig
 from inflight.execution.ops.protocol import Array, KVArena, OpSet, StepLayout
 from inflight.execution.weights import ModelWeights
@@ -34,12 +35,12 @@ class Activations:
         act = activation_dtype(ops)
         heads = config.num_heads * config.head_dim
         return cls(
-            hidden=np.empty((tokens, config.hidden_size), np.float32),
-            normed=np.empty((tokens, config.hidden_size), act),
-            qkv=np.empty((tokens, config.qkv_rows), np.float32),
-            queries=np.empty((tokens, heads), act),
-            attended=np.empty((tokens, heads), act),
-            inner=np.empty((tokens, config.intermediate_size), act),
+            hidden=arrays.empty((tokens, config.hidden_size), np.float32),
+            normed=arrays.empty((tokens, config.hidden_size), act),
+            qkv=arrays.empty((tokens, config.qkv_rows), np.float32),
+            queries=arrays.empty((tokens, heads), act),
+            attended=arrays.empty((tokens, heads), act),
+            inner=arrays.empty((tokens, config.intermediate_size), act),
         )
 
     def first(self, tokens: int) -> Activations:
@@ -78,9 +79,9 @@ class Decoder:
         self.max_tokens = max_tokens
         self.max_logit_rows = max_logit_rows
         self._memory = Activations.allocate(config, ops, max_tokens)
-        self._gathered = np.empty((max_logit_rows, config.hidden_size), np.float32)
-        self._gathered_normed = np.empty((max_logit_rows, config.hidden_size), activation_dtype(ops))
-        self._logits = np.empty((max_logit_rows, config.vocab_size), np.float32)
+        self._gathered = arrays.empty((max_logit_rows, config.hidden_size), np.float32)
+        self._gathered_normed = arrays.empty((max_logit_rows, config.hidden_size), activation_dtype(ops))
+        self._logits = arrays.empty((max_logit_rows, config.vocab_size), np.float32)
 
     @property
     def nbytes(self) -> int:
