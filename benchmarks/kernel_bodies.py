@@ -1,6 +1,6 @@
 """What to time of the kernels: one call or one pass of calls each, with the bytes and operations that it cannot avoid.
 
-Knows the op set and the shapes of Qwen2.5-0.5B; not how often, beside what, or against which rates things are timed.
+Knows the op set and a model's shape; not how often, beside what, or against which rates things are timed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from inflight.execution import arrays
+from inflight.execution.config import ModelConfig
 from inflight.execution.ops.native import NativeOps
 from inflight.execution.ops.protocol import Array, KVShape, RopeTable, SamplingBatch, StepLayout
 
-HIDDEN, FEED_FORWARD, HEADS, KV_HEADS, DIM, LAYERS, VOCABULARY = 896, 4864, 14, 2, 64, 24, 151936
-QKV = (HEADS + 2 * KV_HEADS) * DIM
-LAYER_VALUES = QKV * HIDDEN + HIDDEN * HIDDEN + 3 * FEED_FORWARD * HIDDEN
 BLOCK = 16  # tokens of a KV block
 ONE = 0x3F80  # in bf16
 
@@ -42,11 +41,13 @@ def matrix(rows: int, columns: int) -> Array:
 class Layers:
     """The matrices of all layers, packed in bf16 or int8, and the products of one step over them."""
 
-    def __init__(self, ops: NativeOps, quantized: bool) -> None:
-        self._ops, self._quantized = ops, quantized
-        qkv, output = matrix(QKV, HIDDEN), matrix(HIDDEN, HIDDEN)
-        gate, up, down = matrix(FEED_FORWARD, HIDDEN), matrix(FEED_FORWARD, HIDDEN), matrix(HIDDEN, FEED_FORWARD)
-        bias = np.zeros(QKV, np.float32)
+    def __init__(self, config: ModelConfig, ops: NativeOps, quantized: bool) -> None:
+        self._config, self._ops, self._quantized = config, ops, quantized
+        hidden, inner, width = config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
+        qkv, output = matrix(config.qkv_rows, hidden), matrix(hidden, width)
+        gate, up, down = matrix(inner, hidden), matrix(inner, hidden), matrix(hidden, inner)
+        bias = np.zeros(config.qkv_rows, np.float32)
+        self._values = config.num_layers * sum(one.size for one in (qkv, output, gate, up, down))
         self._layers = [
             (
                 ops.pack_linear([qkv], bias, quantized),
@@ -54,28 +55,31 @@ class Layers:
                 ops.pack_gated(gate, up, quantized),
                 ops.pack_linear([down], None, quantized),
             )
-            for _ in range(LAYERS)
+            for _ in range(config.num_layers)
         ]
 
     def products(self, tokens: int) -> Body:
-        x, wide = np.full((tokens, HIDDEN), ONE, np.uint16), np.full((tokens, FEED_FORWARD), ONE, np.uint16)
-        inner, qkv_out = np.empty_like(wide), np.empty((tokens, QKV), np.float32)
-        residual = np.zeros((tokens, HIDDEN), np.float32)
-        ops = self._ops
+        config, ops = self._config, self._ops
+        x, wide, attended = (
+            activations(tokens, count)
+            for count in (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+        )
+        inner, qkv_out = arrays.empty(wide.shape, np.uint16), arrays.empty((tokens, config.qkv_rows), np.float32)
+        residual = arrays.empty((tokens, config.hidden_size), np.float32)
+        residual[...] = 0
 
         def run() -> None:
             for qkv, output, gated, down in self._layers:
                 ops.linear(x, qkv, qkv_out)
-                ops.linear_add(x, output, residual)
+                ops.linear_add(attended, output, residual)
                 ops.gated(x, gated, inner)
                 ops.linear_add(wide, down, residual)
 
-        values = LAYERS * LAYER_VALUES
         return Body(
             f"products of the layers, {tokens} tokens",
             run,
-            values * (1 if self._quantized else 2),
-            2.0 * values * tokens,
+            self._values * (1 if self._quantized else 2),
+            2.0 * self._values * tokens,
             "int8" if self._quantized else "bfloat16",
         )
 
@@ -83,13 +87,14 @@ class Layers:
 class Head:
     """The output projection, packed in bf16 or int8."""
 
-    def __init__(self, ops: NativeOps, quantized: bool) -> None:
-        self._ops, self._quantized = ops, quantized
-        self._weight = ops.pack_linear([matrix(VOCABULARY, HIDDEN)], None, quantized)
+    def __init__(self, config: ModelConfig, ops: NativeOps, quantized: bool) -> None:
+        self._config, self._ops, self._quantized = config, ops, quantized
+        self._weight = ops.pack_linear([matrix(config.vocab_size, config.hidden_size)], None, quantized)
 
     def logits(self, rows: int) -> Body:
-        x, out = np.full((rows, HIDDEN), ONE, np.uint16), np.empty((rows, VOCABULARY), np.float32)
-        values = VOCABULARY * HIDDEN
+        config = self._config
+        x, out = activations(rows, config.hidden_size), arrays.empty((rows, config.vocab_size), np.float32)
+        values = config.vocab_size * config.hidden_size
         return Body(
             f"output projection, {rows} rows",
             partial(self._ops.linear, x, self._weight, out),
@@ -99,12 +104,20 @@ class Head:
         )
 
 
-def attention(ops: NativeOps, rows: int, start: int, length: int) -> Body:
+def activations(tokens: int, width: int) -> Array:
+    """Ones, in bf16, where a step's own arrays would lie."""
+    made = arrays.empty((tokens, width), np.uint16)
+    made[...] = ONE
+    return made
+
+
+def attention(config: ModelConfig, ops: NativeOps, rows: int, start: int, length: int) -> Body:
     """One layer's attention: `rows` chunks of `length` tokens from position `start` on, in blocks that lie apart."""
+    heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
     context = start + length
     width = -(-context // BLOCK)
-    arena = ops.kv_arena(KVShape(1, BLOCK, KV_HEADS, DIM), rows * width)
-    rope = RopeTable(np.ones((context, DIM // 2), np.float32), np.zeros((context, DIM // 2), np.float32))
+    arena = ops.kv_arena(KVShape(1, BLOCK, kv_heads, dim), rows * width)
+    rope = RopeTable(np.ones((context, dim // 2), np.float32), np.zeros((context, dim // 2), np.float32))
     tables = np.random.default_rng(0).permutation(rows * width).astype(np.int32).reshape(rows, width)
 
     def layout(first: int, count: int) -> StepLayout:
@@ -115,8 +128,8 @@ def attention(ops: NativeOps, rows: int, start: int, length: int) -> Body:
             tables,
         )
 
-    filling = np.random.default_rng(1).standard_normal((rows * context, QKV)).astype(np.float32)
-    queries = np.empty((rows * context, HEADS * DIM), np.uint16)
+    filling = np.random.default_rng(1).standard_normal((rows * context, config.qkv_rows)).astype(np.float32)
+    queries = np.empty((rows * context, heads * dim), np.uint16)
     ops.rope_and_write_kv(filling, arena, 0, layout(0, context), rope, None, None, 1e-6, queries)
     q = np.ascontiguousarray(queries[: rows * length])
     out, chunk = np.empty_like(q), layout(start, length)
@@ -124,15 +137,15 @@ def attention(ops: NativeOps, rows: int, start: int, length: int) -> Body:
     what = f"{rows} rows at {context} tokens" if length == 1 else f"a prompt of {length} tokens"
     return Body(
         f"attention of a layer, {what}",
-        lambda: ops.attention(q, arena, 0, chunk, DIM**-0.5, 0, out),
-        rows * context * 2 * KV_HEADS * DIM * 2,
-        4.0 * seen * HEADS * DIM,
+        lambda: ops.attention(q, arena, 0, chunk, dim**-0.5, 0, out),
+        rows * context * 2 * kv_heads * dim * 2,
+        4.0 * seen * heads * dim,
     )
 
 
-def others(ops: NativeOps) -> list[Body]:
+def others(config: ModelConfig, ops: NativeOps) -> list[Body]:
     """What is small beside the above: its time is told, not a share of anything."""
-    logits = (3 * np.random.default_rng(2).standard_normal((32, VOCABULARY))).astype(np.float32)
+    logits = (3 * np.random.default_rng(2).standard_normal((32, config.vocab_size))).astype(np.float32)
     bodies = [
         Body(f"sampling of 32 rows, {label}", partial(ops.sample, logits, batch), 0, 0)
         for label, batch in (
@@ -142,9 +155,9 @@ def others(ops: NativeOps) -> list[Body]:
             ("top-p 0.95", sampling(32, 0.7, 0, 0.95)),
         )
     ]
-    norm = np.ones(HIDDEN, np.float32)
+    norm = np.ones(config.hidden_size, np.float32)
     for tokens in (1, 32, 512):
-        x, out = np.ones((tokens, HIDDEN), np.float32), np.empty((tokens, HIDDEN), np.uint16)
+        x, out = np.ones((tokens, len(norm)), np.float32), np.empty((tokens, len(norm)), np.uint16)
         bodies.append(Body(f"norm of {tokens} tokens", partial(ops.rms_norm, x, norm, 1e-6, out), 0, 0))
     small = ops.pack_linear([np.ones((16, 16), np.float32)])
     tiny, answer = np.full((1, 16), ONE, np.uint16), np.empty((1, 16), np.float32)

@@ -1,4 +1,4 @@
-"""How close to the machine's limits a Qwen2.5-0.5B-shaped model comes: each kernel, whole steps, and steps as served.
+"""How close to the machine's limits a model of random weights comes: each kernel, whole steps, and steps as served.
 
 The limits are the machine's, not the program's own best: the rate at which all threads read memory that no cache holds,
 and that of a loop of the dot-product instruction over registers. They are probed between the repetitions, because a
@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.kernel_bodies import BLOCK, Body, Head, Layers, attention, others, sampling
 from benchmarks.results import table, write_section
-from benchmarks.shapes import QWEN25_05B, write_config
+from benchmarks.shapes import SHAPES, write_config
 from inflight.api import LLM, SamplingParams
 from inflight.config import EngineSettings, resolve_threads
 from inflight.execution.config import ModelConfig
@@ -101,22 +101,32 @@ def body_ceiling(body: Body) -> Callable[[Machine], float]:
     return lambda m: max(body.bytes / m.read_bytes_per_s, body.operations / m.flops_per_s[body.rate])
 
 
-def kernel_bodies(ops: NativeOps, batches: Sequence[int], contexts: Sequence[int]) -> Iterator[list[Body]]:
+def kernel_bodies(
+    config: ModelConfig, ops: NativeOps, batches: Sequence[int], contexts: Sequence[int]
+) -> Iterator[list[Body]]:
     """Rows of the table: the same in bf16 and, where there is such a kernel, in int8."""
-    layers, heads = [[kind(ops, quantized) for quantized in (False, True)] for kind in (Layers, Head)]
+    layers, heads = [[kind(config, ops, quantized) for quantized in (False, True)] for kind in (Layers, Head)]
     for tokens in (*batches, 512):
         yield [one.products(tokens) for one in layers]  # type: ignore[union-attr]
     for rows in (batch for batch in batches if batch <= SLAB):
         yield [one.logits(rows) for one in heads]  # type: ignore[union-attr]
     for context in contexts:
         for rows in (batches[0], SLAB):
-            yield [attention(ops, rows, context - 1, 1)]
+            yield [attention(config, ops, rows, context - 1, 1)]
     for length in (512, 2048):
-        yield [attention(ops, 1, 0, length)]
+        yield [attention(config, ops, 1, 0, length)]
 
 
-def kernels(ops: NativeOps, probe: Probe, batches: Sequence[int], contexts: Sequence[int], repeats: int) -> str:
-    rows = [[(body, Timing(body_ceiling(body))) for body in row] for row in kernel_bodies(ops, batches, contexts)]
+def kernels(
+    config: ModelConfig,
+    ops: NativeOps,
+    probe: Probe,
+    batches: Sequence[int],
+    contexts: Sequence[int],
+    repeats: int,
+) -> str:
+    bodies = kernel_bodies(config, ops, batches, contexts)
+    rows = [[(body, Timing(body_ceiling(body))) for body in row] for row in bodies]
     for _ in range(repeats):
         for row in rows:
             machine = probe.now()
@@ -129,7 +139,7 @@ def kernels(ops: NativeOps, probe: Probe, batches: Sequence[int], contexts: Sequ
         told = [timing.cells(probe.best) for _, timing in row]
         ratio = f"{min(row[0][1].seconds) / min(row[1][1].seconds):.2f}" if len(row) > 1 else ""
         cells.append([row[0][0].name, *told[0], *(told[1] if len(told) > 1 else ["", ""]), ratio])
-    small = [[body.name, f"{min(timed(body.run, 20) for _ in range(5)) * 1e6:.1f}"] for body in others(ops)]
+    small = [[body.name, f"{min(timed(body.run, 20) for _ in range(5)) * 1e6:.1f}"] for body in others(config, ops)]
     head = ["kernel", "bf16, ms", "share", "int8, ms", "share", "bf16 / int8"]
     return f"{table(head, cells)}\n\n{table(['beside them', 'best, µs'], small)}"
 
@@ -248,6 +258,7 @@ def served(model: str, config: ModelConfig, probe: Probe, batches: Sequence[int]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", choices=list(SHAPES), default="qwen2.5-0.5b", help="shape, of random weights")
     parser.add_argument("--batches", default="1,4,8,16,32,64,128")
     parser.add_argument("--contexts", default="128,1024,8192")
     parser.add_argument("--repeats", type=int, default=5)
@@ -261,10 +272,10 @@ def main() -> None:
     probe = Probe(ops)
     bodies: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        model = write_config(Path(folder) / "qwen2.5-0.5b-shape", QWEN25_05B)
+        model = write_config(Path(folder) / f"{arguments.model}-shape", SHAPES[arguments.model])
         config = ModelConfig.from_folder(model)
         parts: dict[str, tuple[str, Callable[[], str]]] = {
-            "kernels": ("Kernels", lambda: kernels(ops, probe, batches, contexts, arguments.repeats)),
+            "kernels": ("Kernels", lambda: kernels(config, ops, probe, batches, contexts, arguments.repeats)),
             "steps": ("Whole decode steps", lambda: steps(config, ops, probe, batches, contexts, arguments.repeats)),
             "served": ("Decoding as served", lambda: served(model, config, probe, batches, arguments.repeats)),
         }
@@ -274,10 +285,12 @@ def main() -> None:
             print(f"{bodies[-1]}\n\n{probe.told()}\n", flush=True)
     if arguments.write:
         command = "python -m benchmarks.roofline " + " ".join(
-            f"--{name} {getattr(arguments, name)}" for name in ("batches", "contexts", "repeats", "parts")
+            f"--{name} {getattr(arguments, name)}" for name in ("model", "batches", "contexts", "repeats", "parts")
         )
         body = f"{ops.name}, {ops.threads} threads. {probe.told()}\n\n" + "\n\n".join(bodies)
-        write_section("roofline", "Shares of the roofline (Qwen2.5-0.5B shape)", command, body)
+        write_section(
+            f"roofline {arguments.model}", f"Shares of the roofline: {arguments.model}'s shape", command, body
+        )
 
 
 if __name__ == "__main__":

@@ -67,6 +67,8 @@ QWEN3_06B = {
     "torch_dtype": "bfloat16",
 }
 
+SHAPES = {"qwen2.5-0.5b": QWEN25_05B, "llama-3.2-1b": LLAMA32_1B, "qwen3-0.6b": QWEN3_06B}
+
 TINY = {
     **QWEN25_05B,
     "hidden_size": 256,

@@ -22,19 +22,18 @@ from benchmarks.peers.stepping import Job
 from benchmarks.peers.trials import LOAD, QUICK, Sizes
 from benchmarks.peers.workload import mixed
 from benchmarks.results import write_section
-from benchmarks.shapes import LLAMA32_1B, QWEN3_06B, QWEN25_05B
+from benchmarks.shapes import SHAPES
 from inflight.config import EngineSettings, resolve_threads
 from inflight.execution.config import ModelConfig
 from inflight.execution.ops import native
 
-_SHAPES = {"qwen2.5-0.5b": QWEN25_05B, "llama-3.2-1b": LLAMA32_1B, "qwen3-0.6b": QWEN3_06B}
 _ROWS, _MODEL_LEN = 64, 4096
 _SPARE = 1.1  # KV memory beyond what the requests hold: blocks that are not full
 
 
 def main(given: Sequence[str] | None = None) -> None:
     arguments = _options().parse_args(given)
-    shape = _SHAPES[arguments.model]
+    shape = SHAPES[arguments.model]
     sizes = QUICK if arguments.quick else Sizes()
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     participants = _participants(arguments, shape)
@@ -68,7 +67,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, required=True, help="that setup.sh was given; checkpoints go there too")
     parser.add_argument("--vllm-python", type=Path, help="another environment's (default FOLDER/vllm/bin/python)")
     parser.add_argument("--openvino-python", type=Path, help="the same (default FOLDER/openvino/bin/python)")
-    parser.add_argument("--model", choices=list(_SHAPES), default="qwen2.5-0.5b", help="shape, of random weights")
+    parser.add_argument("--model", choices=list(SHAPES), default="qwen2.5-0.5b", help="shape, of random weights")
     parser.add_argument("--precisions", type=_precisions, default=["bf16", "int8"], help="some of bf16,int8,int8-all")
     parser.add_argument("--rounds", type=int, help="through all engines (default 3, with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="fewer batches and requests, to try")
