@@ -6,8 +6,8 @@ shared machine moves. A share is the ceiling, max(bytes / bandwidth, operations 
 probes and the best time, and in brackets the median over the repetitions, each against the probes right before it.
 
 Three parts. `kernels` times single calls. `steps` times a forward pass, logits and sampling of rows that each have a
-given context, whose keys and values are whatever memory holds. `served` is what a user gets: from one committed step to
-the next, with scheduling and all of Python in it.
+given context, whose keys and values are whatever memory holds, and of one prompt. `served` is what a user gets: from
+one committed step to the next, with scheduling and all of Python in it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,13 @@ from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import GIB, kv_shape
 from inflight.execution.ops.native import NativeOps
 from inflight.execution.ops.protocol import Quantization, StepLayout
-from inflight.execution.roofline import Machine, decode_ceiling
+from inflight.execution.roofline import Machine, decode_ceiling, prefill_ceiling
 from inflight.execution.weights import load_weights
 from inflight.records.schema import read_records
 
 HELD: dict[Quantization, str] = {"none": "bf16", "int8": "int8", "int8-all": "int8-all"}
 MOST_KV = 4 * GIB  # bytes of keys and values that a step may read here
+PROMPTS = (512, 2048)  # tokens of a step that computes one
 PROMPT, OUTPUT = 64, 48  # tokens of a served request
 SLAB = 32  # rows of logits at a time, as the engine takes them
 
@@ -113,7 +115,7 @@ def kernel_bodies(
     for context in contexts:
         for rows in (batches[0], SLAB):
             yield [attention(config, ops, rows, context - 1, 1)]
-    for length in (512, 2048):
+    for length in PROMPTS:
         yield [attention(config, ops, 1, 0, length)]
 
 
@@ -153,15 +155,28 @@ class Step:
         self._weights = load_weights(config, DummyWeights(), ops, longest, quantization=quantization)
         self._arena = ops.kv_arena(kv_shape(config, BLOCK), blocks)
 
+    def prompt(self, tokens: int) -> Callable[[], None]:
+        """One prompt in one step, and the token after it."""
+        return self._run(1, 0, tokens)
+
     def of(self, batch: int, context: int) -> Callable[[], None]:
         """Each of `batch` rows computes the token that makes its sequence `context` long."""
-        decoder = Decoder(self._config, self._weights, self._ops, self._arena, batch, SLAB)
-        width = -(-context // BLOCK)
-        tables = np.random.default_rng(0).permutation(self._blocks)[: batch * width].reshape(batch, width)
-        positions = np.full(batch, context - 1, np.int32)
-        layout = StepLayout(positions, np.arange(batch + 1, dtype=np.int32), positions, tables.astype(np.int32))
-        token_ids = np.arange(batch, dtype=np.int32)
-        slabs = [np.arange(first, min(first + SLAB, batch)) for first in range(0, batch, SLAB)]
+        return self._run(batch, context - 1, 1)
+
+    def _run(self, rows: int, start: int, length: int) -> Callable[[], None]:
+        """A step of chunks of `length` tokens from `start` on, and the tokens after them."""
+        tokens, width = rows * length, -(-(start + length) // BLOCK)
+        decoder = Decoder(self._config, self._weights, self._ops, self._arena, tokens, SLAB)
+        tables = np.random.default_rng(0).permutation(self._blocks)[: rows * width].reshape(rows, width)
+        layout = StepLayout(
+            np.tile(np.arange(start, start + length, dtype=np.int32), rows),
+            np.arange(rows + 1, dtype=np.int32) * length,
+            np.full(rows, start, np.int32),
+            tables.astype(np.int32),
+        )
+        token_ids = np.arange(tokens, dtype=np.int32)
+        last = np.arange(rows) * length + length - 1
+        slabs = [last[first : first + SLAB] for first in range(0, rows, SLAB)]
 
         def run() -> None:
             decoder.forward(token_ids, layout)
@@ -181,28 +196,46 @@ def steps(
 ) -> str:
     per_token = config.kv_bytes_per_token("bfloat16")
     sizes = [(b, c) for c in contexts for b in batches if b * c * per_token <= MOST_KV]
-    blocks = max(batch * -(-context // BLOCK) for batch, context in sizes)
-    models = {held: Step(config, ops, held, max(contexts), blocks) for held in HELD}
-    timings: dict[tuple[int, int, Quantization], Timing] = {}
-    for (batch, context), held in itertools.product(sizes, HELD):
-
-        def ceiling(m: Machine, b: int = batch, c: int = context, h: Quantization = held) -> float:
-            return decode_ceiling(config, "bfloat16", m, b, c, h).seconds
-
-        timings[batch, context, held] = Timing(ceiling)
+    blocks = max(-(-max(PROMPTS) // BLOCK), *(batch * -(-context // BLOCK) for batch, context in sizes))
+    models = {held: Step(config, ops, held, max(*contexts, *PROMPTS), blocks) for held in HELD}
+    rows: list[tuple[str, list[Timing]]] = []
     for batch, context in sizes:
         bodies = {held: model.of(batch, context) for held, model in models.items()}
-        for body in bodies.values():
-            body()
-        for _ in range(repeats):
-            machine = probe.now()
-            for held, body in bodies.items():
-                timings[batch, context, held].add(timed(body), machine)
-    rows: list[list[object]] = []
-    for batch, context in sizes:
-        one = [timings[batch, context, held] for held in HELD]
-        rows.append([batch, context, *itertools.chain(*(timing.cells(probe.best) for timing in one))])
-    return table(["batch", "context", *itertools.chain(*([f"{name}, ms", "share"] for name in HELD.values()))], rows)
+
+        def decode(m: Machine, held: Quantization, b: int = batch, c: int = context) -> float:
+            return decode_ceiling(config, "bfloat16", m, b, c, held).seconds
+
+        rows.append((f"{batch} rows at {context:,} tokens", in_turns(bodies, decode, probe, repeats)))
+    for tokens in PROMPTS:
+        bodies = {held: model.prompt(tokens) for held, model in models.items()}
+
+        def prefill(m: Machine, held: Quantization, n: int = tokens) -> float:
+            return prefill_ceiling(config, "bfloat16", m, n, held).seconds
+
+        rows.append((f"a prompt of {tokens:,} tokens", in_turns(bodies, prefill, probe, repeats)))
+    cells = [[name, *itertools.chain(*(timing.cells(probe.best) for timing in timings))] for name, timings in rows]
+    return table(["step", *itertools.chain(*([f"{name}, ms", "share"] for name in HELD.values()))], cells)
+
+
+def _of(ceiling: Callable[[Machine, Quantization], float], held: Quantization, machine: Machine) -> float:
+    return ceiling(machine, held)
+
+
+def in_turns(
+    bodies: dict[Quantization, Callable[[], None]],
+    ceiling: Callable[[Machine, Quantization], float],
+    probe: Probe,
+    repeats: int,
+) -> list[Timing]:
+    """The same step of each kind of weights, one after the other, after one that nobody times."""
+    timings = {held: Timing(partial(_of, ceiling, held)) for held in bodies}
+    for body in bodies.values():
+        body()
+    for _ in range(repeats):
+        machine = probe.now()
+        for held, body in bodies.items():
+            timings[held].add(timed(body), machine)
+    return list(timings.values())
 
 
 # -- as served --------------------------------------------------------------------------------------------------------
@@ -276,7 +309,7 @@ def main() -> None:
         config = ModelConfig.from_folder(model)
         parts: dict[str, tuple[str, Callable[[], str]]] = {
             "kernels": ("Kernels", lambda: kernels(config, ops, probe, batches, contexts, arguments.repeats)),
-            "steps": ("Whole decode steps", lambda: steps(config, ops, probe, batches, contexts, arguments.repeats)),
+            "steps": ("Whole steps", lambda: steps(config, ops, probe, batches, contexts, arguments.repeats)),
             "served": ("Decoding as served", lambda: served(model, config, probe, batches, arguments.repeats)),
         }
         for name in arguments.parts.split(","):

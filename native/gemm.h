@@ -1,7 +1,7 @@
 // Matrix products y = x · Wᵀ over packed weights.
 //
-// Knows how sums become outputs and how work is cut for caches and threads. A task is a group of 64 outputs (or half of one, when there are few)
-// for up to 192 tokens. Over many tokens the group goes through the second-level cache in blocks along K, each read
+// Knows how sums become outputs and how work is cut for caches and threads. A task is a group of 64 outputs (or half of
+// one, when there are few) for up to 192 tokens. Over many tokens the group goes through the second-level cache in blocks along K, each read
 // from memory once and used by every tile of tokens, while the next block is fetched; sums wait in scratch memory
 // between blocks, exactly, so cutting changes no bits.
 #pragma once

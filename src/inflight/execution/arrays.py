@@ -21,4 +21,5 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Array:
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(nbytes + _LINE - 1, np.uint8)
     start = -memory.ctypes.data % _LINE
-    return memory[start : start + nbytes].view(dtype).reshape(shape)
+    made: Array = memory[start : start + nbytes].view(dtype).reshape(shape)
+    return made
