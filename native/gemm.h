@@ -100,7 +100,8 @@ class Product {
         tokens_(tokens), epilogue_(epilogue), out_(out),
         parts_((tokens + tokens_per_task - 1) / tokens_per_task),
         halves_(w.groups * parts_ < 4 * pool.threads() ? 2 : 1), width_(group_lanes / halves_),
-        past_caches_(epilogue == Epilogue::store && tokens * w.rows * 4 >= beyond_caches && on_lines(out, w.rows)) {}
+        past_caches_(epilogue == Epilogue::store && w.rows >= vocabulary && tokens * w.rows * 4 >= beyond_caches &&
+                     on_lines(out, w.rows)) {}
 
   void run() {
     // A thread goes through neighbouring groups: to the memory they are one stream.
@@ -117,7 +118,8 @@ class Product {
   }
 
  private:
-  static constexpr std::int64_t beyond_caches = 1 << 22;
+  // Outputs that are written past the caches: of a vocabulary (what a layer's product writes is read at once), and many.
+  static constexpr std::int64_t vocabulary = 1 << 15, beyond_caches = 1 << 22;
   static bool on_lines(const void* out, std::int64_t rows) {
     return reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && rows % panel == 0;
   }

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inflight.execution import arrays
+
 from .conftest import ISAS, ops_for
 from .material import act, held, normal, read
 
@@ -49,6 +51,20 @@ def test_linear(ops, reference, dtype, tokens, rows, columns):
     added = residual.copy()
     ops.linear_add(x, ops.pack_linear([weight], bias), added)
     np.testing.assert_array_equal(added, residual + out)
+
+
+def test_logits_are_the_same_past_the_caches(ops, reference, dtype):
+    """Many logits are written past the caches, where they begin on a cache line."""
+    tokens, rows = 33, 1 << 15
+    weight, x = normal(1, rows, 16), held(dtype, normal(2, tokens, 16))
+    packed = ops.pack_linear([weight])
+    aligned = arrays.empty((tokens, rows), np.float32)
+    apart = arrays.empty((tokens * rows + 1,), np.float32)[1:].reshape(tokens, rows)
+    ops.linear(x, packed, aligned)
+    ops.linear(x, packed, apart)
+    np.testing.assert_array_equal(aligned, apart)
+    want = expected_product(ops, reference, x, weight)
+    np.testing.assert_allclose(aligned, want, atol=tolerance(x, weight), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("tokens", "rows", "columns"), SHAPES)
