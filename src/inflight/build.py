@@ -7,6 +7,7 @@ line and the Python API import it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -102,9 +103,23 @@ def _build(
     settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None, progress: Progress | None
 ) -> Engine:
     folder = model_folder(settings)
-    generation = folder / "generation_config.json"
     model = ModelConfig.from_folder(folder)
-    tokenizer, template = _text(folder, settings)
+    with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
+        text = aside.submit(_text, folder, settings)
+        return _assemble(folder, model, text, settings, scheduling, record, progress)
+
+
+def _assemble(
+    folder: Path,
+    model: ModelConfig,
+    text: Future[tuple[Tokenizer | None, ChatTemplate | None]],
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    record: Path | None,
+    progress: Progress | None,
+) -> Engine:
+    """The parts, and the engine of them. text: is waited for when the weights are there."""
+    generation = folder / "generation_config.json"
     dtype = _dtype(settings, model)
     limits = _Limits(
         dtype=dtype,
@@ -118,6 +133,7 @@ def _build(
     rules = make_rules(scheduling, int(limits.budget.value), int(limits.length.value), int(limits.rows.value))
     ops = _open_ops(_dtype_of(limits.dtype), int(limits.threads.value))
     executor, size = _executor(folder, model, settings, scheduling, limits, ops, progress)
+    tokenizer, template = text.result()
     in_force = _in_force(settings, scheduling, limits, model, ops.name, size)
     clock = MonotonicClock()
     watchers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
