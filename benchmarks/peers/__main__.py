@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import benchmarks.peers
 import inflight
 from benchmarks.comparison import tell
 from benchmarks.peers import engines as known
+from benchmarks.peers import record
 from benchmarks.peers.checkpoints import Checkpoints, ExportFailed
 from benchmarks.peers.contest import Contest, Rules
 from benchmarks.peers.engines import PRECISIONS, Engine
@@ -35,27 +35,29 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = _options().parse_args(given)
     shape = SHAPES[arguments.model]
     sizes = QUICK if arguments.quick else Sizes()
-    rounds = arguments.rounds or (1 if arguments.quick else 3)
+    more = (1 if arguments.quick else 3) if arguments.rounds is None else arguments.rounds
     participants = _participants(arguments, shape)
     missing = {engine.python: sentence for engine in participants if (sentence := engine.missing)}
     present = [engine for engine in participants if not engine.missing]
     for python, sentence in missing.items():
         tell(f"{sentence} ({python} was looked for)")
     contests = [_contest(precision, present, arguments, sizes) for precision in arguments.precisions]
-    try:
-        for number in range(rounds):
-            for contest in contests:
-                contest.round(number)
-    finally:
-        if arguments.record:
-            _record(arguments.record, contests)
+    if arguments.record and arguments.record.exists():
+        record.read(arguments.record, contests)
+    first = max((figure.round + 1 for contest in contests for figure in contest.figures), default=0)
+    for number in range(first, first + more):
+        for contest in contests:
+            contest.round(number)
+            if arguments.record:
+                record.write(arguments.record, contests)
+    rounds = first + more
     notes = {name: {one.name: one.notes[name] for one in present if name in one.notes} for name in PRECISIONS}
     body = "\n\n".join([_introduction(arguments, sizes, rounds), *missing.values(), report(contests, notes)])
     body = body.replace(str(arguments.folder.resolve()), "FOLDER")  # where an engine's last words name it
     print(body)
     if arguments.write:
         title = f"Beside vLLM and OpenVINO GenAI: {arguments.model}'s shape"
-        write_section(f"peers {arguments.model}", title, _command(arguments), body)
+        write_section(f"peers {arguments.model}", title, _command(arguments, rounds), body)
 
 
 def _options() -> argparse.ArgumentParser:
@@ -69,7 +71,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--openvino-python", type=Path, help="the same (default FOLDER/openvino/bin/python)")
     parser.add_argument("--model", choices=list(SHAPES), default="qwen2.5-0.5b", help="shape, of random weights")
     parser.add_argument("--precisions", type=_precisions, default=["bf16", "int8"], help="some of bf16,int8,int8-all")
-    parser.add_argument("--rounds", type=int, help="through all engines (default 3, with --quick 1)")
+    parser.add_argument("--rounds", type=int, help="more through all engines (default 3, with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="fewer batches and requests, to try")
     parser.add_argument("--threads", type=int, help="of each engine (default: the cores this process may use)")
     parser.add_argument("--alike", type=float, default=0.15, help="a trial counts if the bandwidth was that alike")
@@ -81,7 +83,7 @@ def _options() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="of inflight's EngineSettings, for example max_num_batched_tokens=256 (repeatable)",
     )
-    parser.add_argument("--record", type=Path, help="file for every figure, as JSON lines")
+    parser.add_argument("--record", type=Path, help="file for every figure, JSON lines; rounds that it holds count too")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     return parser
 
@@ -148,11 +150,6 @@ def _threads(arguments: argparse.Namespace) -> int:
     return int(resolve_threads(EngineSettings(threads=arguments.threads)).value)
 
 
-def _record(path: Path, contests: Sequence[Contest]) -> None:
-    figures = [figure for contest in contests for figure in contest.figures]
-    path.write_text("".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in figures), encoding="utf-8")
-
-
 def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int) -> str:
     mix = mixed(sizes.mixed)
     prompts, outputs = sum(len(one.prompt) for one in mix), sum(one.output_tokens for one in mix)
@@ -168,12 +165,12 @@ def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int) -> s
     )
 
 
-def _command(arguments: argparse.Namespace) -> str:
+def _command(arguments: argparse.Namespace, rounds: int) -> str:
     """As a reader would give it: with a folder of his own."""
     words = ["python -m benchmarks.peers --folder FOLDER --model", arguments.model]
     words += ["--precisions", ",".join(arguments.precisions)]
     words += ["--quick"] if arguments.quick else []
-    words += ["--rounds", str(arguments.rounds)] if arguments.rounds else []
+    words += ["--rounds", str(rounds)]
     words += [f"--set {name}={json.dumps(value)}" for name, value in arguments.set]
     return " ".join(words)
 

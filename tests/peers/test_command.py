@@ -18,7 +18,7 @@ from .test_checkpoints import SMALL as SMALL_SHAPE
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(command, "_SHAPES", {"qwen2.5-0.5b": {**QWEN25_05B, **SMALL_SHAPE, "vocab_size": 32000}})
+    monkeypatch.setattr(command, "SHAPES", {"qwen2.5-0.5b": {**QWEN25_05B, **SMALL_SHAPE, "vocab_size": 32000}})
     monkeypatch.setattr(command, "QUICK", SMALL)
 
 
@@ -38,8 +38,18 @@ def test_peers_that_are_not_installed_are_left_out_and_said(
     written = results.RESULTS.read_text()
     assert printed.strip() in written
     assert str(tmp_path) not in written, "whose folder it was is nobody's concern"
-    assert "python -m benchmarks.peers --folder FOLDER --model qwen2.5-0.5b --precisions bf16 --quick" in written
-    assert len(record.read_text().splitlines()) == len(list(measures(SMALL)))
+    assert (
+        "python -m benchmarks.peers --folder FOLDER --model qwen2.5-0.5b --precisions bf16 --quick --rounds 1"
+        in written
+    )
+    assert len(record.read_text().splitlines()) == 1 + len(list(measures(SMALL))), "its own words, and the figures"
+
+    command.main([*given, "--rounds", "0", "--record", str(record)])
+    again = capsys.readouterr().out
+    assert "Medians of 1 round;" in again, "what the file holds counts"
+    assert [line for line in again.splitlines() if line.startswith("| decode")] == [
+        line for line in printed.splitlines() if line.startswith("| decode")
+    ]
 
 
 @pytest.mark.usefixtures("small")

@@ -1,0 +1,38 @@
+"""The figures of finished rounds in a file, so that a contest can go on another day.
+
+Knows the form of the file, JSON lines: one for each engine's own words of itself, one for each figure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.peers.contest import Contest, Figure
+
+
+def write(path: Path, contests: Sequence[Contest]) -> None:
+    lines: list[dict[str, object]] = []
+    for contest in contests:
+        lines += [
+            {"precision": contest.precision, "engine": engine, "version": words}
+            for engine, words in contest.versions.items()
+        ]
+        lines += [dataclasses.asdict(figure) for figure in contest.figures]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def read(path: Path, contests: Sequence[Contest]) -> None:
+    """Into the contests of the same precisions; what is there of others is lost when the file is written again."""
+    by_precision = {contest.precision: contest for contest in contests}
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        contest = by_precision.get(line["precision"])
+        if contest is None:
+            continue
+        if "version" in line:
+            contest.versions[line["engine"]] = line["version"]
+        else:
+            contest.figures.append(Figure(**line))
