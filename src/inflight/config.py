@@ -53,8 +53,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads"):
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= MOST:
-                raise SettingsError(f"{option(name)} is {value}; give a whole number from 1 to {MOST:,}.")
+            if value is not None and not (isinstance(value, int) and 1 <= value <= MOST):
+                raise SettingsError(f"{option(name)} is {value!r}; give a whole number from 1 to {MOST:,}.")
         if self.model == "":
             raise SettingsError("--model is empty; give a folder or a hub id, or leave it out for the built-in model.")
         if not 0 <= self.seed < 2**64:
@@ -63,6 +63,8 @@ class EngineSettings:
             raise SettingsError("--max-model-len is 1, which leaves no room for an answer; give at least 2.")
         if self.block_size < 16 or self.block_size % 16:
             raise SettingsError(f"--block-size is {self.block_size}; give a multiple of 16 tokens.")
+        if self.kv_memory is not None and not isinstance(self.kv_memory, int | float):
+            raise SettingsError(f"--kv-memory is {self.kv_memory!r}; give a number of GiB.")
         if self.kv_memory is not None and not 0 < self.kv_memory <= MOST:
             raise SettingsError(f"--kv-memory is {self.kv_memory:g} GiB; give a number above 0, up to {MOST:,}.")
         if not 0 <= self.watermark < 1:
