@@ -139,3 +139,14 @@ def test_calibrate_measures_the_engine(capsys: pytest.CaptureFixture[str], bare:
 def test_calibrate_refuses_two_sources(capsys: pytest.CaptureFixture[str], model: str) -> None:
     _, err = said(capsys, "calibrate", "--record", model, "--vllm-result", model, code=2)
     assert "give one of them" in err
+
+
+def test_calibrate_refuses_settings_of_an_engine_that_it_does_not_start(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    record = str(tmp_path / "r.jsonl")
+    said(capsys, "simulate", "--step-model", model, "--rate", "6", "--requests", "20", "--record", record)
+    for source in ("--record", "--vllm-result"):
+        _, err = said(capsys, "calibrate", source, record, "--max-num-seqs", "4", "--no-prefix-caching", code=2)
+        assert f"{source} fits what was measured already" in err
+        assert "--max-num-seqs, --no-prefix-caching would change nothing" in err

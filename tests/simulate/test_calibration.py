@@ -14,11 +14,13 @@ from inflight.core.features import Features, features
 from inflight.core.plan import BatchPlan, Capacity
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
+from inflight.engine.null import Done, NullExecutor
 from inflight.scheduling import SchedulingSettings
-from inflight.simulate.calibration import NOISY, Measured, calibrate, warnings
+from inflight.simulate.calibration import ASKED, calibrate, fitted, warnings
 from inflight.simulate.design import Design
-from inflight.simulate.fitted import FittedModel, Provenance
+from inflight.simulate.fitted import FittedModel, Provenance, StepModelError
+from inflight.simulate.measuring import Measured, Round, Rounds, middles, quiet
+from inflight.simulate.steps import Step
 
 CAPACITY = Capacity(300, 16, 8, 512, 1000)
 TRUE = FittedModel(2e-4, (1e-5,), sample=1e-5, decode_context=1e-8, prefill_context=1e-8)
@@ -27,9 +29,9 @@ TRUE = FittedModel(2e-4, (1e-5,), sample=1e-5, decode_context=1e-8, prefill_cont
 class Sleeper(NullExecutor):
     """Takes the time that it says it takes."""
 
-    def __init__(self, noise: float = 0.0):
+    def __init__(self, noise: float = 0.0, capacity: Capacity = CAPACITY):
         rng = random.Random(0)
-        super().__init__(CAPACITY, lambda plan: TRUE.seconds(features(plan)) * (1 + rng.uniform(-noise, noise)))
+        super().__init__(capacity, lambda plan: TRUE.seconds(features(plan)) * (1 + rng.uniform(-noise, noise)))
 
     def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
         began = time.perf_counter()
@@ -55,24 +57,100 @@ def test_what_steps_take_is_found() -> None:
     provenance = model.provenance
     assert provenance is not None
     assert set(provenance.held_out) >= {"decode", "mixed", "all"}
+    assert provenance.held_out["all"][1] < provenance.single["all"][1] == provenance.noise["all"][1]
     assert provenance.capacity["num_blocks"] == 300 and provenance.capacity["bytes_per_token"] == 100.0
     assert provenance.settings == {"strategy": "chunked"} and provenance.steps > 100
-    assert provenance.noise is not None
-    assert any("rounds of" in sentence for sentence in told)
+    assert told[0].startswith("A round: ") and "rounds in" in told[1]
 
 
 def test_noise_is_noticed() -> None:
     model = calibrate(measured(noise=0.5), 2.0)
-    assert model.provenance is not None and model.provenance.noise is not None
-    assert model.provenance.noise > NOISY
-    assert any("something else uses this machine" in sentence for sentence in warnings(model))
+    assert model.provenance is not None and model.provenance.noise["all"][0] > ASKED
+    assert any("so much is this machine's noise" in sentence for sentence in warnings(model))
 
 
-def test_a_quiet_exact_fit_has_no_warnings() -> None:
-    provenance = Provenance("a test", "a machine", "2026-01-01", 9, {"all": (0.01, 9)}, 0.01)
-    assert warnings(replace(TRUE, provenance=provenance)) == []
-    off = replace(provenance, held_out={"all": (0.2, 9)})
-    assert ["20.0% off" in sentence for sentence in warnings(replace(TRUE, provenance=off))] == [True]
+def test_what_makes_a_model_doubtful_is_told() -> None:
+    good = Provenance("a test", "a machine", "2026-01-01", 9, {"all": (0.01, 9)}, noise={"all": (0.02, 9)}, others=0.0)
+    assert warnings(replace(TRUE, provenance=good)) == []
+    for bad, word in (
+        (replace(good, held_out={"all": (0.2, 9)}), "20.0% off"),
+        (replace(good, noise={"all": (0.3, 9)}), "30.0% off their middle"),
+        (replace(good, others=0.25), "Others had 25%"),
+    ):
+        assert [word in sentence for sentence in warnings(replace(TRUE, provenance=bad))] == [True]
+
+
+def test_rounds_are_alike_and_the_judged_steps_are_others() -> None:
+    rounds = Rounds(measured(), 0.3, lambda sentence: None)
+    one, other = rounds.measure(), rounds.measure()
+    for name in ("designed", "learnt", "judged"):
+        first, second = ([step.held for step in getattr(each, name)] for each in (one, other))
+        assert first and first == second
+    judged, learnt = ({step.held for step in steps} for steps in (one.judged, one.learnt))
+    assert len(middles([*one.judged, *other.judged])) == len(judged)
+    assert len(judged & learnt) < len(judged) / 2
+
+
+def test_the_middle_of_equal_steps_forgets_a_stall_and_lies_between_two_speeds() -> None:
+    held, other = Features(1, 1, 1, 20, 0.0), Features(2, 2, 2, 40, 0.0)
+    stalled = [Step(held, seconds) for seconds in (1.0, 1.0, 90.0, 1.0, 1.0)]
+    two_speeds = [Step(other, seconds) for seconds in (2.0, 3.0, 3.0, 2.0)]
+    assert middles([*stalled, *two_speeds]) == [Step(held, 1.0), Step(other, 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("others", "kept"),
+    [
+        ([0.01, 0.5, 0.02, 0.0], [0.0, 0.01, 0.02]),
+        ([0.4, 0.01, 0.5, 0.2, 0.3], [0.01, 0.2, 0.3]),
+        ([None, None], [None, None]),
+    ],
+)
+def test_rounds_that_others_spoiled_are_left_out(others: list[float | None], kept: list[float | None]) -> None:
+    rounds = [Round([], [], [], (1.0, 1.0, 1.0), share) for share in others]
+    assert [one.others for one in quiet(rounds)] == kept
+
+
+def test_serving_adds_a_share_and_what_the_host_does() -> None:
+    """Designed steps are told by what they take when served; beyond what was served the model still knows them."""
+    designed = [Step(Features(n, 1, 0, 0, 8.0 * n * n), 0.001 * n) for n in range(2, 65) for _ in range(3)]
+    designed += [Step(Features(n, n, n, 300 * n, 0.0), 0.001 * n) for n in range(1, 33)]
+    learnt = [Step(one.held, 1.5 * one.seconds + 0.002) for one in designed if one.held.tokens <= 16]
+    model = fitted(designed, [learnt])
+    assert model.seconds(Features(60, 1, 0, 0, 28_800.0)) == pytest.approx(0.092, rel=0.02)
+    assert model.ranges["tokens"] == (1, 64)
+
+
+def test_the_middle_rounds_mean_counts() -> None:
+    designed = [Step(Features(n, n, n, 300 * n, 0.0), 0.001 * n) for n in range(1, 33)]
+    learnt = [[Step(one.held, slow * one.seconds) for one in designed] for slow in (1.0, 1.01, 3.0)]
+    model = fitted(designed, learnt)
+    assert model.seconds(designed[9].held) == pytest.approx(1.01 * designed[9].seconds, rel=0.01)
+    assert max(model.residuals) > 1.5
+
+
+def test_what_moving_a_block_takes_is_the_executors_own_figure() -> None:
+    swapping = replace(measured(), executor=Sleeper(capacity=replace(CAPACITY, host_blocks=9, copy_seconds=0.25)))
+    model = calibrate(swapping, 0.5)
+    assert model.moved_block == 0.25
+    assert model.extrapolates(Features(1, 1, 1, 20, 0.0, moved_blocks=4)) is None
+    assert calibrate(measured(), 0.5).extrapolates(Features(1, 1, 1, 20, 0.0, moved_blocks=4)) is not None
+
+
+class Broken(Sleeper):
+    def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
+        done = super().submit(plan)
+        return Done(replace(done.result(), error="it broke", sampled=()))
+
+
+def test_a_failing_step_is_told() -> None:
+    engine = measured()
+    with pytest.raises(StepModelError, match="A step of the calibration failed: it broke"):
+        calibrate(replace(engine, executor=Broken()), 1.0)
+    settings = EngineSettings(max_num_seqs=8, max_num_batched_tokens=64)
+    loop = EngineLoop(scheduler_for(CAPACITY, settings, SchedulingSettings()), Broken(), MonotonicClock())
+    with pytest.raises(StepModelError, match="it broke"):
+        calibrate(replace(engine, loop=loop), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from inflight.core.features import Features
+from inflight.simulate.accuracy import errors_of
 from inflight.simulate.fitted import FittedModel, NoisyModel, Provenance, StepModelError
-from inflight.simulate.fitting import errors_of, fit, held_out_errors, settled
+from inflight.simulate.fitting import fit, held_out_errors, settled
 from inflight.simulate.steps import Step, Timed, kind_of, rounds
 
 TRUE = FittedModel(0.02, (0.001,), sample=0.0005, decode_context=1e-6, prefill_context=2e-6)
@@ -100,7 +101,16 @@ def test_it_says_when_it_extrapolates() -> None:
 
 def test_a_file_comes_back(tmp_path: Path) -> None:
     provenance = Provenance(
-        "a test", "a machine", "2026-01-01", 3, {"all": (0.01, 3)}, 0.02, {"a": 1}, {"num_blocks": 5}
+        source="a test",
+        machine="a machine",
+        measured="2026-01-01",
+        steps=3,
+        held_out={"all": (0.01, 3)},
+        single={"all": (0.03, 9)},
+        noise={"decode": (0.02, 9), "all": (0.02, 9)},
+        others=0.01,
+        settings={"a": 1},
+        capacity={"num_blocks": 5},
     )
     model = replace(settled(RIDGE, steps(RIDGE)), provenance=provenance)
     model.save(tmp_path / "model.json")

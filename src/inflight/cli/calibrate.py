@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from dataclasses import asdict
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from inflight.cli.files import check_writable
 from inflight.cli.options import engine_options, engine_settings, scheduling_options, scheduling_settings
-from inflight.simulate.calibration import Measured, calibrate, warnings
+from inflight.simulate.calibration import calibrate, warnings
 from inflight.simulate.fitted import FittedModel
+from inflight.simulate.measuring import Measured
 from inflight.simulate.sources import fitted_on_record
 from inflight.simulate.vllm_result import fitted_on_result
 
@@ -35,10 +39,13 @@ def command(output: Path | None, seconds: float, record: Path | None, vllm_resul
     as_json = values.pop("as_json")
     if record is not None and vllm_result is not None:
         raise click.UsageError("--record and --vllm-result both say what is fitted; give one of them.")
+    if record is not None or vllm_result is not None:
+        _refuse_settings("--record" if record is not None else "--vllm-result")
     if not 10 <= seconds <= 3600:
         raise click.UsageError(
             f"--seconds is {seconds:g}; give 10 to 3600: fewer see too little, more tell nothing new."
         )
+    check_writable(output, reads=[record, vllm_result])
     if record is not None:
         model = fitted_on_record(record)
     elif vllm_result is not None:
@@ -54,11 +61,29 @@ def command(output: Path | None, seconds: float, record: Path | None, vllm_resul
     return 0
 
 
+def _refuse_settings(source: str) -> None:
+    """Of an engine that is not started, where a file is fitted that was measured already."""
+    context = click.get_current_context()
+    of_no_use = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name not in ("record", "vllm_result", "output", "as_json")
+        and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+    ]
+    if of_no_use:
+        raise click.UsageError(
+            f"{source} fits what was measured already, so that {', '.join(of_no_use)} would change nothing; leave out "
+            f"{source} to measure with such settings, or leave them out."
+        )
+
+
 def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
     from inflight.cli.loading import open_engine
 
     settings, scheduling = engine_settings(values), scheduling_settings(values)
     engine = open_engine(settings, scheduling)
+    gc.collect()
+    gc.freeze()  # as the server does: what lives as long as the engine is not looked at again and again
     try:
         measured = Measured(
             executor=engine.executor,
@@ -88,10 +113,21 @@ def _tell(model: FittedModel) -> None:
         ("1,000,000 query-key pairs of prompts", model.prefill_context, 1e6),
     ):
         print(f"  {name}: {value * unit * 1e3:.3g} ms", file=sys.stderr)
-    errors = [f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in provenance.held_out.items()]
-    print(f"held out     {', '.join(errors)}: mean of |modelled / measured - 1| on steps not fitted", file=sys.stderr)
-    if provenance.noise is not None:
-        print(f"noise        equal steps differ by {provenance.noise:.1%} in the median", file=sys.stderr)
+    for name, errors, meaning in (
+        ("held out", provenance.held_out, "mean of |modelled / measured - 1| over steps that were not fitted"),
+        ("  single", provenance.single, "the same of each by itself; above, equal ones count once, with their middle"),
+        ("noise", provenance.noise, "how far equal steps are off their middle"),
+    ):
+        if errors:
+            told = ", ".join(f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in errors.items())
+            print(f"{name:<12} {told}: {meaning}", file=sys.stderr)
+    if provenance.noise:
+        print(
+            f"usual        steps take {provenance.usual:.1%} of the mean, which is modelled; slow ones add the rest",
+            file=sys.stderr,
+        )
+    if provenance.others is not None:
+        print(f"others       had {provenance.others:.1%} of the processors' time meanwhile", file=sys.stderr)
     blocks = provenance.capacity.get("num_blocks")
     if blocks is not None:
         print(f"memory       {blocks:,} KV blocks of {provenance.capacity['block_size']} tokens", file=sys.stderr)

@@ -1,8 +1,9 @@
 """The steps that a calibration measures: plans made by hand for an executor, without a scheduler.
 
-A round starts with empty rows. Their contexts grow by prompt chunks of many lengths, fewer rows to each higher level;
-at each level decodes of many widths run on the contexts that are there, alone and beside chunks. Rounds are alike, so
-that each step comes once in every round, at another time. Knows plans and rows; not what a step costs.
+A round starts all rows, empty, with its first step. Their contexts grow by prompt chunks of many lengths, fewer rows to
+each higher level; at each level decodes of many widths run on the contexts that are there, alone and beside chunks.
+Rounds are alike, so that each step comes once in every round, at another time. Knows plans and rows; not what a step
+costs.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Design:
 
     def _sizes(self, device: _Device) -> Iterator[tuple[list[int], dict[int, int]]]:
         """Rows that decode, and rows with the prompt tokens that they compute."""
-        lengths, most = itertools.cycle(self.lengths()), self.capacity.max_rows
+        lengths = itertools.cycle(self.lengths())
         for context, rows in self.levels():
             for row in range(rows):
                 left = context - device.contexts[row]
@@ -71,8 +72,8 @@ class Design:
                     length = min(left, next(lengths))
                     left -= length
                     yield [], {row: length}
-            for width, turn in itertools.product(self.widths(), range(2)):
-                yield [(turn * width + place) % most for place in range(width)], {}
+            for width in self.widths():
+                yield list(range(width)), {}
             yield from self._mixed(device)
 
     def _mixed(self, device: _Device) -> Iterator[tuple[list[int], dict[int, int]]]:
@@ -92,10 +93,13 @@ class _Device:
         self.contexts = [0] * capacity.max_rows  # tokens computed
         self._capacity = capacity
         self._freed = freed
+        self._started = False
         self._step = first_step
         self._blocks = [0] * capacity.max_rows
         self._next_block = 0
-        self.longest = capacity.max_model_len // _PROMPT_ROOM
+        self.longest = min(capacity.max_model_len // _PROMPT_ROOM, 2 * _LEVELS[-1])
+        rng = random.Random(0)
+        self._prompt = tuple(rng.randrange(capacity.vocab_size) for _ in range(self.longest))
 
     def fits(self, decodes: list[int], prompts: dict[int, int]) -> bool:
         ends = {row: self.contexts[row] + prompts.get(row, 1) for row in (*decodes, *prompts)}
@@ -103,7 +107,8 @@ class _Device:
         return max(ends.values()) < self.longest and self._next_block + blocks <= self._capacity.num_blocks
 
     def plan(self, decodes: list[int], prompts: dict[int, int]) -> BatchPlan:
-        new_rows = tuple(self._new(row) for row in prompts if not self.contexts[row])
+        new_rows = () if self._started else tuple(self._new(row) for row in range(self._capacity.max_rows))
+        self._started = True
         chunks = [self._chunk(row, 1, True) for row in decodes]
         chunks += [self._chunk(row, length, False) for row, length in prompts.items()]
         plan = BatchPlan(self._step, tuple(chunks), new_rows, self._freed)
@@ -120,6 +125,4 @@ class _Device:
         return Chunk(row, row, start, length, tuple(range(self._next_block - missing, self._next_block)), sample)
 
     def _new(self, row: int) -> NewRow:
-        rng = random.Random(row)
-        tokens = tuple(rng.randrange(self._capacity.vocab_size) for _ in range(self.longest))
-        return NewRow(row, tokens, self.longest, _GREEDY, seed=0, sample_index=0)
+        return NewRow(row, self._prompt, self.longest, _GREEDY, seed=0, sample_index=0)

@@ -20,7 +20,7 @@ from typing import Any
 
 from inflight.core.features import Features
 
-VERSION = 1
+VERSION = 2
 BEYOND = 1.10  # times the largest value that was seen: nearer than that is no extrapolation worth telling
 
 
@@ -30,16 +30,25 @@ class StepModelError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """machine: CPU or GPU, and cores. measured: ISO date. steps: how many the fit rests on. held_out: mean absolute
-    relative error by kind of steps that the fit has not seen, and over how many. noise: median relative deviation of
-    repeated equal steps; None where none were repeated. settings and capacity: of the engine that was measured."""
+    """machine: CPU or GPU, and cores. measured: ISO date. steps: how many the fit rests on.
+
+    held_out: mean absolute relative error by kind of steps that the fit has not seen, and over how many. Where steps
+    came several times, equal ones count as one with their middle, against `usual` times the model's seconds (these are
+    means, to which a few slow steps add); single is then the error of each step by itself, and noise that of equal
+    steps against each other (`accuracy`).
+
+    others: share of the processors' time that others had while it was measured, None where that is not known. settings
+    and capacity: of the engine that was measured."""
 
     source: str
     machine: str
     measured: str
     steps: int
     held_out: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    noise: float | None = None
+    single: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    noise: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    usual: float = 1.0
+    others: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     capacity: Mapping[str, Any] = field(default_factory=dict)
 
@@ -123,7 +132,8 @@ class FittedModel:
         given["ranges"] = {name: tuple(both) for name, both in given["ranges"].items()}
         if given["provenance"] is not None:
             told = given["provenance"]
-            told["held_out"] = {kind: tuple(both) for kind, both in told["held_out"].items()}
+            for name in ("held_out", "single", "noise"):
+                told[name] = {kind: tuple(both) for kind, both in told[name].items()}
             given["provenance"] = Provenance(**told)
         return cls(**given)
 

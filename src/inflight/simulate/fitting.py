@@ -1,72 +1,86 @@
-"""Finding the coefficients of a fitted step model, and telling how far off they are on steps they have not seen.
+"""Finding the coefficients of a fitted step model.
 
 Non-negative least squares on relative errors (each step weighs 1 / seconds²), so that long steps do not drown short
 ones. A few steps that something else on the machine made long are left out of the fit by their residuals, but not out
-of the reported errors; afterwards all coefficients are scaled so that the mean of measured over modelled seconds is 1,
-because times to the end of an answer are sums of steps. Knots (see `fitted`) are added while they make the error on
-left-out steps smaller by more than chance would.
+of any error that is reported; afterwards all coefficients are scaled so that the mean of measured over modelled seconds
+is 1, because times to the end of an answer are sums of steps. Knots (see `fitted`) are added while they make the error
+on left-out steps smaller by more than chance would.
 """
 
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
 
 from inflight.core.features import Features
+from inflight.simulate.accuracy import Errors, by_kind
 from inflight.simulate.fitted import FittedModel, StepModelError
-from inflight.simulate.latency import StepModel
 from inflight.simulate.least_squares import Array, nnls
-from inflight.simulate.steps import KINDS, Step
+from inflight.simulate.steps import Step
 
 FEWEST = 12  # steps that a fit needs at least
 FOLDS = 5
+RUN, RUNS = 50, 25  # steps in a row that are left out together at most; in how many at least, if there are enough
 WORTH = 0.97  # of the error: a knot must bring it below
 MOST_KNOTS = 4
 EXACT = 1e-4  # error below which there is nothing to gain
 OUTLIER = 4.0  # median absolute deviations
 STALL = 10.0  # times as long as modelled: the machine stood still, and that is no step to expect
 QUANTILES = 41  # of the residuals that noise is drawn from
+_HELD = ("rows", "samples", "decode_context", "prefill_context", "moved_blocks")  # of Features, beside tokens
+_TERMS = ("row", "sample", "decode_context", "prefill_context", "moved_block")  # of FittedModel, in the same order
 
 
 def fit(steps: Sequence[Step]) -> FittedModel:
     """Raises StepModelError with fewer than 12 steps."""
     if len(steps) < FEWEST:
         raise StepModelError(f"There are {len(steps)} measured steps; a fit needs at least {FEWEST}, of several sizes.")
+    table = _table(steps)
     knots: tuple[int, ...] = ()
-    error = cross_validated(steps, knots)
+    error = _cross_validated(table, knots)
     while len(knots) < MOST_KNOTS and error > EXACT:
-        tried = [tuple(sorted((*knots, one))) for one in _candidates(steps) if one not in knots]
-        errors = {each: cross_validated(steps, each) for each in tried}
+        tried = [tuple(sorted((*knots, one))) for one in _candidates(table) if one not in knots]
+        errors = {each: _cross_validated(table, each) for each in tried}
         best = min(errors, key=lambda each: errors[each], default=None)
         if best is None or errors[best] > WORTH * error:
             break
         knots, error = best, errors[best]
-    return _fit(steps, knots)
+    return settled(_model(_solved(table, knots), knots), steps)
 
 
-def cross_validated(steps: Sequence[Step], knots: tuple[int, ...]) -> float:
-    """Median absolute relative error on left-out fifths."""
-    return statistics.median(error for _, error in _left_out(steps, knots))
-
-
-def held_out_errors(steps: Sequence[Step], knots: tuple[int, ...]) -> dict[str, tuple[float, int]]:
+def held_out_errors(steps: Sequence[Step], knots: tuple[int, ...]) -> Errors:
     """Mean absolute relative error on left-out fifths by kind, and the number of steps."""
-    by_kind: dict[str, list[float]] = {}
-    for step, error in _left_out(steps, knots):
-        by_kind.setdefault(step.kind, []).append(error)
-    return _means(by_kind)
+    errors = _left_out(_table(steps), knots)
+    return by_kind((one.kind, float(error)) for one, error in zip(steps, errors, strict=True))
 
 
-def errors_of(model: StepModel, steps: Sequence[Step]) -> dict[str, tuple[float, int]]:
-    """The same on steps that the model was not fitted on."""
-    by_kind: dict[str, list[float]] = {}
-    for step in steps:
-        by_kind.setdefault(step.kind, []).append(abs(model.seconds(step.held) / step.seconds - 1))
-    return _means(by_kind)
+def settled(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
+    """Scaled to the mean of these steps, with their ranges and residuals. Of several rounds of steps the middle one's
+    mean counts: something else that used the machine during some of them is nothing to expect."""
+    ratios = [_ratios(model, steps) for steps in rounds]
+    mean = float(np.median([np.mean(np.minimum(each, STALL)) for each in ratios]))
+    every = np.concatenate(ratios)
+    quantiles = np.quantile(every / np.mean(np.minimum(every, STALL)), np.linspace(0, 1, QUANTILES))
+    residuals = tuple(float(one) for one in quantiles)
+    steps = [one for each in rounds for one in each]
+    return replace(scaled(model, mean), ranges=ranges(steps), residuals=residuals)
+
+
+def ranges(steps: Sequence[Step]) -> dict[str, tuple[float, float]]:
+    """Of every feature the least and the greatest value."""
+    found = {}
+    for item in fields(Features):
+        values = [float(getattr(one.held, item.name)) for one in steps]
+        found[item.name] = (min(values), max(values))
+    return found
+
+
+def usual(model: FittedModel, steps: Sequence[Step]) -> float:
+    """Median of measured over modelled seconds."""
+    return float(np.median(_ratios(model, steps)))
 
 
 def scaled(model: FittedModel, factor: float) -> FittedModel:
@@ -79,76 +93,64 @@ def scaled(model: FittedModel, factor: float) -> FittedModel:
     )
 
 
-def settled(model: FittedModel, steps: Sequence[Step]) -> FittedModel:
-    """Scaled to the mean of these steps, with their ranges and residuals."""
-    ratios = np.array([one.seconds / max(model.seconds(one.held), 1e-12) for one in steps])
-    mean = float(np.mean(np.minimum(ratios, STALL)))
-    quantiles = np.quantile(ratios / mean, np.linspace(0, 1, QUANTILES))
-    return replace(scaled(model, mean), ranges=_ranges(steps), residuals=tuple(float(one) for one in quantiles))
+def _ratios(model: FittedModel, steps: Sequence[Step]) -> Array:
+    """Measured over modelled seconds."""
+    return np.array([one.seconds / max(model.seconds(one.held), 1e-12) for one in steps])
 
 
-_TERMS = ("row", "sample", "decode_context", "prefill_context", "moved_block")
+def _table(steps: Sequence[Step]) -> Array:
+    """float64[steps, 7]: seconds, tokens, and the other features in the order of _HELD."""
+    return np.array([[one.seconds, one.held.tokens, *(getattr(one.held, name) for name in _HELD)] for one in steps])
 
 
-def _means(by_kind: dict[str, list[float]]) -> dict[str, tuple[float, int]]:
-    found: dict[str, tuple[float, int]] = {
-        kind: (statistics.fmean(by_kind[kind]), len(by_kind[kind])) for kind in KINDS if kind in by_kind
-    }
-    every = [error for errors in by_kind.values() for error in errors]
-    return {**found, "all": (statistics.fmean(every), len(every))} if every else {}
+def _cross_validated(table: Array, knots: tuple[int, ...]) -> float:
+    """Mean absolute relative error on left-out fifths, without the worst tenth."""
+    errors = np.sort(_left_out(table, knots))
+    return float(np.mean(errors[: max(1, len(errors) * 9 // 10)]))
 
 
-def _left_out(steps: Sequence[Step], knots: tuple[int, ...]) -> list[tuple[Step, float]]:
-    """Every step once, with its error under a model that was fitted without its fifth. Fifths are taken by stride, so
-    that each has steps of all kinds and times."""
-    found = []
+def _left_out(table: Array, knots: tuple[int, ...]) -> Array:
+    """Of every step the error under a model that was fitted without its fifth. A fifth is made of runs of steps,
+    because a step resembles the ones next to it, and of many, so that each has steps of all kinds and times."""
+    run = max(1, min(RUN, len(table) // RUNS))
+    folds = np.arange(len(table)) // run % FOLDS
+    seconds, columns, errors = table[:, 0], _columns(table, knots), np.zeros(len(table))
     for fold in range(FOLDS):
-        rest = [one for index, one in enumerate(steps) if index % FOLDS != fold]
-        model = _fit(rest, knots)
-        found += [(one, abs(model.seconds(one.held) / one.seconds - 1)) for one in steps[fold::FOLDS]]
-    return found
+        left = folds == fold
+        told = np.maximum(columns @ _solved(table[~left], knots), 1e-12)
+        mean = np.mean(np.minimum(seconds[~left] / told[~left], STALL))
+        errors[left] = np.abs(mean * told[left] / seconds[left] - 1)
+    return errors
 
 
-def _fit(steps: Sequence[Step], knots: tuple[int, ...]) -> FittedModel:
-    seconds = np.array([one.seconds for one in steps])
-    matrix = _columns([one.held for one in steps], knots) / seconds[:, None]
-    kept = np.ones(len(steps), dtype=bool)
+def _solved(table: Array, knots: tuple[int, ...]) -> Array:
+    """The coefficients of _columns."""
+    matrix = _columns(table, knots) / table[:, :1]
+    kept = np.ones(len(table), dtype=bool)
     for _ in range(3):
         beta = nnls(matrix[kept], np.ones(int(kept.sum())))
         ratio = 1.0 / np.maximum(matrix @ beta, 1e-12)
         middle = float(np.median(ratio))
         spread = max(float(np.median(np.abs(ratio - middle))), 1e-3)
         kept = np.abs(ratio - middle) <= OUTLIER * spread
-    return settled(_model(beta, knots), steps)
+    return beta
 
 
-def _columns(held: Sequence[Features], knots: tuple[int, ...]) -> Array:
-    tokens = np.array([float(one.tokens) for one in held])
+def _columns(table: Array, knots: tuple[int, ...]) -> Array:
+    """What the coefficients are of: the step, tokens of each segment, and the rest as it stands."""
     edges = [0.0, *map(float, knots), np.inf]
-    segments = [np.clip(tokens - low, 0.0, high - low) for low, high in itertools.pairwise(edges)]
-    names = ("rows", "samples", "decode_context", "prefill_context", "moved_blocks")
-    rest = [np.array([float(getattr(one, name)) for one in held]) for name in names]
-    return np.stack([np.ones(len(held)), *segments, *rest], axis=1)
+    segments = [np.clip(table[:, 1] - low, 0.0, high - low) for low, high in itertools.pairwise(edges)]
+    return np.column_stack([np.ones(len(table)), *segments, table[:, 2:]])
 
 
 def _model(beta: Array, knots: tuple[int, ...]) -> FittedModel:
-    values = [float(one) for one in beta]
-    segments = len(knots) + 1
-    row, sample, decode_context, prefill_context, moved_block = values[1 + segments :]
-    token = tuple(values[1 : 1 + segments])
-    return FittedModel(values[0], token, row, sample, decode_context, prefill_context, moved_block, knots)
+    step, *rest = (float(one) for one in beta)
+    tokens, held = rest[: len(knots) + 1], rest[len(knots) + 1 :]
+    row, sample, decode_context, prefill_context, moved_block = held
+    return FittedModel(step, tuple(tokens), row, sample, decode_context, prefill_context, moved_block, knots)
 
 
-def _candidates(steps: Sequence[Step]) -> list[int]:
+def _candidates(table: Array) -> list[int]:
     """Token counts between those that were seen, doubling and half-way."""
-    seen = [one.held.tokens for one in steps]
     powers = {round(base * 2**power) for base in (1, 1.5) for power in range(1, 16)}
-    return sorted(one for one in powers if min(seen) < one < max(seen))
-
-
-def _ranges(steps: Sequence[Step]) -> dict[str, tuple[float, float]]:
-    found = {}
-    for item in fields(Features):
-        values = [float(getattr(one.held, item.name)) for one in steps]
-        found[item.name] = (min(values), max(values))
-    return found
+    return sorted(one for one in powers if table[:, 1].min() < one < table[:, 1].max())

@@ -15,8 +15,8 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, summarize
+from inflight.simulate.accuracy import errors_of
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.fitting import errors_of
 from inflight.simulate.latency import StepModel
 from inflight.simulate.replay import Recall, Records, Replay, rebuilt, recorded_scheduler, recorded_settings
 from inflight.simulate.steps import rounds, timed_steps

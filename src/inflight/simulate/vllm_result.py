@@ -1,10 +1,10 @@
 """A step model from a result of `vllm bench serve --save-result --save-detailed`, of whatever server was measured.
 
 The result holds when each request was sent, its time to the first token and every gap between its tokens, but no steps.
-What can be told from it: a gap in whose middle no other request waits for its first token is a step of decodes, as wide
-as the number of requests that are between their first and last token then, over contexts as long as they have become. A
-request during whose time to the first token nobody else waits for one is its prompt beside those decodes, taken as one
-step (network and server included). Gaps next to other prompts, and times to the first token in a queue, say nothing
+What can be told from it: a gap during which no request waits for its first token is a step of decodes, as wide as the
+number of requests that are between their first and last token in its middle, over contexts as long as they have become.
+A request during whose time to the first token nobody else waits for one is its prompt beside those decodes, taken as
+one step (network and server included). Gaps next to other prompts, and times to the first token in a queue, say nothing
 of single steps, and are left out. So the fit's terms for prompts are those of an idle server.
 """
 
@@ -23,7 +23,7 @@ from inflight.simulate.fitted import FittedModel, Provenance, StepModelError
 from inflight.simulate.fitting import FEWEST, fit, held_out_errors
 from inflight.simulate.steps import Step
 
-MOST = 20_000  # gaps looked at, evenly spread
+MOST = 5_000  # gaps looked at, or up to twice as many, evenly spread
 TOGETHER = 0.2  # of the median gap: shorter ones are tokens that a server sent together
 
 
