@@ -104,7 +104,7 @@ def main() -> None:
     rows = [measure(scene, arguments.requests, arguments.repeats) for scene in SCENES]
     body = (
         f"Simulated requests per second of CPU time on one core: stepping through every plan (asked: {ASKED[False]}), "
-        f"and with stretches of decode taken at once (asked: {ASKED[True]:,}), which gives the same observations.\n\n"
+        f"and with foreseen decodes left out (asked: {ASKED[True]:,}), which gives the same observations.\n\n"
     ) + table(head, rows)
     print(body)
     if arguments.write:

@@ -90,6 +90,103 @@ def test_what_cannot_be_is_refused(
     assert sentence in capsys.readouterr().err
 
 
+LLAMA = ("simulate", "--model", "llama-3-70b", "--hardware", "a100-80", "--tensor-parallel", "4")
+LITTLE = ("--rate", "2", "--requests", "40", "--input-tokens", "600", "--output-tokens", "40")
+
+
+def test_a_gpu_by_its_data_sheet(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it rests on is told, and how far off it may be."""
+    out, err = said(capsys, *LLAMA, *LITTLE, "--json")
+    assert "a100-80 × 4, data sheet and published efficiencies, not calibrated on your hardware" in err
+    assert "256 sequences, steps of 2,048 tokens" in err
+    result = json.loads(out)
+    assert result["calibrated"] is False
+    slow, usual, fast = (
+        one["ttft"]["p50"] for one in (result["uncertain"]["slow"], result["summary"], result["uncertain"]["fast"])
+    )
+    assert slow > 1.1 * usual > 1.1 * 1.1 * fast
+    assert "uncertain    TTFT p50" in err
+    assert said(capsys, *LLAMA, *LITTLE, "--json") == (out, err)
+
+
+def test_precision_and_degree_count(capsys: pytest.CaptureFixture[str]) -> None:
+    def tpot(*options: str) -> float:
+        out, _ = said(capsys, "simulate", "--model", "llama-3-8b", "--hardware", "h100", *LITTLE, *options, "--json")
+        return float(json.loads(out)["summary"]["tpot"]["p50"])
+
+    plain = tpot()
+    assert tpot("--weights", "fp8") < 0.8 * plain
+    assert tpot("--tensor-parallel", "2") < 0.8 * plain
+    assert tpot("--kv", "fp8") < plain
+
+
+def test_steps_beyond_what_kernels_were_measured_with_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    long = ("--rate", "2", "--requests", "20", "--input-tokens", "7000", "--output-tokens", "40")
+    _, err = said(capsys, *LLAMA, *long, "--max-num-batched-tokens", "6000")
+    assert "extrapolated" in err and "kernels were measured up to 4,096" in err
+    _, err = said(capsys, "simulate", "--model", "llama-3-8b", "--hardware", "l4", *LITTLE)
+    assert "data sheet and judged efficiencies" in err
+
+
+def test_who_could_never_be_served_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = said(capsys, *LLAMA, *LITTLE, "--num-blocks", "20")
+    assert "failed       40 in all, the first since: The prompt needs 38 KV blocks" in err
+
+
+def test_a_load_that_only_fast_kernels_would_bear_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    heavy = ("--requests", "300", "--input-tokens", "600", "--output-tokens", "40")
+    assert "its fast end the load is within capacity" in said(capsys, *LLAMA, *heavy, "--rate", "9")[1]
+    assert "its slow end the load is above capacity" in said(capsys, *LLAMA, *heavy, "--rate", "8")[1]
+
+
+def test_pools_of_different_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    pools = ("--prefill-replicas", "1", "--decode-replicas", "1")
+    together, err = said(capsys, *LLAMA, *LITTLE, *pools, "--json")
+    assert "328 kB per prompt token at 560 Gbit/s" in err  # 0.7 of the cards of four GPUs, 25 GB/s each
+    apart, err = said(
+        capsys, *LLAMA, *LITTLE, *pools, "--decode-hardware", "h100", "--decode-tensor-parallel", "4", "--json"
+    )
+    assert "Step model of the decode pool: h100 × 4" in err
+    tpots = [json.loads(out)["summary"]["tpot"]["p50"] for out in (together, apart)]
+    assert tpots[1] < 0.8 * tpots[0]
+    _, err = said(capsys, *LLAMA, *LITTLE, *pools, "--transfer-gbps", "1")
+    assert "at 1 Gbit/s" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--hardware", "h100"), "Missing option '--model'"),
+        (("--model", "llama-3-8b"), "--hardware (a GPU by its data sheet) and --step-model"),
+        (("--model", "llama-3-8b", "--hardware", "h1000"), "The GPU 'h1000' is not known; known are"),
+        (("--model", "llama-9", "--hardware", "h100"), "The shape of the model 'llama-9' is not known"),
+        (("--model", "llama-3-70b", "--hardware", "a100-80"), "takes 141 GB"),
+        ((*LLAMA[1:-1], "3"), "64 query heads, which 3 GPUs cannot share"),
+        ((*LLAMA[1:-1], "0"), "64 query heads, which 0 GPUs cannot share"),
+        ((*LLAMA[1:], "--decode-tensor-parallel", "16"), "--decode-tensor-parallel is 16, but a node has 8"),
+        ((*LLAMA[1:], "--noise"), "with --hardware nothing was measured"),
+        ((*LLAMA[1:], "--decode-hardware", "h100", "--decode-tensor-parallel", "4"), "is about a pool of engines"),
+        ((*LLAMA[1:], "--kv-bytes", "8"), "--kv-bytes is about --step-model"),
+        ((*LLAMA[1:], "--max-num-seqs", "0"), "--max-num-seqs is 0"),
+        ((*LLAMA[1:], "--block-size", "0"), "--block-size is 0"),
+        ((*LLAMA[1:], "--max-model-len", "0"), "--max-model-len is 0"),
+    ],
+)
+def test_what_no_gpu_can_be_is_refused(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], sentence: str
+) -> None:
+    assert call(["simulate", *options, *LITTLE]) != 0
+    assert sentence in capsys.readouterr().err
+
+
+def test_what_only_a_gpu_has_is_refused_beside_a_step_model(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    for option in (("--model", "llama-3-8b"), ("--decode-hardware", "h100"), ("--tensor-parallel", "2")):
+        _, err = said(capsys, "simulate", "--step-model", model, *LITTLE, *option, code=2)
+        assert f"{option[0]} is about --hardware and has no effect with --step-model" in err
+    _, err = said(capsys, "simulate", "--step-model", model, "--rate", "1", "--decode-step-model", model, code=2)
+    assert "--decode-step-model is about a pool of engines" in err
+
+
 def test_a_model_without_its_engine_asks_for_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     MODEL.save(tmp_path / "bare.json")
     _, err = said(capsys, "simulate", "--step-model", str(tmp_path / "bare.json"), "--rate", "1", code=2)

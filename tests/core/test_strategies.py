@@ -110,6 +110,10 @@ class TestStatic:
         assert harness.scheduler.idle and harness.scheduler.snapshot().held_blocks == 0
 
 
+def nobody() -> tuple[int, int]:
+    return 0, 0
+
+
 class TestDynamic:
     def shape(self, strategy: Dynamic, now: float, *waiting: Any) -> StepShape | WaitUntil:
         class Queue:
@@ -119,7 +123,7 @@ class TestDynamic:
             def views(self) -> Any:
                 return waiting
 
-        return strategy.shape(StepView(now, Queue(), 0, 0, 0, 8))
+        return strategy.shape(StepView(now, Queue(), 0, nobody, 8))
 
     def test_a_full_bucket_starts_the_longest_waiting_first_when_several_are_full(self) -> None:
         strategy = Dynamic(2, 5.0, (10, 20))
@@ -174,7 +178,7 @@ class TestAdaptive:
         return latency
 
     def view(self, decoding: int = 4) -> StepView:
-        return StepView(0.0, (), decoding, decoding, 0, 32)  # type: ignore[arg-type]
+        return StepView(0.0, (), decoding, lambda: (decoding, 0), 32)  # type: ignore[arg-type]
 
     def test_it_starts_with_little_and_never_proposes_more_than_it_may(self) -> None:
         shape = Adaptive(200, 0.5, LatencyModel()).shape(self.view())
@@ -196,7 +200,7 @@ class TestAdaptive:
     def test_prompts_are_held_back_before_a_burst_unless_others_wait(self) -> None:
         def budget(rate: float, waiting: tuple[int, ...] = ()) -> int:
             queue: Any = waiting
-            seen = StepView(0.0, queue, 4, 4, 0, 32, lambda horizon: rate * horizon)
+            seen = StepView(0.0, queue, 4, lambda: (4, 0), 32, lambda horizon: rate * horizon)
             return Adaptive(200, 1.0, self.learnt()).shape(seen).token_budget
 
         free = budget(0.0)
@@ -261,8 +265,8 @@ def test_a_strangers_strategy_that_fails_is_replaced_by_chunked(answer: object) 
     told: list[str] = []
     good = StepShape(token_budget=5, row_limit=2)
     strategy = GuardedStrategy(_Stumbling([good, answer, good]), 64, told.append)  # type: ignore[arg-type]
-    nobody: Any = ()
-    now = StepView(now=2.0, waiting=nobody, running=0, decoding=0, decode_context=0, max_rows=4)
+    queue: Any = ()
+    now = StepView(now=2.0, waiting=queue, running=0, decodes=nobody, max_rows=4)
     assert strategy.shape(now) is good
     assert strategy.shape(now) == StepShape(token_budget=64, row_limit=4)
     assert strategy.shape(now) == StepShape(token_budget=64, row_limit=4)

@@ -38,12 +38,17 @@ def pool(
     max_rows: int = 8,
     host_blocks: int = 0,
     budget: int | None = 64,
+    prefix_caching: bool = True,
     **settings: Any,
 ) -> Pool:
     scheduling = scheduling or SchedulingSettings()
     capacity = Capacity(num_blocks, 16, max_rows, 512, 1000, host_blocks, 0.001 if host_blocks else 0.0)
     together = scheduling.strategy in ("static", "dynamic")
-    engine = EngineSettings(max_num_seqs=max_rows, max_num_batched_tokens=None if together else budget)
+    engine = EngineSettings(
+        max_num_seqs=max_rows,
+        max_num_batched_tokens=None if together else budget,
+        enable_prefix_caching=prefix_caching,
+    )
     return Pool(capacity, engine, scheduling, lambda number: model, **settings)
 
 

@@ -10,6 +10,7 @@ from inflight.core.features import Features
 from inflight.core.plan import BatchPlan, Capacity, Chunk
 from inflight.core.predictor import Quantiles
 from inflight.core.request import Request
+from inflight.engine.clock import VirtualClock
 from inflight.scheduling import SchedulingSettings
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.recorded import RecordedModel
@@ -43,6 +44,32 @@ def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest
     monkeypatch.setattr(Quantiles, "predict", slow)
     assert simulate(chat(), setup).observations == plain
     assert len(asked) > 30
+
+
+def test_wall_time_that_reached_the_clock_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test before compares does tell: with a clock that real time leaks into, no two runs are alike."""
+    setup = Setup(pool(SchedulingSettings(policy="sjf")))
+    begun, passed = time.perf_counter(), VirtualClock.passed
+
+    def leaking(self: VirtualClock, seconds: float) -> None:
+        passed(self, seconds + 1e-3 * (time.perf_counter() - begun))
+
+    monkeypatch.setattr(VirtualClock, "passed", leaking)
+    assert simulate(chat(), setup).observations != simulate(chat(), setup).observations
+
+
+def test_stretches_take_what_their_steps_take() -> None:
+    """Added in the order of steps, so that the clock stands where stepping would have left it, bit by bit."""
+    executor, alone = (SimulatedExecutor(Capacity(8, 16, 2, 64, 100), MODEL) for _ in range(2))
+    times = executor.decodes(3, 100, 50, 0.1, 0.3)
+    now, context = 0.1, 100
+    for time_ in times[1:]:
+        now += alone.seconds(Features(3, 3, 3, context, 0.0))
+        context += 3
+        assert time_ == now
+    assert times[-2] < 0.3 <= times[-1]
+    assert (executor.steps, executor.busy) == (alone.steps, alone.busy) == (len(times) - 1, alone.busy)
+    assert len(executor.decodes(3, 100, 5, 0.1, 9.0)) == 6
 
 
 def test_steps_beyond_the_model_are_counted() -> None:

@@ -100,6 +100,15 @@ def test_experts_are_read_in_both_spellings() -> None:
     assert qwen.parameters > qwen.active_parameters
 
 
+def test_what_a_model_type_implies_counts() -> None:
+    """Gemma's config.json does not say that the tables are one; a plain MLP has two matrices, not three."""
+    gemma = shape_from_config({**CONFIG, "model_type": "gemma2"})
+    assert gemma.tied and not shape_from_config({**CONFIG, "model_type": "gemma2", "tie_word_embeddings": False}).tied
+    assert gemma.parameters == shape_from_config(CONFIG).parameters - 256 * 1000
+    plain = shape_from_config({**CONFIG, "model_type": "phi"})
+    assert plain.parameters == shape_from_config(CONFIG).parameters - 4 * 256 * 512
+
+
 def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
     assert shape_from_config({"model_type": "many", "text_config": CONFIG}).layers == 4
 
@@ -111,6 +120,7 @@ def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
         ({"num_hidden_layers": 0}, "num_hidden_layers in config.json is 0; it must be a whole number above 0."),
         ({"vocab_size": "many"}, "vocab_size in config.json is 'many'"),
         ({"num_key_value_heads": 3}, "num_attention_heads is 8, no multiple of num_key_value_heads, which is 3."),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder is set"),
         ({"kv_lora_rank": 512}, "multi-head latent attention"),
         ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [0]}, "only some of the layers have experts"),
         ({"num_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok is 9, but there are 8 experts."),

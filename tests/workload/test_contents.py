@@ -97,3 +97,12 @@ def test_a_turn_begins_with_the_one_before_and_adds_its_own() -> None:
 def test_a_turn_of_a_trace_adds_a_token_at_least() -> None:
     entries = [Entry(0.0, 30, 10, prefix=(1, 2), block_size=16), Entry(1.0, 35, 10, after=0)]
     assert len(Contents(entries, 100).added(1)) == 1
+
+
+def test_with_one_byte_a_token_the_same_is_still_the_same() -> None:
+    """Fast prompts of few different ids: equal where they were equal, below 256, and within the vocabulary."""
+    entries = [Entry(0.0, 40, 1, prefix=(5,), block_size=16) for _ in range(2)]
+    one, other = (Contents(entries, 32_000, floor=1, width=1).prompt(index) for index in (0, 1))
+    assert one[:16] == other[:16] and one[16:] != other[16:]
+    assert len(one) == 40 and min(one) >= 1 and max(one) < 256
+    assert max(Contents(entries, 100, width=1).prompt(0)) < 100

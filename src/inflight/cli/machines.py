@@ -1,5 +1,5 @@
-"""Options that say what an engine would run on, a GPU by its data sheet or this machine as calibrated; shared by plan
-and tune.
+"""Options that say what an engine would run on, a GPU by its data sheet or this machine as calibrated; shared by plan,
+tune and simulate.
 
 Knows the options' names; GPUs, shapes and step models, the simulate package knows.
 """
@@ -7,6 +7,7 @@ Knows the options' names; GPUs, shapes and step models, the simulate package kno
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from inflight.config import SettingsError
 from inflight.planning.demand import Demand
 from inflight.planning.machine import Hardware, Machine, calibrated_machine
 from inflight.planning.sizing import traffic_of
-from inflight.simulate.hardware import Gpu, find_gpu, read_hardware_file
+from inflight.simulate.hardware import find_gpu, read_hardware_file
 from inflight.simulate.shape import read_shape
 from inflight.simulate.sources import read_step_model
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 PRECISIONS = ("bf16", "fp8", "int8")
 
-machine_options = stacked(
+hardware_options = stacked(
     click.option(
         "--model", metavar="M", help="With --hardware: a well-known name (llama-3-70b), a folder or a config.json."
     ),
@@ -34,13 +35,16 @@ machine_options = stacked(
     click.option("--tensor-parallel", type=int, help="GPUs of one engine."),
     click.option("--weights", type=click.Choice(PRECISIONS), default="bf16", show_default=True, help="Of the weights."),
     click.option("--kv", type=click.Choice(PRECISIONS), default="bf16", show_default=True, help="Of keys and values."),
+)
+machine_options = stacked(
+    hardware_options,
     click.option("--price", type=float, help="$ per GPU (or machine) and hour; GPUs may have an example price."),
 )
 
 
 def longest_of(values: dict[str, Any]) -> int:
     """Tokens of prompt and answer together that the model takes."""
-    _check(values)
+    check_machine(values)
     if values["step_model"] is not None:
         return calibrated_machine(read_step_model(values["step_model"])).max_model_len
     return read_shape(values["model"]).max_positions
@@ -49,33 +53,41 @@ def longest_of(values: dict[str, Any]) -> int:
 def machines_of(values: dict[str, Any], demand: Demand) -> list[Machine]:
     """The ways to run one engine: the calibrated machine, or the GPU at every tensor-parallel degree that is possible
     (at the one that is given)."""
-    _check(values)
+    check_machine(values)
     price = values["price"]
     if price is not None and not 0 < price < float("inf"):
         raise SettingsError(f"--price is {price:g}; give $ per hour, above 0.")
     if values["step_model"] is not None:
         return [calibrated_machine(read_step_model(values["step_model"]), price)]
-    others = () if values["hardware_file"] is None else read_hardware_file(values["hardware_file"])
-    gpu, shape = find_gpu(values["hardware"], others), read_shape(values["model"])
-    _tell_of(gpu, values)
-    hardware = Hardware(
-        shape=shape,
-        gpu=gpu,
-        weights=values["weights"],
-        kv=values["kv"],
-        price_per_hour=gpu.price_per_hour if price is None else price,
-    )
+    hardware = hardware_of(values)
+    if price is None and hardware.gpu.price_per_hour is not None:
+        example = hardware.gpu.price_per_hour
+        tell(f"Price: {example:g} $ per GPU and hour is an example; give yours with --price.")
+    hardware = replace(hardware, price_per_hour=hardware.gpu.price_per_hour if price is None else price)
     degree = values["tensor_parallel"]
-    if degree is not None and degree > gpu.node_gpus:
-        raise SettingsError(
-            f"--tensor-parallel is {degree}, but a node has {gpu.node_gpus} of {gpu.name}, and between nodes "
-            "every layer would wait for the network; give at most that, or say node-gpus in a --hardware-file."
-        )
     context = traffic_of(demand).mean_context
     return [hardware.machine(one, context) for one in (hardware.degrees() if degree is None else (degree,))]
 
 
-def _check(values: dict[str, Any]) -> None:
+def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
+    """The GPU with the model on it; of a second pool ("decode_") its GPU, if that is another."""
+    others = () if values["hardware_file"] is None else read_hardware_file(values["hardware_file"])
+    gpu = find_gpu(values[f"{pool}hardware"] or values["hardware"], others)
+    for name in ("weights", "kv"):
+        if not gpu.computes(values[name]):
+            tell(f"--{name} {values[name]}: {gpu.name} has no units for it, so that it saves memory but no arithmetic.")
+    degree = values[f"{pool}tensor_parallel"]
+    if degree is not None and degree > gpu.node_gpus:
+        raise SettingsError(
+            f"--{pool.replace('_', '-')}tensor-parallel is {degree}, but a node has {gpu.node_gpus} of {gpu.name}, and "
+            "between nodes every layer would wait for the network; give at most that, or say node-gpus in a "
+            "--hardware-file."
+        )
+    return Hardware(shape=read_shape(values["model"]), gpu=gpu, weights=values["weights"], kv=values["kv"])
+
+
+def check_machine(values: dict[str, Any]) -> None:
+    """Raises click.UsageError where not exactly one kind of machine is named, or something has no effect with it."""
     if (values["step_model"] is None) == (values["hardware"] is None):
         raise click.UsageError(
             "--hardware (a GPU by its data sheet) and --step-model (this machine, from `inflight calibrate`) say what "
@@ -93,14 +105,6 @@ def _check(values: dict[str, Any]) -> None:
         for name in ("weights", "kv"):
             if values[name] != "bf16":
                 raise click.UsageError(f"--{name} has no effect with --step-model, which was measured; leave it out.")
-
-
-def _tell_of(gpu: Gpu, values: dict[str, Any]) -> None:
-    if values["price"] is None and gpu.price_per_hour is not None:
-        tell(f"Price: {gpu.price_per_hour:g} $ per GPU and hour is an example; give yours with --price.")
-    for name in ("weights", "kv"):
-        if not gpu.computes(values[name]):
-            tell(f"--{name} {values[name]}: {gpu.name} has no units for it, so that it saves memory but no arithmetic.")
 
 
 def tell(sentence: str) -> None:

@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
+from inflight.assembly import budget
 from inflight.bench.run import Warmup, measured_part
 from inflight.cli.bench_options import load_options, offer_of, warmup_of, workload_options
+from inflight.cli.devices import Device, always, check_decode, decode_options, devices_of
+from inflight.cli.machines import hardware_options
 from inflight.cli.options import config_option, record_option, scheduling_options, scheduling_settings
 from inflight.cli.summary import print_summary
 from inflight.config import DEFAULT_ROWS, EngineSettings, SettingsError
 from inflight.core.plan import Capacity
 from inflight.metrics.summary import Summary, Window, summarize
+from inflight.planning.machine import BLOCK_SIZE
+from inflight.planning.setting import TOGETHER
 from inflight.scheduling import SchedulingSettings
-from inflight.simulate.fitted import FittedModel, NoisyModel
 from inflight.simulate.handover import Link
-from inflight.simulate.latency import StepModel
 from inflight.simulate.routers import ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
-from inflight.simulate.sources import known_of, read_step_model
 from inflight.workload.workload import Workload
-
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("simulate")
 @config_option
-@click.option("--step-model", type=_FILE, required=True, help="From `inflight calibrate`, or a record (--record).")
-@click.option("--decode-step-model", type=_FILE, help="Of the decode pool; without it the same.")
-@click.option("--max-num-seqs", type=int, help="Most sequences running at once; as measured unless given.")
-@click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step.")
-@click.option("--max-model-len", type=int, help="Most tokens of prompt and answer; as measured unless given.")
-@click.option("--block-size", type=int, help="Tokens per KV block; as measured unless given.")
-@click.option("--num-blocks", type=int, help="KV blocks; as measured unless given.")
+@hardware_options
+@decode_options
+@click.option("--max-num-seqs", type=int, help="Most sequences running at once; as measured, or 256 on a GPU.")
+@click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step; 2,048 on a GPU.")
+@click.option("--max-model-len", type=int, help="Most tokens of prompt and answer; as measured, or the model's.")
+@click.option("--block-size", type=int, help="Tokens per KV block; as measured, or 16.")
+@click.option("--num-blocks", type=int, help="KV blocks; as measured, or what the GPUs' memory holds.")
 @click.option("--no-prefix-caching", is_flag=True, help="Share no prefixes.")
 @click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave.")
 @scheduling_options
@@ -49,7 +47,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--prefill-replicas", type=int, help="Engines that compute prompts and first tokens only.")
 @click.option("--decode-replicas", type=int, help="Engines that go on from there.")
 @click.option("--split-replicas", type=int, help="So many engines in all; the best split into the two is searched.")
-@click.option("--transfer-gbps", type=float, help="Gigabits per second from prefill to decode engines.")
+@click.option("--transfer-gbps", type=float, help="Gigabits per second from a prefill engine; of GPUs their cards'.")
 @click.option("--transfer-setup-ms", type=float, default=1.0, show_default=True, help="That every transfer takes.")
 @click.option("--kv-bytes", type=float, help="Bytes of keys and values per token, for transfers and swap space.")
 @click.option("--noise", is_flag=True, help="Steps scatter as the measured ones did.")
@@ -58,18 +56,17 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def command(**values: Any) -> int:
     """Answer what a deployment would do, before there is one.
 
-    Engine and scheduling options are those of `inflight serve`; without them the engine is as it was when the step
-    model was measured.
+    On a machine that was calibrated (--step-model) or on GPUs by their data sheets (--model with --hardware). Engine
+    and scheduling options are those of `inflight serve`; without them the engine is as it was when the step model was
+    measured.
     """
-    model = read_step_model(values.pop("step_model"))
-    path = values.pop("decode_step_model")
-    second = model if path is None else read_step_model(path)
+    device, second = devices_of(values)
     record, as_json, seed = values.pop("record"), values.pop("as_json"), values["seed"]
     scheduling, warmup = scheduling_settings(values), warmup_of(values["warmup"])
-    first = _pool(model, values, scheduling, seed)
+    first = _pool(device, values, scheduling, seed)
     workload = replace(offer_of(values), max_model_len=first.capacity.max_model_len).workload()
-    setup = _setup(values, first, _pool(second, values, scheduling, seed + 1), model, seed)
-    for note in (f"Workload: {workload.name}.", *workload.notes, f"Step model: {model.name}."):
+    setup = _setup(values, first, _pool(second, values, scheduling, seed + 1), (device, second), seed)
+    for note in (f"Workload: {workload.name}.", *workload.notes, *_notes(setup, device, second)):
         print(note, file=sys.stderr)
     if values["split_replicas"] is not None:
         return _search(workload, setup, values["split_replicas"], as_json, warmup)
@@ -77,8 +74,14 @@ def command(**values: Any) -> int:
     summary, why = _summary(run, warmup)
     print(f"Measured: {why}.", file=sys.stderr)
     _tell(run, summary)
+    ends = [_summary(simulate(workload, one), warmup)[0] for one in _ends(setup, device, second)]
+    if ends:
+        _tell_ends(summary, *ends)
     if as_json:
-        print(json.dumps(_result(run, summary, workload, model), indent=1))
+        result = _result(run, summary, workload, setup, device, second)
+        if ends:
+            result["uncertain"] = {"slow": ends[0].to_json(), "fast": ends[1].to_json()}
+        print(json.dumps(result, indent=1))
     return 0
 
 
@@ -94,12 +97,33 @@ def _summary(run: Simulation, warmup: Warmup) -> tuple[Summary, str]:
     return replace(summary, ttft_trend=sending.ttft_trend, offered_per_s=sending.offered_per_s), why
 
 
-def _pool(model: FittedModel, values: dict[str, Any], scheduling: SchedulingSettings, seed: int) -> Pool:
-    """An engine like the measured one, but for what is given."""
-    capacity = _capacity(model, values, scheduling)
+def _notes(setup: Setup, device: Device, second: Device) -> list[str]:
+    """On what the answer rests."""
+    notes = [f"Step model: {device.model.name}."]
+    if setup.decode is not None and second is not device:
+        notes.append(f"Step model of the decode pool: {second.model.name}.")
+    if setup.link is not None:
+        notes.append(
+            f"Transfers: {setup.link.bytes_per_token / 1e3:,.0f} kB per prompt token at {setup.link.gbps:,.0f} Gbit/s."
+        )
+    for title, pool, one in (("Engine", setup.pool, device), ("Engine of the decode pool", setup.decode, second)):
+        if pool is not None and not one.calibrated and (pool is setup.pool or second is not device):
+            notes.append(
+                f"{title}: {pool.capacity.max_rows:,} sequences, steps of {budget(pool.settings, pool.scheduling):,} "
+                f"tokens, KV memory for {pool.capacity.num_blocks * pool.capacity.block_size:,} tokens."
+            )
+    return notes
+
+
+def _pool(device: Device, values: dict[str, Any], scheduling: SchedulingSettings, seed: int) -> Pool:
+    """An engine like the measured one, or as large as the GPUs' memory, but for what is given."""
+    capacity = _capacity(device, values, scheduling)
+    tokens = values["max_num_batched_tokens"]
+    if tokens is None and device.budget is not None and scheduling.strategy not in TOGETHER:
+        tokens = max(device.budget, capacity.max_rows)
     settings = EngineSettings(
         max_num_seqs=capacity.max_rows,
-        max_num_batched_tokens=values["max_num_batched_tokens"],
+        max_num_batched_tokens=tokens,
         max_model_len=capacity.max_model_len,
         block_size=capacity.block_size,
         num_blocks=capacity.num_blocks,
@@ -107,30 +131,28 @@ def _pool(model: FittedModel, values: dict[str, Any], scheduling: SchedulingSett
         watermark=values["watermark"],
         seed=seed,
     )
-    models: Callable[[int], StepModel] = lambda number: model  # noqa: E731  # the other choice is one too
-    if values["noise"]:
-        models = lambda number: NoisyModel(model, seed + 7919 * number)  # noqa: E731
+    models = device.models(values["noise"], seed)
     return Pool(capacity, settings, scheduling, models, values["replicas"], values["router"])
 
 
-def _capacity(model: FittedModel, values: dict[str, Any], scheduling: SchedulingSettings) -> Capacity:
-    known = known_of(model)
-    block_size = values["block_size"] or known.block_size or 16
+def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSettings) -> Capacity:
+    known = device.known
+    block_size = EngineSettings(block_size=_given(values["block_size"], known.block_size, BLOCK_SIZE)).block_size
     num_blocks = values["num_blocks"]
     if num_blocks is None and known.num_blocks is not None and known.block_size is not None:
         num_blocks = known.num_blocks * known.block_size // block_size
-    length = values["max_model_len"] or known.max_model_len
+    length = known.max_model_len if values["max_model_len"] is None else values["max_model_len"]
     if num_blocks is None or length is None:
         missing = "--num-blocks" if num_blocks is None else "--max-model-len"
         raise click.UsageError(f"The step model does not say how large the measured engine was; give {missing}.")
     host_blocks = 0
     if scheduling.swap_space is not None:
-        bytes_per_block = _kv_bytes(model, values, "--swap-space") * block_size
+        bytes_per_block = _kv_bytes(device.host_bytes, values, "--swap-space") * block_size
         host_blocks = int(scheduling.swap_space * 2**30 / bytes_per_block)
     return Capacity(
         num_blocks=num_blocks,
         block_size=block_size,
-        max_rows=values["max_num_seqs"] or known.max_rows or DEFAULT_ROWS,
+        max_rows=_given(values["max_num_seqs"], known.max_rows, DEFAULT_ROWS),
         max_model_len=length,
         vocab_size=known.vocab_size or 32_000,
         host_blocks=host_blocks,
@@ -138,36 +160,51 @@ def _capacity(model: FittedModel, values: dict[str, Any], scheduling: Scheduling
     )
 
 
-def _kv_bytes(model: FittedModel, values: dict[str, Any], option: str) -> float:
-    found = values["kv_bytes"] or known_of(model).bytes_per_token
+def _given(asked: int | None, known: int | None, else_: int) -> int:
+    """What was asked for, 0 too, which the settings refuse."""
+    return asked if asked is not None else known or else_
+
+
+def _kv_bytes(known: float | None, values: dict[str, Any], option: str) -> float:
+    found = values["kv_bytes"] or known
     if found is None:
         raise click.UsageError(f"{option} needs the bytes of a token, which the step model lacks; give --kv-bytes.")
     return float(found)
 
 
-def _setup(values: dict[str, Any], first: Pool, second: Pool, model: FittedModel, seed: int) -> Setup:
+def _setup(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[Device, Device], seed: int) -> Setup:
     content_seed = seed if values["prompt_seed"] is None else values["prompt_seed"]
     prefill, decode, split = (values[f"{name}_replicas"] for name in ("prefill", "decode", "split"))
     if values["replicas"] < 1:
         raise click.UsageError(f"--replicas is {values['replicas']}; give a number from 1.")
     if prefill is None and decode is None and split is None:
+        check_decode(values)
         return Setup(first, seed=seed, content_seed=content_seed)
     if split is not None and (prefill is not None or decode is not None or split < 2):
         raise click.UsageError("--split-replicas searches the split of at least 2 engines; give it alone.")
     if split is None and (prefill is None or decode is None or min(prefill, decode) < 1):
         raise click.UsageError("--prefill-replicas and --decode-replicas go together, at least 1 each.")
-    if values["transfer_gbps"] is None or not values["transfer_gbps"] > 0:
-        raise click.UsageError("Keys and values must move between the pools; give --transfer-gbps, such as 100.")
-    link = Link(_kv_bytes(model, values, "--transfer-gbps"), values["transfer_gbps"], values["transfer_setup_ms"] / 1e3)
-    sized = [
-        Pool(pool.capacity, pool.settings, pool.scheduling, pool.model, number or 1, pool.router)
-        for pool, number in ((first, prefill), (second, decode))
-    ]
+    link = _link(values, devices)
+    sized = [replace(pool, replicas=number or 1) for pool, number in ((first, prefill), (second, decode))]
     return Setup(sized[0], sized[1], link, seed, content_seed)
+
+
+def _link(values: dict[str, Any], devices: tuple[Device, Device]) -> Link:
+    """From one engine of the first pool; of GPUs as fast as the network cards of the slower end, unless given."""
+    gbps = values["transfer_gbps"]
+    if gbps is None and devices[0].link_gbps is not None and devices[1].link_gbps is not None:
+        gbps = min(devices[0].link_gbps, devices[1].link_gbps)
+    if gbps is None or not gbps > 0:
+        raise click.UsageError("Keys and values must move between the pools; give --transfer-gbps, such as 100.")
+    kv_bytes = _kv_bytes(devices[0].known.bytes_per_token, values, "--transfer-gbps")
+    return Link(kv_bytes, gbps, values["transfer_setup_ms"] / 1e3)
 
 
 def _tell(run: Simulation, summary: Summary) -> None:
     print_summary(summary, run.preemptions)
+    refused = [one.error for one in run.observations if one.outcome == "failed"]
+    if refused:
+        print(f"failed       {len(refused):,} in all, the first since: {refused[0]}", file=sys.stderr)
     if any(one.targets for one in run.observations):
         print(
             f"goodput      {summary.goodput:,.2f} requests/s met all targets, {summary.attainment:.1%} of the offered",
@@ -179,6 +216,35 @@ def _tell(run: Simulation, summary: Summary) -> None:
         print(f"replicas     busy {', '.join(f'{share:.0%}' for share in busy)}", file=sys.stderr)
     for sentence, steps in run.extrapolated.items():
         print(f"extrapolated {steps:,} of {run.steps:,} steps. {sentence}", file=sys.stderr)
+
+
+def _ends(setup: Setup, device: Device, second: Device) -> list[Setup]:
+    """The same with every efficiency at its slow end, and at its fast end, where steps were not measured."""
+    found = []
+    for model, other in zip(device.cases, second.cases, strict=True):
+        first = replace(setup.pool, model=always(model))
+        decode = setup.decode and replace(setup.decode, model=always(other))
+        found.append(replace(setup, pool=first, decode=decode))
+    return found
+
+
+def _tell_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
+    """The interval that the answer lies in."""
+    if usual.saturated and not fast.saturated:
+        print("uncertain    with every efficiency at its fast end the load is within capacity", file=sys.stderr)
+    elif slow.saturated and not usual.saturated:
+        print("uncertain    with every efficiency at its slow end the load is above capacity", file=sys.stderr)
+    if usual.saturated or slow.saturated:
+        return
+    told = []
+    for name, share in (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("e2e", "p50")):
+        low, high = (getattr(getattr(one, name), share) for one in (fast, slow))
+        if low is not None and high is not None:
+            told.append(f"{name.upper()} {share} {low * 1e3:,.0f} to {high * 1e3:,.0f}")
+    if told:
+        print(
+            f"uncertain    {', '.join(told)} ms, with every efficiency at its fast and at its slow end", file=sys.stderr
+        )
 
 
 def _search(workload: Workload, setup: Setup, total: int, as_json: bool, warmup: Warmup) -> int:
@@ -197,12 +263,17 @@ def _search(workload: Workload, setup: Setup, total: int, as_json: bool, warmup:
     return 0
 
 
-def _result(run: Simulation, summary: Summary, workload: Workload, model: FittedModel) -> dict[str, Any]:
+def _result(
+    run: Simulation, summary: Summary, workload: Workload, setup: Setup, device: Device, second: Device
+) -> dict[str, Any]:
+    decode = {} if setup.decode is None else {"decode_step_model": second.model.name}
     return {
         "kind": "simulation",
         "workload": workload.name,
         "notes": list(workload.notes),
-        "step_model": model.name,
+        "step_model": device.model.name,
+        **decode,
+        "calibrated": device.calibrated and (setup.decode is None or second.calibrated),
         "summary": summary.to_json(),
         "preemptions": run.preemptions,
         "replicas": [

@@ -48,16 +48,17 @@ class BlockPool:
         """Blocks without content, held once each. The caller has made sure that `count` are available."""
         if count > self.available:
             raise RuntimeError(f"{count} blocks were asked for, but {self.available} are available")
-        return tuple(self._take_one() for _ in range(count))
-
-    def _take_one(self) -> int:
-        if self._free:
-            block = self._free.pop()
-        else:
-            block, _ = self._idle.popitem(last=False)
-            self._on_evict(block)
-        self._holders[block] = 1
-        return block
+        free, holders = self._free, self._holders
+        taken = []
+        for _ in range(count):
+            if free:
+                block = free.pop()
+            else:
+                block, _ = self._idle.popitem(last=False)
+                self._on_evict(block)
+            holders[block] = 1
+            taken.append(block)
+        return tuple(taken)
 
     def share(self, block: int) -> None:
         """One more holder for a block that is held or idle."""
@@ -66,11 +67,13 @@ class BlockPool:
 
     def release(self, blocks: Iterable[int], keeps_content: Callable[[int], bool]) -> None:
         """One holder less for each; a block nobody holds becomes idle if it keeps findable content, else free."""
+        holders = self._holders
         for block in blocks:
-            self._holders[block] -= 1
-            if self._holders[block] < 0:
+            left = holders[block] - 1
+            if left < 0:
                 raise RuntimeError(f"block {block} was released more often than it was held")
-            if self._holders[block] == 0:
+            holders[block] = left
+            if not left:
                 if keeps_content(block):
                     self._idle[block] = None
                 else:

@@ -13,12 +13,13 @@ import math
 from collections.abc import Iterator, Mapping
 
 from inflight.core.fill import Fill
+from inflight.core.glide import Glide
 from inflight.core.lanes import Lane, Lanes
 from inflight.core.ledger import OTHER
 from inflight.core.memory import KVMemory
 from inflight.core.plan import BatchPlan, Chunk, NewRow
 from inflight.core.running import Running
-from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
 from inflight.core.strategies import StepShape
 
 UNLIMITED = 2**31 - 1
@@ -29,6 +30,7 @@ class Composer:
         self.running = running
         self.together = False  # whether what runs is one batch that starts and ends together
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
+        self.glide: Glide | None = None  # of simulators
         self._memory = memory
         self._lanes = lanes
 
@@ -36,18 +38,21 @@ class Composer:
         """The plan of this step, or None when no token can be computed now."""
         if not self.running:
             self.together = shape.together
-        fill = Fill(shape)
+        fill = Fill(step, shape)
+        if self.glide is not None:
+            self._begin_glide(self.glide, fill)
         self.running.sort(now)
+        fill.prompts = [one for one in self.running.sequences if not one.glides and one.behind > 1]
         if shape.joins is None:
             self._make_way(shape, now)
             self._serve_lanes(fill, now)
         else:
             self._serve_together(fill, now)
-        if not fill.chunks:
+        if not fill.chunks and fill.glided is None:
             return None
         padding = fill.padding(len(self.running)) if self.together else ()
         freed, moves = self.running.drain_freed_rows(), self._memory.swap.drain()
-        return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), freed, padding, moves)
+        return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), freed, padding, moves, fill.glided)
 
     def ended(self, sequence: Sequence) -> None:
         """A sequence that holds a row has its end, and nothing of it is in flight."""
@@ -60,18 +65,33 @@ class Composer:
     def _make_way(self, shape: StepShape, now: float) -> None:
         """The first of a foreground lane pushes out background sequences to get in; and others of its own lane where
         the policy allows it."""
+        somebody_behind = any(lane.running for lane in self._lanes.in_turn(background=True))
         for lane in self._lanes.in_turn(background=False):
+            if not len(lane.queue) or not (somebody_behind or lane.queue.preempts):
+                continue
             head = next(lane.queue.in_order(now), None)
             if head is not None and self._has_tokens(lane, shape):
                 self.running.push_out_for(head, lane, shape, now, own_lane=True)
 
     def _has_tokens(self, lane: Lane, shape: StepShape) -> bool:
         """Whether decodes, and what other lanes keep, leave the lane a token of the step."""
-        decodes = sum(one.behind == 1 and not self._lanes.of(one).settings.background for one in self.running.sequences)
+        decodes = sum(
+            (one.glides or one.behind == 1) and not self._lanes.of(one).settings.background
+            for one in self.running.sequences
+        )
         kept = sum(other.settings.min_tokens for other in self._lanes.all() if other is not lane and other.busy)
         return shape.token_budget > decodes + kept
 
     # -- running sequences that need one token ------------------------------------------------------------------
+
+    def _begin_glide(self, glide: Glide, fill: Fill) -> None:
+        """Those that glide have their tokens of the budget, and no chunks."""
+        fill.due = glide.begin(fill.step, len(self.running))
+        fill.glided = glide.glided()
+        if fill.glided is not None:
+            fill.budget -= fill.glided.rows
+            (lane,) = (one for one in self._lanes.all() if one.running)
+            lane.served(fill.glided.rows)
 
     def _serve_decodes(self, fill: Fill, lanes: list[Lane], now: float) -> bool:
         """Returns whether somebody was preempted: memory is short, and a newcomer would only push out the next one."""
@@ -79,6 +99,10 @@ class Composer:
         mine = {lane.settings.name for lane in lanes}
         for sequence in tuple(self.running.sequences):
             if sequence.request.lane not in mine:
+                continue
+            if sequence.glides:
+                if sequence in fill.due and self.glide is not None:
+                    self.glide.advance(sequence, fill.step)
                 continue
             if not sequence.in_flight:
                 sequence.condemned = False  # whoever still needs its blocks ranks before it and takes them in this loop
@@ -94,28 +118,34 @@ class Composer:
 
     def _serve_lanes(self, fill: Fill, now: float) -> None:
         """Foreground lanes, then background lanes with what those leave: decodes first, then prompts."""
-        kept = self._kept_tokens()
+        kept = self._kept_tokens(fill)
         foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
         hungry = [lane for lane in foreground if lane.settings.name in kept]
         short = self._serve_decodes(fill, foreground, now)
         self._serve_prompts(fill, hungry, kept, short, now)
-        kept_back = sum(kept.values())
-        withheld = fill.budget - self._lanes.background_tokens(fill.chunks, fill.budget, now)
-        fill.budget -= withheld
-        if fill.new_rows and any(lane.running for lane in background):
-            self.running.sort(now)  # background ones give way to those that have just joined, too
-        short = self._serve_decodes(fill, background, now) or short
-        self._serve_prompts(fill, [lane for lane in background if lane.settings.name in kept], kept, short, now)
-        fill.budget += withheld
-        if kept_back and fill.budget > 0:
-            self._serve_prompts(fill, hungry, {}, short, now)  # background lanes could not use all that they kept
+        if any(lane.busy for lane in background):
+            kept_back = sum(kept.values())
+            short = self._serve_background(fill, background, kept, short, now)
+            if kept_back and fill.budget > 0:
+                self._serve_prompts(fill, hungry, {}, short, now)  # background lanes could not use all that they kept
         for lane in self._lanes.all():
             reason = fill.lacks.get(lane.settings.name, OTHER) if len(lane.queue) else OTHER
             lane.clock.charge(now, reason, self._behind(lane, reason, fill.used))
 
-    def _kept_tokens(self) -> dict[str, int]:
+    def _serve_background(self, fill: Fill, lanes: list[Lane], kept: dict[str, int], short: bool, now: float) -> bool:
+        """Returns whether somebody was preempted, by them or before them."""
+        withheld = fill.budget - self._lanes.background_tokens(fill.chunks, fill.budget, now)
+        fill.budget -= withheld
+        if fill.new_rows and any(lane.running for lane in lanes):
+            self.running.sort(now)  # background ones give way to those that have just joined, too
+        short = self._serve_decodes(fill, lanes, now) or short
+        self._serve_prompts(fill, [lane for lane in lanes if lane.settings.name in kept], kept, short, now)
+        fill.budget += withheld
+        return short
+
+    def _kept_tokens(self, fill: Fill) -> dict[str, int]:
         """The lanes with prompts to compute, and what each keeps of a step for itself."""
-        inside = {one.request.lane for one in self.running.sequences if one.behind > 1 and one.finish is None}
+        inside = {one.request.lane for one in fill.prompts if one.finish is None}
         kept = {}
         for lane in self._lanes.all():
             if len(lane.queue) or lane.settings.name in inside:
@@ -140,11 +170,13 @@ class Composer:
         before = fill.budget
         if lane.settings.max_tokens is not None:
             quota = min(quota, lane.settings.max_tokens - fill.used[lane.settings.name])
-        for sequence in tuple(self.running.sequences):
+        for sequence in fill.prompts:
             used = before - fill.budget
-            if self._lanes.of(sequence) is not lane or sequence.condemned or sequence.finish is not None:
+            if self._lanes.of(sequence) is not lane or sequence.row is None:
                 continue
-            if sequence.behind > 1 and min(fill.budget, quota - used) > 0 and sequence.number not in fill.served:
+            if sequence.condemned or sequence.finish is not None or sequence.number in fill.served:
+                continue
+            if min(fill.budget, quota - used) > 0:
                 length = fill.share(sequence.behind, quota - used, lane.settings.chunk)
                 self._add_chunk(fill, sequence, length, (), now)
         left = quota - (before - fill.budget)
@@ -196,6 +228,8 @@ class Composer:
 
         prompt_tokens: of this step, by lane; where decodes fill it, who has most rows has most of it."""
         own, settings = lane.settings.name, lane.settings
+        if reason == OTHER:
+            return own  # it waits for nobody
         amounts: Mapping[str, int]
         if reason == "blocks":
             amounts = self.running.blocks_by_lane()
@@ -233,9 +267,9 @@ class Composer:
     def _add_chunk(self, fill: Fill, sequence: Sequence, length: int, new_blocks: tuple[int, ...], now: float) -> None:
         """The counters advance at once, so that the next plan can be made while this one runs."""
         assert sequence.row is not None
-        start = sequence.computed
+        start, prompt_tokens = sequence.computed, len(sequence.prompt)
         sample = length == sequence.known + sequence.promised - start and sequence.draws
-        score = sequence.plan_scores(start + length)
+        score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
         fill.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score))
         sequence.computed = start + length
         if start < sequence.lost:
@@ -247,9 +281,11 @@ class Composer:
         self._memory.publish(sequence)
         lane = self._lanes.of(sequence)
         lane.served(length)
-        if sequence.sample_index == 0 and start < len(sequence.prompt) <= sequence.computed:
+        if start >= prompt_tokens:
+            return
+        if sequence.sample_index == 0 and prompt_tokens <= sequence.computed:
             lane.queue.let_go(sequence, now)
-        new_prompt_tokens = min(sequence.computed, len(sequence.prompt)) - max(start, sequence.charged)
+        new_prompt_tokens = min(sequence.computed, prompt_tokens) - max(start, sequence.charged)
         if new_prompt_tokens > 0:
             sequence.charged = sequence.computed
             lane.queue.policy.served(SequenceView(sequence), new_prompt_tokens, 0, now)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from inflight.core.plan import TokenLogprob
 from inflight.core.stopping import Finish
 from inflight.records.timings import Timings
 
 
-@dataclass(frozen=True, slots=True)
-class TokensEvent:
+class TokensEvent(NamedTuple):
     """New tokens of one sample; `finish` comes with the last of them."""
 
     request_id: str

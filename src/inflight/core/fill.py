@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 
-from inflight.core.plan import Chunk, NewRow
+from inflight.core.plan import Chunk, Glided, NewRow
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
 
 
 class Fill:
-    __slots__ = ("budget", "chunks", "lacks", "new_rows", "served", "shape", "used")
+    __slots__ = ("budget", "chunks", "due", "glided", "lacks", "new_rows", "prompts", "served", "shape", "step", "used")
 
-    def __init__(self, shape: StepShape):
+    def __init__(self, step: int, shape: StepShape):
+        self.step = step
         self.shape = shape
         self.budget = shape.token_budget
         self.chunks: list[Chunk] = []
         self.new_rows: list[NewRow] = []
+        self.prompts: list[Sequence] = []  # that run, in their order, as the step began
         self.served: set[int] = set()  # numbers of the sequences that have a chunk
         self.used: Counter[str] = Counter()  # prompt tokens by lane
+        self.glided: Glided | None = None  # decodes without a chunk
+        self.due: Set[Sequence] = frozenset()  # those of them that need or fill a block
         self.lacks: dict[str, str] = {}  # what the first that stays in a lane's queue waits for
 
     def has_room_for(self, sequence: Sequence, quota: int) -> bool:

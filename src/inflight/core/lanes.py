@@ -102,6 +102,10 @@ class Lanes:
         self._latency = latency or LatencyModel()
         self._target = StepTarget()
         self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens)) for one in settings}
+        self._by_kind = {
+            background: [lane for lane in self._lanes.values() if lane.settings.background == background]
+            for background in (False, True)
+        }
         self._max_rows = max_rows
         for what, total in (("rows", max_rows), ("tokens", token_budget)):
             kept = sum(getattr(lane.settings, f"min_{what}") for lane in self._lanes.values())
@@ -135,8 +139,8 @@ class Lanes:
 
     def in_turn(self, background: bool) -> list[Lane]:
         """Lanes of one kind, the least served first."""
-        lanes = (lane for lane in self._lanes.values() if lane.settings.background == background)
-        return sorted(lanes, key=lambda lane: lane.service)
+        lanes = self._by_kind[background]
+        return lanes if len(lanes) < 2 else sorted(lanes, key=lambda lane: lane.service)
 
     def views(self) -> list[SequenceView]:
         """The waiting of all lanes, foreground first."""
@@ -146,12 +150,15 @@ class Lanes:
         found = {one.number: one for lane in self._lanes.values() for one in lane.queue.select(numbers)}
         return [found[number] for number in numbers if number in found]
 
-    def arrives(self, lane: Lane, now: float) -> None:
-        """Somebody comes. An idle lane is lifted to the least service of those at work, so that idle time is not
-        banked (as VTC does for tenants)."""
+    def foretell(self, lane: Lane, now: float) -> None:
+        """Somebody comes: what that tells of who comes next."""
         if not lane.settings.background:
             self._target.arrives(self.expected(now, 1.0))
         lane.forecast.arrived(now)
+
+    def arrives(self, lane: Lane) -> None:
+        """Somebody comes. An idle lane is lifted to the least service of those at work, so that idle time is not
+        banked (as VTC does for tenants)."""
         if not lane.busy:
             at_work = [one.service for one in self._lanes.values() if one.busy]
             lane.service = max(lane.service, min(at_work, default=0.0))

@@ -18,6 +18,7 @@ from inflight.core.prefix import Place, PrefixCache
 from inflight.core.sequence import Sequence
 from inflight.core.swap import SwapSpace
 
+NO_BLOCKS: tuple[int, ...] = ()
 Allocation = Literal["paged", "reserve-request", "reserve-max"]
 
 
@@ -72,7 +73,7 @@ class KVMemory:
         """New blocks so that the table holds `tokens`; None (nothing changed) when there are too few."""
         missing = self.blocks_for(tokens) - len(sequence.blocks)
         if missing <= 0:
-            return ()
+            return NO_BLOCKS
         if missing > self.pool.available:
             return None
         fresh = self.pool.take(missing)
@@ -82,10 +83,8 @@ class KVMemory:
     def publish(self, sequence: Sequence) -> None:
         """Make full blocks findable whose tokens are known and computed (or planned: steps run in order, and a step
         writes all keys and values of a layer before it reads any)."""
-        size = self.block_size
-        full = min(sequence.computed, sequence.known) // size
-        if sequence.published >= full or self._root(sequence) is None:
-            return
+        size, computed = self.block_size, sequence.computed
+        full = (computed if computed < sequence.known else sequence.known) // size
         while sequence.published < full:
             start = sequence.published * size
             tokens = sequence.token_slice(start, start + size)

@@ -59,12 +59,12 @@ class PrefixCache:
         """Make a full block findable; returns the node to chain the next one to.
 
         When the same content is cached already, that block stays the findable one and `block` remains private."""
-        key = (parent, tokens)
-        place = self._found.get(key)
-        if place is None:
-            self._last_node += 1
-            place = Place(self._last_node, key, block)
-            self._found[key] = self._on_device[block] = self._nodes[place.node] = place
+        key, node = (parent, tokens), self._last_node + 1
+        new = Place(node, key, block)
+        place = self._found.setdefault(key, new)  # the key is hashed once, which is most of the work
+        if place is new:
+            self._last_node = node
+            self._on_device[block] = self._nodes[node] = place
         return place.node
 
     def at(self, block: int) -> Place:

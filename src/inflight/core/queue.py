@@ -12,7 +12,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from inflight.core.policies import Policy, Rank
+from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.sequence import Sequence, SequenceView
 
 Entry = tuple[Rank, int, int, Sequence]  # rank, number, ticket; ties never reach the sequence
@@ -22,6 +22,8 @@ class WaitingQueue:
     def __init__(self, policy: Policy, cached_tokens: Callable[[Sequence], int]):
         """cached_tokens: how much of a sequence's prompt the prefix cache holds now."""
         self.policy = policy
+        self.counts = _overrides(policy, "served")  # whether the policy wants to know who is served
+        self.preempts = _overrides(policy, "may_preempt")  # whether it lets anybody preempt
         self._cached_tokens = cached_tokens
         self._heaps: dict[Hashable, list[Entry]] = {}
         self._inside: dict[int, int] = {}  # number → ticket of its valid entry; other entries are stale and skipped
@@ -123,3 +125,8 @@ class WaitingQueue:
         for sequence in first:
             sequence.cached_hint = self._cached_tokens(sequence)
         yield from sorted(first, key=lambda sequence: self.rank(sequence, now))
+
+
+def _overrides(policy: Policy, verb: str) -> bool:
+    """Whether the policy does something of its own there; who inherits it need not be asked at every token."""
+    return getattr(type(policy), verb) is not getattr(Ordered, verb)

@@ -29,6 +29,7 @@ class Running:
         self._lanes = lanes
         self._preemption = preemption
         self._rows = Rows(max_rows)
+        self._sorted = 0  # leading sequences that stand in order, where one lane runs and its ranks are steady
         self._watermark = math.ceil(watermark * memory.pool.num_blocks)
 
     def __len__(self) -> int:
@@ -56,10 +57,10 @@ class Running:
         """Rows given up since the last plan."""
         return self._rows.drain_freed()
 
-    def load(self) -> tuple[int, int]:
+    def decodes(self) -> tuple[int, int]:
         """Running sequences that need one token, and the tokens that they look back over, together."""
-        decoding = [one for one in self.sequences if one.finish is None and one.behind == 1]
-        return len(decoding), sum(one.computed + 1 for one in decoding)
+        computed = [one.computed for one in self.sequences if one.finish is None and one.behind == 1]
+        return len(computed), sum(computed) + len(computed)
 
     def blocks_by_lane(self) -> Counter[str]:
         """Entries of their tables; a shared block counts for everyone who holds it."""
@@ -70,6 +71,9 @@ class Running:
 
     def sort(self, now: float) -> None:
         """Who is served first stands first; who is preempted first stands last. Ranks compare within a lane only."""
+        lanes = [lane for lane in self._lanes.all() if lane.running]
+        if len(lanes) == 1 and lanes[0].queue.policy.steady and self._newcomers_are_last(lanes[0], now):
+            return
         turn = {
             id(lane): (background, place)
             for background in (False, True)
@@ -81,6 +85,17 @@ class Running:
             return turn[id(lane)], lane.queue.rank(sequence, now)
 
         self.sequences.sort(key=order)  # type: ignore[arg-type]  # ranks are opaque, but compare
+        self._sorted = len(self.sequences)
+
+    def _newcomers_are_last(self, lane: Lane, now: float) -> bool:
+        """Whether the sequences stand in order, since whoever joined after the last time ranks behind the others."""
+        sequences, rank = self.sequences, lane.queue.rank
+        self._sorted = max(self._sorted, 1)
+        while self._sorted < len(sequences):
+            if rank(sequences[self._sorted], now) < rank(sequences[self._sorted - 1], now):
+                return False
+            self._sorted += 1
+        return True
 
     def has_row(self, lane: Lane, shape: StepShape) -> bool:
         return len(self.sequences) < shape.row_limit and self._lanes.rows_for(lane, self._rows.free) > 0
@@ -172,6 +187,7 @@ class Running:
     def _give_up_row(self, sequence: Sequence) -> None:
         assert sequence.row is not None
         self.sequences.remove(sequence)
+        self._sorted -= 1
         self._lanes.of(sequence).running -= 1
         self._rows.give_up(sequence.row)
         sequence.row = None

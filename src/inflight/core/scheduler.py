@@ -1,5 +1,5 @@
 """The scheduler: the one owner of sequences and blocks. Six verbs: add, abort, plan, commit, idle, snapshot; and for
-simulators stretch and skip, which take many steps at once (`stretch`).
+simulators glide, stretch and skip, which leave out what is foreseen (`core.glide`).
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
 a policy (the order), the composer (the mechanism) and the stop rules; it knows requests' beginnings and ends.
@@ -17,8 +17,10 @@ from inflight.core.delivery import Delivery
 from inflight.core.door import Door
 from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.features import features
+from inflight.core.glide import Glide, GlidedTokens, Stretch
 from inflight.core.lanes import Lanes, LaneSettings
 from inflight.core.latency import LatencyModel
+from inflight.core.ledger import OTHER
 from inflight.core.memory import Allocation, KVMemory
 from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
 from inflight.core.policies import Policy
@@ -32,7 +34,6 @@ from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.snapshot import Snapshot, take_snapshot
 from inflight.core.stopping import Finish, StopChecker, StopTextFactory
 from inflight.core.strategies import StepView, Strategy
-from inflight.core.stretch import Stretch, find, stand_by, take
 
 
 class Scheduler:
@@ -70,6 +71,7 @@ class Scheduler:
         self._composer = Composer(self._memory, self._lanes, self._running)
         self._door = Door(capacity, self._lanes, end_token_ids, self._seconds_until_served)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
+        self._glide: Glide | None = None
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._predictions = PredictionTally()
         self._delivery = Delivery()
@@ -89,7 +91,9 @@ class Scheduler:
         most_output, banned = self._door.most_output(request), self._door.banned(request)
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the door saw to it
-        self._lanes.arrives(lane, now)
+        if self._glide is None:
+            self._lanes.foretell(lane, now)
+        self._lanes.arrives(lane)
         samples = []
         for index in range(request.params.n):
             text = self._stop_text(request) if self._stop_text and request.params.stop else None
@@ -110,6 +114,8 @@ class Scheduler:
         samples = self._samples.get(request_id)
         if samples is None:
             return []
+        if self._glide is not None:
+            self._glide.end(self._next_step)
         events = self._delivery.release(now, request_id)  # what a batch kept back for it comes first
         events += self._end_request(samples, Finish("abort"), now)
         if not self._running:
@@ -142,12 +148,7 @@ class Scheduler:
         together = self._composer.together
         events: list[Event] = []
         if result.error is None:
-            held = features(plan)
-            self._latency.observe(held, result.seconds)
-            self._strategy.observe(held, result.seconds)
-            self._lanes.learn(plan, held, result.seconds, self._planned.__getitem__)
-            if self._round_began is not None:
-                self._admission.observe(held, now - self._round_began)
+            self._learn(plan, result.seconds, now)
         else:
             events = self._fail(result.error, now)
         for scored in result.scored:
@@ -156,6 +157,8 @@ class Scheduler:
                 events.append(PromptScoredEvent(sequence.request.request_id, scored.logprobs))
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
+        if self._glide is not None:
+            self._glide.passed(1)
         for chunk in plan.chunks:
             sequence = self._planned[chunk.sequence_id]
             if not sequence.draws and chunk.start + chunk.length == sequence.known and sequence.finish is None:
@@ -166,24 +169,10 @@ class Scheduler:
                 del self._planned[chunk.sequence_id]
                 if sequence.finish is not None and sequence.row is not None:
                     self._composer.ended(sequence)
+                elif self._glide is not None:
+                    self._glide.join(sequence, self._next_step)
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
-
-    def stretch(self, now: float) -> Stretch | None:
-        """For simulators: what the next steps all are, where they are all alike (see `core.stretch`)."""
-        if self._planned or self._composer.together or len(self._lanes):
-            return None
-        self._running.sort(now)
-        return find(self._running, self._lanes, self._memory, self._token_budget)
-
-    def skip(self, stretch: Stretch, token: int, times: Items[float]) -> None:
-        """Take steps of a stretch at once: planned at these times but the last, each committed when the next is
-        planned, or at the last of them; every token drawn was `token`."""
-        steps = len(times) - 1
-        take(stretch, steps, token, self._memory)
-        stand_by(self._lanes, steps * len(stretch.sequences), times[:-1])
-        self._next_step += steps
-        self._round_began = times[-1]
 
     @property
     def idle(self) -> bool:
@@ -194,6 +183,40 @@ class Scheduler:
         return take_snapshot(
             self._next_step, self._memory, self._lanes, self._running, self._composer, self._predictions.error()
         )
+
+    # -- for simulators -----------------------------------------------------------------------------------------
+
+    def glide(self, token: int) -> None:
+        """From now on what is foreseen is left out of plans (see `core.glide`). For requests of one foreground lane,
+        first come, first served, at depth 1, and an executor that fails no step and draws this token whenever it draws.
+        Nothing is learnt of steps and arrivals any more, and snapshots tell of sequences as they began to glide."""
+        if self._capacity.max_rows <= self._token_budget:  # else decodes wait for their turn, which is not foreseen
+            self._glide = Glide(self._memory, token)
+            self._composer.glide = self._glide
+
+    def glided(self) -> list[GlidedTokens]:
+        """Tokens that came without events, of those that glide no more; since the last call."""
+        return [] if self._glide is None else self._glide.drain()
+
+    def stretch(self) -> Stretch | None:
+        """What the next steps all are, where they are all alike: everybody glides, and nobody waits."""
+        if self._glide is None or self._planned or len(self._running) > len(self._glide) or len(self._lanes):
+            return None
+        return self._glide.stretch(self._next_step)
+
+    def skip(self, times: Items[float]) -> None:
+        """Take the first steps of the stretch at once: planned at these times but the last, each committed when the
+        next is planned, or at the last of them."""
+        assert self._glide is not None, "there was a stretch"
+        steps = len(times) - 1
+        for lane in self._lanes.all():
+            lane.clock.charge(times[0], OTHER, lane.settings.name)
+            lane.clock.charge(times[-2], OTHER, lane.settings.name)
+            if lane.running:
+                lane.served(steps * lane.running)
+        self._glide.skip(self._next_step, steps)
+        self._next_step += steps
+        self._round_began = times[-1]
 
     # -- what strategies and admission see ----------------------------------------------------------------------
 
@@ -224,16 +247,25 @@ class Scheduler:
         return self._admission.seconds_to_first_token(0, self._load(request))
 
     def _view(self, now: float) -> StepView:
-        decoding, decode_context = self._running.load()
         return StepView(
             now=now,
             waiting=self._lanes,
             running=len(self._running),
-            decoding=decoding,
-            decode_context=decode_context,
+            decodes=self._running.decodes,
             max_rows=self._capacity.max_rows,
             expected_arrivals=partial(self._lanes.expected, now),
         )
+
+    def _learn(self, plan: BatchPlan, seconds: float, now: float) -> None:
+        """What a step tells of those to come. Where others are left out, nobody asks."""
+        if self._glide is not None:
+            return
+        held = features(plan)
+        self._latency.observe(held, seconds)
+        self._strategy.observe(held, seconds)
+        self._lanes.learn(plan, held, seconds, self._planned.__getitem__)
+        if self._round_began is not None:
+            self._admission.observe(held, now - self._round_began)
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
@@ -248,7 +280,9 @@ class Scheduler:
             sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
             if sequence.finish is not None:
                 break
-        self._lanes.of(sequence).queue.policy.served(SequenceView(sequence), 0, taken, now)
+        queue = self._lanes.of(sequence).queue
+        if queue.counts:
+            queue.policy.served(SequenceView(sequence), 0, taken, now)
         if len(sequence.output) >= sequence.predicted:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
         if len(sequence.output) == taken:

@@ -26,6 +26,7 @@ class Sequence:
         "computed",
         "condemned",
         "finish",
+        "glides",
         "in_flight",
         "known",
         "ledger",
@@ -74,6 +75,7 @@ class Sequence:
         self.wanted: tuple[int, ...] = ()  # nodes kept for it since it was preempted
         self.row: int | None = None
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
+        self.glides = False  # its counters stand still: its decodes are foreseen (`core.glide`)
         self.condemned = False  # its blocks are wanted: no new chunks until nothing of it is in flight
         self.lost = 0  # most computed tokens that a preemption took; 0 only before the first
         self.charged = 0  # prompt tokens that the policy has been told of

@@ -7,7 +7,6 @@ a token's bits do not depend on how its sequence is cut, several passes yield wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from inflight.core.plan import Chunk
 
@@ -22,8 +21,8 @@ def slices(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
             if room:
                 cut, score = chunk.start + room, chunk.score
                 before, after = range(score.start, min(score.stop, cut)), range(max(score.start, cut), score.stop)
-                part.append(replace(chunk, length=room, sample=False, score=before))
-                chunk = replace(chunk, start=cut, length=chunk.length - room, new_blocks=(), score=after)
+                part.append(chunk._replace(length=room, sample=False, score=before))
+                chunk = chunk._replace(start=cut, length=chunk.length - room, new_blocks=(), score=after)
             yield part
             part, room = [], limit
         part.append(chunk)

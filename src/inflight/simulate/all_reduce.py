@@ -39,7 +39,7 @@ _MEASURED: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]] = {
 }
 _START = {2: 10e-6, 4: 13e-6, 8: 20e-6}  # seconds of the smallest message
 _SHARE = 0.6  # of the link, by large messages: 0.54 to 0.8 over NVLink, 0.7 over PCIe
-_BETWEEN = 0.7  # of the network card: two nodes of A100 took 4.89 ms for 45 MB
+NETWORK_SHARE = 0.7  # of the network card: two nodes of A100 took 4.89 ms for 45 MB
 _HOP = 60e-6  # seconds that crossing between nodes adds
 
 
@@ -48,7 +48,7 @@ def all_reduce_seconds(gpu: Gpu, gpus: int, message_bytes: float) -> float:
     if gpus == 1 or message_bytes <= 0:
         return 0.0
     if gpus > gpu.node_gpus:
-        rate = _BETWEEN * gpu.between_nodes_gb_per_s * 1e9
+        rate = NETWORK_SHARE * gpu.between_nodes_gb_per_s * 1e9
         return _START[8] + _HOP + 2 * (gpus - 1) / gpus * message_bytes / rate
     measured = _MEASURED.get(gpu.name, {}).get(gpus)
     if measured is not None:

@@ -98,9 +98,12 @@ class Cluster:
         """until: when something happens by what is known. What other replicas do before may bring requests, too."""
         if self._reactive:
             until = min(until, *(_ready(other) for other in self._replicas if other is not replica), math.inf)
-        if (stretch := replica.stretch(until)) is not None:
-            self._sightings.tokens(*stretch)  # nothing else hangs on tokens that end no answer
-        elif events := replica.step():
+        if replica.stretch(until):
+            return
+        events = replica.step()
+        for request_id, times in replica.tokens():
+            self._sightings.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
+        if events:
             heapq.heappush(self._told, (replica.now, next(self._tickets), replica, events))
 
     def _offer(self, now: float) -> None:

@@ -42,9 +42,34 @@ class SimulatedExecutor:
         self.busy += seconds
         self.steps += 1
         if (sentence := self._model.extrapolates(held)) is not None:
-            first = next(iter(self.extrapolated), sentence)
-            self.extrapolated[first] = self.extrapolated.get(first, 0) + 1
+            self._extrapolates(sentence)
         return seconds
+
+    def _extrapolates(self, sentence: str) -> None:
+        first = next(iter(self.extrapolated), sentence)
+        self.extrapolated[first] = self.extrapolated.get(first, 0) + 1
+
+    def decodes(self, rows: int, context: int, most: int, now: float, until: float) -> list[float]:
+        """When steps of so many decodes begin, from now on and before `until`, and when the last of them ends: at most
+        `most` steps. context: positions that the first of them reads; each later one reads `rows` more."""
+        seconds_of, extrapolates = self._model.seconds, self._model.extrapolates
+        times, busy = [now], self.busy
+        # One for all of the steps, since they are made by the ten thousand and models keep none.
+        held, change = Features(rows, rows, rows, context, 0.0), object.__setattr__
+        for _ in range(most):
+            if now >= until:
+                break
+            seconds = seconds_of(held)
+            busy += seconds
+            now += seconds
+            times.append(now)
+            if (sentence := extrapolates(held)) is not None:
+                self._extrapolates(sentence)
+            context += rows
+            change(held, "decode_context", context)
+        self.busy = busy
+        self.steps += len(times) - 1
+        return times
 
     def submit(self, plan: BatchPlan) -> _Done:
         seconds = self.seconds(features(plan))

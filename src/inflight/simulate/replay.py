@@ -147,6 +147,7 @@ class Replay:
         self._tokens = {
             sample["sequence"]: iter(sample["token_ids"]) for one in self.requests for sample in one["samples"]
         }
+        self._commands_before = _commands(self.requests)
         self._scheduler = make(Recall(self.requests))
 
     def plans(self) -> Iterator[BatchPlan]:
@@ -154,7 +155,7 @@ class Replay:
         flights: deque[BatchPlan] = deque()
         planned = 0
         for committed in count():
-            self._commands(committed)
+            self._obey(committed)
             while len(flights) < self._depth and planned < len(self.steps):
                 plan = self._scheduler.plan(self.steps[planned]["planned"])
                 if not isinstance(plan, BatchPlan):
@@ -179,17 +180,9 @@ class Replay:
     def snapshot(self) -> Snapshot:
         return self._scheduler.snapshot()
 
-    def _commands(self, committed: int) -> None:
+    def _obey(self, committed: int) -> None:
         """What came between this commit and the one before it."""
-        commands = [
-            (one["command"], False, one["added"], one) for one in self.requests if one["before_commit"] == committed
-        ]
-        commands += [
-            (one["ended_command"], True, one["ended"], one)
-            for one in self.requests
-            if one["ended_before_commit"] == committed and "abort" in [s["finish_reason"] for s in one["samples"]]
-        ]
-        for _, is_abort, time, one in sorted(commands, key=lambda command: command[0]):
+        for _, is_abort, time, one in self._commands_before.get(committed, ()):
             if is_abort:
                 self.events.append((time, self._scheduler.abort(one["request_id"], time)))
             else:
@@ -208,6 +201,21 @@ class Replay:
         )
         result = StepResult(plan.step, sampled, record["seconds"], record.get("error"))
         self.events.append((record["committed"], self._scheduler.commit(plan, result, record["committed"])))
+
+
+Command = tuple[int, bool, float, dict[str, Any]]  # its number, whether it is an abort, its time, the request's record
+
+
+def _commands(requests: Records) -> dict[int, list[Command]]:
+    """Adds and aborts in their order, by the number of commits before them."""
+    found: dict[int, list[Command]] = {}
+    for one in requests:
+        found.setdefault(one["before_commit"], []).append((one["command"], False, one["added"], one))
+        if "abort" in [sample["finish_reason"] for sample in one["samples"]]:
+            found.setdefault(one["ended_before_commit"], []).append((one["ended_command"], True, one["ended"], one))
+    for commands in found.values():
+        commands.sort(key=lambda command: command[0])
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +303,10 @@ def _different_end(again: Replay) -> str | None:
         (one["request_id"], [sample["finish_reason"] for sample in one["samples"]], _memory(one["timings"]))
         for one in again.requests
     ]
-    for mine, theirs in zip(again.ends, ends, strict=False):
-        if mine != theirs:
-            return f"Request {theirs[0]!r} ends as {mine}, in the record as {theirs[1:]}."
-    if len(again.ends) != len(ends):
-        return f"{len(again.ends)} requests ended, in the record {len(ends)}."
+    mine = again.ends
+    for one, other in zip(mine, ends, strict=False):
+        if one != other:
+            return f"Request {other[0]!r} ends as {one}, in the record as {other[1:]}."
+    if len(mine) != len(ends):
+        return f"{len(mine)} requests ended, in the record {len(ends)}."
     return None

@@ -6,10 +6,11 @@ to the world when its time has come (`cluster`), and a request that comes meanwh
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from inflight.core.events import Event
-from inflight.core.features import Features
 from inflight.core.plan import WaitUntil
 from inflight.core.request import Request
 from inflight.core.scheduler import Scheduler
@@ -30,9 +31,13 @@ class ReplicaFigures:
 
 class Replica:
     def __init__(self, loop: EngineLoop, executor: SimulatedExecutor, skips: Scheduler | None = None):
-        """skips: the loop's scheduler, where stretches of decodes may be taken at once; None: every plan is made."""
+        """skips: the loop's scheduler, where it may leave out what is foreseen (`core.glide`); None: every plan is
+        whole."""
         self.load = Load()  # as its router knows it
         self._skips = skips
+        self._ends = array("d")  # of all steps so far, where some tokens come without events
+        if skips is not None:
+            skips.glide(TOKEN)
         self._loop = loop
         self._executor = executor
         self._wake: float | None = None  # it has work, and may not start before
@@ -66,23 +71,27 @@ class Replica:
         if isinstance(result, WaitUntil):
             self._wake = result.time
             return []
+        if self._skips is not None:
+            self._ends.append(self.now)
         return result
 
-    def stretch(self, until: float) -> tuple[list[str], list[float]] | None:
-        """Steps that are all alike and begin before `until`, taken at once: the requests that had a token in each, and
-        when each was done. None where the next step is not such a one."""
-        if self._skips is None or self._wake is not None or until <= self.now:
-            return None
-        found = self._skips.stretch(self.now)
-        if found is None:
-            return None
-        clock, held, times = self._loop.clock, found.features(), [self.now]
-        while len(times) <= found.most and times[-1] < until:
-            clock.passed(self._executor.seconds(held))
-            times.append(clock.now())
-            held = Features(held.tokens, held.rows, held.samples, held.decode_context + held.rows, 0.0)
-        self._skips.skip(found, TOKEN, times)
-        return found.request_ids, times[1:]
+    def stretch(self, until: float) -> bool:
+        """Takes steps that are all alike and begin before `until` at once; False where the next is not such a one."""
+        if self._skips is None or self._wake is not None or (found := self._skips.stretch()) is None:
+            return False
+        times = self._executor.decodes(found.rows, found.context, found.most, self.now, until)
+        if len(times) < 2:
+            return False
+        self._loop.clock.wait_until(times[-1])
+        self._skips.skip(times)
+        self._ends.extend(times[1:])
+        return True
+
+    def tokens(self) -> Iterator[tuple[str, Sequence[float]]]:
+        """Those that came without events, of requests of which the next event is due: (request id, times)."""
+        if self._skips is not None:
+            for one in self._skips.glided():
+                yield one.request_id, self._ends[one.first : one.last]
 
     def close(self) -> None:
         """Its record is whole; raises what the record's file failed with."""

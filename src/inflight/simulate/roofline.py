@@ -13,6 +13,8 @@ tensor parallelism, with L layers, H query and K KV heads of h, hidden size d, v
 - all-reduce: two a layer, of T·d values in bf16 (`all_reduce`)
 - launch: fixed times of a step, a layer and a row (`efficiency`); blocks copied between device and host
 
+Not counted: looking up embeddings, gathering the logits of several GPUs, and drawing tokens.
+
 Knows no requests and no scheduler.
 """
 
@@ -28,6 +30,7 @@ from inflight.simulate.efficiency import (
     MOST_TOKENS,
     Case,
     efficiencies,
+    measured_family,
     reading_factor,
     shard_share,
     token_share,
@@ -86,7 +89,8 @@ class Roofline:
     def name(self) -> str:
         """In words, with the fact that it rests on no measurement of this hardware."""
         split = "" if self.tensor_parallel == 1 else f" × {self.tensor_parallel}"
-        return f"{self.gpu.name}{split}, data sheet and published efficiencies, not calibrated on your hardware"
+        source = "judged efficiencies" if measured_family(self.gpu.name) is None else "published efficiencies"
+        return f"{self.gpu.name}{split}, data sheet and {source}, not calibrated on your hardware"
 
     def seconds(self, held: Features) -> float:
         """How long the step takes."""

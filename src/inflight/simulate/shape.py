@@ -26,9 +26,9 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Counts of elements. ffn: width of one gated MLP (of one expert, where there are experts). experts 0: a dense
-    model. shared_ffn: width of the MLP that every token passes beside its experts. tied: one table for input and
-    output. max_positions: the longest sequence, in tokens."""
+    """Counts of elements. ffn: width of one MLP (of one expert, where there are experts). mlp_matrices: 3 of a gated
+    MLP, 2 of a plain one. experts 0: a dense model. shared_ffn: width of the MLP that every token passes beside its
+    experts. tied: one table for input and output. max_positions: the longest sequence, in tokens."""
 
     name: str
     layers: int
@@ -43,6 +43,7 @@ class ModelShape:
     experts_per_token: int = 0
     shared_ffn: int = 0
     max_positions: int = 8192
+    mlp_matrices: int = 3
 
     @property
     def attention_parameters(self) -> int:
@@ -51,11 +52,12 @@ class ModelShape:
         return self.hidden * (queries + 2 * self.kv_heads * self.head_dim) + queries * self.hidden
 
     def mlp_parameters(self, experts: float) -> float:
-        """Of one layer's gated MLP, 3dF, times the experts that are meant; a router and a shared expert beside them."""
-        one = 3 * self.hidden * self.ffn
+        """Of one layer's MLP, 3dF where it is gated (else 2dF), times the experts that are meant; a router and a shared
+        expert beside them."""
+        each = self.mlp_matrices * self.hidden
         if not self.experts:
-            return one
-        return experts * one + self.hidden * self.experts + 3 * self.hidden * self.shared_ffn
+            return each * self.ffn
+        return experts * each * self.ffn + self.hidden * self.experts + each * self.shared_ffn
 
     def touched_experts(self, tokens: float) -> float:
         """Distinct experts of a layer that `tokens` tokens use, E(1 - (1 - k/E)^T): tokens choose independently."""
@@ -83,7 +85,7 @@ class ModelShape:
     def active_parameters(self) -> int:
         """Those that one token passes: of the experts only its own."""
         unused = self.experts - self.experts_per_token if self.experts else 0
-        return self.parameters - self.layers * unused * 3 * self.hidden * self.ffn
+        return self.parameters - self.layers * unused * self.mlp_matrices * self.hidden * self.ffn
 
     def weight_bytes(self, precision: Precision = "bf16") -> int:
         """Of all weights. Quantized checkpoints keep tables and head in bf16, and so does this."""
@@ -138,6 +140,9 @@ KNOWN: dict[str, ModelShape] = {
         _known("mixtral-8x7b", 32, 4096, 32, 8, 128, 14336, 32000, longest=32768, experts=(8, 2)),
     )
 }
+# Of model types: whose MLP has no gate, and who share one table where config.json does not say.
+PLAIN_MLP = frozenset(("gpt_neox", "nemotron", "persimmon", "phi", "starcoder2"))
+TIED = frozenset(("cohere", "cohere2", "gemma", "gemma2", "gemma3", "gemma3_text", "starcoder2"))
 _SUFFIXES = re.compile(r"(-(instruct|chat|hf|it|base|v0\.\d|\d{4}))+$")
 
 
@@ -182,11 +187,13 @@ def shape_from_config(data: Mapping[str, Any]) -> ModelShape:
     if data.get("kv_lora_rank"):
         raise ShapeError(
             "kv_lora_rank is set: keys and values are kept compressed (multi-head latent attention), which the "
-            "formulas "
-            "here do not cover; give a model with grouped-query attention."
+            "formulas here do not cover; give a model with grouped-query attention."
         )
     if data.get("mlp_only_layers") or data.get("first_k_dense_replace") or data.get("decoder_sparse_step", 1) != 1:
         raise ShapeError("only some of the layers have experts, which the formulas here do not cover.")
+    if data.get("is_encoder_decoder"):
+        raise ShapeError("is_encoder_decoder is set; the formulas here are those of decoder-only models.")
+    kind = str(data.get("model_type") or "model")
     heads, hidden = _size(data, "num_attention_heads"), _size(data, "hidden_size")
     experts = _size(data, "num_local_experts", _size(data, "num_experts", 0))
     ffn = _size(data, "moe_intermediate_size", 0) if experts else 0
@@ -197,7 +204,7 @@ def shape_from_config(data: Mapping[str, Any]) -> ModelShape:
     if heads % kv_heads:
         raise ShapeError(f"num_attention_heads is {heads}, no multiple of num_key_value_heads, which is {kv_heads}.")
     return ModelShape(
-        name=str(data.get("_name_or_path") or data.get("model_type") or "model"),
+        name=str(data.get("_name_or_path") or kind),
         layers=_size(data, "num_hidden_layers"),
         hidden=hidden,
         heads=heads,
@@ -205,11 +212,12 @@ def shape_from_config(data: Mapping[str, Any]) -> ModelShape:
         head_dim=_size(data, "head_dim", hidden // heads),
         ffn=ffn or _size(data, "intermediate_size"),
         vocab=_size(data, "vocab_size"),
-        tied=bool(data.get("tie_word_embeddings", False)),
+        tied=bool(data.get("tie_word_embeddings", kind in TIED)),
         experts=experts,
         experts_per_token=per_token,
         shared_ffn=_size(data, "shared_expert_intermediate_size", 0),
         max_positions=_size(data, "max_position_embeddings", 8192),
+        mlp_matrices=2 if kind in PLAIN_MLP else 3,
     )
 
 

@@ -49,7 +49,7 @@ class Pool:
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What is simulated. decode and link: a second pool for everything after the first token. seed: of routers;
-    content_seed: of prompts. fast_forward: whether stretches of decode are taken at once, where that gives the same
+    content_seed: of prompts. fast_forward: whether foreseen decodes are left out of plans, where that gives the same
     result (see `_may_skip`)."""
 
     pool: Pool
@@ -126,8 +126,8 @@ def best_split(
 
 
 def _may_skip(pool: Pool, workload: Workload) -> bool:
-    """Whether nobody asks this scheduler what steps cost and how long answers get, which it does not learn in a stretch
-    that it skips; and stretches can be foreseen: first come, first served, without batch work beside it."""
+    """Whether nobody asks this scheduler what steps cost and how long answers get, which it does not learn of decodes
+    that it skips; and these can be foreseen: first come, first served, without batch work beside it."""
     asked = pool.scheduling
     return (
         asked.strategy in ("chunked", "continuous")

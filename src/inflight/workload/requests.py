@@ -6,6 +6,8 @@ forced length. Turns that follow an answer carry what stands for it in `contents
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from inflight.core.request import SLO, Request
 from inflight.core.sampling import SamplingParams
 from inflight.workload.contents import Contents
@@ -18,6 +20,11 @@ def core_requests(workload: Workload, contents: Contents) -> list[Request]:
     return [core_request(entry, str(k), contents.prompt(k)) for k, entry in enumerate(workload.entries)]
 
 
+@lru_cache(maxsize=1024)
+def _params(max_tokens: int) -> SamplingParams:
+    return SamplingParams(temperature=0, ignore_eos=True, max_tokens=max_tokens)
+
+
 def core_request(
     entry: Entry, request_id: str, prompt_token_ids: tuple[int, ...], arrival: float | None = None
 ) -> Request:
@@ -26,7 +33,7 @@ def core_request(
     return Request(
         request_id=request_id,
         prompt_token_ids=prompt_token_ids,
-        params=SamplingParams(temperature=0, ignore_eos=True, max_tokens=max_tokens),
+        params=_params(max_tokens),
         arrival=entry.arrival if arrival is None else arrival,
         lane=entry.lane or "interactive",
         tenant=entry.tenant,

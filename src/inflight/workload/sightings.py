@@ -66,13 +66,11 @@ class Sightings:
                 self._note(alive.index, self._ended(alive, event.timings.cached_tokens, now, "completed"))
         return ended
 
-    def tokens(self, request_ids: Iterable[str], times: Sequence[float]) -> None:
-        """One token of each request, which has one sample, at each of these times."""
-        came = array("d", times)
-        for request_id in request_ids:
-            alive = self.alive[request_id]
-            alive.token_times.extend(came)
-            alive.counts[0] += len(came)
+    def tokens(self, request_id: str, times: Sequence[float]) -> None:
+        """One token of a request, which has one sample, at each of these times."""
+        alive = self.alive[request_id]
+        alive.token_times.extend(times)
+        alive.counts[0] += len(times)
 
     def cut_off(self, start: float, now: float) -> None:
         """The run that began at `start` ends: whatever has not ended is unfinished."""

@@ -18,12 +18,14 @@ class Policy(Protocol):
     """`Ordered` has sensible answers to all but `rank`; write a policy by deriving from it.
 
     window: 0 when the rank of a waiting sequence never changes (linear ageing does not: everyone ages alike). Above 0,
-    the first so many by arrival are ranked anew at every step. reads_priority: whether a request's priority means
-    something here; where it does not, a request that names one is refused.
+    the first so many by arrival are ranked anew at every step. steady: whether ranks of running sequences never change
+    either; then they are sorted when somebody joins, and not at every step. reads_priority: whether a request's
+    priority means something here; where it does not, a request that names one is refused.
     """
 
     name: str
     window: int
+    steady: bool
     reads_priority: bool
 
     def rank(self, view: SequenceView, now: float) -> Rank:
@@ -55,9 +57,10 @@ class Policy(Protocol):
 
 
 class Ordered:
-    """One queue, ranks that do not change, no preemption by rank, nothing to remember."""
+    """One queue, ranks of the waiting that do not change, no preemption by rank, nothing to remember."""
 
     window = 0
+    steady = False
     reads_priority = False
 
     def group(self, view: SequenceView) -> Hashable:

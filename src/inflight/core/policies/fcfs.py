@@ -8,6 +8,7 @@ from inflight.core.sequence import SequenceView
 
 class Fcfs(Ordered):
     name = "fcfs"
+    steady = True
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         return (view.arrival,)

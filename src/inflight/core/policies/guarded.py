@@ -16,6 +16,8 @@ from inflight.core.sequence import SequenceView
 class Guarded:
     """Ranks become (0, rank) while the policy works and (1, arrival) afterwards, so that all of them compare."""
 
+    steady = False  # a failure changes all
+
     def __init__(self, policy: Policy, report: Callable[[str], None]):
         """report: told once, in a sentence, when the policy failed."""
         self.name = getattr(policy, "name", type(policy).__name__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from inflight.core.features import Features
@@ -24,22 +25,34 @@ class Queue(Protocol):
         """All of them, in the order of their policy; sorts, so ask only when a decision needs it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepView:
     """What a strategy sees before each step.
 
-    now: seconds on the engine's clock. decoding: running sequences that need one token each, prefilling: those inside
-    a prompt; decode_context: tokens that the decoding ones look back over, together.
+    now: seconds on the engine's clock. decodes(): `decoding` and `decode_context`, counted when a strategy asks.
     expected_arrivals(horizon): requests that are forecast for the foreground lanes in so many seconds from now.
     """
 
     now: float
     waiting: Queue
     running: int
-    decoding: int
-    decode_context: int
+    decodes: Callable[[], tuple[int, int]]
     max_rows: int
     expected_arrivals: Callable[[float], float] = lambda horizon: 0.0
+
+    @property
+    def decoding(self) -> int:
+        """Running sequences that need one token each."""
+        return self._counted[0]
+
+    @property
+    def decode_context(self) -> int:
+        """Tokens that these look back over, together."""
+        return self._counted[1]
+
+    @cached_property
+    def _counted(self) -> tuple[int, int]:
+        return self.decodes()
 
 
 @dataclass(frozen=True, slots=True)
