@@ -40,7 +40,8 @@ def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) ->
     assert "nodes of 8 GPUs" in told.out
     assert "not calibrated on your hardware" in told.out
     assert "TTFT p99 ≤ 1,000 ms gives way first" in told.out
-    assert "with all that is uncertain" in told.out
+    assert "with all that is uncertain of step times at its fast and at its slow end" in told.out
+    assert "not looked at: replicas that span nodes" in told.out and "disaggregation" in told.out
     assert "What binds:" in told.out and "What would change it:" in told.out
     assert "$ per million output tokens" in told.out
     settings = tomllib.loads(config.read_text())
@@ -51,7 +52,8 @@ def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) ->
 def test_json_for_programs(plan) -> None:  # type: ignore[no-untyped-def]
     told = plan(*SMALL, "--slo", "ttft=500,itl=50(p95)", "--price", 3, "--json")
     answer = json.loads(told.out)
-    assert answer["possible"] is True and answer["replicas"] == 1
+    assert answer["possible"] is True and answer["replicas"] == answer["nodes"] == 1
+    assert answer["binds"]["relief"]
     assert answer["cost"]["per_hour"] == 3 * answer["gpus"]
     assert answer["latency_s"]["ttft"]["p99"]["expected"] <= 0.5
     assert answer["settings"]["max-num-seqs"]["reason"]
@@ -74,7 +76,7 @@ def test_a_trace_brings_its_notes_and_its_peak(plan, tmp_path: Path) -> None:  #
     told = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000")
     assert told.code == 0, told.err
     assert "Rows that came before the row above them: 1" in told.out
-    assert "for 1 requests/s" in told.out
+    assert "for 1 requests/s whose gaps" in told.out
 
 
 def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -97,9 +99,11 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ),
         ((*LLAMA, *CHAT), "Missing option '--rate'"),
         ((*LLAMA, "--rate", 5), "Missing option '--input-tokens'"),
-        ((*LLAMA, *CHAT, "--rate", 0), "--rate is 0"),
-        ((*LLAMA, *CHAT, "--rate", 5, "--slo", "fast"), "--slo 'fast' cannot be read"),
-        ((*LLAMA, *CHAT, "--rate", 5, "--burstiness", 0), "--burstiness is 0"),
+        ((*LLAMA, *CHAT, "--rate", 0), "rate is 0"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--slo", "fast"), "--slo is 'fast'; give ttft"),
+        ((*LLAMA, *CHAT, "--arrivals", "gamma:5:0"), "burstiness is 0"),
+        ((*LLAMA, *CHAT, "--arrivals", "ramp:1-5:60"), "Arrivals ramp:1-5:60 have no steady rate"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--arrivals", "poisson:5"), "both say when requests come"),
         ((*LLAMA, *CHAT, "--rate", 5, "--price", -1), "--price is -1"),
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 16), "--tensor-parallel is 16, but a node has 8"),
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 3), "64 query heads, which 3 GPUs cannot share"),

@@ -21,7 +21,7 @@ DEMANDS = [drawn(20.0), Traced(workload(*ROWS), 20.0)]
 @pytest.mark.parametrize("rate", [0.5, 7.0])
 def test_the_rate_is_what_was_asked(demand: Demand, rate: float) -> None:
     made = demand.workload(rate, 300, 1)
-    assert analyze_traffic(made).rate == pytest.approx(rate, rel=0.15)
+    assert analyze_traffic(made).rate == pytest.approx(rate)
     arrivals = [entry.arrival for entry in made.entries]
     assert arrivals == sorted(arrivals)
 
@@ -38,7 +38,10 @@ def test_changes_change_what_they_say(demand: Demand) -> None:
     plain, longer = (one.workload(5, 200, 1).entries for one in (demand, demand.longer(2.0)))
     assert fmean(one.output_tokens for one in longer) == pytest.approx(2 * fmean(one.output_tokens for one in plain))
     assert [one.prompt_tokens for one in longer] == [one.prompt_tokens for one in plain]
-    calm, bursts = (analyze_traffic(one.workload(5, 400, 1)).burstiness for one in (demand, demand.burstier(4.0)))
+    wordy = demand.longer_prompts(2.0).workload(5, 200, 1).entries
+    assert fmean(one.prompt_tokens for one in wordy) == pytest.approx(2 * fmean(one.prompt_tokens for one in plain))
+    assert [one.output_tokens for one in wordy] == [one.output_tokens for one in plain]
+    calm, bursts = (analyze_traffic(one.workload(5, 400, 1)).gap_variation for one in (demand, demand.burstier(4.0)))
     assert bursts > 2 * calm
 
 
@@ -72,6 +75,22 @@ def test_the_first_seed_takes_the_busiest_part() -> None:
     assert all(entry.prompt_tokens == 99 for entry in made.entries)
 
 
+def test_what_is_stretched_stays_within_the_model() -> None:
+    traced = Traced(workload(*ROWS), 20.0, longest=620)
+    for changed in (traced.longer(50.0), traced.longer_prompts(50.0)):
+        entries = changed.workload(5, 200, 1).entries
+        assert max(one.prompt_tokens + one.output_tokens for one in entries) <= 620
+        assert min(one.output_tokens for one in entries) >= 1
+
+
+def test_the_mean_rate_is_that_of_the_whole_trace() -> None:
+    """Of 200 requests in half an hour, 100 come within 100 seconds."""
+    calm, busy = [(18.0 * k, 10, 5) for k in range(100)], [(1800.0 + k, 10, 5) for k in range(100)]
+    traced = Traced(workload(*calm, *busy), 8.0)
+    assert traced.mean_rate == pytest.approx(8.0 * (199 / 1899) / (111 / 300), rel=0.05)
+    assert drawn(8.0).mean_rate == 8.0
+
+
 def test_notes_of_a_trace_stay_with_it() -> None:
     assert Traced(workload(*ROWS, notes=("late",)), 5.0).workload(5.0, 100, 0).notes == ("late",)
 
@@ -91,8 +110,8 @@ def test_rates_that_mean_nothing_are_told(rate: float) -> None:
         Traced(workload(*ROWS), rate)
 
 
-def test_burstiness_and_traces_that_mean_nothing_are_told() -> None:
-    with pytest.raises(WorkloadError, match="--burstiness"):
-        drawn(burstiness=0.0)
+def test_gap_variation_and_traces_that_mean_nothing_are_told() -> None:
+    with pytest.raises(WorkloadError, match="gaps' variation is 0"):
+        drawn(gap_variation=0.0)
     with pytest.raises(WorkloadError, match="different times"):
         Traced(workload((0, 1, 1), (0, 1, 1)), 1.0)

@@ -57,7 +57,33 @@ def test_the_parts_of_the_memory_add_up() -> None:
     assert budget.weight_bytes == pytest.approx(141.1e9 / 4, rel=0.01)
     # an engine that takes 0.9 of an 80 GB GPU leaves about this to its cache
     assert budget.kv_bytes == pytest.approx(0.9 * 80e9 - 141.1e9 / 4, rel=0.03)
-    assert budget.sequences == budget.tokens // 1320
+    assert budget.sequences == budget.blocks // 83  # blocks of 16 tokens for each
+
+
+def test_published_figures() -> None:
+    """Llama-3-70B has 70.6 billion parameters, 141 GB in bf16, and 327,680 bytes of keys and values per token; an
+    8-billion one 16.1 GB and 131,072."""
+    large, small = KNOWN["llama-3-70b"], KNOWN["llama-3-8b"]
+    assert large.parameters == pytest.approx(70.55e9, rel=1e-3)
+    assert large.weight_bytes() == pytest.approx(141.1e9, rel=1e-3)
+    assert (large.kv_bytes_per_token(), small.kv_bytes_per_token()) == (327_680, 131_072)
+    assert small.weight_bytes() == pytest.approx(16.06e9, rel=1e-3)
+
+
+@given(model=MODELS, tokens=st.integers(1, 5000), degree=st.sampled_from([1, 2, 4, 8]))
+def test_what_fits_is_what_the_estimate_says(model: str, tokens: int, degree: int) -> None:
+    """So many sequences of this length fit in whole blocks, and one more does not."""
+    budget = max_concurrent_sequences(model, "h200", tokens, tensor_parallel=degree)
+    for sequences, fits in ((budget.sequences, True), (budget.sequences + 1, False)):
+        if sequences:
+            estimate = estimate_kv_cache(model, tokens, sequences, tensor_parallel=degree)
+            assert (estimate.blocks <= budget.blocks) is fits
+            assert fits is False or estimate.bytes <= budget.kv_bytes
+
+
+def test_only_several_gpus_have_buffers_of_collectives() -> None:
+    one, two = (max_concurrent_sequences("llama-3-8b", "l4", 1000, tensor_parallel=degree) for degree in (1, 2))
+    assert two.reserve_bytes - one.reserve_bytes == pytest.approx(0.39e9)
 
 
 def test_a_model_that_does_not_fit_has_room_for_nobody() -> None:

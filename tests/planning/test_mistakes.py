@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from inflight.metrics.slo import parse_slos
 from inflight.planning.machine import Hardware
 from inflight.planning.mistakes import mistakes
 from inflight.planning.proposal import Wishes
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import Question, candidate_for, traffic_of
-from inflight.planning.slo import parse_slos
 from inflight.simulate.hardware import GPUS
 from inflight.simulate.shape import KNOWN
 
@@ -47,7 +47,7 @@ def test_nothing_is_told_where_nothing_is_wrong() -> None:
             {"max_num_batched_tokens": 8192, "demand": drawn(5.0, prompt="lognormal:4000:8000")},
         ),
         ("about the same length", {"demand": drawn(5.0, answer="100")}),
-        ("more regular than chance", {"demand": drawn(5.0, burstiness=0.25)}),
+        ("more regular than chance", {"demand": drawn(5.0, gap_variation=0.25)}),
         ("Only medians are promised", {"slos": "ttft=9000(p50)"}),
         ("Nothing is promised (--slo)", {"slos": ""}),
         ("One replica has no spare", {"replicas": 1}),
@@ -55,6 +55,13 @@ def test_nothing_is_told_where_nothing_is_wrong() -> None:
 )
 def test_each_is_told_with_its_number(part: str, question: dict[str, Any]) -> None:
     assert part in told(**question)
+
+
+def test_steps_wider_than_memory_was_reckoned_with() -> None:
+    small = Hardware(shape=KNOWN["llama-3-8b"], gpu=GPUS["l4"]).machine(1, 200)
+    sentence = told(on=small, max_num_batched_tokens=16384)
+    assert "--max-num-batched-tokens 16,384 takes 1.6 GB more per GPU than the 4,096" in sentence
+    assert "was reckoned with" not in told(on=small, max_num_batched_tokens=4096)
 
 
 def test_small_steps_and_copied_heads_on_a_gpu() -> None:

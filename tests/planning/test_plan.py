@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from inflight.metrics.slo import parse_slos
+from inflight.planning.data import as_data
+from inflight.planning.demand import Traced
 from inflight.planning.machine import Machine
 from inflight.planning.plan import Impossible, Plan, PlanError, plan
 from inflight.planning.proposal import Wishes
-from inflight.planning.sizing import POOLED, Question
-from inflight.planning.slo import parse_slos
-from inflight.planning.text import as_json, as_text, impossible_text
+from inflight.planning.refusal import impossible_text
+from inflight.planning.simulation import try_out
+from inflight.planning.sizing import POOLED, Bench, Question, candidate_for, traffic_of
+from inflight.planning.text import as_text
 
-from .builders import drawn, machine
+from .builders import Linear, drawn, machine, workload
 
 
 def asked(*machines: Machine, rate: float, slo: str = "", **more: Any) -> Question:
@@ -46,6 +50,7 @@ def test_the_closed_form_is_not_far_off() -> None:
 
 def test_the_interval_holds_the_answer() -> None:
     found = answer()
+    assert found.replicas_high is not None
     assert found.replicas_low <= found.replicas <= found.replicas_high
     assert found.replicas_low < found.replicas_high
     for name, spans in found.spans.items():
@@ -53,8 +58,28 @@ def test_the_interval_holds_the_answer() -> None:
             assert low <= value <= high
 
 
+def test_a_slow_end_that_cannot_keep_the_promise_has_no_number() -> None:
+    slow, fast = Linear(5.0, 1e-3), Linear(0.08, 0.8e-3)
+    found = plan(asked(machine(cases=(slow, fast)), rate=10.0, slo="ttft=4000(p99)"))
+    assert isinstance(found, Plan) and found.replicas_high is None
+    assert "at its slow end no number of them keeps the promises" in as_text(found)
+    assert as_data(found)["replicas_interval"] == [found.replicas_low, None]
+
+
 def test_more_traffic_takes_more_replicas() -> None:
     assert answer(60.0).replicas > 2 * answer(20.0).replicas
+
+
+def test_what_is_read_holds_in_a_long_run_too() -> None:
+    """Neither a filling nor a draining batch is read."""
+    question = asked(machine(), rate=4.0, slo="ttft=6000(p90)")
+    traffic = traffic_of(question.demand)
+    candidate = candidate_for(question, traffic, question.machines[0], question.wishes)
+    short = Bench(question, traffic).run(candidate, 4.0, replicas=1)
+    offered = question.demand.workload(4.0, 3000, 77)
+    long = try_out(candidate.machine, candidate.setting, offered, question.slos, measured=(0.1, 0.95))
+    assert short.rows == pytest.approx(long.rows, rel=0.2)
+    assert short.percentiles["tpot"][0] == pytest.approx(long.percentiles["tpot"][0], rel=0.15)
 
 
 def test_many_replicas_are_simulated_few_at_a_time_and_that_is_said() -> None:
@@ -78,12 +103,26 @@ def test_cost_follows_from_price_and_tokens() -> None:
     tokens = 20.0 * 3600 * found.traffic.output_mean
     assert found.cost.per_million_output == pytest.approx(found.cost.per_hour / tokens * 1e6)
     assert found.cost.per_million_tokens < found.cost.per_million_output
+    assert found.cost.mean_per_million_output == found.cost.per_million_output
+
+
+def test_hours_that_are_not_busy_are_paid_for_too() -> None:
+    rows = [(20.0 * k, 100, 20) for k in range(90)] + [(1800.0 + 0.5 * k, 100, 20) for k in range(600)]
+    question = replace(
+        asked(machine(price_per_hour=2.0), rate=1.0, slo="ttft=6000"), demand=Traced(workload(*rows), 2.0)
+    )
+    found = plan(question)
+    assert isinstance(found, Plan) and found.cost is not None
+    factor = 2.0 / found.question.demand.mean_rate
+    assert factor > 1.5
+    assert found.cost.mean_per_million_output == pytest.approx(factor * found.cost.per_million_output)
+    assert "at the trace's mean of" in as_text(found)
 
 
 def test_changes_say_what_they_would_take() -> None:
     found = answer()
     names = [change.name for change in found.changes]
-    assert names[0] == "20 % more requests" and len(names) == 3
+    assert names[0] == "20 % more requests" and len(names) == 4
     for change in found.changes:
         if change.trial.met:
             assert change.replicas == found.replicas
@@ -92,7 +131,7 @@ def test_changes_say_what_they_would_take() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    one, two = (as_json(plan(answer().question)) for _ in range(2))
+    one, two = (as_data(plan(answer().question)) for _ in range(2))
     assert one == two
 
 
@@ -115,7 +154,7 @@ def test_impossible_promises_are_answered_with_what_is_possible() -> None:
     (promise,) = parse_slos([advised])
     assert 0.1 < promise.limit < 2
     assert isinstance(plan(asked(machine(), rate=2.0, slo=advised)), Plan)
-    assert as_json(found)["possible"] is False
+    assert as_data(found)["possible"] is False
 
 
 def test_without_promises_throughput_is_sized_with_headroom() -> None:
@@ -151,7 +190,7 @@ def test_strategies_are_compared_for_the_same_promises() -> None:
 def test_every_stage_is_told() -> None:
     stages: list[str] = []
     plan(answer(2.0).question, progress=stages.append)
-    assert stages[0].startswith("box: the highest rate") and len(stages) == 5
+    assert stages[0].startswith("box: the highest rate") and len(stages) == 6
 
 
 def test_the_text_has_all_that_was_asked_for() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from inflight.metrics.slo import parse_slos
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import Wishes, propose, step_limit
 from inflight.planning.sizing import traffic_of
-from inflight.planning.slo import parse_slos
 from inflight.planning.steady import full_step, rows_at, steady_state
 from inflight.planning.traffic import Traffic
 
@@ -69,6 +69,6 @@ def test_the_steady_state_obeys_its_bounds(traffic: Traffic) -> None:
 
 
 def test_rows_follow_littles_law(traffic: Traffic) -> None:
-    few, many = (rows_at(Linear(), traffic, rate) for rate in (0.1, 5.0))
+    few, many, all_of_them = (rows_at(Linear(), traffic, rate, 64) for rate in (0.1, 5.0, 500.0))
     assert few == pytest.approx(0.1 * traffic.output_mean * 0.1, rel=0.2)
-    assert many > 30 * few
+    assert 30 * few < many < all_of_them == 64

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from inflight.metrics.slo import Slo
 from inflight.metrics.summary import Window, summarize
 from inflight.planning.search import badness, find_capacity
-from inflight.planning.simulation import Trial
-from inflight.planning.slo import Slo
+from inflight.planning.simulation import Spent, Trial
 
 TTFT = Slo("ttft", 1.0)
-EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {}, 0.0, 0.0, 0, {}, {})
+EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {}, Spent(0.0, 0.0, {}), 0, {})
 
 
 class Queue:

@@ -1,4 +1,4 @@
-"""Figures of workloads: rates, burstiness, lengths, shared prefixes."""
+"""Figures of workloads: rates, bursts, lengths, shared prefixes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_rates_and_lengths() -> None:
     found = analyze_traffic(workload((0, 100, 10), (1, 200, 20), (2, 300, 30)))
     assert (found.requests, found.span_s, found.rate) == (3, 2, 1)
     assert (found.input.p50, found.output.mean, found.longest) == (200, 20, 330)
-    assert found.burstiness == 0
+    assert found.gap_variation == 0
 
 
 def test_the_context_of_a_running_sequence_weighs_long_answers_more() -> None:
@@ -25,8 +25,8 @@ def test_the_context_of_a_running_sequence_weighs_long_answers_more() -> None:
 
 
 @pytest.mark.parametrize(("given", "least", "most"), [(1.0, 0.8, 1.2), (4.0, 3.0, 5.0), (0.25, 0.2, 0.3)])
-def test_burstiness_is_found_again(given: float, least: float, most: float) -> None:
-    assert least < analyze_traffic(sample(drawn(burstiness=given))).burstiness < most
+def test_gap_variation_is_found_again(given: float, least: float, most: float) -> None:
+    assert least < analyze_traffic(sample(drawn(gap_variation=given))).gap_variation < most
 
 
 def test_the_peak_is_that_of_the_busiest_five_minutes() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from inflight.metrics.observation import Observation, Targets
+from inflight.metrics.slo import parse_slos
+from inflight.metrics.summary import Summary, summarize
 from inflight.planning.proposal import Wishes
 from inflight.planning.setting import Setting
 from inflight.planning.simulation import simulate_run
 from inflight.planning.sizing import traffic_of
-from inflight.planning.slo import parse_slos
-from inflight.planning.tuning import Tuning, tune
+from inflight.planning.tuning import Check, Tuning, tune
 
 from .builders import drawn, machine
 
@@ -78,16 +79,25 @@ def test_the_real_engine_has_the_last_word() -> None:
     favourite = simulated.tried[2].setting
     ran: list[Setting] = []
 
-    def verify(setting: Setting) -> list[Observation]:
+    def run(setting: Setting) -> Summary:
         ran.append(setting)
         good = replace(setting, reasons={}) == replace(favourite, reasons={})
-        return [_answered(number, 0.1 if good else 50.0) for number in range(20)]
+        return summarize([_answered(number, 0.1 if good else 50.0) for number in range(20)])
 
-    found = tuned(verify=verify, verified=len(simulated.tried))
+    found = tuned(check=Check(run, len(simulated.tried), repeats=2))
     assert replace(found.best.setting, reasons={}) == replace(favourite, reasons={})
-    assert found.best.measured is not None and found.best.measured.attainment == 1.0
+    assert [one.attainment for one in found.best.measured] == [1.0, 1.0]
     assert "measured" in found.best.setting.reasons["strategy"]
-    assert len(found.verified) == len(ran) == len(simulated.tried)
+    assert found.decision is not None and found.decision.loss == 1.0
+    assert ran[: len(ran) // 2] == ran[len(ran) // 2 :] and len(ran) == 2 * len(simulated.tried)
+
+
+def test_the_simulators_choice_stays_where_it_measures_as_well() -> None:
+    simulated = tuned()
+    found = tuned(check=Check(lambda setting: summarize([_answered(1, 0.1)]), settings=3))
+    assert found.best.setting == simulated.best.setting and found.decision is not None
+    assert found.decision.loss == 0.0 and found.decision.rank_correlation is None
+    assert len(found.decision.judged) == 3
 
 
 def _answered(number: int, ttft: float) -> Observation:

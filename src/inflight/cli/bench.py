@@ -26,6 +26,7 @@ from inflight.cli.bench_options import (
     offer_of,
     outcome_options,
     server_options,
+    share_of,
     sweep_values,
     target_of,
     warmup_of,
@@ -127,7 +128,7 @@ class _Work:
         return _code(runs)
 
     def capacity(self, by: str, start: float) -> int:
-        share = self.values["share"]
+        share = share_of(self.values)
         print_curve_header(by)
         found = find_capacity(self._at(by), start, share=share, whole=by == "concurrency", tell=print_probe)
         print_capacity(found, by, self.offer.targets)
@@ -213,8 +214,7 @@ def _check_outcome(values: Mapping[str, Any]) -> None:
                 )
     if values["save_requests"] and values["output"] is None and not values["as_json"]:
         raise click.UsageError("--save-requests keeps them in the result; say where that goes with --output or --json.")
-    if not 0 < values["share"] <= 1:
-        raise click.UsageError(f"--share is {values['share']:g}; give a share above 0, at most 1, as 0.99.")
+    share_of(values)
 
 
 def _settings(values: Mapping[str, Any], url: str, prompt_seed: int) -> dict[str, Any]:

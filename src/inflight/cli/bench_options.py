@@ -20,8 +20,16 @@ from inflight.bench.preparing import Wishes
 from inflight.bench.run import Warmup
 from inflight.bench.target import Target
 from inflight.cli.options import config_option, stacked
-from inflight.metrics.observation import Targets
-from inflight.workload.arrivals import Arrivals, AtOnce, Poisson, parse_arrivals
+from inflight.cli.traffic import (
+    FILE,
+    arrivals_of,
+    arrivals_option,
+    length_options,
+    seed_option,
+    slo_option,
+    trace_option,
+)
+from inflight.metrics.slo import parse_slos, stated_share, targets
 from inflight.workload.classes import TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
 from inflight.workload.prefixes import Sessions, SharedPrefixes
@@ -31,10 +39,10 @@ from inflight.workload.traces.rows import Reading
 URL = "http://127.0.0.1:8000"
 # Lengths as a chat's, where nothing is said: short enough for small models, and spread as people's are.
 INPUT, OUTPUT = "lognormal:100:400", "lognormal:60:240"
+SHARE = 0.99
 _NOT_OF_TRACE = ("input_tokens", "max_tokens", "prefix_tokens", "prefix_groups", "think")
 _ONE_KIND = ("input_tokens", "output_tokens", "max_tokens", "prefix_tokens", "prefix_groups", "turns", "think")
 _OF_TRACE = ("speed", "trace_start", "trace_seconds", "limit", "spread")
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _WRITTEN = click.Path(dir_okay=False, path_type=Path)
 
 server_options = stacked(
@@ -67,43 +75,40 @@ server_options = stacked(
 
 load_options = stacked(
     click.option("--rate", type=float, help="Requests per second, Poisson; inf: all at once."),
-    click.option("--arrivals", metavar="FORM", help="poisson:R, gamma:R:BURSTINESS, constant:R, ramp:A-B:SECONDS."),
+    arrivals_option,
     click.option(
         "--concurrency", type=int, help="Alone a closed loop of so many; with arrivals the most under way at once."
     ),
     click.option("--requests", type=int, help="How many."),
     click.option("--duration", type=float, help="Seconds in which requests are sent."),
     click.option("--warmup", default="10%", show_default=True, help="Not counted: 20 (requests), 5s or 10%."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of lengths and arrivals."),
+    seed_option,
     click.option("--prompt-seed", type=int, help="Of the prompts' contents; new ones each time unless given."),
 )
 
 workload_options = stacked(
-    click.option("--input-tokens", metavar="FORM", help=f"Of prompts.  [default: {INPUT}]"),
-    click.option(
-        "--output-tokens",
-        metavar="FORM",
-        help=f"Of answers: N, uniform:A-B, lognormal:P50:P99, histogram:FILE.  [default: {OUTPUT}]",
-    ),
+    length_options(INPUT, OUTPUT),
     click.option("--max-tokens", type=int, help="What the server is told it may answer."),
     click.option("--prefix-tokens", type=int, help="Tokens that prompts share, before their own."),
     click.option("--prefix-groups", type=int, help="That many different shared prefixes."),
     click.option("--turns", metavar="FORM", help="Requests of a conversation; of a trace, at most."),
     click.option("--think", type=float, help="Mean seconds between an answer and the next turn."),
-    click.option("--classes", type=_FILE, help="TOML file of several kinds of traffic, [classes.NAME] each."),
-    click.option("--trace", type=_FILE, help="Requests as a trace has them; its format is detected."),
+    click.option("--classes", type=FILE, help="TOML file of several kinds of traffic, [classes.NAME] each."),
+    trace_option,
     click.option("--speed", type=float, help="So many times faster than the trace."),
     click.option("--trace-start", type=float, help="Seconds of the trace that are left out."),
     click.option("--trace-seconds", type=float, help="Seconds of the trace that are taken."),
     click.option("--limit", type=int, help="Most requests taken of the trace."),
     click.option("--spread", is_flag=True, help="Spread times that a trace has rounded."),
-    click.option("--slo", multiple=True, metavar="NAME=MS", help="Target: ttft, tpot, itl or e2e; several times."),
+    slo_option,
 )
 
 outcome_options = stacked(
     click.option("--find-capacity", is_flag=True, help="Search the highest rate (or concurrency) that meets --slo."),
     click.option(
-        "--share", type=float, default=0.99, show_default=True, help="Of the offered that must meet --slo, for that."
+        "--share",
+        type=float,
+        help=f"Of the offered that must meet --slo, for that.  [default: as in --slo, or {SHARE:g}]",
     ),
     click.option("--sweep", metavar="A,B,…", help="One run at each of these rates (or concurrencies)."),
     click.option(
@@ -167,27 +172,15 @@ def warmup_of(text: str) -> Warmup:
     raise click.UsageError(f"--warmup is {text!r}; give requests (20), seconds (5s), or a share of the requests (10%).")
 
 
-def targets_of(given: tuple[str, ...]) -> Targets:
-    limits: dict[str, float] = {}
-    for text in given:
-        name, _, number = text.partition("=")
-        try:
-            limit = float(number)
-        except ValueError:
-            limit = 0.0
-        if name not in ("ttft", "tpot", "itl", "e2e") or not 0 < limit < math.inf:
-            raise click.UsageError(f"--slo is {text!r}; give ttft, tpot, itl or e2e with milliseconds, as ttft=500.")
-        limits[name] = limit / 1e3
-    return Targets(**limits)
-
-
-def arrivals_of(values: Mapping[str, Any]) -> Arrivals | None:
-    rate, form = values["rate"], values["arrivals"]
-    if rate is not None and form is not None:
-        raise click.UsageError(f"--rate {rate:g} and --arrivals {form} both say when requests come; give one of them.")
-    if rate is None:
-        return None if form is None else parse_arrivals(form)
-    return AtOnce() if rate == math.inf else Poisson(rate)
+def share_of(values: Mapping[str, Any]) -> float:
+    """Of the offered that must meet their targets: --share, or the percentile in --slo."""
+    stated = stated_share(values["slo"])
+    share: float = values["share"] if values["share"] is not None else stated or SHARE
+    if not 0 < share <= 1:
+        raise click.UsageError(f"--share is {share:g}; give a share above 0, at most 1, as 0.99.")
+    if stated is not None and stated != share:
+        raise click.UsageError(f"--slo names p{stated * 100:g} and --share {share:g}; give one of them.")
+    return share
 
 
 def offer_of(values: Mapping[str, Any]) -> Offer:
@@ -216,7 +209,7 @@ def offer_of(values: Mapping[str, Any]) -> Offer:
         concurrency=values["concurrency"],
         requests=values["requests"],
         duration_s=values["duration"],
-        targets=targets_of(values["slo"]),
+        targets=targets(parse_slos(values["slo"])),
         seed=values["seed"],
     )
 

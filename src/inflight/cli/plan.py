@@ -10,12 +10,14 @@ import click
 
 from inflight.cli.demand import demand_of, demand_options
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
+from inflight.metrics.slo import parse_slos
 from inflight.planning.configuration import configuration
+from inflight.planning.data import as_data
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Wishes
+from inflight.planning.refusal import impossible_text
 from inflight.planning.sizing import Question
-from inflight.planning.slo import parse_slos
-from inflight.planning.text import as_json, as_text, impossible_text
+from inflight.planning.text import as_text
 
 
 @click.command("plan")
@@ -46,7 +48,7 @@ def command(**values: Any) -> int:
     question = Question(machines=machines, demand=demand, slos=slos, wishes=wishes, seed=values["seed"])
     answer = plan(question, strategies=values["compare_strategies"], progress=tell)
     if values["as_json"]:
-        print(json.dumps(as_json(answer)))
+        print(json.dumps(as_data(answer)))
     elif isinstance(answer, Plan):
         print(as_text(answer))
     else:

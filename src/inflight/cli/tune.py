@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,23 @@ import click
 from inflight.cli.demand import demand_of, demand_options
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
 from inflight.config import EngineSettings, SettingsError
-from inflight.metrics.observation import Observation
+from inflight.metrics.slo import Slo, parse_slos, targets
+from inflight.metrics.summary import Summary
 from inflight.planning.configuration import configuration
+from inflight.planning.decision import Run, Tried, describe
 from inflight.planning.demand import Demand, with_targets
+from inflight.planning.length import length
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import Wishes
+from inflight.planning.measuring import measure_on
+from inflight.planning.proposal import MOST_ROWS, Wishes
 from inflight.planning.setting import Setting
 from inflight.planning.sizing import traffic_of
-from inflight.planning.slo import Slo, parse_slos, targets
-from inflight.planning.tuning import Tried, Tuning, describe, tune
-from inflight.workload.contents import Contents
-from inflight.workload.driving import Driver
-from inflight.workload.requests import core_request
+from inflight.planning.steady import rows_at
+from inflight.planning.traffic import Traffic
+from inflight.planning.tuning import Check, Tuning, tune
+from inflight.planning.wording import count
 
-VERIFY_SECONDS = 30.0
+VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
 
 
 @click.command("tune")
@@ -36,6 +39,9 @@ VERIFY_SECONDS = 30.0
 @click.option("--verify", type=int, default=0, show_default=True, help="Run so many of the best on the real engine.")
 @click.option(
     "--verify-seconds", type=float, default=VERIFY_SECONDS, show_default=True, help="Of arrivals in each such run."
+)
+@click.option(
+    "--verify-repeats", type=int, default=VERIFY_REPEATS, show_default=True, help="Such runs of each, in turns."
 )
 @click.option("--load-format", default="auto", show_default=True, help="Of the real engine: auto, or dummy.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the configuration (TOML) here.")
@@ -68,6 +74,11 @@ def command(**values: Any) -> int:
 def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Tuning]:
     if values["verify"] < 0:
         raise SettingsError(f"--verify is {values['verify']}; give a number of settings from 0.")
+    if values["verify_repeats"] < 1 or not 0 < values["verify_seconds"] < math.inf:
+        raise SettingsError(
+            f"--verify-repeats is {values['verify_repeats']} and --verify-seconds {values['verify_seconds']:g}; give "
+            "at least 1 run of more than 0 seconds."
+        )
     if values["verify"] and values["step_model"] is None:
         raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model.")
     demand = demand_of(values, longest_of(values))
@@ -81,7 +92,10 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Tuni
             f"({traffic.longest:,}); raise --tensor-parallel, or take GPUs with more memory."
         )
     wishes = Wishes(max_num_seqs=values["max_num_seqs"], max_num_batched_tokens=values["max_num_batched_tokens"])
-    verify = _verifier(values, machine, demand, slos) if values["verify"] else None
+    check = None
+    if values["verify"]:
+        run = _runner(values, machine, demand, traffic, slos)
+        check = Check(run, values["verify"], values["verify_repeats"])
     return machine, tune(
         machine,
         demand,
@@ -89,18 +103,21 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Tuni
         slos,
         wishes=wishes,
         seed=values["seed"],
-        verify=verify,
-        verified=values["verify"],
+        check=check,
         told=tell,
     )
 
 
 def _about(tuning: Tuning, machine: Machine) -> list[str]:
     """What the head of a configuration file says of where it comes from."""
-    best = tuning.best
+    best, decision = tuning.best, tuning.decision
     about = [f"Found by `inflight tune` among {len(tuning.tried)} settings: {describe(best.trial)}, simulated."]
-    if best.measured is not None:
-        about.append(f"On the real engine: goodput {best.measured.goodput:.3g}/s ({best.measured.attainment:.0%}).")
+    if decision is not None:
+        runs = len(best.measured)
+        about.append(
+            f"On the real engine: goodput {best.goodput:.3g}/s, the median of {count(runs, 'run')}; the "
+            f"simulator's choice is {decision.loss:.1%} below the best of {len(decision.judged):,} measured settings."
+        )
     if not machine.calibrated:
         about.append("Step times are from data sheets, not calibrated on your hardware.")
     if tuning.saturated:
@@ -108,30 +125,20 @@ def _about(tuning: Tuning, machine: Machine) -> list[str]:
     return about
 
 
-def _verifier(
-    values: dict[str, Any], machine: Machine, demand: Demand, slos: tuple[Slo, ...]
-) -> Callable[[Setting], list[Observation]]:
+def _runner(values: dict[str, Any], machine: Machine, demand: Demand, traffic: Traffic, slos: tuple[Slo, ...]) -> Run:
     """A function that runs a setting on the real engine, which is built anew for each."""
     from inflight.build import build_engine  # loads numpy and the kernels
 
-    requests = max(10, round(values["verify_seconds"] * demand.rate))
-    workload = with_targets(demand.workload(demand.rate, requests, values["seed"]), targets(slos))
+    most = max(10.0, values["verify_seconds"] * demand.rate)
+    residents = rows_at(machine.model, traffic, demand.rate, MOST_ROWS)
+    run = length(residents, most, most)
+    workload = with_targets(demand.workload(demand.rate, run.requests, values["seed"]), targets(slos))
 
-    def verify(setting: Setting) -> list[Observation]:
+    def measure(setting: Setting) -> Summary:
         engine = build_engine(_real(values, machine, setting), setting.scheduling)
-        contents = Contents(workload.entries, engine.capacity.vocab_size, floor=3)
-        try:
-            return Driver(
-                engine.loop,
-                workload,
-                lambda index, arrival: core_request(
-                    workload.entries[index], str(index), contents.prompt(index), arrival
-                ),
-            ).run()
-        finally:
-            engine.loop.close()
+        return measure_on(engine.loop, engine.capacity.vocab_size, workload, (run.begin, run.end))
 
-    return verify
+    return measure
 
 
 def _real(values: dict[str, Any], machine: Machine, setting: Setting) -> EngineSettings:
@@ -153,12 +160,15 @@ def _json(tuning: Tuning) -> dict[str, Any]:
             "goodput": one.trial.summary.goodput,
             "attainment": one.trial.summary.attainment,
             "saturated": one.trial.saturated,
-            "measured_goodput": None if one.measured is None else one.measured.goodput,
+            "measured_goodput": one.goodput if one.measured else None,
         }
 
+    decision = tuning.decision
     return {
         "best": {**shown(tuning.best), "reasons": dict(tuning.best.setting.reasons)},
         "start": shown(tuning.start),
         "tried": [shown(one) for one in tuning.tried],
-        "verified": [shown(one) for one in tuning.verified],
+        "verified": [] if decision is None else [shown(one) for one in decision.judged],
+        "loss": None if decision is None else decision.loss,
+        "rank_correlation": None if decision is None else decision.rank_correlation,
     }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inflight.planning.demand import Demand
+from inflight.planning.demand import Demand, sample
+from inflight.planning.length import length
 from inflight.planning.machine import Machine
 from inflight.planning.setting import Setting
 from inflight.planning.simulation import Trial, try_out
+from inflight.planning.steady import rows_at
+from inflight.planning.traffic import analyze_traffic
 
 REQUESTS = 400
 
@@ -37,15 +41,18 @@ def throughput_latency_curve(
     requests: int = REQUESTS,
     seed: int = 0,
 ) -> list[Point]:
-    """One run of `requests` requests in virtual time per rate (requests/s of one machine), the engine's own scheduler
-    under `setting`, step times from `machine.model`. Latencies are measured on requests that come after the first 15 %
-    of the run; p99 rests on about `requests` · 0.85 of them.
+    """One run in virtual time per rate (requests/s of one machine), the engine's own scheduler under `setting`, step
+    times from `machine.model`. Latencies are those of `requests` requests; before and after them come as many others as
+    it takes for the batch to be full all the while (`length`), so that p99 rests on `requests`.
 
     Raises SettingsError where the settings do not go together, WorkloadError for a rate that is not above 0.
     """
-    points = []
+    points, traffic = [], analyze_traffic(sample(demand))
     for rate in rates:
-        trial = try_out(machine, setting, demand.workload(rate, requests, seed))
+        residents = rows_at(machine.model, traffic, rate, setting.max_num_seqs) if rate > 0 else 0.0
+        run = length(residents, requests, math.inf)
+        offered = demand.workload(rate, run.requests, seed)
+        trial = try_out(machine, setting, offered, measured=(run.begin, run.end))
         points.append(
             Point(
                 rate=rate,

@@ -6,6 +6,7 @@ Knows entries and times; not what serves them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,15 +21,20 @@ from inflight.workload.errors import WorkloadError
 from inflight.workload.lengths import Lengths
 from inflight.workload.workload import Workload
 
-EVEN = 0.25  # burstiness that a trace is taken to have at least, where it is to become burstier
+EVEN = 0.25  # gap variation that a trace is taken to have at least, where it is to become burstier
 SAMPLE = 4000  # requests that a demand's figures are taken from
+LONGEST = 2**20  # tokens of prompt and answer, where no model sets a limit
 
 
 class Demand(Protocol):
-    """rate: requests per second that all replicas have to serve together."""
+    """rate: requests per second that all replicas have to serve together. mean_rate: over all of the time, which is
+    what is paid for; less than `rate` where that is the rate of the busiest minutes."""
 
     @property
     def rate(self) -> float: ...
+
+    @property
+    def mean_rate(self) -> float: ...
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         """What one engine is offered: so many requests, `rate` per second on average."""
@@ -39,41 +45,52 @@ class Demand(Protocol):
     def longer(self, factor: float) -> Demand:
         """Answers longer by this factor."""
 
+    def longer_prompts(self, factor: float) -> Demand:
+        """Prompts longer by this factor."""
+
     def burstier(self, factor: float) -> Demand:
         """Gaps between arrivals whose squared coefficient of variation is larger by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Lengths from distributions, gaps from a gamma distribution. burstiness: squared coefficient of variation of the
-    gaps; 1 is Poisson. Every replica sees gaps of this kind: a router that deals requests out in turn would make them
-    more even, so that this errs on the safe side. longest: prompt and answer together; what is drawn longer is cut.
-    stretch: factor on the answers' lengths.
+    """Lengths from distributions, gaps from a gamma distribution.
+
+    gap_variation: squared coefficient of variation of the gaps; 1 is Poisson. Arrivals are stretched a little, so that
+    a run has exactly the rate that it is asked for. Every replica sees gaps of this kind: a router that deals requests
+    out in turn would make them more even, so that this errs on the safe side. longest: prompt and answer together; what
+    is drawn longer is cut. stretch, prompt_stretch: factors on the lengths of answers and prompts.
     """
 
     rate: float
     input: Lengths
     output: Lengths
-    burstiness: float = 1.0
-    longest: int = 2**20
+    gap_variation: float = 1.0
+    longest: int = LONGEST
     stretch: float = 1.0
+    prompt_stretch: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < math.inf:
             raise WorkloadError(f"--rate is {self.rate:g}; give requests per second, above 0.")
-        if not 0 < self.burstiness < math.inf:
-            raise WorkloadError(f"--burstiness is {self.burstiness:g}; give a number above 0, 1 for Poisson arrivals.")
+        if not 0 < self.gap_variation < math.inf:
+            raise WorkloadError(f"The gaps' variation is {self.gap_variation:g}; give a number above 0, 1 is Poisson.")
+
+    @property
+    def mean_rate(self) -> float:
+        return self.rate
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
-        lengths, times = Random(f"{seed}/lengths"), arrivals(rate, self.burstiness).times(Random(f"{seed}/arrivals"))
+        lengths, coming = Random(f"{seed}/lengths"), arrivals(rate, self.gap_variation)
+        times = _at_rate(list(itertools.islice(coming.times(Random(f"{seed}/arrivals")), requests)), rate)
         entries, cut = [], 0
-        for _ in range(requests):
-            prompt = self.input.draw(lengths)
+        for time in times:
+            prompt = max(1, round(self.prompt_stretch * self.input.draw(lengths)))
             output = max(1, round(self.stretch * self.output.draw(lengths)))
             cut += prompt + output > self.longest
             output = min(output, self.longest // 2) if prompt + output > self.longest else output
-            entries.append(Entry(next(times), min(prompt, self.longest - output), output))
-        name = f"in {self.input}, out {self.output}, {arrivals(rate, self.burstiness)}, seed {seed}"
+            entries.append(Entry(time, min(prompt, self.longest - output), output))
+        name = f"in {self.input}, out {self.output}, {coming}, seed {seed}"
         notes = (
             f"{cut / requests:.1%} of the requests were drawn longer than {self.longest:,} tokens and cut to that.",
         )
@@ -85,8 +102,11 @@ class Drawn:
     def longer(self, factor: float) -> Drawn:
         return replace(self, stretch=self.stretch * factor)
 
+    def longer_prompts(self, factor: float) -> Drawn:
+        return replace(self, prompt_stretch=self.prompt_stretch * factor)
+
     def burstier(self, factor: float) -> Drawn:
-        return replace(self, burstiness=self.burstiness * factor)
+        return replace(self, gap_variation=self.gap_variation * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +114,17 @@ class Traced:
     """Requests of a trace, in its order. rate: that is to be served; the trace's own times are stretched to it.
 
     Of a trace with enough requests each replica is dealt every k-th, as a router in turn would; where there are too
-    few for that, all of them with longer gaps, which keeps the whole trace's burstiness for each replica (the safe
-    side). retimed: gaps of this burstiness instead of the trace's. Later turns of conversations come at their recorded
-    time.
+    few for that, all of them with longer gaps, which keeps the whole trace's bursts for each replica (the safe
+    side). retimed: gaps of this variation instead of the trace's. Later turns of conversations come at their recorded
+    time. longest, stretch, prompt_stretch: as of `Drawn`.
     """
 
     trace: Workload
     rate: float
     stretch: float = 1.0
     retimed: float | None = None
+    longest: int = LONGEST
+    prompt_stretch: float = 1.0
 
     def __post_init__(self) -> None:
         if len(self.trace.entries) < 2 or self.trace.entries[-1].arrival <= self.trace.entries[0].arrival:
@@ -114,23 +136,37 @@ class Traced:
         if not 0 < self.rate < math.inf:
             raise WorkloadError(f"--rate is {self.rate:g}; give requests per second, above 0.")
 
+    @property
+    def mean_rate(self) -> float:
+        """`rate` is that of the busiest minutes (`Traffic.peak_rate`); the whole trace is as much calmer as it was."""
+        traffic = analyze_traffic(self.trace)
+        return self.rate * traffic.rate / traffic.peak_rate
+
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         entries = self.trace.entries
         step = max(1, min(round(self.rate / rate), len(entries) // (2 * requests)))  # room for seeds
         span = min(len(entries), requests * step)
         start = _busiest(entries, span) if seed == 0 else Random(f"{seed}/start").randrange(len(entries) - span + 1)
         dealt = entries[start : start + span : step]
-        stretched = [replace(one, output_tokens=max(1, round(one.output_tokens * self.stretch))) for one in dealt]
+        stretched = [self._stretched(one) for one in dealt]
         if self.retimed is not None:
-            times = arrivals(rate, self.retimed).times(Random(f"{seed}/arrivals"))
-            moved = [replace(one, arrival=next(times), after=None) for one in stretched]
+            drawn = arrivals(rate, self.retimed).times(Random(f"{seed}/arrivals"))
+            times = list(itertools.islice(drawn, len(dealt)))
         else:
-            first, length = dealt[0].arrival, max(1e-9, dealt[-1].arrival - dealt[0].arrival)
-            scale = (len(dealt) - 1) / rate / length
-            moved = [replace(one, arrival=(one.arrival - first) * scale, after=None) for one in stretched]
+            times = [one.arrival for one in dealt]
+        moved = [
+            replace(one, arrival=time, after=None) for one, time in zip(stretched, _at_rate(times, rate), strict=True)
+        ]
         return _promised(
             moved, f"{self.trace.name}, every {step}. request from {start:,} on, {rate:g}/s", self.trace.notes
         )
+
+    def _stretched(self, entry: Entry) -> Entry:
+        """No longer than the engine takes, which would refuse it."""
+        prompt = min(self.longest - 1, max(1, round(entry.prompt_tokens * self.prompt_stretch)))
+        output = min(self.longest - prompt, max(1, round(entry.output_tokens * self.stretch)))
+        text = entry.prompt if prompt == entry.prompt_tokens else None
+        return replace(entry, prompt_tokens=prompt, output_tokens=output, prompt=text)
 
     def faster(self, factor: float) -> Traced:
         return replace(self, rate=self.rate * factor)
@@ -138,13 +174,23 @@ class Traced:
     def longer(self, factor: float) -> Traced:
         return replace(self, stretch=self.stretch * factor)
 
+    def longer_prompts(self, factor: float) -> Traced:
+        return replace(self, prompt_stretch=self.prompt_stretch * factor)
+
     def burstier(self, factor: float) -> Traced:
-        return replace(self, retimed=max(EVEN, analyze_traffic(self.trace).burstiness) * factor)
+        return replace(self, retimed=max(EVEN, analyze_traffic(self.trace).gap_variation) * factor)
 
 
-def arrivals(rate: float, burstiness: float) -> Arrivals:
+def arrivals(rate: float, gap_variation: float) -> Arrivals:
     """Gaps of this rate and squared coefficient of variation."""
-    return Poisson(rate) if burstiness == 1 else Gamma(rate, 1 / burstiness)
+    return Poisson(rate) if gap_variation == 1 else Gamma(rate, 1 / gap_variation)
+
+
+def _at_rate(times: list[float], rate: float) -> list[float]:
+    """From 0 on, stretched so that the mean gap is 1/rate."""
+    span = times[-1] - times[0]
+    scale = (len(times) - 1) / rate / span if span > 0 else 1.0
+    return [(time - times[0]) * scale for time in times]
 
 
 def sample(demand: Demand) -> Workload:

@@ -5,6 +5,7 @@ Knows step models and capacities; no traffic and no settings of the scheduler be
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from inflight.core.features import Features
@@ -22,7 +23,8 @@ BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
 DEGREES = (1, 2, 4, 8)
 LEAST_ERROR = 0.05  # of a calibrated model: machines differ by as much from one day to the next
-# What activations and logits are reckoned with, before the settings are known: wider steps take some hundred MB more.
+# What activations and logits are reckoned with, before the settings are known. Nothing wider is proposed: steps were
+# measured up to here (`efficiency`), and wider ones would take memory that is given to keys and values.
 WIDEST_STEP, MOST_ROWS = 4096, 256
 
 
@@ -58,6 +60,10 @@ class Machine:
     def tokens(self) -> int:
         """That fit into its KV memory."""
         return self.blocks * self.block_size
+
+    def sequences(self, tokens: float) -> float:
+        """Of so many tokens that have their keys and values in memory at once, each in whole blocks."""
+        return self.blocks / math.ceil(max(1.0, tokens) / self.block_size)
 
     def capacity(self, rows: int, swaps: bool = False) -> Capacity:
         host = self.host_blocks if swaps else 0

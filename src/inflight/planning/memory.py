@@ -15,9 +15,10 @@ from inflight.simulate.shape import ITEM_BYTES, ModelShape, Precision, read_shap
 GIB = 2**30
 # Of the memory on the data sheet that an engine takes; the rest is left to the driver and to fragmentation.
 MEMORY_SHARE = 0.95
-# What CUDA, kernels' workspaces and graphs take (3.5 GiB) and the buffers of collectives (0.39 GB), as aiconfigurator
-# sets it aside; together with MEMORY_SHARE about the 0.9 that vLLM takes of an 80 GB GPU by default.
-RESERVE_BYTES = 3.5 * GIB + 0.39e9
+# What CUDA, kernels' workspaces and graphs take, and where several GPUs share a replica the buffers of collectives, as
+# aiconfigurator sets it aside; together with MEMORY_SHARE about the 0.9 that vLLM takes of an 80 GB GPU by default.
+SYSTEM_BYTES = 3.5 * GIB
+COLLECTIVE_BYTES = 0.39e9
 LOGIT_BYTES = 4  # logits are computed in float32
 
 
@@ -97,11 +98,11 @@ def max_concurrent_sequences(
 ) -> MemoryBudget:
     """Sequences of so many tokens that have their keys and values in one replica's memory at once.
 
-    KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.9 GB, where activations = 2 bytes ·
-    max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4 bytes · max_num_seqs · V / TP: hidden states, one
-    layer's projections and gated MLP, and logits. Tokens = KV bytes / (bytes per token and GPU), in whole blocks;
-    sequences = tokens / tokens_per_sequence. tokens_per_sequence: for a mixture, the mean over time (a sequence stands
-    at its prompt and half of its answer, and long answers stand longer): `Traffic.mean_context`.
+    KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB (4.15 GB with TP > 1), where activations =
+    2 bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4 bytes · max_num_seqs · V / TP: hidden states,
+    one layer's projections and gated MLP, and logits. Blocks = ⌊KV bytes / (block_size · bytes per token and GPU)⌋;
+    sequences = ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. tokens_per_sequence: for a mixture, the mean over time (a
+    sequence stands at its prompt and half of its answer, and long answers stand longer): `Traffic.mean_context`.
 
     shape, gpu: objects, or names as `read_shape` and `find_gpu` take them. Errors as there and in `estimate_kv_cache`.
     """
@@ -116,17 +117,18 @@ def max_concurrent_sequences(
     projections = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + 3 * (shape.ffn + shape.shared_ffn)
     activations = ITEM_BYTES["bf16"] * max_num_batched_tokens * (4 * shape.hidden + projections / tensor_parallel)
     activations += LOGIT_BYTES * max_num_seqs * shape.vocab / tensor_parallel
-    left = gpu.memory_bytes * MEMORY_SHARE - weight_bytes - activations - RESERVE_BYTES
+    taken = SYSTEM_BYTES + (COLLECTIVE_BYTES if tensor_parallel > 1 else 0.0)
+    left = gpu.memory_bytes * MEMORY_SHARE - weight_bytes - activations - taken
     blocks = max(0, int(left // (per_token * block_size)))
     return MemoryBudget(
         memory_bytes=gpu.memory_bytes,
         weight_bytes=weight_bytes,
         activation_bytes=activations,
-        reserve_bytes=RESERVE_BYTES + gpu.memory_bytes * (1 - MEMORY_SHARE),
+        reserve_bytes=taken + gpu.memory_bytes * (1 - MEMORY_SHARE),
         kv_bytes=max(0.0, left),
         kv_bytes_per_token=per_token,
         blocks=blocks,
         tokens=blocks * block_size,
         tokens_per_sequence=tokens_per_sequence,
-        sequences=int(blocks * block_size // tokens_per_sequence),
+        sequences=blocks // math.ceil(tokens_per_sequence / block_size),
     )

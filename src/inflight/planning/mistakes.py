@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 
 from inflight.planning.demand import Drawn, Traced
+from inflight.planning.machine import MOST_ROWS, WIDEST_STEP
+from inflight.planning.memory import max_concurrent_sequences
 from inflight.planning.proposal import KV_SHARE
 from inflight.planning.setting import TOGETHER
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, Question, prompt_seconds
 from inflight.planning.traffic import Traffic
+from inflight.simulate.roofline import Roofline
 
 UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
 STALL = 0.2  # seconds that a reader notices
-FULL = 0.9
 FEW_REQUESTS = 500
 INTERACTIVE = ("ttft", "itl", "tpot")
 
@@ -38,7 +40,7 @@ def mistakes(
 def _of_memory(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
     found = []
     rows, machine = question.wishes.max_num_seqs, candidate.machine
-    fits = machine.tokens / max(1.0, traffic.mean_context)
+    fits = machine.sequences(traffic.mean_context)
     if rows is not None and rows > fits:
         found.append(
             f"--max-num-seqs {rows:,} is beyond the KV memory: {fits:,.0f} sequences of "
@@ -46,6 +48,7 @@ def _of_memory(question: Question, traffic: Traffic, candidate: Candidate) -> li
             "fit. The rest is admitted and preempted again, and its prompts are computed twice; set at most "
             f"{max(1, int(KV_SHARE * fits)):,}."
         )
+    found += _of_wide_steps(question, traffic, candidate)
     longest = machine.max_model_len
     if machine.tokens < longest:
         found.append(
@@ -55,6 +58,29 @@ def _of_memory(question: Question, traffic: Traffic, candidate: Candidate) -> li
             "refused at the door."
         )
     return found
+
+
+def _of_wide_steps(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
+    """Memory is reckoned with steps of WIDEST_STEP tokens at most."""
+    budget, model, memory = question.wishes.max_num_batched_tokens, candidate.machine.model, candidate.machine.memory
+    if budget is None or budget <= WIDEST_STEP or memory is None or not isinstance(model, Roofline):
+        return []
+    wider = max_concurrent_sequences(
+        model.shape,
+        model.gpu,
+        max(1.0, traffic.mean_context),
+        tensor_parallel=model.tensor_parallel,
+        weights=model.weights,
+        kv=model.kv,
+        max_num_batched_tokens=budget,
+        max_num_seqs=MOST_ROWS,
+        block_size=candidate.machine.block_size,
+    )
+    return [
+        f"--max-num-batched-tokens {budget:,} takes {(wider.activation_bytes - memory.activation_bytes) / 1e9:,.1f} GB "
+        f"more per GPU than the {WIDEST_STEP:,} that memory was reckoned with: {wider.sequences:,} typical sequences "
+        f"fit, not {memory.sequences:,}."
+    ]
 
 
 def _of_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
@@ -104,15 +130,15 @@ def _of_traffic(question: Question, traffic: Traffic) -> list[str]:
     p50, p99 = traffic.output.p50 or 1.0, traffic.output.p99 or 1.0
     if p99 < UNIFORM * p50:
         found.append(
-            f"All answers have about the same length ({p50:,.0f} tokens at p50, {p99:,.0f} at p99): real ones "
-            "vary several "
-            "times, and a deployment measured or sized with equal lengths is too small for them; give a distribution "
-            "such as lognormal:P50:P99, or a trace."
+            f"All answers have about the same length ({p50:,.0f} tokens at p50, {p99:,.0f} at p99): real ones vary "
+            "several times, and a deployment measured or sized with equal lengths is too small for them; give a "
+            "distribution such as lognormal:P50:P99, or a trace."
         )
-    if isinstance(demand, Drawn) and demand.burstiness < 1:
+    if isinstance(demand, Drawn) and demand.gap_variation < 1:
         found.append(
-            f"--burstiness {demand.burstiness:g} makes arrivals more regular than chance: waiting times of independent "
-            "users come out too short; 1 is Poisson."
+            f"Gaps between arrivals have a coefficient of variation of {math.sqrt(demand.gap_variation):.2g}, more "
+            "regular than chance: waiting times of independent users, who come as Poisson arrivals or clump, come out "
+            "too short."
         )
     if isinstance(demand, Traced) and traffic.requests < FEW_REQUESTS:
         found.append(
@@ -139,17 +165,7 @@ def _of_promises(question: Question, traffic: Traffic, candidate: Candidate, tri
             "prompts of "
             "others are computed; if people read along, add a promise such as itl=100(p99)."
         )
-    if replicas == 1:
-        found.append("One replica has no spare: when it restarts, nobody is served.")
-    share = question.demand.rate / replicas
-    if question.slos and share > FULL * candidate.rate and replicas > 1:
-        lost = share * replicas / (replicas - 1)
-        if lost > candidate.rate:
-            found.append(
-                f"There is no headroom: with one of {replicas:,} replicas down, each other one gets {lost:.3g} "
-                "requests/s, "
-                f"above the {candidate.rate:.3g} that it keeps; add one or two for failures and deployments."
-            )
+    found += _of_spares(question, candidate, trial, replicas)
     degree, model = candidate.machine.gpus, candidate.machine.model
     shape = getattr(model, "shape", None)
     if shape is not None and degree > shape.kv_heads:
@@ -165,3 +181,25 @@ def _of_promises(question: Question, traffic: Traffic, candidate: Candidate, tri
             "sequences are many; lower --max-num-seqs."
         )
     return found
+
+
+def _of_spares(question: Question, candidate: Candidate, trial: Trial, replicas: int) -> list[str]:
+    if replicas == 1:
+        return ["One replica has no spare: when it restarts, nobody is served."]
+    if not question.slos:
+        return []  # throughput alone is sized with headroom
+    if not trial.met and trial.broken:
+        slo, value = trial.broken[0]
+        return [
+            f"With another seed {slo.metric.upper()} p{slo.share * 100:g} is {value * 1e3:,.0f} ms even so: the "
+            "promise is close to the best that these machines do; take the upper end of the replicas, or a looser one."
+        ]
+    left = question.demand.rate / (replicas - 1)
+    if left <= candidate.rate:
+        return []
+    return [
+        f"There is no headroom: with one of {replicas:,} replicas down, each other one gets {left:.4g} requests/s, "
+        f"more than the {candidate.rate:.4g} at which the promises were found to be kept; "
+        f"{math.ceil(question.demand.rate / candidate.rate * 0.999) + 1:,} replicas bear one failure or a rolling "
+        "restart."
+    ]

@@ -9,24 +9,29 @@ import math
 from dataclasses import dataclass, replace
 
 from inflight.planning.demand import Demand
-from inflight.planning.search import find_capacity
+from inflight.planning.search import TRICKLE, Capacity, find_capacity
+from inflight.planning.setting import TOGETHER
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Bench, Candidate, Progress, candidate_for, measure
+from inflight.planning.sizing import ROUGH, ROUGHLY, Bench, Candidate, Progress, candidate_for, measure
 
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
-ROUGH = 0.25  # tolerance: only about how many more is asked
-CHANGES = (("20 % more requests", "faster", 1.2), ("answers half as long again", "longer", 1.5),
-           ("arrivals clumped twice as much (CV doubled)", "burstier", 4.0))  # fmt: skip
+CHANGES = (
+    ("20 % more requests", "faster", 1.2),
+    ("answers half as long again", "longer", 1.5),
+    ("prompts half as long again", "longer_prompts", 1.5),
+    ("arrivals clumped twice as much (CV doubled)", "burstier", 4.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """trial: under the changed demand, with the planned replicas. replicas: that it would take; None: more
-    than a few times as many."""
+    """trial: under the changed demand, with the planned replicas. replicas: that it would take; None: more than
+    `beyond`, which was the most that was tried."""
 
     name: str
     trial: Trial
     replicas: int | None
+    beyond: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +50,44 @@ def outlook(bench: Bench, best: Candidate, replicas: int, progress: Progress) ->
         progress(f"What if: {name}")
         changed: Demand = getattr(bench.question.demand, verb)(factor)
         trial = bench.run(best, changed.rate / replicas, seed=2, demand=changed)
-        found.append(Change(name, trial, _needed(bench, best, replicas, changed, trial)))
+        if trial.met:
+            found.append(Change(name, trial, replicas))
+        elif changed.rate > bench.question.demand.rate:  # alike, only more
+            found.append(Change(name, trial, math.ceil(changed.rate / best.rate * 0.999)))
+        else:
+            found.append(_searched(bench, best, changed, Change(name, trial, None)))
     return found
 
 
-def _needed(bench: Bench, best: Candidate, replicas: int, changed: Demand, trial: Trial) -> int | None:
-    if trial.met:
-        return replicas
-    if changed.rate > bench.question.demand.rate:  # alike, only more
-        return math.ceil(changed.rate / best.rate * 0.999)
-    found = find_capacity(
-        lambda rate: bench.run(best, rate, seed=2, demand=changed), 0.8 * best.rate, ROUGH, 2, trickle=False
-    )
-    return None if found.held is None else math.ceil(changed.rate / found.held.rate * 0.999)
+def _searched(bench: Bench, best: Candidate, changed: Demand, change: Change) -> Change:
+    """With the replicas that it would take."""
+
+    def trial(rate: float) -> Trial:
+        return bench.run(best, rate, seed=2, demand=changed, reads=ROUGHLY)
+
+    found = find_capacity(trial, 0.8 * best.rate, ROUGH, 4, trickle=False)
+    if found.held is not None:
+        return replace(change, replicas=math.ceil(changed.rate / found.held.rate * 0.999))
+    assert found.broken is not None
+    return replace(change, beyond=math.ceil(changed.rate / found.broken.rate))
 
 
 def compare(bench: Bench, best: Candidate, progress: Progress) -> list[Strategies]:
-    """What each strategy would need on the chosen machine, by the rate that one replica keeps (without what a router
-    adds, which is alike for all)."""
+    """What each strategy would need on the chosen machine. Of the planned one that is known."""
     found = []
     for name in STRATEGIES:
+        if name == best.setting.strategy:
+            found.append(Strategies(name, best))
+            continue
         if name == "adaptive" and not any(slo.metric == "itl" for slo in bench.question.slos):
             found.append(Strategies(name, None, "it needs a promise on ITL to hold"))
             continue
         progress(f"Strategy {name}")
         wishes = replace(bench.question.wishes, strategy=name)
         candidate = candidate_for(bench.question, bench.traffic, best.machine, wishes)
-        found.append(Strategies(name, measure(bench, candidate, most=5)))
+        slowest = bench.run(candidate, TRICKLE * candidate.guess) if name in TOGETHER else None
+        if slowest is not None and not slowest.met:  # what fails when requests hardly meet is promised to nobody
+            found.append(Strategies(name, replace(candidate, capacity=Capacity(None, slowest, 1))))
+        else:
+            found.append(Strategies(name, measure(bench, candidate, rough=True)))
     return found

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from inflight.metrics.slo import METRICS
 from inflight.planning.binding import Binding, binding
 from inflight.planning.mistakes import mistakes
 from inflight.planning.outlook import Change, Strategies, compare, outlook
@@ -16,23 +17,23 @@ from inflight.planning.setting import Setting
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import (
     SIMULATED,
+    THOROUGHLY,
     Bench,
     Candidate,
     Progress,
     Question,
     candidates,
-    closed_form_ratio,
     measure,
     quiet,
+    rate_under,
     settle,
     traffic_of,
     widen,
 )
-from inflight.planning.slo import METRICS
 from inflight.planning.traffic import Traffic
 
 CLOSE = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
-HARDER = 3  # times that replicas are added for a harder seed
+HARDER, HARDER_BY = 4, 1.05  # times that replicas are added for a harder seed, and by what factor
 
 
 class PlanError(ValueError):
@@ -41,17 +42,22 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """US dollars, of all replicas together, at the demand's mean rate. Per million tokens."""
+    """US dollars, of all replicas together. per_million_output, per_million_tokens (prompts and answers together):
+    while the planned rate lasts. mean_per_million_output, mean_per_million_tokens: at the demand's mean rate over all
+    of the time, which is less where the planned one is that of the busiest minutes: machines cost when they idle, too.
+    """
 
     per_hour: float
     per_million_output: float
-    per_million_tokens: float  # prompts and answers together
+    per_million_tokens: float
+    mean_per_million_output: float
+    mean_per_million_tokens: float
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """chosen: the machine and settings; replicas: how many. replicas_low, replicas_high: with everything uncertain at
-    its fast and at its slow end.
+    """chosen: the machine and settings; replicas: how many. replicas_low, replicas_high: that it takes if everything
+    uncertain is at its fast end, and at its slow end, found by trials; high None: there no number keeps the promises.
 
     trial: at the planned load. spans: latency → (low, high) for p50, p95, p99 in seconds, over seeds and over both ends
     of what is uncertain. utilisation: planned load over the highest one that keeps the promises. others: machines that
@@ -64,7 +70,7 @@ class Plan:
     setting: Setting
     replicas: int
     replicas_low: int
-    replicas_high: int
+    replicas_high: int | None
     trial: Trial
     spans: Mapping[str, tuple[tuple[float, float], ...]]
     utilisation: float
@@ -78,6 +84,18 @@ class Plan:
     @property
     def gpus(self) -> int:
         return self.replicas * self.chosen.machine.gpus
+
+    @property
+    def replicas_per_node(self) -> int:
+        """Replicas do not span nodes; 0 where the machine is no GPU."""
+        gpu = getattr(self.chosen.machine.model, "gpu", None)
+        return 0 if gpu is None else max(1, gpu.node_gpus // self.chosen.machine.gpus)
+
+    @property
+    def nodes(self) -> int | None:
+        """Machines with GPUs in them; None where the machine is no GPU."""
+        each = self.replicas_per_node
+        return math.ceil(self.replicas / each) if each else None
 
     @property
     def extrapolated(self) -> bool:
@@ -136,22 +154,24 @@ def _answer(bench: Bench, best: Candidate, others: Sequence[Candidate], strategi
     for _ in range(HARDER):  # another seed may be harder than that of the search
         if trial.met or not question.slos:
             break
-        replicas = max(replicas + 1, round(1.04 * replicas))
+        replicas = max(replicas + 1, round(HARDER_BY * replicas))
         trial = _planned(bench, best, replicas)
+        best = replace(best, rate=trial.rate)
     share = question.demand.rate / replicas
     best = replace(best, pooled=min(best.pooled, replicas))
     best = replace(best, setting=settle(best, traffic, trial, question.wishes))
-    spans, few, many = _interval(bench, best, trial, share)
+    at_ends = [bench.run(best, share, seed=2, model=model) for model in best.machine.cases]
+    few, many = _ends(bench, best, replicas, at_ends)
     return Plan(
         question=question,
         traffic=traffic,
         chosen=best,
         setting=best.setting,
         replicas=replicas,
-        replicas_low=min(replicas, few),
-        replicas_high=max(replicas, many),
+        replicas_low=few,
+        replicas_high=many,
         trial=trial,
-        spans=spans,
+        spans=_spans([trial, bench.run(best, share, seed=3), *at_ends]),
         utilisation=min(1.0, share / best.rate),
         binding=binding(best, trial, traffic),
         others=others,
@@ -163,29 +183,36 @@ def _answer(bench: Bench, best: Candidate, others: Sequence[Candidate], strategi
 
 
 def _planned(bench: Bench, best: Candidate, replicas: int) -> Trial:
-    return bench.run(best, bench.question.demand.rate / replicas, replicas=min(best.pooled, replicas), seed=2)
+    pooled = min(best.pooled, replicas)
+    return bench.run(best, bench.question.demand.rate / replicas, replicas=pooled, seed=2, reads=THOROUGHLY)
 
 
-def _interval(
-    bench: Bench, best: Candidate, trial: Trial, share: float
-) -> tuple[dict[str, tuple[tuple[float, float], ...]], int, int]:
-    """Spans of the percentiles over seeds and cases at the planned load; replicas at the fast and at the slow end,
-    by the closed form."""
-    trials = [trial, bench.run(best, share, seed=3)]
-    rates = [best.rate]
-    for model in best.machine.cases:
-        trials.append(bench.run(best, share, seed=2, model=model))
-        rates.append(best.rate * closed_form_ratio(bench, best, model))
-    spans: dict[str, tuple[tuple[float, float], ...]] = {
+def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Least and greatest of the percentiles."""
+    return {
         name: tuple(
             (min(one.percentiles[name][place] for one in trials), max(one.percentiles[name][place] for one in trials))
             for place in range(3)
         )
         for name in METRICS
     }
+
+
+def _ends(bench: Bench, best: Candidate, replicas: int, planned: Sequence[Trial]) -> tuple[int, int | None]:
+    """Replicas with everything uncertain at its fast end, and at its slow end: these too are found by trials.
+
+    planned: at the planned load, slow and fast. What the slow end did not keep there takes more replicas, whatever a
+    shorter trial with another seed says.
+    """
+    if not best.machine.cases:
+        return replicas, replicas
+    slow, fast = (rate_under(bench, best, model) for model in best.machine.cases)
     demand = bench.question.demand.rate
-    few = math.ceil(demand / max(rates))
-    return spans, few, math.ceil(demand / min(rates))
+    few = min(replicas, math.ceil(demand / max(fast, best.rate)))
+    if not slow:
+        return few, None
+    more = replicas if planned[0].met else max(replicas + 1, round(HARDER_BY * replicas))
+    return few, max(more, math.ceil(demand / slow))
 
 
 def _cost(best: Candidate, replicas: int, question: Question, traffic: Traffic) -> Cost | None:
@@ -193,9 +220,15 @@ def _cost(best: Candidate, replicas: int, question: Question, traffic: Traffic) 
     if price is None:
         return None
     per_hour = price * replicas
-    output_per_hour = question.demand.rate * traffic.output_mean * 3600
-    all_per_hour = output_per_hour + question.demand.rate * traffic.input_mean * 3600
-    return Cost(per_hour, per_hour / output_per_hour * 1e6, per_hour / all_per_hour * 1e6)
+
+    def per_million(rate: float, tokens: float) -> float:
+        return per_hour / (rate * tokens * 3600) * 1e6
+
+    rate, mean = question.demand.rate, question.demand.mean_rate
+    output, both = traffic.output_mean, traffic.output_mean + traffic.input_mean
+    return Cost(
+        per_hour, per_million(rate, output), per_million(rate, both), per_million(mean, output), per_million(mean, both)
+    )
 
 
 def _nothing_fits(question: Question, traffic: Traffic) -> str:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inflight.planning.machine import Machine
+from inflight.metrics.slo import Slo
+from inflight.planning.machine import WIDEST_STEP, Machine
 from inflight.planning.setting import TOGETHER, Setting
-from inflight.planning.slo import Slo
 from inflight.planning.steady import Steady, full_step, mixed_step, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.scheduling import SchedulingSettings
 
 KV_SHARE = 0.9  # of the KV memory that typical sequences may fill; lengths vary, and preemption wastes work
 MOST_ROWS = 1024
-BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, WIDEST_STEP)
 NEARLY = 0.97  # of the best rate: then the smaller step, with steadier streams
 SLACK = 0.9  # of a limit that a step may take
 SPARE = 2.0  # rows beside those that run on average: arrivals clump
@@ -42,7 +42,7 @@ class Proposal:
 
 def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: Wishes) -> Proposal:
     """Settings for a machine, with reasons."""
-    kv_rows = max(1, int(KV_SHARE * machine.tokens / max(1.0, traffic.mean_context)))
+    kv_rows = max(1, int(KV_SHARE * machine.sequences(traffic.mean_context)))
     limit = step_limit(slos)
     rows_limit = min(kv_rows, MOST_ROWS, _rows_within(machine, traffic, mean_limit(slos)))
     budget = _budget(machine, traffic, rows_limit, limit, wishes)

@@ -6,22 +6,22 @@ The one place where planning meets the simulator. Knows how a run is made and wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from inflight.core.features import Features
-from inflight.metrics.observation import Targets
+from inflight.metrics.observation import Observation, Targets
+from inflight.metrics.slo import METRICS, Slo, percentile
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.demand import with_targets
 from inflight.planning.machine import Machine
 from inflight.planning.setting import Setting
-from inflight.planning.slo import METRICS, Slo, percentile
 from inflight.simulate.latency import StepModel
+from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
 from inflight.workload.workload import Workload
 
 ROUTER = "least-loaded"
-WARM_UP = 0.15  # share of the arrivals' span that is not measured: the batch is still filling
 SHARES = (0.5, 0.95, 0.99)
 
 
@@ -41,46 +41,60 @@ def simulate_run(
     return simulate(workload, Setup(pool))
 
 
-@dataclass(slots=True)
-class Meter:
-    """A step model that adds up what it is asked: steps, their seconds and rows, and seconds by class of work where
-    the model tells them apart. by_kind: (class, what binds it) → seconds."""
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What steps were: rows of one, mean over their time; seconds of one; and by (class of work, what binds it) the
+    share of their time, where the step model tells them apart."""
 
-    model: StepModel
-    steps: int = 0
-    busy: float = 0.0
-    row_seconds: float = 0.0
-    by_kind: dict[tuple[str, str], float] = field(default_factory=dict)
+    rows: float
+    step_seconds: float
+    by_kind: Mapping[tuple[str, str], float]
+
+
+class Meter:
+    """A step model that keeps what it is asked. It has no clock: how far a run is, it tells by the prompt tokens that
+    were computed, which come as requests do."""
+
+    def __init__(self, model: StepModel):
+        self.model = model
+        self._costs: Callable[[Features], tuple[Cost, ...]] | None = getattr(model, "costs", None)
+        self._prompts = 0.0  # tokens of prompts so far
+        self._steps: list[tuple[float, int, float, tuple[Cost, ...]]] = []  # prompt tokens so far, rows, seconds
 
     @property
     def name(self) -> str:
         return self.model.name
 
     def seconds(self, held: Features) -> float:
-        costs = getattr(self.model, "costs", None)
-        if costs is None:
-            seconds = self.model.seconds(held)
-        else:
-            seconds = 0.0
-            for cost in costs(held):
-                seconds += cost.seconds
-                key = (cost.kind, cost.bound)
-                self.by_kind[key] = self.by_kind.get(key, 0.0) + cost.seconds
-        self.steps += 1
-        self.busy += seconds
-        self.row_seconds += held.rows * seconds
+        costs = () if self._costs is None else self._costs(held)
+        seconds = sum(cost.seconds for cost in costs) if costs else self.model.seconds(held)
+        self._prompts += held.tokens - held.samples
+        self._steps.append((self._prompts, held.rows, seconds, costs))
         return seconds
 
     def extrapolates(self, held: Features) -> str | None:
         return self.model.extrapolates(held)
 
+    def spent(self, begin: float, end: float) -> Spent:
+        """In the steps between two shares of the run."""
+        first, last = begin * self._prompts, end * self._prompts
+        taken = [step for step in self._steps if first <= step[0] <= last] or self._steps
+        busy = max(1e-12, math.fsum(seconds for _, _, seconds, _ in taken))
+        by_kind: dict[tuple[str, str], float] = {}
+        for _, _, _, costs in taken:
+            for cost in costs:
+                key = (cost.kind, cost.bound)
+                by_kind[key] = by_kind.get(key, 0.0) + cost.seconds / busy
+        rows = math.fsum(rows * seconds for _, rows, seconds, _ in taken) / busy
+        return Spent(rows, busy / max(1, len(taken)), by_kind)
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One run. rate: requests/s that each replica was offered. summary: of the measured part. values: SLO → its
-    percentile in seconds. percentiles: latency → p50, p95, p99 in seconds. rows: of a step, mean over the time of
-    steps. by_kind: (class of work, what binds it) → share of that time. outside: sentence → share of the steps that
-    lie beyond what the step model rests on. preemptions: of the whole run, all replicas together.
+    percentile in seconds. percentiles: latency → p50, p95, p99 in seconds. spent: of the measured part's steps.
+    outside: sentence → share of the steps that lie beyond what the step model rests on. preemptions: of the whole run,
+    all replicas together.
     """
 
     rate: float
@@ -88,16 +102,19 @@ class Trial:
     summary: Summary
     values: Mapping[Slo, float]
     percentiles: Mapping[str, tuple[float, ...]]
-    rows: float
-    step_seconds: float
+    spent: Spent
     preemptions: int
-    by_kind: Mapping[tuple[str, str], float]
     outside: Mapping[str, float]
 
     @property
     def saturated(self) -> bool:
         """Waiting still grew when arrivals ended: percentiles would tell the length of the run."""
         return self.summary.saturated
+
+    @property
+    def rows(self) -> float:
+        """Of a step on one replica, mean over the time of steps."""
+        return self.spent.rows
 
     @property
     def unserved(self) -> int:
@@ -124,25 +141,37 @@ def try_out(
     model: StepModel | None = None,
     replicas: int = 1,
     targets: Targets | None = None,
+    measured: tuple[float, float] = (0.0, 1.0),
 ) -> Trial:
     """Run a workload and read it off. model: in place of the machine's own. targets: promised to each request, for
-    goodput."""
+    goodput. measured: shares of the arrivals' span between which the run is read (`length` says which)."""
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
     run = simulate_run(machine, setting, offered, meter, replicas)
+    summary, read = read_off(run.observations, measured)
     times = [entry.arrival for entry in workload.entries]
     span = max(times[-1] - times[0], 1e-9)
-    window = Window(times[0] + WARM_UP * span, times[-1])
-    measured = [one for one in run.observations if window.holds(one.intended)]
     return Trial(
         rate=(len(times) - 1) / span / replicas,
         replicas=replicas,
-        summary=summarize(run.observations, window),
-        values={slo: slo.value(measured) for slo in slos},
-        percentiles={name: tuple(percentile(measured, name, share) for share in SHARES) for name in METRICS},
-        rows=meter.row_seconds / max(meter.busy, 1e-12),
-        step_seconds=meter.busy / max(1, meter.steps),
+        summary=summary,
+        values={slo: slo.value(read) for slo in slos},
+        percentiles={name: tuple(percentile(read, name, share) for share in SHARES) for name in METRICS},
+        spent=meter.spent(*measured),
         preemptions=run.preemptions,
-        by_kind={key: seconds / max(meter.busy, 1e-12) for key, seconds in meter.by_kind.items()},
         outside={sentence: steps / max(1, run.steps) for sentence, steps in run.extrapolated.items()},
+    )
+
+
+def read_off(observations: Sequence[Observation], measured: tuple[float, float]) -> tuple[Summary, list[Observation]]:
+    """Of the requests that were to be sent between two shares of the arrivals' span: their summary, and they. Whether
+    waiting grew without end, all of the span tells: a late part of it would seem to have waited long from the start.
+    """
+    times = [one.intended for one in observations]
+    first, span = min(times), max(times) - min(times)
+    window = Window(first + measured[0] * span, first + measured[1] * span)
+    trend = summarize(observations, Window(first, first + span)).ttft_trend
+    return (
+        replace(summarize(observations, window), ttft_trend=trend),
+        [one for one in observations if window.holds(one.intended)],
     )

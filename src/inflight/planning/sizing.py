@@ -12,24 +12,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from inflight.core.features import Features
+from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand, sample
+from inflight.planning.length import DRAIN, FILL, Length, length
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import KV_SHARE, Proposal, Wishes, propose
+from inflight.planning.proposal import BUDGETS, KV_SHARE, Proposal, Wishes, propose
 from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.setting import TOGETHER, Setting
 from inflight.planning.simulation import Trial, try_out
-from inflight.planning.slo import Slo
 from inflight.planning.steady import rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
 from inflight.simulate.latency import StepModel
 
-POOLED = 4  # replicas that are simulated together
+POOLED = 3  # replicas that are simulated together
 SIMULATED = 2  # ways to split the model that are simulated, of all that fit
-TOKENS = 60_000  # output tokens of a trial, where requests are within these
+TOKENS = 80_000  # output tokens that a trial reads, where requests are within these
 PATIENCE = 5  # and so many times as long as a promise on TTFT
-RESIDENCES = 3  # a run lasts about so many times as long as a request stays
-CEILING = 1.05  # of what the closed form serves at most: nothing is tried beyond, however good a short run would look
+CEILING = 1.0  # of what the closed form serves at most: nothing is tried beyond, however good a short run would look
 TOLERANCE = 0.1  # between the rate that keeps the promises and one that does not
+ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where only about how many more is asked
+THOROUGHLY = 2.0  # times the usual requests, where the answer rests on one trial
 HEADROOM = 0.85  # of saturation, where nothing is promised
 Progress = Callable[[str], None]
 
@@ -37,14 +39,15 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """machines: ways to run one engine, of which one is chosen. slos may be empty: then the demand is only to be
-    served. seed: of the workloads. requests: of one trial: fewest, usual, most."""
+    served. seed: of the workloads. requests: of one trial: fewest and usual that are read,
+    most that are offered."""
 
     machines: Sequence[Machine]
     demand: Demand
     slos: tuple[Slo, ...] = ()
     wishes: Wishes = field(default_factory=Wishes)
     seed: int = 0
-    requests: tuple[int, int, int] = (200, 400, 1200)
+    requests: tuple[int, int, int] = (250, 450, 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,6 @@ class Bench:
     def __init__(self, question: Question, traffic: Traffic):
         self.question = question
         self.traffic = traffic
-        self.trials = 0
 
     def run(
         self,
@@ -89,32 +91,35 @@ class Bench:
         demand: Demand | None = None,
         model: StepModel | None = None,
         setting: Setting | None = None,
+        reads: float = 1.0,
     ) -> Trial:
-        """rate: requests/s of each replica. replicas None: as many as are simulated of this candidate."""
-        self.trials += 1
+        """rate: requests/s of each replica. replicas None: as many as are simulated of this candidate. reads: times as
+        many requests as usual."""
         number = replicas or candidate.pooled
-        offered = (demand or self.question.demand).workload(
-            rate * number, self._requests(candidate, rate, number), self.question.seed + seed
-        )
+        traffic = self.traffic if demand is None else traffic_of(demand)
+        residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.setting.max_num_seqs)
+        run = self._length(candidate, rate, number, residents, reads)
+        offered = (demand or self.question.demand).workload(rate * number, run.requests, self.question.seed + seed)
         chosen = setting or candidate.setting
         if not any(entry.prefix for entry in offered.entries):
             chosen = replace(chosen, enable_prefix_caching=False)  # nothing is shared, and not to look is faster
-        return try_out(candidate.machine, chosen, offered, self.question.slos, model, number)
+        shares = (run.begin, run.end)
+        return try_out(candidate.machine, chosen, offered, self.question.slos, model, number, measured=shares)
 
-    def _requests(self, candidate: Candidate, rate: float, replicas: int) -> int:
-        """Enough for a percentile, and for a run that is several times as long as a request stays and waits."""
+    def _length(self, candidate: Candidate, rate: float, replicas: int, residents: float, reads: float) -> Length:
+        """Enough for a percentile, and for a queue to grow to what it would be: in a shorter run every rate looks
+        good."""
         fewest, usual, most = self.question.requests
         if rate < 0.2 * candidate.guess:
-            return fewest  # hardly anyone meets; the run is long enough by itself
-        enough = min(usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean)))
-        return round(min(most, max(enough, replicas * lasting(self.question, self.traffic, candidate.machine, rate))))
+            return Length(fewest)  # hardly anyone meets; the run is long enough by itself
+        enough = max(fewest, reads * min(usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
+        lasting = replicas * PATIENCE * patience(self.question.slos) * rate
+        return length(replicas * residents, max(enough, lasting), max(1.0, reads) * most)
 
 
-def lasting(question: Question, traffic: Traffic, machine: Machine, rate: float) -> float:
-    """Requests of one replica in a run that lasts: in a shorter one a queue cannot grow to what it would be, and every
-    rate looks good."""
-    patience = max((slo.limit for slo in question.slos if slo.metric == "ttft"), default=0.0)
-    return max(RESIDENCES * rows_at(machine.model, traffic, rate), PATIENCE * patience * rate)
+def patience(slos: Sequence[Slo]) -> float:
+    """Seconds that a first token may take at most, by what is promised."""
+    return max((slo.limit for slo in slos if slo.metric == "ttft"), default=0.0)
 
 
 def quiet(_: str) -> None:
@@ -137,7 +142,9 @@ def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
 def candidate_for(question: Question, traffic: Traffic, machine: Machine, wishes: Wishes) -> Candidate:
     proposal = propose(machine, traffic, question.slos, wishes)
     guess = proposal.steady.requests_per_s * _share_left(machine, proposal.setting, traffic, question.slos)
-    together = question.requests[2] / max(1.0, lasting(question, traffic, machine, guess))
+    residents = rows_at(machine.model, traffic, guess, proposal.setting.max_num_seqs)
+    alone = (FILL + DRAIN) * residents + PATIENCE * patience(question.slos) * guess  # requests of one replica in a run
+    together = question.requests[2] / max(1.0, alone)
     number = max(1, min(POOLED, math.ceil(question.demand.rate / guess), math.floor(together)))
     return Candidate(machine, proposal, proposal.setting, guess, number)
 
@@ -165,15 +172,15 @@ def prompt_seconds(machine: Machine, setting: Setting, tokens: float) -> float:
     return seconds
 
 
-def measure(bench: Bench, candidate: Candidate, worth: float = 0.0, most: int = 7) -> Candidate:
+def measure(bench: Bench, candidate: Candidate, worth: float = 0.0, *, rough: bool = False) -> Candidate:
     """Find the highest rate that keeps the promises, with as many replicas behind a router as the demand takes, up to
-    POOLED. worth: a rate below which the candidate is of no interest."""
+    POOLED. worth: a rate below which the candidate is of no interest. rough: in fewer and shorter trials."""
     slos = bench.question.slos
     capacity = find_capacity(
-        lambda rate: bench.run(candidate, rate),
+        lambda rate: bench.run(candidate, rate, reads=ROUGHLY if rough else 1.0),
         max(candidate.guess, worth),
-        TOLERANCE,
-        most,
+        ROUGH if rough else TOLERANCE,
+        5 if rough else 7,
         worth=worth,
         ceiling=CEILING * candidate.proposal.steady.requests_per_s,
     )
@@ -192,7 +199,7 @@ def widen(bench: Bench, candidate: Candidate) -> Candidate:
         return candidate
     paced = bool(broken.broken) and broken.broken[0][0].metric in ("itl", "tpot")
     other = budget // 2 if paced else budget * 2
-    if candidate.setting.max_num_seqs <= other and 32 <= other <= 16384:
+    if candidate.setting.max_num_seqs <= other and BUDGETS[0] <= other <= BUDGETS[-1]:
         reason = f"steps of {budget:,} tokens, the first guess, kept the promises up to {held.rate:.3g} requests/s only"
         setting = replace(candidate.setting, max_num_batched_tokens=other).because("max-num-batched-tokens", reason)
         trial = bench.run(candidate, broken.rate, setting=setting)
@@ -213,15 +220,20 @@ def settle(candidate: Candidate, traffic: Traffic, trial: Trial, wishes: Wishes)
         return setting
     reason = (
         f"three times the {trial.rows:,.0f} that run on average at this load, so that clumps find a place; KV memory "
-        f"would hold {int(KV_SHARE * candidate.machine.tokens / traffic.mean_context):,} with a tenth to spare"
+        f"would hold {int(KV_SHARE * candidate.machine.sequences(traffic.mean_context)):,} with a tenth to spare"
     )
     return replace(setting, max_num_seqs=needed).because("max-num-seqs", reason)
 
 
-def closed_form_ratio(bench: Bench, candidate: Candidate, model: StepModel) -> float:
-    """How much more or less the machine would keep with another step model, by the closed form."""
+def rate_under(bench: Bench, candidate: Candidate, model: StepModel) -> float:
+    """Requests/s that each replica keeps if steps take what another model says, in few trials from where the closed
+    form expects it; 0 where none was found."""
     machine = replace(candidate.machine, model=model)
-    return _guess(machine, candidate, bench) / _guess(candidate.machine, candidate, bench)
+    expected = candidate.rate * _guess(machine, candidate, bench) / _guess(candidate.machine, candidate, bench)
+    found = find_capacity(
+        lambda rate: bench.run(candidate, rate, model=model, reads=ROUGHLY), expected, ROUGH, 4, trickle=False
+    )
+    return 0.0 if found.held is None else found.held.rate * (1.0 if bench.question.slos else HEADROOM)
 
 
 def _guess(machine: Machine, candidate: Candidate, bench: Bench) -> float:

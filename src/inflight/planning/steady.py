@@ -35,14 +35,14 @@ def steady_state(model: StepModel, traffic: Traffic, rows: int, budget: int) -> 
     return Steady(running, seconds, running / (traffic.output_mean * seconds))
 
 
-def rows_at(model: StepModel, traffic: Traffic, rate: float) -> float:
-    """Sequences that run at once at this rate, by Little's law: rate · o · step(rows), solved by repetition; bounded by
-    what a run can hold."""
+def rows_at(model: StepModel, traffic: Traffic, rate: float, most: float) -> float:
+    """Sequences that run at once at this rate, by Little's law: rate · o · step(rows), solved by repetition. most: rows
+    that there are; beyond capacity all of them run."""
     per_row = traffic.input_mean * (1 - traffic.shared) / traffic.output_mean
     rows = 1.0
     for _ in range(20):
         seconds = model.seconds(mixed_step(traffic, rows, rows * per_row))
-        rows = min(1000.0, rate * traffic.output_mean * seconds)
+        rows = min(most, rate * traffic.output_mean * seconds)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What a workload asks for: rates, burstiness, lengths and shared prefixes.
+"""What a workload asks for: rates, bursts, lengths and shared prefixes.
 
 Knows entries of workloads; no model, no hardware.
 """
@@ -19,7 +19,7 @@ PEAK_SECONDS = 300.0  # the busiest stretch of this length is what a deployment 
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """rate: requests/s over the span. peak_rate: over its busiest five minutes (the whole span, where it is shorter).
-    burstiness: squared coefficient of variation of the gaps between arrivals: 1 for Poisson, more for bursts.
+    gap_variation: squared coefficient of variation of the gaps between arrivals: 1 for Poisson, more for bursts.
     input, output: tokens of prompts and answers. mean_context: tokens that a running sequence has, mean over the time
     that it decodes: E[o·(p + o/2)] / E[o]; KV memory follows from it. shared: share of the prompts' tokens whose
     content an earlier prompt had: what a prefix cache of endless size would save. longest: prompt and answer together.
@@ -30,7 +30,7 @@ class Traffic:
     span_s: float
     rate: float
     peak_rate: float
-    burstiness: float
+    gap_variation: float
     input: Percentiles
     output: Percentiles
     mean_context: float
@@ -50,8 +50,10 @@ class Traffic:
 def analyze_traffic(workload: Workload) -> Traffic:
     """The figures of a workload's entries; raises ValueError for none.
 
-    Rates in requests per second, lengths in tokens, times in seconds. Later turns of conversations count at their
-    earliest time.
+    For n requests at times t₁ … tₙ in seconds, with prompts of p and answers of o tokens: rate = (n - 1) / (tₙ - t₁)
+    requests/s; peak_rate = the most requests within 300 s, / 300 s; gap_variation = Var(tᵢ₊₁ - tᵢ) / E(tᵢ₊₁ - tᵢ)², no
+    unit; mean_context = Σ o·(p + o/2) / Σ o tokens; shared = tokens of whole blocks that an earlier prompt had at the
+    same place after the same beginning / Σ p. Later turns of conversations count at their earliest time.
     """
     entries = workload.entries
     if not entries:
@@ -68,7 +70,7 @@ def analyze_traffic(workload: Workload) -> Traffic:
         span_s=span,
         rate=rate,
         peak_rate=_peak_rate(times, rate),
-        burstiness=statistics.pvariance(gaps) / mean_gap**2 if mean_gap else 1.0,
+        gap_variation=statistics.pvariance(gaps) / mean_gap**2 if mean_gap else 1.0,
         input=percentiles(entry.prompt_tokens for entry in entries),
         output=percentiles(outputs),
         mean_context=weighted / max(1, sum(outputs)),

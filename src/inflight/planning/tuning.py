@@ -8,73 +8,70 @@ which then has the last word. Knows trials; who runs a real engine is handed in.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.config import SettingsError
-from inflight.metrics.observation import Observation
-from inflight.metrics.summary import Summary, summarize
+from inflight.metrics.slo import Slo, targets
+from inflight.planning.decision import Decision, Run, Tried, describe, take_turns
 from inflight.planning.demand import Demand
+from inflight.planning.length import length
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import MOST_ROWS, Wishes, propose, step_limit
-from inflight.planning.search import badness
 from inflight.planning.setting import Setting
-from inflight.planning.simulation import Trial, try_out
-from inflight.planning.slo import Slo, targets
+from inflight.planning.simulation import try_out
+from inflight.planning.steady import rows_at
 from inflight.planning.traffic import Traffic
+from inflight.workload.workload import Workload
 
 REQUESTS = 400
 ROUNDS = 2  # through all settings; the second sees what the first changed
 BETTER = 0.01  # of goodput that a change must bring
 NEARER = 0.05  # of the worst promise, where goodput is alike
 SPAN = 10.0  # seconds of arrivals, at least
-Verify = Callable[[Setting], list[Observation]]
 Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """One setting and what it did. measured: on the real engine, where it was run there."""
-
-    setting: Setting
-    trial: Trial
-    measured: Summary | None = None
-
-    @property
-    def score(self) -> tuple[float, float]:
-        """Goodput in requests/s, then how far the worst promise is from being broken (more is better)."""
-        return self.trial.summary.goodput, -badness(self.trial)
-
-
-@dataclass(frozen=True, slots=True)
 class Tuning:
-    """best: with reasons. tried: all settings, the best first. verified: those that ran on the real engine, the best
-    measured one first; empty where none did. saturated: the demand is more than any setting serves."""
+    """best: with reasons. tried: all settings, the best first. decision: what those did that ran on the real engine;
+    None where none did. saturated: the demand is more than any setting serves."""
 
     best: Tried
     tried: Sequence[Tried]
-    verified: Sequence[Tried]
     start: Tried
+    decision: Decision | None = None
 
     @property
     def saturated(self) -> bool:
         return self.best.trial.saturated
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """On the real engine. settings: so many of the best. repeats: of each, in turns."""
+
+    run: Run
+    settings: int = 3
+    repeats: int = 1
+
+
 class _Search:
     """Trials of settings under one demand, none made twice."""
 
-    def __init__(self, machine: Machine, demand: Demand, slos: tuple[Slo, ...], requests: int, seed: int, told: Told):
-        self._machine, self._slos, self._told = machine, slos, told
-        lasting = min(4 * requests, max(requests, round(SPAN * demand.rate)))
-        self._workload = demand.workload(demand.rate, lasting, seed)
+    def __init__(
+        self, machine: Machine, workload: Workload, measured: tuple[float, float], slos: tuple[Slo, ...], told: Told
+    ):
+        self._machine, self._workload, self._measured, self._slos = machine, workload, measured, slos
+        self._told = told
         self._known: dict[str, Tried] = {}
 
     def trial(self, setting: Setting) -> Tried:
         key = repr(replace(setting, reasons={}))
         if key not in self._known:
-            found = try_out(self._machine, setting, self._workload, self._slos, targets=targets(self._slos))
+            found = try_out(
+                self._machine, setting, self._workload, self._slos, targets=targets(self._slos), measured=self._measured
+            )
             self._known[key] = Tried(setting, found)
             self._told(f"{setting}: {describe(found)}")
         return replace(self._known[key], setting=setting)
@@ -93,17 +90,17 @@ def tune(
     wishes: Wishes | None = None,
     requests: int = REQUESTS,
     seed: int = 0,
-    verify: Verify | None = None,
-    verified: int = 3,
+    check: Check | None = None,
     told: Told = lambda sentence: None,
 ) -> Tuning:
-    """demand: of one engine. wishes: where to begin; what they fix stays. requests: of a trial, at least.
-    verify: runs a setting on the real engine and
-    tells what became of the requests; then the best `verified` settings are run, and the best measured one wins.
+    """demand: of one engine. wishes: where to begin; what they fix stays. requests: that a trial reads, at least.
+    check: the real engine, which then has the last word: the best measured setting wins.
     """
-    search = _Search(machine, demand, slos, requests, seed, told)
     fixed = wishes or Wishes()
     proposal = propose(machine, traffic, slos, fixed)
+    residents = rows_at(machine.model, traffic, demand.rate, proposal.setting.max_num_seqs)
+    run = length(residents, max(requests, SPAN * demand.rate), 4 * requests)
+    search = _Search(machine, demand.workload(demand.rate, run.requests, seed), (run.begin, run.end), slos, told)
     start = best = search.trial(proposal.setting)
     for round_number in range(ROUNDS):
         before = best.setting
@@ -114,21 +111,8 @@ def tune(
                 best = _vary(search, best, name, list(others(best.setting)))
         if round_number and replace(best.setting, reasons={}) == replace(before, reasons={}):
             break
-    ranked = search.all
-    if verify is None:
-        return Tuning(best, ranked, (), start)
-    return _verified(best, ranked, verify, verified, slos, start, told)
-
-
-def describe(trial: Trial) -> str:
-    """The figures that decide."""
-    parts = [f"goodput {trial.summary.goodput:.3g}/s ({trial.summary.attainment:.0%})"]
-    parts += [
-        f"{slo.metric.upper()} p{slo.share * 100:g} {value * 1e3:,.0f} ms"
-        for slo, value in trial.values.items()
-        if math.isfinite(value)
-    ]
-    return ", ".join(parts) + (", saturated" if trial.saturated else "")
+    tuning = Tuning(best, search.all, start)
+    return tuning if check is None else _verified(tuning, check, told)
 
 
 # -- what is varied --------------------------------------------------------------------------------------------------
@@ -225,30 +209,17 @@ def _value(setting: Setting, name: str) -> object:
 # -- on the real engine ----------------------------------------------------------------------------------------------
 
 
-def _verified(
-    best: Tried,
-    ranked: Sequence[Tried],
-    verify: Verify,
-    number: int,
-    slos: tuple[Slo, ...],
-    start: Tried,
-    told: Told,
-) -> Tuning:
-    key = repr(replace(best.setting, reasons={}))
-    chosen = [best, *(one for one in ranked if repr(replace(one.setting, reasons={})) != key)][:number]
-    measured = []
-    for one in chosen:
-        told(f"On the real engine: {one.setting}")
-        summary = summarize(verify(one.setting))
-        told(
-            f"  goodput {summary.goodput:.3g}/s ({summary.attainment:.0%}), simulated {one.trial.summary.goodput:.3g}/s"
-        )
-        measured.append(replace(one, measured=summary))
-    measured.sort(key=lambda one: -(one.measured.goodput if one.measured is not None else 0.0))
-    winner = measured[0]
-    if winner.measured is not None and best.setting is not winner.setting:
+def _verified(tuning: Tuning, check: Check, told: Told) -> Tuning:
+    """The best measured one wins, the simulator's choice where it is as good."""
+    key = repr(replace(tuning.best.setting, reasons={}))
+    others = [one for one in tuning.tried if repr(replace(one.setting, reasons={})) != key]
+    measured = take_turns([tuning.best, *others][: check.settings], check.run, check.repeats, told)
+    decision = Decision(measured[0], measured)
+    winner = decision.best
+    if winner is not decision.chosen:
         reason = (
-            f"measured {winner.measured.goodput:.3g}/s goodput on the real engine, the most of {len(measured)} settings"
+            f"measured {winner.goodput:.3g}/s goodput on the real engine, the most of {len(measured)} settings; the "
+            f"simulator's choice measured {decision.chosen.goodput:.3g}/s"
         )
         winner = replace(winner, setting=winner.setting.because("strategy", reason))
-    return Tuning(winner, ranked, tuple(measured), start)
+    return replace(tuning, best=winner, decision=decision)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from inflight.metrics.observation import Observation, Targets
-from inflight.planning.slo import Slo, SloError, parse_slos, percentile, targets
+from inflight.metrics.slo import Slo, SloError, parse_slos, percentile, stated_share, targets
 
 
 def seen(ttft: float, *gaps: float, outcome: str = "completed") -> Observation:
@@ -39,13 +39,13 @@ def test_every_form_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("ttft", "cannot be read"),
-        ("ttft=fast", "cannot be read"),
-        ("speed=10(p99)", "names 'speed', which is no latency"),
-        ("ttft=1.2.3", "'1.2.3', which is no number"),
-        ("ttft=0(p99)", "outside of what it can be"),
-        ("ttft=10(p100)", "outside of what it can be"),
-        ("ttft=10(p0)", "outside of what it can be"),
+        ("ttft", "give ttft, tpot, itl or e2e"),
+        ("ttft=fast", "give ttft, tpot, itl or e2e"),
+        ("speed=10(p99)", "'speed' is no latency"),
+        ("ttft=1.2.3", "'1.2.3' is no number"),
+        ("ttft=0(p99)", "limits are above 0"),
+        ("ttft=10(p100)", "limits are above 0"),
+        ("ttft=10(p0)", "limits are above 0"),
     ],
 )
 def test_what_cannot_be_read_shows_how_to_write_it(text: str, part: str) -> None:
@@ -57,6 +57,13 @@ def test_what_cannot_be_read_shows_how_to_write_it(text: str, part: str) -> None
 def test_two_limits_for_one_percentile_are_refused() -> None:
     with pytest.raises(SloError, match="two limits for ttft at p99"):
         parse_slos(["ttft=1000", "ttft=500(p99)"])
+
+
+def test_one_percentile_for_all_limits() -> None:
+    assert stated_share(["ttft=500", "itl=50,e2e=9000"]) is None
+    assert stated_share(["ttft=500(p95)", "itl=50"]) == 0.95
+    with pytest.raises(SloError, match="p90 and p95"):
+        stated_share(["ttft=500(p95),itl=50(p90)"])
 
 
 def test_values_are_those_of_the_definitions() -> None:

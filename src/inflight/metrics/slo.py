@@ -1,6 +1,6 @@
-"""Promises on percentiles, as people write them: `ttft=1000(p99)`, milliseconds and the percentile that is meant.
+"""Promises on latency, as people write them: `ttft=1000(p99)`, milliseconds and the percentile that is meant.
 
-Knows how to read one and whether a run kept it; what the latencies are, the metrics package defines.
+Knows how to read one and whether a run kept it.
 """
 
 from __future__ import annotations
@@ -76,6 +76,16 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     return tuple(found)
 
 
+def stated_share(texts: Iterable[str]) -> float | None:
+    """The percentile that is written in all promises that have one, as a share; None where none has. Raises SloError
+    for different ones: whoever judges a request by all limits together can hold it to one share only."""
+    shares = {slo.share for text in texts for part in text.split(",") if "(" in part for slo in parse_slos([part])}
+    if len(shares) > 1:
+        shown = " and ".join(f"p{share * 100:g}" for share in sorted(shares))
+        raise SloError(f"--slo names {shown}, but requests are judged by all limits together; give one percentile.")
+    return shares.pop() if shares else None
+
+
 def targets(slos: Iterable[Slo]) -> Targets:
     """The limits as promises to single requests, for goodput: the tightest of each metric."""
     limits: dict[str, float] = {}
@@ -85,18 +95,24 @@ def targets(slos: Iterable[Slo]) -> Targets:
 
 
 def _parse(text: str) -> Slo:
-    form = "write METRIC=MILLISECONDS(pNN), such as ttft=1000(p99) or itl=100(p95), with ttft, tpot, itl or e2e"
     match = _FORM.fullmatch(text)
     if match is None:
-        raise SloError(f"--slo {text!r} cannot be read; {form}.")
+        raise _unreadable(text)
     metric, limit, share = match[1].lower(), match[2], match[3]
     if metric not in METRICS:
-        raise SloError(f"--slo {text!r} names {match[1]!r}, which is no latency; {form}.")
+        raise _unreadable(text, f", and {match[1]!r} is no latency")
     try:
         seconds = float(limit) / 1e3
     except ValueError:
-        raise SloError(f"--slo {text!r} has the limit {limit!r}, which is no number; {form}.") from None
+        raise _unreadable(text, f", and {limit!r} is no number") from None
     percent = 99.0 if share is None else float(share)
     if seconds <= 0 or not 0 < percent < 100:
-        raise SloError(f"--slo {text!r} has a limit or percentile outside of what it can be; {form}.")
+        raise _unreadable(text, ", but limits are above 0, and percentiles above 0 and below 100")
     return Slo(cast(Metric, metric), seconds, round(percent / 100, 9))
+
+
+def _unreadable(text: str, cause: str = "") -> SloError:
+    return SloError(
+        f"--slo is {text!r}{cause}; give ttft, tpot, itl or e2e with milliseconds, as ttft=500, and if need be the "
+        "percentile that has to keep them, as ttft=1000(p99)."
+    )

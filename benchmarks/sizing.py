@@ -1,0 +1,157 @@
+"""The sizing that docs/planning.md walks through: its trace, and its pictures.
+
+    python -m benchmarks.sizing [--trace chat.csv] [--write]
+
+The trace has the lengths of Azure's conversation trace of 2023 (Patel et al., "Splitwise", ISCA 2024) and an hour of
+Poisson arrivals with a busy spell of seven minutes. `--write` draws into docs/pictures; all of it in virtual time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+from benchmarks.comparison import tell
+from inflight.metrics.slo import parse_slos
+from inflight.planning.curve import throughput_latency_curve
+from inflight.planning.demand import Traced, fitting
+from inflight.planning.machine import Hardware
+from inflight.planning.plan import Plan, plan
+from inflight.planning.proposal import Wishes, propose
+from inflight.planning.simulation import try_out
+from inflight.planning.sizing import Question
+from inflight.planning.traffic import analyze_traffic
+from inflight.report.charts.curve import CurvePoint, curve
+from inflight.report.charts.drawing import Drawing
+from inflight.report.charts.shares import Part, part_bars
+from inflight.simulate.hardware import find_gpu
+from inflight.simulate.shape import read_shape
+from inflight.workload.entry import Entry
+from inflight.workload.lengths import Lognormal
+from inflight.workload.workload import Workload
+
+PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+SECONDS, CALM, BUSY = 3600.0, 5.4, 10.35  # of the trace; requests/s outside and inside of its busy spell
+SPELL = (1500.0, 1920.0)
+BEGAN = datetime(2026, 3, 2, 9, tzinfo=UTC)
+SLO = "ttft=1500(p99),itl=150(p99)"
+LOADS = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.1)  # of what a replica keeps
+BINDING = ((0.1, "hardly any load"), (0.5, "half of what it keeps"), (1.0, "all that it keeps"))
+# classes of `charts.palette`; what binds a class of work, in the words of `planning.binding`
+KINDS = {
+    "bandwidth": ("reading memory", "s1"),
+    "compute": ("arithmetic", "s2"),
+    "launch": ("fixed costs", "s7"),
+    "link": ("between GPUs", "s3"),
+}
+
+
+def trace() -> Workload:
+    """As a trace file would give it."""
+    prompts, answers, lengths = Lognormal(1020, 4142, 7000), Lognormal(129, 601, 1000), Random("lengths")
+    entries = [Entry(time, prompts.draw(lengths), answers.draw(lengths)) for time in _times(Random("arrivals"))]
+    return Workload(tuple(entries), "chat.csv")
+
+
+def _times(rng: Random) -> Iterator[float]:
+    now = 0.0
+    while now < SECONDS:
+        now += rng.expovariate(BUSY if SPELL[0] <= now < SPELL[1] else CALM)
+        yield now
+
+
+def write_trace(path: Path, workload: Workload) -> None:
+    """In the form in which Azure publishes its own."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(("TIMESTAMP", "ContextTokens", "GeneratedTokens"))
+        for one in workload.entries:
+            time = BEGAN + timedelta(seconds=one.arrival)
+            lines.writerow((f"{time:%Y-%m-%d %H:%M:%S.%f}0", one.prompt_tokens, one.output_tokens))
+
+
+def question(workload: Workload) -> Question:
+    shape = read_shape("llama-3-8b")
+    taken = fitting(workload, shape.max_positions)
+    traffic = analyze_traffic(taken)
+    demand = Traced(taken, traffic.peak_rate, longest=shape.max_positions)
+    hardware = Hardware(shape=shape, gpu=find_gpu("l40s"), price_per_hour=1.2)
+    machines = [hardware.machine(degree, traffic.mean_context) for degree in hardware.degrees()]
+    return Question(machines=machines, demand=demand, slos=parse_slos([SLO]))
+
+
+def curves(answer: Plan) -> Drawing | None:
+    """One replica at rising rates, with and without chunked prefill."""
+    machine, demand = answer.chosen.machine, answer.question.demand
+    rates = [share * answer.chosen.rate for share in LOADS]
+    named = []
+    for strategy in ("chunked", "continuous"):
+        setting = answer.setting
+        if strategy != setting.strategy:
+            wishes = Wishes(strategy=strategy)
+            setting = propose(machine, answer.traffic, answer.question.slos, wishes).setting
+        points = []
+        for one in throughput_latency_curve(machine, setting, demand, rates):
+            tell(f"{strategy}, {one.rate:.2f} requests/s: ITL p99 {one.itl and one.itl[2]}")
+            if one.itl is not None:
+                points.append(CurvePoint(f"{one.rate:.2f} requests/s", one.output_tokens_per_s, one.itl[2]))
+        named.append((strategy, points))
+    about = "A replica of Llama-3-8B on an L40S; each point a rate. 150 ms are promised."
+    return curve("ITL p99 against throughput", about, named, ("output tokens/s of a replica", ""), ("ITL p99", "s"))
+
+
+def binds(answer: Plan) -> Drawing | None:
+    """Where a step's time goes as the load grows."""
+    named: list[tuple[str, list[Part]]] = []
+    for share, words in BINDING:
+        rate = share * answer.chosen.rate
+        trial = try_out(
+            answer.chosen.machine,
+            answer.setting,
+            answer.question.demand.workload(rate, 600, 1),
+            measured=(0.3, 0.9),
+        )
+        spent = trial.spent
+        parts: list[Part] = []
+        for bound, (name, class_) in KINDS.items():
+            seconds = sum(part for (_, by), part in spent.by_kind.items() if by == bound) * spent.step_seconds
+            parts.append((name, seconds, class_))
+        named.append((f"{words}, {rate:.1f} requests/s", parts))
+    return part_bars("What a step's time goes into", "The mean step of a replica.", named, ("a step", "s"))
+
+
+def sensitivity(answer: Plan) -> Drawing | None:
+    """TTFT p99 of the planned replicas if the traffic were another."""
+    slo = answer.question.slos[0]
+    trials = [("as planned", answer.trial), *((one.name, one.trial) for one in answer.changes)]
+    named: list[tuple[str, list[Part]]] = [("promised", [("TTFT p99", slo.limit, "s7")])]
+    named += [(name, [("TTFT p99", trial.values[slo], "s1")]) for name, trial in trials if not trial.saturated]
+    grown = ", ".join(name for name, trial in trials if trial.saturated)
+    about = f"{answer.replicas} replicas, sized for {answer.question.demand.rate:.2f} requests/s."
+    told = f" Without a bar, because waiting grows without end: {grown}." if grown else ""
+    return part_bars("What would change it", about + told, named, ("TTFT p99", "s"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trace", type=Path, help="write the trace here (CSV)")
+    parser.add_argument("--write", action="store_true", help="draw the pictures of docs/planning.md")
+    arguments = parser.parse_args()
+    workload = trace()
+    if arguments.trace is not None:
+        write_trace(arguments.trace, workload)
+        tell(f"{arguments.trace}: {len(workload.entries):,} requests")
+    if arguments.write:
+        answer = plan(question(workload), progress=tell)
+        assert isinstance(answer, Plan)
+        for name, drawing in (("curve", curves(answer)), ("binds", binds(answer)), ("changes", sensitivity(answer))):
+            assert drawing is not None
+            (PICTURES / f"planning-{name}.svg").write_text(drawing.standalone(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

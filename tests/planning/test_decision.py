@@ -1,0 +1,82 @@
+"""What a wrong choice of the simulator costs, and how alike two orders of settings are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight.metrics.observation import Observation, Targets
+from inflight.metrics.summary import Summary, Window, summarize
+from inflight.planning.decision import Decision, Tried, ranks, take_turns
+from inflight.planning.setting import Setting
+from inflight.planning.simulation import Spent, Trial
+
+
+def summary(kept: int) -> Summary:
+    """Of ten requests within ten seconds, so many of which keep their target."""
+    found = [
+        Observation(
+            str(number),
+            intended=float(number),
+            ended=number + 1.0,
+            first_token=number + (0.1 if number < kept else 0.9),
+            last_token=number + 1.0,
+            longest_output=2,
+            targets=Targets(ttft=0.5),
+        )
+        for number in range(10)
+    ]
+    return summarize(found, Window(0.0, 10.0))
+
+
+def tried(rows: int, simulated: int, *measured: int) -> Tried:
+    trial = Trial(1.0, 1, summary(simulated), {}, {}, Spent(0.0, 0.0, {}), 0, {})
+    setting = Setting(max_num_seqs=rows, max_num_batched_tokens=64)
+    return Tried(setting, trial, tuple(summary(kept) for kept in measured))
+
+
+def test_the_loss_is_that_of_the_medians() -> None:
+    chosen, other = tried(1, 9, 5, 8, 10), tried(2, 8, 9, 10, 2)
+    decision = Decision(chosen, [chosen, other])
+    assert decision.best is other
+    assert decision.loss == pytest.approx(1 - 8 / 9)
+
+
+def test_no_loss_where_the_choice_is_as_good() -> None:
+    chosen, other = tried(1, 9, 8), tried(2, 8, 8)
+    assert Decision(chosen, [other, chosen]).best is chosen
+    assert Decision(chosen, [other, chosen]).loss == 0.0
+    nothing = tried(1, 0, 0)
+    assert Decision(nothing, [nothing]).loss == 0.0
+
+
+def test_orders_are_compared() -> None:
+    alike = [tried(rows, rows, rows) for rows in (1, 4, 8)]
+    assert Decision(alike[-1], alike).rank_correlation == pytest.approx(1.0)
+    against = [tried(rows, rows, 10 - rows) for rows in (1, 4, 8)]
+    assert Decision(against[-1], against).rank_correlation == pytest.approx(-1.0)
+    tied = [tried(rows, 10, rows) for rows in (1, 4, 8)]
+    assert Decision(tied[0], tied).rank_correlation is None
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
+def test_ranks_share_their_sum(values: list[int]) -> None:
+    found = ranks([float(value) for value in values])
+    assert sum(found) == pytest.approx(len(values) * (len(values) + 1) / 2)
+    assert all(
+        (a < b) == (x < y) for a, x in zip(found, values, strict=True) for b, y in zip(found, values, strict=True)
+    )
+
+
+def test_settings_take_turns() -> None:
+    ran: list[int] = []
+
+    def run(setting: Setting) -> Summary:
+        ran.append(setting.max_num_seqs)
+        return summary(5)
+
+    told: list[str] = []
+    found = take_turns([tried(1, 9), tried(2, 9)], run, 3, told.append)
+    assert ran == [1, 2] * 3 and [len(one.measured) for one in found] == [3, 3]
+    assert "run 3 of 3" in told[-2] and "simulated 0.9/s" in told[-1]
