@@ -133,6 +133,14 @@ INLINE float largest(vf v) {
 #endif
 }
 
+INLINE bool any_above(vf x, float bound) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bound), _CMP_GT_OQ) != 0;
+#else
+  return largest(x) > bound;
+#endif
+}
+
 // Bit i tells whether lane i reaches the bound.
 INLINE std::uint32_t lanes_from(vf x, float bound) {
 #if defined(__AVX512F__)
@@ -293,13 +301,36 @@ INLINE vf exp(vf x) {
   return x < all(-87.33f) ? vf{} : result;
 }
 
-// The same for x ≤ 0 and without the zero: far below it stays at e^−87.33.
-INLINE vf exp_of_negative(vf x) { return exp_bounded(max(x, all(-87.33f))); }
-
 INLINE float exp(float x) {
   float e[lanes];
   store(e, exp(all(x)));
   return e[0];
+}
+
+// 2ˣ for x ≤ 126, 0 far below −126 (−∞ too): 2ⁿ · p(x − n) with n = ⌊x⌋ and p(0) = 1, the polynomial of the given degree
+// with the least relative error over [0, 1]: 8.6 · 10⁻⁵ at degree 3, 1.4 · 10⁻⁷ at degree 5.
+template <int degree>
+INLINE vf power_of_two(vf x) {
+  static_assert(degree == 3 || degree == 5);
+#if defined(__AVX512F__)
+  const vf r = (vf)_mm512_reduce_ps((__m512)x, 0x01);
+#else
+  const vf magic = all(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
+  const vf bounded = max(x, all(-127.0f)), shifted = (bounded - 0.5f) + magic, r = bounded - (shifted - magic);
+#endif
+  vf p;
+  if constexpr (degree == 3) {
+    p = fma(fma(all(0.0770670474f), r, all(0.22764498f)), r, all(0.695116818f));
+  } else {
+    p = fma(all(0.00186713017f), r, all(0.00901702978f));
+    p = fma(fma(fma(p, r, all(0.0557999127f)), r, all(0.240164444f)), r, all(0.693151295f));
+  }
+  p = fma(p, r, all(1.0f));
+#if defined(__AVX512F__)
+  return (vf)_mm512_scalef_ps((__m512)p, (__m512)x);
+#else
+  return x < all(-126.0f) ? vf{} : (vf)(((vi)shifted << 23) + (vi)p);
+#endif
 }
 
 // eˣ in double precision for x ≤ 0, to a few ulp; 0 below −708.

@@ -1,8 +1,8 @@
-// The one inner kernel: a tile of sums of products, rows of x against panels of 16 outputs.
+// The inner kernel: a tile of sums of products, rows of x against panels of 16 outputs.
 //
-// Matrix products, attention scores and the mix of values are all made of it. It knows pointers and strides, nothing
-// of what they mean. Each sum is one chain of multiply-adds over the steps in rising order, whatever the tile's shape:
-// this is where batch invariance comes from.
+// Matrix products are made of it; attention takes the steps alone (attention_rows.h). It knows pointers and strides,
+// nothing of what they mean. Each sum is one chain of multiply-adds over the steps in rising order, whatever the tile's
+// shape: this is where batch invariance comes from.
 #pragma once
 #include "simd.h"
 
@@ -10,7 +10,8 @@ namespace inflight::INFLIGHT_ISA {
 
 using x_lane = std::uint32_t __attribute__((may_alias, aligned(2)));
 
-// How weights and x are held, and one step over a tile. `Value` is the type that numpy sees, `Sum` that of the sums.
+// How weights and x are held, and one step over a tile. Its loops are unrolled by pragma, early enough for the compiler
+// to see that the sums can stay in registers. `Value` is the type that numpy sees, `Sum` that of the sums.
 struct PairsByPairs {  // bf16 · bf16 with the machine's dot product
   using X = x_lane;
   using Value = std::uint16_t;
@@ -18,8 +19,10 @@ struct PairsByPairs {  // bf16 · bf16 with the machine's dot product
   static constexpr int x_per_step = 1, values_per_step = 2;
   template <int M, int N>
   INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const vu pair = all(static_cast<std::uint32_t>(x[m][i]));
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = dot2(sums[m][n], w[n], pair);
     }
   }
@@ -33,14 +36,20 @@ struct PairsByFloats {  // bf16 · float32 (x converted beforehand), for machine
   template <int M, int N>
   INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
     vf half[N];
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = low(w[n]);
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const vf value = all(x[m][2 * i]);
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = fma(half[n], value, sums[m][n]);
     }
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = high(w[n]);
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const vf value = all(x[m][2 * i + 1]);
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = fma(half[n], value, sums[m][n]);
     }
   }
@@ -53,8 +62,10 @@ struct Floats {  // float32 · float32
   static constexpr int x_per_step = 1, values_per_step = 1;
   template <int M, int N>
   INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const vf value = all(x[m][i]);
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = fma((vf)w[n], value, sums[m][n]);
     }
   }

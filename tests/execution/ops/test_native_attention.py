@@ -1,8 +1,8 @@
 """Rotation, key/value memory and attention of the kernels against numpy, and the sameness of their bits.
 
 Tolerances: scores and sums differ in the order of float32 additions; in bf16 mode probabilities are rounded relative to
-the largest score known when their tile is met, on the other side relative to the largest of all, so one rounding to
-bf16 (2⁻⁹) of weights that sum to 1 may differ, and one of the output.
+about the largest score known when their tile is met, on the other side relative to the largest of all, so one rounding
+to bf16 (2⁻⁹) of weights that sum to 1 may differ, and one of the output; the kernel's powers are off by up to 9 · 10⁻⁵.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution.ops.protocol import KVShape, StepLayout
+from inflight.execution.ops.protocol import KVShape, RopeTable, StepLayout
 
 from .conftest import ISAS, ops_for
 from .material import Case, act, layout_of, normal, read, rope_table
@@ -70,6 +70,47 @@ def test_long_decode_is_split_over_threads(dtype, isa):
         results.append(case.run([(0, length - 1, 1)])[0])
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("window", [0, 700])
+def test_one_long_sequence_among_short_ones_is_cut_without_changing_bits(dtype, isa, window):
+    """What is long beside the others is cut for the threads to share; alone on one thread it is not."""
+    shape, lengths = KVShape(1, 16, 2, 32), [1500, *range(20, 29)]
+    alone = Case.build(ops_for(dtype, isa, 1), shape, 4, lengths)
+    want = [alone.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
+    for threads in (1, 2, 3):
+        case = Case.build(ops_for(dtype, isa, threads), shape, 4, lengths)
+        for i, n in enumerate(lengths):
+            case.run([(i, 0, n - 1)], window=window)
+        decoded = case.run([(i, n - 1, 1) for i, n in enumerate(lengths)], window=window)
+        for got, expected in zip(decoded, want, strict=True):
+            np.testing.assert_array_equal(got, expected[-1:])
+        case.run([(0, 0, 1460)], window=window)
+        chunk, *others = case.run(
+            [(0, 1460, 40), *((i, n - 1, 1) for i, n in enumerate(lengths) if i > 0)], window=window
+        )
+        np.testing.assert_array_equal(chunk, want[0][1460:])
+        np.testing.assert_array_equal(np.concatenate(others), np.concatenate([w[-1:] for w in want[1:]]))
+
+
+@pytest.mark.parametrize("rise", [1 / 64, 1 / 4, -1 / 4, 4])
+def test_scores_that_rise_or_fall_with_the_position(ops, reference, dtype, rise):
+    """The largest score moves in every tile: by less than what makes the kernel scale what it has, by more, and until
+    the first positions weigh nothing at all."""
+    dim, length = 16, 700
+    shape = KVShape(1, 16, 1, dim)
+    qkv = normal(7, length, 3 * dim)
+    qkv[:, :dim] = 1
+    qkv[:, dim : 2 * dim] = rise * np.arange(length)[:, None] / dim  # scores are exact in float32
+    still = RopeTable(np.ones((length, dim // 2), np.float32), np.zeros((length, dim // 2), np.float32))
+    layout, results = layout_of([(0, length, list(range(44)))]), []
+    for one in (ops, reference):
+        arena, q, out = one.kv_arena(shape, 44), act(dtype, length, dim), act(dtype, length, dim)
+        one.rope_and_write_kv(qkv, arena, 0, layout, still, None, None, 1e-6, q)
+        one.attention(q, arena, 0, layout, 1.0, 0, out)
+        results.append(read(dtype, out))
+    # Scores reach 2,800, and are rounded once more (to 2⁻²⁴) where multiply-adds are not fused.
+    np.testing.assert_allclose(*results, atol=2e-2 if dtype == "bfloat16" else 1e-4)
 
 
 def test_long_decode_is_right(ops, reference, dtype):

@@ -1,0 +1,184 @@
+// A few queries against 64 positions: scores, probabilities, mix.
+//
+// The inside of paged attention. Knows where the keys and values of the positions lie and what is known of each query
+// so far; not which sequences there are, nor who works on what (attention.h). The two products use the arithmetic of
+// tile.h in loops of their own, because their steps are few (32 at 64 dimensions in bf16): what a loop costs besides
+// its steps counts here. A sum is one chain of multiply-adds in rising order, whatever the number of rows.
+#pragma once
+#include <type_traits>
+#include <utility>
+
+#include "tile.h"
+#include "types.h"
+
+namespace inflight::INFLIGHT_ISA {
+
+constexpr std::int64_t tile_positions = 64;  // aligned to absolute positions
+constexpr int tile_segments = tile_positions / panel;  // of 16 positions
+constexpr float lowest = -3.402823466e38f;             // the largest score of a query that has seen nothing
+
+// Keys and values of 64 positions by segments of 16. Keys go on every B lanes, D / per_step times; values are
+// [16 / per_step][padded D] lanes. A segment that nobody sees has the address of another.
+struct Tile {
+  const std::uint32_t* keys[tile_segments];
+  const std::uint32_t* values[tile_segments];
+};
+
+// What is known of R queries after some positions. Scores are in units of log₂ (times scale · log₂ e). `largest` is
+// within `slack` of the largest score seen: what it is exactly cancels out in mix / sum.
+struct Mixture {
+  float* largest;  // [R, rounded up to 16]
+  float* sum;      // the same: of 2^(score − largest)
+  float* mix;      // [R][padded D]
+};
+
+constexpr float slack = 8;
+
+// Segments of the next tile that one call of a product brings near: a line of each at every step, from lane `from` on.
+struct Coming {
+  const std::uint32_t* const* at = nullptr;
+  int count = 0;
+  std::int64_t from = 0;
+};
+
+// Scores of M queries, `stride` apart, against P segments of keys.
+template <class F, int M, int P>
+__attribute__((noinline)) void scores_of(const typename F::X* queries, std::int64_t stride,
+                                         const std::uint32_t* const* keys, std::int64_t block, std::int64_t steps,
+                                         Coming coming, float* scores) {
+  constexpr int N = P * vectors;
+  vf sums[M][N];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) sums[m][n] = vf{};
+  const typename F::X* x[M];
+  x[0] = queries;
+#pragma GCC unroll 8
+  for (int m = 1; m < M; ++m) x[m] = x[m - 1] + stride;
+  const std::uint32_t* w[P];
+  for (int p = 0; p < P; ++p) w[p] = keys[p];
+  for (std::int64_t i = 0, at = 0; i < steps; ++i, at += block) {
+    for (int c = 0; c < coming.count; ++c) prefetch_to_l2(coming.at[c] + at);
+    vu row[N];
+    for (int p = 0; p < P; ++p)
+      for (int v = 0; v < vectors; ++v) row[p * vectors + v] = load<vu>(w[p] + at + v * lanes);
+    F::template step<M, N>(sums, row, x, i);
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) store(scores + m * tile_positions + n * lanes, sums[m][n]);
+}
+
+// x of one row of probabilities.
+template <class F>
+constexpr std::int64_t probability_row = tile_positions / F::values_per_step * F::x_per_step;
+
+// mix[M][P · 16] of `width` floats a row += probabilities · values of some segments.
+template <class F, int M, int P>
+__attribute__((noinline)) void mix_of(const typename F::X* probabilities, const std::uint32_t* const* values,
+                                      int segments, std::int64_t column, std::int64_t width, Coming coming,
+                                      float* mix) {
+  constexpr int N = P * vectors, steps = panel / F::values_per_step;
+  vf sums[M][N];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) sums[m][n] = load<vf>(mix + m * width + n * lanes);
+  const typename F::X* x[M];
+  for (int m = 0; m < M; ++m) x[m] = probabilities + m * probability_row<F>;
+  for (int s = 0; s < segments; ++s) {
+    const std::uint32_t* w = values[s] + column;
+    for (int i = 0; i < steps; ++i, w += width) {
+      for (int c = 0; c < coming.count; ++c) prefetch_to_l2(coming.at[c] + coming.from + (s * steps + i) * panel);
+      vu row[N];
+      for (int n = 0; n < N; ++n) row[n] = load<vu>(w + n * lanes);
+      F::template step<M, N>(sums, row, x, i);
+    }
+    for (int m = 0; m < M; ++m) x[m] += steps * F::x_per_step;
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) store(mix + m * width + n * lanes, sums[m][n]);
+}
+
+// then.template operator()<M, P>() for these numbers of rows and panels.
+template <int M = tile_tokens, class Then>
+INLINE void with_shape(int rows, int panels, Then&& then) {
+  if constexpr (M > 1) {
+    if (rows < M) return with_shape<M - 1>(rows, panels, then);
+  }
+  if constexpr (most_panels >= 4) {
+    if (panels == 4) return then.template operator()<M, 4>();
+    if (panels == 2) return then.template operator()<M, 2>();
+  } else if constexpr (most_panels == 2 && M <= 2) {
+    if (panels == 2) return then.template operator()<M, 2>();
+  }
+  then.template operator()<M, 1>();
+}
+
+// One query's scores → probabilities relative to the largest score so far; their sum, lane by lane, is added to `sums`.
+// What was found before is scaled only if the largest score has risen by more than `slack`: up to there probabilities
+// above 1 do no harm. `all_seen`: the query sees each of the 64 positions, else those from `first` to `last`.
+template <class F, bool all_seen>
+INLINE void weigh(const float* scores, float scale, int first, int last, float* largest_score, float* sums, float* mix,
+                  std::int64_t width, typename F::X* probabilities) {
+  constexpr int count = tile_positions / lanes;
+  constexpr int degree = sizeof(typename F::Value) == 2 ? 3 : 5;
+  vf p[count];
+  for (int i = 0; i < count; ++i) p[i] = load<vf>(scores + i * lanes);
+  if constexpr (!all_seen) {
+    vi lane;
+    for (int i = 0; i < lanes; ++i) lane[i] = i;
+    for (int i = 0; i < count; ++i) {
+      const vi index = lane + i * lanes;
+      p[i] = (index >= first) & (index <= last) ? p[i] : all(-__builtin_inff());
+    }
+  }
+  vf top = p[0];
+  for (int i = 1; i < count; ++i) top = max(p[i], top);
+  top = top * scale;
+  vf total = load<vf>(sums);
+  float relative_to = *largest_score;
+  if (any_above(top, relative_to + slack)) {
+    const float before = std::exchange(relative_to, largest(top));
+    const vf factor = power_of_two<degree>(all(before - relative_to));
+    *largest_score = relative_to;
+    total = total * factor;
+    for (std::int64_t i = 0; i < width; i += lanes) store(mix + i, load<vf>(mix + i) * factor);
+  }
+  for (int i = 0; i < count; ++i) {
+    p[i] = power_of_two<degree>(fma(p[i], all(scale), all(-relative_to)));
+    total += p[i];
+  }
+  store(sums, total);
+  for (int i = 0; i < count; ++i) {
+    if constexpr (sizeof(typename F::Value) == 4) {
+      store(probabilities + i * lanes, p[i]);
+    } else if constexpr (F::x_per_step == 2) {
+      store(probabilities + i * lanes, (vf)(to_bf16_bits(p[i]) << 16));
+    } else {
+      store_bf16_fast(reinterpret_cast<std::uint16_t*>(probabilities) + i * lanes, p[i]);
+    }
+  }
+}
+
+// part into total, both of R queries: what two sets of positions gave.
+INLINE void merge(const Mixture& total, const Mixture& part, std::int64_t rows, std::int64_t width) {
+  for (std::int64_t first = 0; first < rows; first += lanes) {
+    const vf before = load<vf>(total.largest + first), found = load<vf>(part.largest + first);
+    const vf both = max(before, found);
+    const vf a = power_of_two<5>(before - both), b = power_of_two<5>(found - both);
+    store(total.largest + first, both);
+    store(total.sum + first, load<vf>(total.sum + first) * a + load<vf>(part.sum + first) * b);
+    for (std::int64_t r = first; r < first + lanes && r < rows; ++r) {
+      const vf keep = all(a[r - first]), add = all(b[r - first]);
+      for (std::int64_t i = r * width; i < (r + 1) * width; i += lanes)
+        store(total.mix + i, load<vf>(total.mix + i) * keep + load<vf>(part.mix + i) * add);
+    }
+  }
+}
+
+}  // namespace inflight::INFLIGHT_ISA

@@ -1,0 +1,123 @@
+// How attention is divided into tasks, and in which order they are begun.
+//
+// Knows positions and how many queries read a head; neither memory nor arithmetic. A task is one key/value head of one
+// chunk for a few queries, with all query heads that read it. A task that is long beside the others is cut into its
+// partitions, pieces of 512 positions that the arithmetic keeps apart anyway, so that no thread is left with it at the
+// end.
+#pragma once
+#include <utility>
+
+#include "attention_rows.h"
+#include "pool.h"
+#include "types.h"
+
+namespace inflight::INFLIGHT_ISA {
+
+constexpr std::int64_t partition_positions = 512;  // aligned to absolute positions
+constexpr std::int64_t rows_per_task = 96;      // rows: queries of all heads
+constexpr std::int64_t pieces_per_thread = 8;   // a task above this part of a thread's work is cut
+
+struct AttentionTask {
+  std::int32_t chunk, head, token, tokens;  // token: row of q
+  std::int32_t first, last;                 // partitions
+  std::int32_t part;                        // of a cut task: where the result of partition `first` is kept; else −1
+};
+
+class Division {
+ public:
+  Division(const Layout& layout, std::int64_t kv_heads, std::int64_t group, std::int64_t window)
+      : layout_(layout), kv_heads_(kv_heads), group_(group), window_(window),
+        tokens_per_task_(group >= rows_per_task ? 1 : rows_per_task / group) {}
+
+  // Tasks and pieces of tasks, the longest first; the tasks that were cut, as they were; the results of pieces that are
+  // to be kept; what all costs together.
+  struct Plan {
+    AttentionTask *tasks, *wholes;
+    std::int64_t count, cut, parts, cost;
+  };
+
+  // Lies in the pool's scratch memory `slot`.
+  Plan plan(Pool& pool, int slot) const {
+    Plan plan{};
+    for_tasks([&](const AttentionTask& task) { plan.cost += cost(task); });
+    const std::int64_t most = pool.threads() > 1 ? plan.cost / (pieces_per_thread * pool.threads()) : plan.cost;
+    // Sorted by the power of two of the cost: counted first, then put into place.
+    std::int64_t places[64] = {};
+    const auto place = [&](const AttentionTask& task) -> std::int64_t& {
+      return places[__builtin_clzll(static_cast<std::uint64_t>(cost(task)) | 1)];
+    };
+    for_pieces(most, [&](AttentionTask& task) { ++plan.cut, plan.parts += task.last - task.first + 1; },
+               [&](const AttentionTask& task) { ++plan.count, ++place(task); });
+    for (std::int64_t i = 0, at = 0; i < 64; ++i) at += std::exchange(places[i], at);
+    plan.tasks =
+        static_cast<AttentionTask*>(pool.scratch(slot, (plan.count + plan.cut + 1) * sizeof(AttentionTask)));
+    plan.wholes = plan.tasks + plan.count;
+    std::int32_t cut = 0, parts = 0;
+    for_pieces(most,
+               [&](AttentionTask& task) {
+                 task.part = parts, parts += task.last - task.first + 1;
+                 plan.wholes[cut++] = task;
+               },
+               [&](const AttentionTask& task) { plan.tasks[place(task)++] = task; });
+    return plan;
+  }
+
+  std::int64_t most_rows() const { return tokens_per_task_ * group_; }
+  std::int64_t rows(const AttentionTask& task) const { return task.tokens * group_; }
+  std::int64_t first_seen(std::int64_t position) const {
+    return window_ > 0 && position + 1 > window_ ? position + 1 - window_ : 0;
+  }
+  std::int64_t first_position(const AttentionTask& task) const {  // of its queries
+    return layout_.starts[task.chunk] + task.token - layout_.offsets[task.chunk];
+  }
+  std::int64_t past_position(const AttentionTask& task) const { return first_position(task) + task.tokens; }
+  // The positions of a partition that any query of the task sees, from the beginning of a tile.
+  std::int64_t begin(const AttentionTask& task, std::int64_t partition) const {
+    const std::int64_t seen = first_seen(first_position(task)) / tile_positions * tile_positions;
+    return partition * partition_positions > seen ? partition * partition_positions : seen;
+  }
+  std::int64_t end(const AttentionTask& task, std::int64_t partition) const {
+    const std::int64_t past = past_position(task), end = (partition + 1) * partition_positions;
+    return end < past ? end : past;
+  }
+
+ private:
+  // Tiles of rows and positions.
+  std::int64_t cost(const AttentionTask& task) const {
+    const std::int64_t positions = end(task, task.last) - begin(task, task.first);
+    return (positions + tile_positions - 1) / tile_positions * ((rows(task) + tile_tokens - 1) / tile_tokens);
+  }
+
+  // each(task) for all tasks, uncut.
+  template <class Each>
+  void for_tasks(Each&& each) const {
+    for (std::int64_t c = 0; c < layout_.chunks; ++c) {
+      const std::int64_t length = layout_.offsets[c + 1] - layout_.offsets[c];
+      for (std::int64_t t = 0; t < length; t += tokens_per_task_) {
+        const std::int64_t n = length - t < tokens_per_task_ ? length - t : tokens_per_task_;
+        AttentionTask task{std::int32_t(c), 0, std::int32_t(layout_.offsets[c] + t), std::int32_t(n), 0, 0, -1};
+        task.first = static_cast<std::int32_t>(first_seen(first_position(task)) / partition_positions);
+        task.last = static_cast<std::int32_t>((past_position(task) - 1) / partition_positions);
+        for (; task.head < kv_heads_; ++task.head) each(task);
+      }
+    }
+  }
+
+  // each(task) for tasks that cost up to `most`; of the others whole(task), then each(piece).
+  template <class Whole, class Each>
+  void for_pieces(std::int64_t most, Whole&& whole, Each&& each) const {
+    for_tasks([&](AttentionTask task) {
+      if (task.last == task.first || cost(task) <= most) return each(task);
+      whole(task);
+      for (const std::int32_t last = task.last; task.first <= last; ++task.first, ++task.part) {
+        task.last = task.first;
+        each(task);
+      }
+    });
+  }
+
+  const Layout& layout_;
+  std::int64_t kv_heads_, group_, window_, tokens_per_task_;
+};
+
+}  // namespace inflight::INFLIGHT_ISA
