@@ -32,8 +32,9 @@ from inflight.planning.simulation import try_out
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import mixed_step, rows_at, steady_state
 from inflight.scheduling import SchedulingSettings
-from inflight.simulate.calibration import Measured, calibrate
+from inflight.simulate.calibration import calibrate
 from inflight.simulate.fitted import FittedModel
+from inflight.simulate.measuring import Measured
 from inflight.simulate.sources import read_step_model
 from inflight.workload.lengths import Lognormal
 from inflight.workload.workload import Workload

@@ -168,7 +168,7 @@ class Product {
       const std::uint32_t* starts[most_panels];
       for (int j = 0; j < panels; ++j) starts[j] = from + (p + j) * panel;
       const Ahead ahead = p == 0 ? this->ahead(task, block, i, from) : Ahead{};  // the first fetch for all of the group
-      run_tile<F>(rows, panels, {starts, group_lanes, 1, static_cast<int>(block.steps), x, sums + p * panel, width_,
+      run_tile<F>(rows, panels, {starts, group_lanes, static_cast<int>(block.steps), x, sums + p * panel, width_,
                                  block.first, ahead});
       p += panels;
     }

@@ -81,8 +81,10 @@ struct BytesByBytes {  // with the machine's dot product
   static constexpr int x_per_step = 1, values_per_step = 4;
   template <int M, int N>
   INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const vu four = all(static_cast<std::uint32_t>(x[m][i]));
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = dot4(sums[m][n], w[n], four);
     }
   }
@@ -97,14 +99,20 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
   template <int M, int N>
   INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
     vu half[N];
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = w[n] & 0x00ff00ffu;
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const vu pair = all(static_cast<std::uint32_t>(x[m][2 * i]));
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] += dot2_of_halves(half[n], pair);
     }
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = w[n] >> 8 & 0x00ff00ffu;
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const vu pair = all(static_cast<std::uint32_t>(x[m][2 * i + 1]));
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] += dot2_of_halves(half[n], pair);
     }
   }
@@ -130,14 +138,13 @@ struct Ahead {
   int lines = 0;
 };
 
-// One tile's work. Panel p of segment s begins at w[s · P + p] and goes on every `stride` lanes for `steps` steps;
-// row m of x begins at x[m] and runs through all segments. Sums are [M][P · 16] of F::Sum's lanes,
-// `sums_stride` of them a row.
+// One tile's work. Panel p begins at w[p] and goes on every `stride` lanes for `steps` steps; row m of x begins at x[m].
+// Sums are [M][P · 16] of F::Sum's lanes, `sums_stride` of them a row.
 template <class F>
 struct Work {
   const std::uint32_t* const* w;
   std::int64_t stride;
-  int segments, steps;
+  int steps;
   const typename F::X* const* x;
   float* sums;  // or int32
   std::int64_t sums_stride;
@@ -150,36 +157,34 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
   constexpr int N = P * vectors;
   using Sum = typename F::Sum;
   Sum sums[M][N];
+#pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n)
-      sums[m][n] = Sum{};
-  if (!work.fresh)
-    for (int m = 0; m < M; ++m)
-      for (int n = 0; n < N; ++n) sums[m][n] = load<Sum>(work.sums + m * work.sums_stride + n * lanes);
+      sums[m][n] = work.fresh ? Sum{} : load<Sum>(work.sums + m * work.sums_stride + n * lanes);
 
   const typename F::X* x[M];
   for (int m = 0; m < M; ++m) x[m] = work.x[m];
+  const std::uint32_t* w[P];
+  for (int p = 0; p < P; ++p) w[p] = work.w[p];
   const char* ahead = static_cast<const char*>(work.ahead.at);
   const int steps = work.steps;
   const std::int64_t stride = work.stride;
-  std::int64_t at = 0;  // in x, in steps
 
-  for (int segment = 0; segment < work.segments; ++segment) {
-    const std::uint32_t* w[P];
-    for (int p = 0; p < P; ++p) w[p] = work.w[segment * P + p];
-    const auto one = [&](std::int64_t i) __attribute__((always_inline)) {
-      for (int line = 0; line < fetched; ++line, ahead += 64) prefetch_to_l2(ahead);
-      vu row[N];
-      for (int p = 0; p < P; ++p)
-        for (int v = 0; v < vectors; ++v) row[p * vectors + v] = load<vu>(w[p] + v * lanes);
-      F::template step<M, N>(sums, row, x, i);
-      for (int p = 0; p < P; ++p) w[p] += stride;
-    };
-    int i = 0;
-    for (; i + 4 <= steps; i += 4, at += 4) one(at), one(at + 1), one(at + 2), one(at + 3);
-    for (; i < steps; ++i, ++at) one(at);
-  }
+  const auto one = [&](int i) __attribute__((always_inline)) {
+    for (int line = 0; line < fetched; ++line, ahead += 64) prefetch_to_l2(ahead);
+    vu row[N];
+    for (int p = 0; p < P; ++p)
+      for (int v = 0; v < vectors; ++v) row[p * vectors + v] = load<vu>(w[p] + v * lanes);
+    F::template step<M, N>(sums, row, x, i);
+    for (int p = 0; p < P; ++p) w[p] += stride;
+  };
+  int i = 0;
+  for (; i + 4 <= steps; i += 4) one(i), one(i + 1), one(i + 2), one(i + 3);
+  for (; i < steps; ++i) one(i);
+#pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) store(work.sums + m * work.sums_stride + n * lanes, sums[m][n]);
 }
 
