@@ -31,7 +31,7 @@ class Attention {
         layer_data_(arena.data + layer * arena.blocks * arena.kv_heads * arena.head_lanes) {}
 
   void run(Pool& pool) {
-    const Division::Plan plan = division_.plan(pool, pool.shared_slot() + 1);
+    const Division::Plan plan = division_.plan(pool, pool.shared_slot() + 1, part_floats() * sizeof(float));
     parts_ = static_cast<float*>(pool.scratch(pool.shared_slot() + 2, plan.parts * part_floats() * sizeof(float)));
     Claims claims(plan.count);
     on_all(pool, plan.count <= 1 || plan.cost < worth_waking, [&](int worker) {
@@ -228,7 +228,7 @@ class Attention {
   // If the tile reaches past the chunk's end: the segment in which that lies becomes a copy with zeros from there on.
   void clean(const AttentionTask& task, Scratch& s, std::int64_t position, Tile& tile) const {
     const std::int64_t end = layout_.starts[task.chunk] + layout_.offsets[task.chunk + 1] - layout_.offsets[task.chunk];
-    if (end >= position + tile_positions || end <= position || end % panel == 0) return;
+    if (end >= position + tile_positions || end % panel == 0) return;
     const std::int64_t width = arena_.padded_dim, valid = end % panel, whole = valid / per_step;
     const std::uint32_t*& values = tile.values[(end - position) / panel];
     std::memcpy(s.segment, values, (valid + per_step - 1) / per_step * width * 4);

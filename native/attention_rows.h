@@ -81,6 +81,7 @@ __attribute__((noinline)) void mix_of(const typename F::X* probabilities, const 
                                       int segments, std::int64_t column, std::int64_t width, Coming coming,
                                       float* mix) {
   constexpr int N = P * vectors, steps = panel / F::values_per_step;
+  if (segments < 1) __builtin_unreachable();  // or the compiler keeps sums on the stack for it
   vf sums[M][N];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m)

@@ -5,8 +5,6 @@
 // partitions, pieces of 512 positions that the arithmetic keeps apart anyway, so that no thread is left with it at the
 // end.
 #pragma once
-#include <utility>
-
 #include "attention_rows.h"
 #include "pool.h"
 #include "types.h"
@@ -16,6 +14,7 @@ namespace inflight::INFLIGHT_ISA {
 constexpr std::int64_t partition_positions = 512;  // aligned to absolute positions
 constexpr std::int64_t rows_per_task = 96;      // rows: queries of all heads
 constexpr std::int64_t pieces_per_thread = 8;   // a task above this part of a thread's work is cut
+constexpr std::int64_t most_parts_bytes = 64 << 20;  // that results of pieces may take until they are merged
 
 struct AttentionTask {
   std::int32_t chunk, head, token, tokens;  // token: row of q
@@ -36,11 +35,13 @@ class Division {
     std::int64_t count, cut, parts, cost;
   };
 
-  // Lies in the pool's scratch memory `slot`.
-  Plan plan(Pool& pool, int slot) const {
+  // Lies in the pool's scratch memory `slot`. part_bytes: that the result of a piece takes. Tasks of which there would be
+  // too many pieces stay whole, which changes no bits.
+  Plan plan(Pool& pool, int slot, std::int64_t part_bytes) const {
     Plan plan{};
     for_tasks([&](const AttentionTask& task) { plan.cost += cost(task); });
-    const std::int64_t most = pool.threads() > 1 ? plan.cost / (pieces_per_thread * pool.threads()) : plan.cost;
+    std::int64_t most = pool.threads() > 1 ? plan.cost / (pieces_per_thread * pool.threads()) : plan.cost;
+    while (parts_above(most) * part_bytes > most_parts_bytes) most = 2 * most + 1;
     // Sorted by the power of two of the cost: counted first, then put into place.
     std::int64_t places[64] = {};
     const auto place = [&](const AttentionTask& task) -> std::int64_t& {
@@ -48,7 +49,11 @@ class Division {
     };
     for_pieces(most, [&](AttentionTask& task) { ++plan.cut, plan.parts += task.last - task.first + 1; },
                [&](const AttentionTask& task) { ++plan.count, ++place(task); });
-    for (std::int64_t i = 0, at = 0; i < 64; ++i) at += std::exchange(places[i], at);
+    std::int64_t before = 0;
+    for (auto& at : places) {
+      const std::int64_t those = at;
+      at = before, before += those;
+    }
     plan.tasks =
         static_cast<AttentionTask*>(pool.scratch(slot, (plan.count + plan.cut + 1) * sizeof(AttentionTask)));
     plan.wholes = plan.tasks + plan.count;
@@ -101,6 +106,13 @@ class Division {
         for (; task.head < kv_heads_; ++task.head) each(task);
       }
     }
+  }
+
+  // Pieces of the tasks that cost more than `most`.
+  std::int64_t parts_above(std::int64_t most) const {
+    std::int64_t parts = 0;
+    for_pieces(most, [&](AttentionTask& task) { parts += task.last - task.first + 1; }, [](const AttentionTask&) {});
+    return parts;
   }
 
   // each(task) for tasks that cost up to `most`; of the others whole(task), then each(piece).

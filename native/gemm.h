@@ -1,9 +1,9 @@
 // Matrix products y = x · Wᵀ over packed weights.
 //
 // Knows how sums become outputs and how work is cut for caches and threads. A task is a group of 64 outputs (or half of
-// one, when there are few) for up to 192 tokens. Over many tokens the group goes through the second-level cache in blocks along K, each read
-// from memory once and used by every tile of tokens, while the next block is fetched; sums wait in scratch memory
-// between blocks, exactly, so cutting changes no bits.
+// one, when there are few) for up to 192 tokens. Over many tokens the group goes through the second-level cache in blocks
+// along K, each read from memory once and used by every tile of tokens, while the next block is fetched; sums wait in
+// scratch memory between blocks, exactly, so cutting changes no bits.
 #pragma once
 #include "parallel.h"
 #include "stage.h"
@@ -183,7 +183,7 @@ class Product {
       return {from + 24 / (task.count + 1) * group_lanes, 4};
     }
     if (block.last && !task.goes_on) return {};
-    // Each tile fetches its share of the next block, which is as long: of four lines a step none or one, two or all.
+    // Each tile fetches its share of the next block, which is as long: of four lines a step none, one or two.
     const std::int64_t first = 4 * i / task.tiles, last = 4 * (i + 1) / task.tiles;
     return {from + block.steps * (group_lanes + first * panel), static_cast<int>(last - first)};
   }

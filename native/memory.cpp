@@ -21,7 +21,7 @@ class Mapping {
  public:
   explicit Mapping(std::size_t bytes) {
     const bool huge = bytes >= huge_page;
-    bytes_ = huge ? up_to(bytes, huge_page) : up_to(bytes, 4096);
+    bytes_ = up_to(bytes + (bytes == 0), huge ? huge_page : 4096);
     mapped_ = bytes_ + (huge ? huge_page : 0);
     pages_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages_ == MAP_FAILED) throw std::bad_alloc();

@@ -249,7 +249,7 @@ struct LayoutArrays {
 
 class Ops {
  public:
-  Ops(const std::string& dtype, int threads, const std::string& isa) {
+  Ops(const std::string& dtype, int threads, const std::string& isa, const std::vector<int>& cores) {
     if (dtype != "bfloat16" && dtype != "float32") refuse("dtype must be bfloat16 or float32, not " + dtype);
     if (threads < 1 || threads > 1024) refuse("threads must be between 1 and 1024, not " + std::to_string(threads));
     format_ = dtype == "bfloat16" ? Format::bf16 : Format::f32;
@@ -262,7 +262,9 @@ class Ops {
       names += (i ? ", " : "") + std::string(tables[i]->name);
     }
     if (kernels_ == nullptr) refuse("this machine has no instruction set \"" + isa + "\"; it has " + names);
-    pool_ = std::make_unique<Pool>(threads);
+    for (const int core : cores)
+      if (core < 0 || core >= 1024) refuse("cores are numbered from 0 to 1023, so that there is no " + std::to_string(core));
+    pool_ = std::make_unique<Pool>(threads, cores);
   }
 
   std::string isa() const { return kernels_->name; }
@@ -573,8 +575,8 @@ NB_MODULE(_native, m) {
       .def("copy_blocks", &ArenaMemory::copy_blocks);
 
   nb::class_<Ops>(m, "Ops")
-      .def(nb::init<const std::string&, int, const std::string&>(), nb::arg("dtype"), nb::arg("threads"),
-           nb::arg("isa"))
+      .def(nb::init<const std::string&, int, const std::string&, const std::vector<int>&>(), nb::arg("dtype"),
+           nb::arg("threads"), nb::arg("isa"), nb::arg("cores"))
       .def_prop_ro("isa", &Ops::isa)
       .def("pack_linear", &Ops::pack_linear, nb::arg("parts"), nb::arg("bias").none(),
            nb::arg("quantized"))

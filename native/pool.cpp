@@ -1,5 +1,10 @@
 #include "pool.h"
 
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
+
 #include <chrono>
 #include <cstdlib>
 #include <new>
@@ -19,19 +24,44 @@ inline void pause() {
 #endif
 }
 
+// Keeps the calling thread on one core, where the system has such a thing and lets it.
+void stay_on([[maybe_unused]] int core) {
+#if defined(__linux__)
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+#endif
+}
+
 std::uint32_t generation(std::uint64_t state) { return static_cast<std::uint32_t>(state >> 32); }
 
 }  // namespace
 
-Pool::Pool(int threads) : buffers_(threads + 4) {
-  for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+Pool::Pool(int threads, const std::vector<int>& cores) : buffers_(threads + 4) {
+  try {
+    for (int worker = 1; worker < threads; ++worker) {
+      const int core = cores.empty() ? -1 : cores[worker % cores.size()];
+      workers_.emplace_back([this, worker, core] {
+        if (core >= 0) stay_on(core);
+        work(worker);
+      });
+    }
+  } catch (...) {  // the system gives no more threads
+    end_workers();
+    throw;
+  }
 }
 
-Pool::~Pool() {
+void Pool::end_workers() {
   stopping_.store(true);
   wake_.fetch_add(1);
   wake_.notify_all();
   for (auto& worker : workers_) worker.join();
+}
+
+Pool::~Pool() {
+  end_workers();
   for (auto& buffer : buffers_) std::free(buffer.data);
 }
 

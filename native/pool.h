@@ -18,7 +18,10 @@ class Pool {
  public:
   using Body = void (*)(void* context, int worker);
 
-  explicit Pool(int threads);
+  // cores: if any, worker w stays on cores[w] (begun again where there are fewer). The caller of `run` goes where the
+  // system puts it: a process or thread that it starts would inherit its core. Throws std::system_error where the system
+  // gives no more threads.
+  explicit Pool(int threads, const std::vector<int>& cores = {});
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -44,6 +47,7 @@ class Pool {
   };
 
   void work(int worker);
+  void end_workers();
   std::uint64_t wait_for_job(std::uint32_t last);
 
   // generation << 32 | open << 31 | number of workers inside

@@ -307,8 +307,9 @@ INLINE float exp(float x) {
   return e[0];
 }
 
-// 2ˣ for x ≤ 126, 0 far below −126 (−∞ too): 2ⁿ · p(x − n) with n = ⌊x⌋ and p(0) = 1, the polynomial of the given degree
-// with the least relative error over [0, 1]: 8.6 · 10⁻⁵ at degree 3, 1.4 · 10⁻⁷ at degree 5.
+// 2ˣ for x ≤ 126, 0 far below −126 (−∞ too), NaN of NaN: 2ⁿ · p(x − n) with n = ⌊x⌋ (or one less where x is whole) and
+// p(0) = 1, the polynomial of the given degree with the least relative error over [0, 1]: 8.6 · 10⁻⁵ at degree 3,
+// 1.4 · 10⁻⁷ at degree 5.
 template <int degree>
 INLINE vf power_of_two(vf x) {
   static_assert(degree == 3 || degree == 5);
@@ -316,7 +317,7 @@ INLINE vf power_of_two(vf x) {
   const vf r = (vf)_mm512_reduce_ps((__m512)x, 0x01);
 #else
   const vf magic = all(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
-  const vf bounded = max(x, all(-127.0f)), shifted = (bounded - 0.5f) + magic, r = bounded - (shifted - magic);
+  const vf bounded = max(all(-127.0f), x), shifted = (bounded - 0.5f) + magic, r = bounded - (shifted - magic);
 #endif
   vf p;
   if constexpr (degree == 3) {

@@ -189,24 +189,24 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
 }
 
 template <class F, int P, int fetched, int M>
-INLINE void tile_of(int rows, const Work<F>& work) {
+INLINE void tile_fetching(int rows, const Work<F>& work) {
   if constexpr (M > 1) {
-    if (rows < M) return tile_of<F, P, fetched, M - 1>(rows, work);
+    if (rows < M) return tile_fetching<F, P, fetched, M - 1>(rows, work);
   }
   tile<F, M, P, fetched>(work);
 }
 
-// The panels of a tile that fetches are as many as it can take: a group's first.
+// Of up to M rows. With four panels to a tile, one panel is the rest of a tail, and fetches nothing.
 template <class F, int P, int M = tile_tokens>
 INLINE void tile_of(int rows, const Work<F>& work) {
-  if constexpr (P == tile_panels || P == most_panels) {
+  if constexpr (P > 1 || tile_panels == 1) {
     switch (work.ahead.lines) {
-      case 1: return tile_of<F, P, 1, M>(rows, work);
-      case 2: return tile_of<F, P, 2, M>(rows, work);
-      case 4: return tile_of<F, P, 4, M>(rows, work);
+      case 1: return tile_fetching<F, P, 1, M>(rows, work);
+      case 2: return tile_fetching<F, P, 2, M>(rows, work);
+      case 4: return tile_fetching<F, P, 4, M>(rows, work);
     }
   }
-  tile_of<F, P, 0, M>(rows, work);
+  tile_fetching<F, P, 0, M>(rows, work);
 }
 
 // A tile of `rows` ≤ tile_tokens and of as many panels as `tile_width` says.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.prompts import PromptError
 from inflight.records.schema import read_records
 from inflight.text import ChatTemplateError, TokenizerError
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 TALK = [{"role": "user", "content": "hello"}]
@@ -250,6 +253,7 @@ def test_settings_say_what_is_in_force(llm: LLM) -> None:
         ({"max_num_seqs": 64, "max_num_batched_tokens": 63}, "--max-num-batched-tokens is 63, but 64 sequences"),
         ({"max_model_len": 1}, "no room for an answer"),
         ({"block_size": 24}, "multiple of 16"),
+        ({"threads": 2 * CORES, "pin_threads": True}, f"{CORES} cores; give at most {CORES} threads"),
         ({"max_num_seqs": "8"}, "--max-num-seqs is '8'; give a whole number"),
         ({"kv_memory": float("nan")}, "--kv-memory is nan"),
         ({"kv_memory": "1GiB"}, "--kv-memory is '1GiB'; give a number of GiB"),

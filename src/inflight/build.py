@@ -6,7 +6,7 @@ line and the Python API import it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from inflight.config import (
     EngineSettings,
     Resolved,
     SettingsError,
+    cores_of,
     resolve_budget,
     resolve_max_model_len,
     resolve_quantization,
@@ -131,8 +132,15 @@ def _assemble(
     )
     # Before the weights: a mistake in these settings is told at once.
     rules = make_rules(scheduling, int(limits.budget.value), int(limits.length.value), int(limits.rows.value))
-    ops = _open_ops(_dtype_of(limits.dtype), int(limits.threads.value))
-    executor, size = _executor(folder, model, settings, scheduling, limits, ops, progress)
+    ops = _open_ops(_dtype_of(limits.dtype), int(limits.threads.value), cores_of(settings))
+
+    def packed(done: int, total: int) -> None:
+        if text.done():
+            text.result()  # a mistake in the tokenizer's files is told at once, too
+        if progress is not None:
+            progress(done, total)
+
+    executor, size = _executor(folder, model, settings, scheduling, limits, ops, packed)
     tokenizer, template = text.result()
     in_force = _in_force(settings, scheduling, limits, model, ops.name, size)
     clock = MonotonicClock()
@@ -210,6 +218,9 @@ def _in_force(
         "quantization": limits.quantization,
         "kernels": Resolved(kernels, "the best instruction set of this CPU that the kernels know"),
         "threads": limits.threads,
+        "pin_threads": Resolved(
+            settings.pin_threads, "each but the first has a core" if settings.pin_threads else "the system moves them"
+        ),
         "max_num_seqs": limits.rows,
         "max_num_batched_tokens": limits.budget,
         "max_model_len": limits.length,
@@ -244,9 +255,9 @@ def _dtype_of(resolved: Resolved) -> DType:
     return "float32" if resolved.value == "float32" else "bfloat16"
 
 
-def _open_ops(dtype: DType, threads: int) -> OpSet:
+def _open_ops(dtype: DType, threads: int, cores: Sequence[int]) -> OpSet:
     try:
-        return open_ops(dtype, threads)
+        return open_ops(dtype, threads, cores=cores)
     except (ImportError, ValueError) as error:  # not built, or INFLIGHT_ISA names one that is not here
         raise SettingsError(f"The kernels cannot be used: {str(error).rstrip('.')}.") from error
 

@@ -31,7 +31,8 @@ class EngineSettings:
     quantization: "int8" holds the layers' matrices in int8, "int8-all" the output projection (and a tied table) too.
     kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins).
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
-    threads: kernel threads, the calling one included. watermark: share of the KV blocks kept free of newcomers.
+    threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
+    watermark: share of the KV blocks kept free of newcomers.
     """
 
     model: str | None = None
@@ -48,6 +49,7 @@ class EngineSettings:
     enable_prefix_caching: bool = True
     watermark: float = 0.01
     threads: int | None = None
+    pin_threads: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -141,6 +143,22 @@ def resolve_threads(settings: EngineSettings) -> Resolved:
             )
         return Resolved(settings.threads, "as set")
     return Resolved(usable, "the cores this process may use")
+
+
+def cores_of(settings: EngineSettings) -> tuple[int, ...]:
+    """Numbers of the cores that kernel threads stay on, in their order; none where the system may move them. Raises
+    SettingsError where there are fewer cores than threads."""
+    if not settings.pin_threads:
+        return ()
+    if not hasattr(os, "sched_getaffinity"):
+        raise SettingsError("--pin-threads needs Linux: this system does not tell which cores there are; leave it out.")
+    cores, threads = sorted(os.sched_getaffinity(0)), int(resolve_threads(settings).value)
+    if threads > len(cores):
+        raise SettingsError(
+            f"--pin-threads gives each thread a core, but --threads is {threads} and this process may use {len(cores)} "
+            f"cores; give at most {len(cores)} threads."
+        )
+    return tuple(cores[:threads])
 
 
 def resolve_quantization(settings: EngineSettings, dtype: str) -> Resolved:

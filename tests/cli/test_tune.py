@@ -87,6 +87,11 @@ def test_a_gpu_is_tuned_for_by_its_data_sheet(tune) -> None:  # type: ignore[no-
         (("--model", "llama-3-70b", "--hardware", "a100-80", *DEMAND), "KV memory for 0 tokens"),
         (("--model", "llama-3-8b", "--hardware", "h100", *DEMAND, "--verify", 1), "it goes with --step-model"),
         (("--model", "llama-3-8b", "--hardware", "h100", *DEMAND, "--verify", -1), "--verify is -1"),
+        (("--model", "llama-3-8b", "--hardware", "h100", *DEMAND, "--verify-repeats", 3), "which only --verify runs"),
+        (
+            ("--model", "llama-3-8b", "--hardware", "h100", *DEMAND, "--load-format", "dummy"),
+            "which only --verify runs",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(tune, arguments: tuple[object, ...], sentence: str) -> None:  # type: ignore[no-untyped-def]

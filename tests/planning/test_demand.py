@@ -63,6 +63,16 @@ def test_of_a_long_trace_every_kth_request_is_taken() -> None:
     assert {later - earlier for earlier, later in pairwise(prompts)} == {4}
 
 
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf")])
+def test_a_rate_that_is_none_is_told(rate: float) -> None:
+    with pytest.raises(WorkloadError, match="above 0"):
+        Traced(workload(*ROWS), 20.0).workload(rate, 60, 0)
+
+
+def test_what_a_trace_has_at_most_is_known() -> None:
+    assert Traced(workload(*ROWS[:50]), 20.0).most == 50
+
+
 def test_of_a_short_trace_all_are_taken() -> None:
     made = Traced(workload(*ROWS[:50]), 20.0).workload(1.0, 100, 0)
     assert len(made.entries) == 50

@@ -49,6 +49,18 @@ def test_what_even_a_trickle_breaks_is_kept_at_no_rate() -> None:
     assert found.held is None and found.broken is not None and found.broken.rate < 0.3
 
 
+def test_answers_that_come_whole_have_gaps_of_no_time() -> None:
+    """Every rate keeps a promise on them, up to saturation; its badness must not be nothing."""
+    tpot = Slo("tpot", 0.1)
+
+    def trial(rate: float) -> Trial:
+        return replace(EMPTY, rate=rate, values={tpot: 0.0 if rate < 20 else 0.3})
+
+    assert 0 < badness(trial(1.0)) < 1
+    found = find_capacity(trial, 5.0, most=20)
+    assert found.held is not None and found.held.rate < 20 <= found.broken.rate  # type: ignore[union-attr]
+
+
 def test_a_candidate_that_is_not_worth_it_is_given_up_at_once() -> None:
     queue = Queue(10.0)
     found = find_capacity(queue, 9.5, worth=9.5)

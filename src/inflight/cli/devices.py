@@ -15,8 +15,8 @@ import click
 
 from inflight.cli.machines import check_machine, hardware_of
 from inflight.cli.options import stacked
-from inflight.config import SettingsError
-from inflight.planning.machine import MOST_ROWS, Machine
+from inflight.config import EngineSettings, SettingsError
+from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Machine
 from inflight.simulate.all_reduce import NETWORK_SHARE
 from inflight.simulate.fitted import FittedModel, NoisyModel
 from inflight.simulate.latency import StepModel
@@ -24,11 +24,16 @@ from inflight.simulate.sources import Known, known_of, read_step_model
 
 GPU_BUDGET = 2048  # tokens of a step on a GPU, unless given: some ridges of bf16, so that weights are read for many
 DECODE = ("decode_hardware", "decode_tensor_parallel", "decode_step_model")
+TRANSFER = ("transfer_gbps", "transfer_setup_ms")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 decode_options = stacked(
     click.option("--decode-hardware", metavar="GPU", help="Of the decode pool; without it the same."),
-    click.option("--decode-tensor-parallel", type=int, help="GPUs of one engine of the decode pool."),
+    click.option(
+        "--decode-tensor-parallel",
+        type=int,
+        help="GPUs of one engine of the decode pool; without it 1 on other hardware, else the same.",
+    ),
     click.option("--decode-step-model", type=_FILE, help="Of the decode pool; without it the same."),
 )
 
@@ -85,12 +90,15 @@ def devices_of(values: dict[str, Any]) -> tuple[Device, Device]:
     return first, _by_data_sheet(values, "decode_")
 
 
-def check_decode(values: dict[str, Any]) -> None:
-    """Raises click.UsageError where something is said of a second pool, and there is none."""
-    for name in DECODE:
+def check_decode(values: dict[str, Any], swaps: bool) -> None:
+    """Raises click.UsageError where something is said of a second pool, and there is none. swaps: whether blocks may move
+    to the host."""
+    sizes = () if swaps else ("kv_bytes",)
+    for name in (*DECODE, *TRANSFER, *sizes):
         if values[name] is not None:
+            about = "a pool" if name in DECODE else "what moves to a pool"
             raise click.UsageError(
-                f"--{name.replace('_', '-')} is about a pool of engines for decodes; give --prefill-replicas and "
+                f"--{name.replace('_', '-')} is about {about} of engines for decodes; give --prefill-replicas and "
                 "--decode-replicas, or --split-replicas, or leave it out."
             )
 
@@ -115,7 +123,10 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
     if degree is None and same_gpu:
         degree = values["tensor_parallel"]
     degree = 1 if degree is None else degree
-    machine = hardware.machine(degree, 1.0)
+    block_size = (
+        BLOCK_SIZE if values["block_size"] is None else EngineSettings(block_size=values["block_size"]).block_size
+    )
+    machine = hardware.machine(degree, 1.0, block_size)
     if not machine.blocks:
         raise SettingsError(_no_room(machine))
     known = Known(

@@ -128,6 +128,7 @@ engine_options = stacked(
     ),
     click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),
     click.option("--threads", type=int, help="Kernel threads; without it one per usable core."),
+    click.option("--pin-threads", is_flag=True, help="Each kernel thread but the first stays on a core of its own."),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of requests that name none."),
 )
 

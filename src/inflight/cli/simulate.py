@@ -18,6 +18,7 @@ from inflight.cli.options import config_option, record_option, scheduling_option
 from inflight.cli.summary import print_summary
 from inflight.config import DEFAULT_ROWS, EngineSettings, SettingsError
 from inflight.core.plan import Capacity
+from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.planning.setting import TOGETHER
@@ -26,6 +27,8 @@ from inflight.simulate.handover import Link
 from inflight.simulate.routers import ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
 from inflight.workload.workload import Workload
+
+SETUP_MS = 1.0  # of a transfer between pools
 
 
 @click.command("simulate")
@@ -42,13 +45,13 @@ from inflight.workload.workload import Workload
 @scheduling_options
 @load_options
 @workload_options
-@click.option("--replicas", type=int, default=1, show_default=True, help="Engines behind the router.")
+@click.option("--replicas", type=int, help="Engines behind the router; 1 unless set.")
 @click.option("--router", default="round-robin", show_default=True, help=f"{', '.join(ROUTERS)}.")
 @click.option("--prefill-replicas", type=int, help="Engines that compute prompts and first tokens only.")
 @click.option("--decode-replicas", type=int, help="Engines that go on from there.")
 @click.option("--split-replicas", type=int, help="So many engines in all; the best split into the two is searched.")
 @click.option("--transfer-gbps", type=float, help="Gigabits per second from a prefill engine; of GPUs their cards'.")
-@click.option("--transfer-setup-ms", type=float, default=1.0, show_default=True, help="That every transfer takes.")
+@click.option("--transfer-setup-ms", type=float, help=f"That every transfer takes; {SETUP_MS:g} unless set.")
 @click.option("--kv-bytes", type=float, help="Bytes of keys and values per token, for transfers and swap space.")
 @click.option("--noise", is_flag=True, help="Steps scatter as the measured ones did.")
 @record_option
@@ -61,6 +64,12 @@ def command(**values: Any) -> int:
     measured.
     """
     device, second = devices_of(values)
+    if stated_share(values["slo"]) is not None:
+        raise click.UsageError(
+            "--slo names a percentile, but a simulation tells what share of requests kept the limits; leave it out."
+        )
+    if values["split_replicas"] is not None and values["record"] is not None:
+        raise click.UsageError("--split-replicas runs every split, so that --record has no effect; leave it out.")
     record, as_json, seed = values.pop("record"), values.pop("as_json"), values["seed"]
     scheduling, warmup = scheduling_settings(values), warmup_of(values["warmup"])
     first = _pool(device, values, scheduling, seed)
@@ -132,7 +141,8 @@ def _pool(device: Device, values: dict[str, Any], scheduling: SchedulingSettings
         seed=seed,
     )
     models = device.models(values["noise"], seed)
-    return Pool(capacity, settings, scheduling, models, values["replicas"], values["router"])
+    replicas = 1 if values["replicas"] is None else values["replicas"]
+    return Pool(capacity, settings, scheduling, models, replicas, values["router"])
 
 
 def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSettings) -> Capacity:
@@ -175,11 +185,16 @@ def _kv_bytes(known: float | None, values: dict[str, Any], option: str) -> float
 def _setup(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[Device, Device], seed: int) -> Setup:
     content_seed = seed if values["prompt_seed"] is None else values["prompt_seed"]
     prefill, decode, split = (values[f"{name}_replicas"] for name in ("prefill", "decode", "split"))
-    if values["replicas"] < 1:
+    if values["replicas"] is not None and values["replicas"] < 1:
         raise click.UsageError(f"--replicas is {values['replicas']}; give a number from 1.")
     if prefill is None and decode is None and split is None:
-        check_decode(values)
+        check_decode(values, first.scheduling.swap_space is not None)
         return Setup(first, seed=seed, content_seed=content_seed)
+    if values["replicas"] is not None:
+        raise click.UsageError(
+            "--replicas counts engines that do both prompts and decodes, and has no effect where there are two pools; "
+            "leave it out."
+        )
     if split is not None and (prefill is not None or decode is not None or split < 2):
         raise click.UsageError("--split-replicas searches the split of at least 2 engines; give it alone.")
     if split is None and (prefill is None or decode is None or min(prefill, decode) < 1):
@@ -197,7 +212,8 @@ def _link(values: dict[str, Any], devices: tuple[Device, Device]) -> Link:
     if gbps is None or not gbps > 0:
         raise click.UsageError("Keys and values must move between the pools; give --transfer-gbps, such as 100.")
     kv_bytes = _kv_bytes(devices[0].known.bytes_per_token, values, "--transfer-gbps")
-    return Link(kv_bytes, gbps, values["transfer_setup_ms"] / 1e3)
+    setup_ms = SETUP_MS if values["transfer_setup_ms"] is None else values["transfer_setup_ms"]
+    return Link(kv_bytes, gbps, setup_ms / 1e3)
 
 
 def _tell(run: Simulation, summary: Summary) -> None:
@@ -234,6 +250,8 @@ def _tell_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
         print("uncertain    with every efficiency at its fast end the load is within capacity", file=sys.stderr)
     elif slow.saturated and not usual.saturated:
         print("uncertain    with every efficiency at its slow end the load is above capacity", file=sys.stderr)
+    elif fast.saturated:
+        print("uncertain    the load is above capacity even with every efficiency at its fast end", file=sys.stderr)
     if usual.saturated or slow.saturated:
         return
     told = []

@@ -37,13 +37,9 @@ VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
 @click.option("--max-num-seqs", type=int, help="Fix it.")
 @click.option("--max-num-batched-tokens", type=int, help="Fix it.")
 @click.option("--verify", type=int, default=0, show_default=True, help="Run so many of the best on the real engine.")
-@click.option(
-    "--verify-seconds", type=float, default=VERIFY_SECONDS, show_default=True, help="Of arrivals in each such run."
-)
-@click.option(
-    "--verify-repeats", type=int, default=VERIFY_REPEATS, show_default=True, help="Such runs of each, in turns."
-)
-@click.option("--load-format", default="auto", show_default=True, help="Of the real engine: auto, or dummy.")
+@click.option("--verify-seconds", type=float, help=f"Of arrivals in each such run; {VERIFY_SECONDS:g} unless set.")
+@click.option("--verify-repeats", type=int, help=f"Such runs of each, in turns; {VERIFY_REPEATS} unless set.")
+@click.option("--load-format", help="Of the real engine: auto, or dummy; auto unless set.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the configuration (TOML) here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(**values: Any) -> int:
@@ -74,16 +70,16 @@ def command(**values: Any) -> int:
 def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Tuning]:
     if values["verify"] < 0:
         raise SettingsError(f"--verify is {values['verify']}; give a number of settings from 0.")
+    _check_verify(values)
     if values["verify_repeats"] < 1 or not 0 < values["verify_seconds"] < math.inf:
         raise SettingsError(
             f"--verify-repeats is {values['verify_repeats']} and --verify-seconds {values['verify_seconds']:g}; give "
             "at least 1 run of more than 0 seconds."
         )
-    if values["verify"] and values["step_model"] is None:
-        raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model.")
     demand = demand_of(values, longest_of(values))
     traffic = traffic_of(demand)
-    values["tensor_parallel"] = values["tensor_parallel"] or (1 if values["step_model"] is None else None)
+    if values["tensor_parallel"] is None and values["step_model"] is None:
+        values["tensor_parallel"] = 1
     machine = machines_of(values, demand)[0]
     if machine.tokens < traffic.longest:
         raise SettingsError(
@@ -106,6 +102,21 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Tuni
         check=check,
         told=tell,
     )
+
+
+def _check_verify(values: dict[str, Any]) -> None:
+    """What is said of the real engine needs one; fills in what is not said."""
+    if values["verify"] and values["step_model"] is None:
+        raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model.")
+    if not values["verify"]:
+        own = ("model",) if values["step_model"] is not None else ()
+        for name in ("verify_seconds", "verify_repeats", "load_format", *own):
+            if values[name] is not None:
+                option = "--" + name.replace("_", "-")
+                raise click.UsageError(f"{option} is about the real engine, which only --verify runs; leave it out.")
+    values["verify_seconds"] = VERIFY_SECONDS if values["verify_seconds"] is None else values["verify_seconds"]
+    values["verify_repeats"] = VERIFY_REPEATS if values["verify_repeats"] is None else values["verify_repeats"]
+    values["load_format"] = values["load_format"] or "auto"
 
 
 def _about(tuning: Tuning, machine: Machine) -> list[str]:

@@ -1,5 +1,5 @@
 """The scheduler: the one owner of sequences and blocks. Six verbs: add, abort, plan, commit, idle, snapshot; and for
-simulators glide, stretch and skip, which leave out what is foreseen (`core.glide`).
+simulators glide, glided, stretch and skip, which leave out what is foreseen (`core.glide`).
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
 a policy (the order), the composer (the mechanism) and the stop rules; it knows requests' beginnings and ends.

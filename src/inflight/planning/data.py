@@ -37,6 +37,7 @@ def as_data(answer: Plan | Impossible) -> dict[str, Any]:
         "kv_bytes_per_sequence": None if memory is None else memory.kv_bytes_per_token * answer.traffic.mean_context,
         "kv_bytes_per_gpu": None if memory is None else memory.kv_bytes,
         "max_concurrent_sequences": int(machine.sequences(answer.traffic.mean_context)),
+        "kept": answer.trial.met,
         "rate_per_replica": answer.question.demand.rate / answer.replicas,
         "highest_rate_per_replica": answer.chosen.rate,
         "utilisation": answer.utilisation,

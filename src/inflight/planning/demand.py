@@ -28,7 +28,7 @@ LONGEST = 2**20  # tokens of prompt and answer, where no model sets a limit
 
 class Demand(Protocol):
     """rate: requests per second that all replicas have to serve together. mean_rate: over all of the time, which is
-    what is paid for; less than `rate` where that is the rate of the busiest minutes."""
+    what is paid for; less than `rate` where that is the rate of the busiest minutes. most: requests of one workload."""
 
     @property
     def rate(self) -> float: ...
@@ -36,8 +36,12 @@ class Demand(Protocol):
     @property
     def mean_rate(self) -> float: ...
 
+    @property
+    def most(self) -> float: ...
+
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
-        """What one engine is offered: so many requests, `rate` per second on average."""
+        """What one engine is offered: so many requests, up to `most`, `rate` per second on average. Raises
+        WorkloadError for a rate that is not above 0."""
 
     def faster(self, factor: float) -> Demand:
         """More requests, alike."""
@@ -79,6 +83,10 @@ class Drawn:
     @property
     def mean_rate(self) -> float:
         return self.rate
+
+    @property
+    def most(self) -> float:
+        return math.inf
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         lengths, coming = Random(f"{seed}/lengths"), arrivals(rate, self.gap_variation)
@@ -142,7 +150,13 @@ class Traced:
         traffic = analyze_traffic(self.trace)
         return self.rate * traffic.rate / traffic.peak_rate
 
+    @property
+    def most(self) -> float:
+        return len(self.trace.entries)
+
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
+        if not 0 < rate < math.inf:
+            raise WorkloadError(f"The rate is {rate:g}; give requests per second, above 0.")
         entries = self.trace.entries
         step = max(1, min(round(self.rate / rate), len(entries) // (2 * requests)))  # room for seeds
         span = min(len(entries), requests * step)

@@ -83,7 +83,7 @@ class Hardware:
     kv: Precision = "bf16"
     price_per_hour: float | None = None
 
-    def memory(self, tensor_parallel: int, mean_context: float) -> MemoryBudget:
+    def memory(self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE) -> MemoryBudget:
         return max_concurrent_sequences(
             self.shape,
             self.gpu,
@@ -93,25 +93,26 @@ class Hardware:
             kv=self.kv,
             max_num_batched_tokens=WIDEST_STEP,
             max_num_seqs=MOST_ROWS,
-            block_size=BLOCK_SIZE,
+            block_size=block_size,
         )
 
-    def machine(self, tensor_parallel: int, mean_context: float) -> Machine:
+    def machine(self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE) -> Machine:
         """Raises RooflineError where the model cannot be split so."""
-        memory = self.memory(tensor_parallel, mean_context)
+        memory = self.memory(tensor_parallel, mean_context, block_size)
         name = self.gpu.name if tensor_parallel == 1 else f"{tensor_parallel} × {self.gpu.name}"
         return Machine(
             name=name,
-            model=self._model(tensor_parallel, "typical"),
+            model=self._model(tensor_parallel, "typical", block_size),
             blocks=memory.blocks,
+            block_size=block_size,
             max_model_len=self.shape.max_positions,
             gpus=tensor_parallel,
             price_per_hour=None if self.price_per_hour is None else self.price_per_hour * tensor_parallel,
             memory=memory,
-            cases=(self._model(tensor_parallel, "low"), self._model(tensor_parallel, "high")),
+            cases=(self._model(tensor_parallel, "low", block_size), self._model(tensor_parallel, "high", block_size)),
             host_blocks=memory.blocks,  # as much again: hosts of GPUs have more memory than the GPUs
-            block_bytes=memory.kv_bytes_per_token * BLOCK_SIZE * tensor_parallel,
-            copy_seconds=memory.kv_bytes_per_token * BLOCK_SIZE / (self.gpu.host_gb_per_s * 1e9),
+            block_bytes=memory.kv_bytes_per_token * block_size * tensor_parallel,
+            copy_seconds=memory.kv_bytes_per_token * block_size / (self.gpu.host_gb_per_s * 1e9),
         )
 
     def degrees(self) -> tuple[int, ...]:
@@ -126,9 +127,9 @@ class Hardware:
                 found.append(degree)
         return tuple(found)
 
-    def _model(self, tensor_parallel: int, case: Case) -> Roofline:
+    def _model(self, tensor_parallel: int, case: Case, block_size: int) -> Roofline:
         return Roofline(
-            self.shape, self.gpu, tensor_parallel, weights=self.weights, kv=self.kv, case=case, block_size=BLOCK_SIZE
+            self.shape, self.gpu, tensor_parallel, weights=self.weights, kv=self.kv, case=case, block_size=block_size
         )
 
 

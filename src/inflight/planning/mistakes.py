@@ -15,6 +15,7 @@ from inflight.planning.setting import TOGETHER
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, Question, prompt_seconds
 from inflight.planning.traffic import Traffic
+from inflight.planning.wording import how_broken
 from inflight.simulate.roofline import Roofline
 
 UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
@@ -188,11 +189,10 @@ def _of_spares(question: Question, candidate: Candidate, trial: Trial, replicas:
         return ["One replica has no spare: when it restarts, nobody is served."]
     if not question.slos:
         return []  # throughput alone is sized with headroom
-    if not trial.met and trial.broken:
-        slo, value = trial.broken[0]
+    if not trial.met:
         return [
-            f"With another seed {slo.metric.upper()} p{slo.share * 100:g} is {value * 1e3:,.0f} ms even so: the "
-            "promise is close to the best that these machines do; take the upper end of the replicas, or a looser one."
+            f"With another seed {how_broken(trial)} even so: the promise is close to the best that these machines do; "
+            "take the upper end of the replicas, or a looser one."
         ]
     left = question.demand.rate / (replicas - 1)
     if left <= candidate.rate:

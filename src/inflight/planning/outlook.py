@@ -53,13 +53,18 @@ def outlook(bench: Bench, best: Candidate, replicas: int, progress: Progress) ->
         if trial.met:
             found.append(Change(name, trial, replicas))
         elif changed.rate > bench.question.demand.rate:  # alike, only more
-            found.append(Change(name, trial, math.ceil(changed.rate / best.rate * 0.999)))
+            found.append(Change(name, trial, _more_than(replicas, changed.rate / best.rate)))
         else:
-            found.append(_searched(bench, best, changed, Change(name, trial, None)))
+            found.append(_searched(bench, best, changed, replicas, Change(name, trial, None)))
     return found
 
 
-def _searched(bench: Bench, best: Candidate, changed: Demand, change: Change) -> Change:
+def _more_than(replicas: int, wanted: float) -> int:
+    """Of the planned ones it was seen that they are too few, whatever another trial says."""
+    return max(replicas + 1, math.ceil(wanted * 0.999))
+
+
+def _searched(bench: Bench, best: Candidate, changed: Demand, replicas: int, change: Change) -> Change:
     """With the replicas that it would take."""
 
     def trial(rate: float) -> Trial:
@@ -67,7 +72,7 @@ def _searched(bench: Bench, best: Candidate, changed: Demand, change: Change) ->
 
     found = find_capacity(trial, 0.8 * best.rate, ROUGH, 4, trickle=False)
     if found.held is not None:
-        return replace(change, replicas=math.ceil(changed.rate / found.held.rate * 0.999))
+        return replace(change, replicas=_more_than(replicas, changed.rate / found.held.rate))
     assert found.broken is not None
     return replace(change, beyond=math.ceil(changed.rate / found.broken.rate))
 

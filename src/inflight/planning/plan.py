@@ -156,10 +156,16 @@ def _answer(bench: Bench, best: Candidate, others: Sequence[Candidate], strategi
             break
         replicas = max(replicas + 1, round(HARDER_BY * replicas))
         trial = _planned(bench, best, replicas)
-        best = replace(best, rate=trial.rate)
+        if trial.met:
+            best = replace(best, rate=trial.rate)
     share = question.demand.rate / replicas
     best = replace(best, pooled=min(best.pooled, replicas))
-    best = replace(best, setting=settle(best, traffic, trial, question.wishes))
+    settled = replace(best, setting=settle(best, traffic, trial, question.wishes))
+    another = bench.run(settled, share, seed=3)
+    if another.met or not trial.met:
+        best = settled
+    else:  # fewer rows are too few for this traffic's clumps
+        another = bench.run(best, share, seed=3)
     at_ends = [bench.run(best, share, seed=2, model=model) for model in best.machine.cases]
     few, many = _ends(bench, best, replicas, at_ends)
     return Plan(
@@ -171,7 +177,7 @@ def _answer(bench: Bench, best: Candidate, others: Sequence[Candidate], strategi
         replicas_low=few,
         replicas_high=many,
         trial=trial,
-        spans=_spans([trial, bench.run(best, share, seed=3), *at_ends]),
+        spans=_spans([trial, another, *at_ends]),
         utilisation=min(1.0, share / best.rate),
         binding=binding(best, trial, traffic),
         others=others,

@@ -15,6 +15,7 @@ from inflight.planning.simulation import Trial
 TRICKLE = 0.03  # of the guess: a rate at which requests hardly meet; what fails there is promised to nobody
 STEP = 1.6  # most factor from one rate to the next while only one side is known
 INSIDE = 0.15  # of the interval, in logarithms, that a next rate keeps away from its ends
+LEAST_BADNESS = 0.01  # of a run that kept its promises
 SATURATED = 3.0  # badness of a run whose waiting grew without end
 
 
@@ -87,4 +88,5 @@ def badness(trial: Trial) -> float:
     worst = max(ratios, default=0.5)
     if trial.saturated or trial.unserved or not math.isfinite(worst):
         return max(SATURATED, worst if math.isfinite(worst) else 0.0)
-    return min(worst, 0.999) if trial.met else max(worst, 1.001)
+    # Answers that come whole have gaps of no time at all; a rate cannot be chosen by the logarithm of nothing.
+    return min(max(worst, LEAST_BADNESS), 0.999) if trial.met else max(worst, 1.001)

@@ -76,9 +76,10 @@ class Meter:
         return self.model.extrapolates(held)
 
     def spent(self, begin: float, end: float) -> Spent:
-        """In the steps between two shares of the run."""
+        """In the steps between two shares of the run's prompt tokens; the steps after its last prompt, in which the
+        batch empties, are in no share."""
         first, last = begin * self._prompts, end * self._prompts
-        taken = [step for step in self._steps if first <= step[0] <= last] or self._steps
+        taken = [step for step in self._steps if first <= step[0] < last] or self._steps
         busy = max(1e-12, math.fsum(seconds for _, _, seconds, _ in taken))
         by_kind: dict[tuple[str, str], float] = {}
         for _, _, _, costs in taken:

@@ -31,6 +31,7 @@ PATIENCE = 5  # and so many times as long as a promise on TTFT
 CEILING = 1.0  # of what the closed form serves at most: nothing is tried beyond, however good a short run would look
 TOLERANCE = 0.1  # between the rate that keeps the promises and one that does not
 ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where only about how many more is asked
+AT_ENDS = 6  # trials, where everything uncertain is at one end
 THOROUGHLY = 2.0  # times the usual requests, where the answer rests on one trial
 HEADROOM = 0.85  # of saturation, where nothing is promised
 Progress = Callable[[str], None]
@@ -110,6 +111,7 @@ class Bench:
         """Enough for a percentile, and for a queue to grow to what it would be: in a shorter run every rate looks
         good."""
         fewest, usual, most = self.question.requests
+        most = min(most, self.question.demand.most)  # of a short trace
         if rate < 0.2 * candidate.guess:
             return Length(fewest)  # hardly anyone meets; the run is long enough by itself
         enough = max(fewest, reads * min(usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
@@ -204,9 +206,8 @@ def widen(bench: Bench, candidate: Candidate) -> Candidate:
         setting = replace(candidate.setting, max_num_batched_tokens=other).because("max-num-batched-tokens", reason)
         trial = bench.run(candidate, broken.rate, setting=setting)
         if trial.met:
-            return replace(
-                candidate, setting=setting, capacity=replace(candidate.capacity, held=trial), rate=trial.rate
-            )
+            capacity = replace(candidate.capacity, held=trial, broken=None)  # what broke was the other setting
+            return replace(candidate, setting=setting, capacity=capacity, rate=trial.rate)
     return candidate
 
 
@@ -227,12 +228,10 @@ def settle(candidate: Candidate, traffic: Traffic, trial: Trial, wishes: Wishes)
 
 def rate_under(bench: Bench, candidate: Candidate, model: StepModel) -> float:
     """Requests/s that each replica keeps if steps take what another model says, in few trials from where the closed
-    form expects it; 0 where none was found."""
+    form expects it; 0 where even requests that hardly meet break the promises."""
     machine = replace(candidate.machine, model=model)
     expected = candidate.rate * _guess(machine, candidate, bench) / _guess(candidate.machine, candidate, bench)
-    found = find_capacity(
-        lambda rate: bench.run(candidate, rate, model=model, reads=ROUGHLY), expected, ROUGH, 4, trickle=False
-    )
+    found = find_capacity(lambda rate: bench.run(candidate, rate, model=model, reads=ROUGHLY), expected, ROUGH, AT_ENDS)
     return 0.0 if found.held is None else found.held.rate * (1.0 if bench.question.slos else HEADROOM)
 
 

@@ -28,7 +28,7 @@ REQUESTS = 400
 ROUNDS = 2  # through all settings; the second sees what the first changed
 BETTER = 0.01  # of goodput that a change must bring
 NEARER = 0.05  # of the worst promise, where goodput is alike
-SPAN = 10.0  # seconds of arrivals, at least
+SPAN = 10.0  # seconds of arrivals, where that is not more than four times the requests
 Told = Callable[[str], None]
 
 

@@ -18,7 +18,8 @@ class StepModel(Protocol):
         sheet"."""
 
     def seconds(self, held: Features) -> float:
-        """How long the step takes, above zero."""
+        """How long the step takes, above zero. `held` is the caller's, who may use it again: take numbers out of it, do
+        not keep it."""
 
     def extrapolates(self, held: Features) -> str | None:
         """A sentence with the number that lies outside of what the model rests on; None where it lies inside."""

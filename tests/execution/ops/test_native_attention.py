@@ -47,6 +47,8 @@ def test_rotation_of_queries(ops, reference, dtype, dim, heads, kv_heads, norms)
         (32, 3, 1, 16, 20),
         (64, 4, 2, 64, 100),
         (10, 2, 1, 16, 7),
+        (24, 100, 1, 16, 0),
+        (72, 2, 2, 32, 0),
     ],
 )
 def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
@@ -109,6 +111,12 @@ def test_scores_that_rise_or_fall_with_the_position(ops, reference, dtype, rise)
         one.rope_and_write_kv(qkv, arena, 0, layout, still, None, None, 1e-6, q)
         one.attention(q, arena, 0, layout, 1.0, 0, out)
         results.append(read(dtype, out))
+        if one is ops:  # whatever was scaled when, a chunk's queries have the bits that they have in the whole
+            chunk = act(dtype, 300, dim)
+            ops.attention(
+                np.ascontiguousarray(q[400:]), arena, 0, layout_of([(400, 300, list(range(44)))]), 1.0, 0, chunk
+            )
+            np.testing.assert_array_equal(chunk, out[400:])
     # Scores reach 2,800, and are rounded once more (to 2⁻²⁴) where multiply-adds are not fused.
     np.testing.assert_allclose(*results, atol=2e-2 if dtype == "bfloat16" else 1e-4)
 
@@ -170,7 +178,7 @@ def test_attention_of_any_chunks(data):
             done[i] += n
 
 
-@pytest.mark.parametrize("length", [1, 16, 37, 63])
+@pytest.mark.parametrize("length", [1, 16, 37, 63, 1101])
 def test_garbage_in_unwritten_slots_does_not_matter(dtype, isa, length):
     """Blocks full of NaN, as if another sequence had left them, then written up to `length`."""
     shape = KVShape(1, 16, 1, 32)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from inflight.execution.ops.protocol import OpSet
 
 from .material import normal
 
+TASKS = Path("/proc/self/task")
+
 
 def test_open_ops_gives_what_is_asked_for(monkeypatch):
     for isa in [*available_isas(), "reference"]:
@@ -21,6 +25,23 @@ def test_open_ops_gives_what_is_asked_for(monkeypatch):
         assert ops.name in (isa, f"native {isa}")
         monkeypatch.setenv("INFLIGHT_ISA", isa)
         assert open_ops("bfloat16", 1).name == ops.name
+
+
+def test_pinned_threads_stay_on_their_cores():
+    cores = sorted(os.sched_getaffinity(0))
+    before = {task.name for task in TASKS.iterdir()}
+    ops = NativeOps("float32", 4, cores=[cores[0], cores[-1], cores[0], cores[-1]])
+    linear, x, out = ops.pack_linear([normal(1, 600, 64)]), normal(2, 9, 64), np.empty((9, 600), np.float32)
+    ops.linear(x, linear, out)
+    want = sorted([[cores[-1]], [cores[0]], [cores[-1]]])  # all but the caller
+    for _ in range(1000):  # a thread that has not run yet has not taken its core
+        own = [task.name for task in TASKS.iterdir() if task.name not in before]
+        allowed = sorted(sorted(os.sched_getaffinity(int(name))) for name in own)
+        if allowed == want:
+            break
+        time.sleep(0.01)
+    assert allowed == want
+    assert os.sched_getaffinity(0) == set(cores), "who starts a process must not hand on one core"
 
 
 def test_many_small_jobs_on_several_pools():

@@ -6,6 +6,7 @@ Importing this package loads no kernels; `open_ops` loads the one that is asked 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,11 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["open_ops"]
 
 
-def open_ops(dtype: DType = "bfloat16", threads: int | None = None, isa: str = "auto") -> OpSet:
+def open_ops(
+    dtype: DType = "bfloat16", threads: int | None = None, isa: str = "auto", cores: Sequence[int] = ()
+) -> OpSet:
     """The op set for this machine.
 
     `threads` None takes the CPUs this process may run on. `isa` is "auto" (the best this CPU has, unless the
     environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, or "reference" (numpy).
+    `cores`: as of `NativeOps`.
     """
     if threads is None:
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -30,4 +34,4 @@ def open_ops(dtype: DType = "bfloat16", threads: int | None = None, isa: str = "
         return ReferenceOps(dtype, threads)
     from inflight.execution.ops.native import NativeOps
 
-    return NativeOps(dtype, threads, isa)
+    return NativeOps(dtype, threads, isa, cores)

@@ -43,8 +43,9 @@ def available_isas() -> list[str]:
 class NativeOps:
     """OpSet over the compiled kernels, with threads of its own."""
 
-    def __init__(self, dtype: DType, threads: int, isa: str = "auto") -> None:
-        self._ops = _module().Ops(dtype, threads, isa)
+    def __init__(self, dtype: DType, threads: int, isa: str = "auto", cores: Sequence[int] = ()) -> None:
+        """cores: if any, thread t but the first, which is the caller's, stays on cores[t]."""
+        self._ops = _module().Ops(dtype, threads, isa, list(cores))
         self.isa: str = self._ops.isa
         self.name = f"native {self.isa}"
         self.dtype: DType = dtype
