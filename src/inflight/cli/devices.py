@@ -91,8 +91,8 @@ def devices_of(values: dict[str, Any]) -> tuple[Device, Device]:
 
 
 def check_decode(values: dict[str, Any], swaps: bool) -> None:
-    """Raises click.UsageError where something is said of a second pool, and there is none. swaps: whether blocks may move
-    to the host."""
+    """Raises click.UsageError where something is said of a second pool, and there is none. swaps: whether blocks may
+    move to the host."""
     sizes = () if swaps else ("kv_bytes",)
     for name in (*DECODE, *TRANSFER, *sizes):
         if values[name] is not None:

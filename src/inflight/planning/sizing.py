@@ -110,8 +110,8 @@ class Bench:
     def _length(self, candidate: Candidate, rate: float, replicas: int, residents: float, reads: float) -> Length:
         """Enough for a percentile, and for a queue to grow to what it would be: in a shorter run every rate looks
         good."""
-        fewest, usual, most = self.question.requests
-        most = min(most, self.question.demand.most)  # of a short trace
+        fewest, usual, longest = self.question.requests
+        most = min(longest, self.question.demand.most)  # of a short trace
         if rate < 0.2 * candidate.guess:
             return Length(fewest)  # hardly anyone meets; the run is long enough by itself
         enough = max(fewest, reads * min(usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
