@@ -12,21 +12,23 @@ import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.kernel_bodies import BLOCK
 from benchmarks.results import RESULTS, table, write_section
-from benchmarks.roofline import MOST_KV, Probe, Step, timed
+from benchmarks.roofline import MOST_KV, Probe, Step, decode_seconds, prefill_seconds, timed
 from benchmarks.shapes import SHAPES, write_config
 from inflight.config import EngineSettings, resolve_threads
 from inflight.execution.config import ModelConfig
 from inflight.execution.ops.native import NativeOps
-from inflight.execution.roofline import Machine, decode_ceiling, prefill_ceiling
+from inflight.execution.roofline import Machine
 from inflight.report.charts.curve import CurvePoint, curve
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 16, 18, 19, 24, 25, 32, 48, 64, 65, 96, 128)
 CONTEXTS = (128, 1024, 2048, 3072, 4096, 6144, 8192)
 PROMPTS = (16, 64, 128, 192, 193, 256, 384, 512, 768, 1024, 1536, 2048)
+SHARED_BY = (4, 8, 16, 32, 64, 128)
 _CONTEXT, _ROWS, _SHARED = 128, 16, 32768  # tokens of context along rows, rows along contexts, tokens shared out
 
 
@@ -62,16 +64,15 @@ class Steps:
         self._step = Step(config, ops, "none", longest, self.kv_tokens // BLOCK)
 
     def decode(self, x: int, batch: int, context: int) -> Point:
-        ceiling = lambda m: decode_ceiling(self._config, "bfloat16", m, batch, context).seconds  # noqa: E731
+        ceiling = partial(decode_seconds, self._config, batch, context, "none")
         return Point(x, f"{batch} x {context:,}", self._step.of(batch, context), ceiling)
 
     def prefill(self, tokens: int) -> Point:
-        ceiling = lambda m: prefill_ceiling(self._config, "bfloat16", m, tokens).seconds  # noqa: E731
+        ceiling = partial(prefill_seconds, self._config, tokens, "none")
         return Point(tokens, f"{tokens:,}", self._step.prompt(tokens), ceiling)
 
     def series(self) -> list[Series]:
         contexts = [context for context in CONTEXTS if _ROWS * context <= self.kv_tokens]
-        shared = [rows for rows in (4, 8, 16, 32, 64, 128) if self.kv_tokens >= _SHARED]
         return [
             Series(
                 "rows",
@@ -89,7 +90,7 @@ class Steps:
                 "shared",
                 f"{_SHARED:,} tokens of keys and values, shared out among more and more rows",
                 ("rows", ""),
-                [self.decode(rows, rows, _SHARED // rows) for rows in shared],
+                [self.decode(rows, rows, _SHARED // rows) for rows in SHARED_BY],
             ),
             Series("prompt", "One prompt", ("tokens", "tokens"), [self.prefill(tokens) for tokens in PROMPTS]),
         ]

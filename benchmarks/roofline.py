@@ -17,7 +17,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -201,34 +201,32 @@ def steps(
     rows: list[tuple[str, list[Timing]]] = []
     for batch, context in sizes:
         bodies = {held: model.of(batch, context) for held, model in models.items()}
-
-        def decode(m: Machine, held: Quantization, b: int = batch, c: int = context) -> float:
-            return decode_ceiling(config, "bfloat16", m, b, c, held).seconds
-
-        rows.append((f"{batch} rows at {context:,} tokens", in_turns(bodies, decode, probe, repeats)))
+        ceilings = {held: partial(decode_seconds, config, batch, context, held) for held in models}
+        rows.append((f"{batch} rows at {context:,} tokens", in_turns(bodies, ceilings, probe, repeats)))
     for tokens in PROMPTS:
         bodies = {held: model.prompt(tokens) for held, model in models.items()}
-
-        def prefill(m: Machine, held: Quantization, n: int = tokens) -> float:
-            return prefill_ceiling(config, "bfloat16", m, n, held).seconds
-
-        rows.append((f"a prompt of {tokens:,} tokens", in_turns(bodies, prefill, probe, repeats)))
+        of_prompt = {held: partial(prefill_seconds, config, tokens, held) for held in models}
+        rows.append((f"a prompt of {tokens:,} tokens", in_turns(bodies, of_prompt, probe, repeats)))
     cells = [[name, *itertools.chain(*(timing.cells(probe.best) for timing in timings))] for name, timings in rows]
     return table(["step", *itertools.chain(*([f"{name}, ms", "share"] for name in HELD.values()))], cells)
 
 
-def _of(ceiling: Callable[[Machine, Quantization], float], held: Quantization, machine: Machine) -> float:
-    return ceiling(machine, held)
+def decode_seconds(config: ModelConfig, batch: int, context: int, held: Quantization, machine: Machine) -> float:
+    return decode_ceiling(config, "bfloat16", machine, batch, context, held).seconds
+
+
+def prefill_seconds(config: ModelConfig, tokens: int, held: Quantization, machine: Machine) -> float:
+    return prefill_ceiling(config, "bfloat16", machine, tokens, held).seconds
 
 
 def in_turns(
-    bodies: dict[Quantization, Callable[[], None]],
-    ceiling: Callable[[Machine, Quantization], float],
+    bodies: Mapping[Quantization, Callable[[], None]],
+    ceilings: Mapping[Quantization, Callable[[Machine], float]],
     probe: Probe,
     repeats: int,
 ) -> list[Timing]:
     """The same step of each kind of weights, one after the other, after one that nobody times."""
-    timings = {held: Timing(partial(_of, ceiling, held)) for held in bodies}
+    timings = {held: Timing(ceiling) for held, ceiling in ceilings.items()}
     for body in bodies.values():
         body()
     for _ in range(repeats):
@@ -271,13 +269,10 @@ def served(model: str, config: ModelConfig, probe: Probe, batches: Sequence[int]
         }
         next_step = dict.fromkeys(HELD, 0)
         for repeat, batch, held in itertools.product(range(repeats), batches, HELD):
-
-            def ceiling(m: Machine, b: int = batch, h: Quantization = held) -> float:
-                return decode_ceiling(config, "bfloat16", m, b, PROMPT + OUTPUT // 2, h).seconds
-
             machine = probe.now()
             decode(engines[held], batch, repeat)
             gaps, next_step[held] = decode_steps(Path(folder) / f"{held}.jsonl", next_step[held], batch)
+            ceiling = partial(decode_seconds, config, batch, PROMPT + OUTPUT // 2, held)
             timings.setdefault((batch, held), Timing(ceiling)).add(statistics.median(gaps), machine)
         for llm in engines.values():
             llm.close()
