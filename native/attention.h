@@ -64,8 +64,8 @@ class Attention {
     Scratch(Pool& pool, int worker, const Attention& a) {
       std::int64_t floats = 0;
       const auto take = [&](std::int64_t n) { return std::exchange(floats, floats + (n + 15) / 16 * 16); };
-      const std::int64_t q = take(a.rows_ * a.query_row()), p = take(tile_tokens * probability_row<F>),
-                         c = take(tile_tokens * tile_positions), l = take(a.rows_ * lanes), o = take(a.rows_),
+      const std::int64_t q = take(a.rows_ * a.query_row()), p = take(query_tokens * probability_row<F>),
+                         c = take(query_tokens * tile_positions), l = take(a.rows_ * lanes), o = take(a.rows_),
                          t = take(a.part_floats()), m = take(a.part_floats()), v = take(panel * a.arena_.padded_dim);
       float* base = static_cast<float*>(pool.scratch(worker, floats * sizeof(float)));
       queries = reinterpret_cast<X*>(base + q), probabilities = reinterpret_cast<X*>(base + p);
@@ -145,7 +145,7 @@ class Attention {
   // One tile of positions for all rows, a few at a time; of the next tile each takes a share of the fetching.
   void attend_tile(const AttentionTask& task, Scratch& s, std::int64_t position, const Tile& tile, const Tile* next,
                    const Mixture& to) const {
-    const std::int64_t rows = division_.rows(task), tiles = (rows + tile_tokens - 1) / tile_tokens;
+    const std::int64_t rows = division_.rows(task), tiles = (rows + query_tokens - 1) / query_tokens;
     const std::int64_t fetching = tiles < tile_segments ? tiles : tile_segments;
     for (std::int64_t i = 0; i < tiles; ++i) {
       const std::int64_t row = rows * i / tiles;
@@ -200,7 +200,7 @@ class Attention {
 
   void score(Scratch& s, const Tile& tile, std::int64_t row, int rows, int first, int past, Coming coming) const {
     for (int j = first; j < past; coming.count = 0) {
-      const int panels = tile_width(past - j, rows);
+      const int panels = panels_at_once(past - j, rows);
       with_shape(rows, panels, [&]<int M, int P>() {
         scores_of<F, M, P>(s.queries + row * query_row(), query_row(), tile.keys + j, arena_.block_size,
                            arena_.head_dim / per_step, coming, s.scores + j * panel);
@@ -214,7 +214,7 @@ class Attention {
     const std::int64_t width = arena_.padded_dim;
     const X* x = s.probabilities + first * (panel / per_step) * F::x_per_step;
     for (std::int64_t p = 0; p < width / panel;) {
-      const int panels = tile_width(width / panel - p, rows);
+      const int panels = panels_at_once(width / panel - p, rows);
       with_shape(rows, panels, [&]<int M, int P>() {
         mix_of<F, M, P>(x, tile.values + first, past - first, p * panel, width, coming,
                         to.mix + row * width + p * panel);

@@ -63,7 +63,7 @@ __attribute__((noinline)) void scores_of(const typename F::X* queries, std::int6
     vu row[N];
     for (int p = 0; p < P; ++p)
       for (int v = 0; v < vectors; ++v) row[p * vectors + v] = load<vu>(w[p] + at + v * lanes);
-    F::template step<M, N>(sums, row, x, i);
+    F::template step<M, N>(sums, row, [&](int m, std::int64_t k) { return x[m][k]; }, i);
   }
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
@@ -95,7 +95,7 @@ __attribute__((noinline)) void mix_of(const typename F::X* probabilities, const 
       for (int c = 0; c < coming.count; ++c) prefetch_to_l2(coming.at[c] + coming.from + (s * steps + i) * panel);
       vu row[N];
       for (int n = 0; n < N; ++n) row[n] = load<vu>(w + n * lanes);
-      F::template step<M, N>(sums, row, x, i);
+      F::template step<M, N>(sums, row, [&](int m, std::int64_t k) { return x[m][k]; }, i);
     }
     for (int m = 0; m < M; ++m) x[m] += steps * F::x_per_step;
   }
@@ -105,16 +105,25 @@ __attribute__((noinline)) void mix_of(const typename F::X* probabilities, const 
     for (int n = 0; n < N; ++n) store(mix + m * width + n * lanes, sums[m][n]);
 }
 
+// How many of `left` panels the next tile takes. With one or two rows a single panel would wait for its own sums.
+INLINE int panels_at_once(std::int64_t left, std::int64_t rows) {
+  if constexpr (query_panels >= 4) {
+    if (left >= 4) return 4;
+    return left >= 2 ? 2 : 1;
+  }
+  return query_panels == 2 && left >= 2 && rows <= 2 ? 2 : 1;
+}
+
 // then.template operator()<M, P>() for these numbers of rows and panels.
-template <int M = tile_tokens, class Then>
+template <int M = query_tokens, class Then>
 INLINE void with_shape(int rows, int panels, Then&& then) {
   if constexpr (M > 1) {
     if (rows < M) return with_shape<M - 1>(rows, panels, then);
   }
-  if constexpr (most_panels >= 4) {
+  if constexpr (query_panels >= 4) {
     if (panels == 4) return then.template operator()<M, 4>();
     if (panels == 2) return then.template operator()<M, 2>();
-  } else if constexpr (most_panels == 2 && M <= 2) {
+  } else if constexpr (query_panels == 2 && M <= 2) {
     if (panels == 2) return then.template operator()<M, 2>();
   }
   then.template operator()<M, 1>();

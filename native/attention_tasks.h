@@ -90,7 +90,7 @@ class Division {
   // Tiles of rows and positions.
   std::int64_t cost(const AttentionTask& task) const {
     const std::int64_t positions = end(task, task.last) - begin(task, task.first);
-    return (positions + tile_positions - 1) / tile_positions * ((rows(task) + tile_tokens - 1) / tile_tokens);
+    return (positions + tile_positions - 1) / tile_positions * ((rows(task) + query_tokens - 1) / query_tokens);
   }
 
   // each(task) for all tasks, uncut.

@@ -1,9 +1,9 @@
 // Matrix products y = x · Wᵀ over packed weights.
 //
-// Knows how sums become outputs and how work is cut for caches and threads. A task is a group of 64 outputs (or half of
-// one, when there are few) for up to 192 tokens. Over many tokens the group goes through the second-level cache in blocks
-// along K, each read from memory once and used by every tile of tokens, while the next block is fetched; sums wait in
-// scratch memory between blocks, exactly, so cutting changes no bits.
+// Knows how sums become outputs and how work is cut for caches and threads. A task is a group of 32 outputs for up to 192
+// tokens. Over many tokens the group goes through the second-level cache in blocks along K, each read from memory once
+// and used by every tile of tokens, while the next block is fetched; sums wait in scratch memory between blocks, exactly,
+// so cutting changes no bits.
 #pragma once
 #include "parallel.h"
 #include "stage.h"
@@ -12,7 +12,7 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-constexpr std::int64_t block_steps = 1024;   // × 256 bytes: a quarter of a usual second-level cache
+constexpr std::int64_t block_steps = 2048;   // × 128 bytes: a quarter of a usual second-level cache
 constexpr std::int64_t tokens_per_task = 192;
 
 INLINE vf silu_times(vf gate, vf up) { return gate / (all(1.0f) + exp(-gate)) * up; }
@@ -37,29 +37,26 @@ INLINE vf meant(const Weights& w, const Staged<F>& x, const float* sums, std::in
   }
 }
 
-// A tile's sums and where they belong: `tokens` rows from `token` on, outputs [lane, lane + width) of all lanes.
+// A tile's sums and where they belong: [tokens][32], rows from `token` on, outputs from `lane` of all lanes on.
 struct Finished {
   const float* sums;
-  std::int64_t stride, token, tokens, lane, width;
+  std::int64_t token, tokens, lane;
 };
 
-// silu(gate) · up, of panels that stand by turns.
+// silu(gate) · up, of the group's two panels.
 template <class F>
 void finish_gated(const Weights& w, const Staged<F>& x, const Finished& tile, typename F::Value* out) {
   using Value = typename F::Value;
-  for (std::int64_t i = 0; i < tile.width; i += 2 * panel) {
-    const std::int64_t lane = tile.lane + i, first = lane / 2;
-    const std::int64_t count = w.rows - first < panel ? w.rows - first : panel;
-    for (std::int64_t t = 0; t < tile.tokens; ++t) {
-      const float* gate = tile.sums + t * tile.stride + i;
-      Value* to = out + (tile.token + t) * w.rows + first;
-      Value held[panel];
-      Value* at = count == panel ? to : held;
-      for (int v = 0; v < panel; v += lanes)
-        store_value(at + v, silu_times(meant<F>(w, x, gate + v, tile.token + t, lane + v),
-                                       meant<F>(w, x, gate + panel + v, tile.token + t, lane + panel + v)));
-      for (std::int64_t k = 0; k < count && at != to; ++k) to[k] = held[k];
-    }
+  const std::int64_t first = tile.lane / 2, count = w.rows - first < panel ? w.rows - first : panel;
+  for (std::int64_t t = 0; t < tile.tokens; ++t) {
+    const float* gate = tile.sums + t * group_lanes;
+    Value* to = out + (tile.token + t) * w.rows + first;
+    Value held[panel];
+    Value* at = count == panel ? to : held;
+    for (int v = 0; v < panel; v += lanes)
+      store_value(at + v, silu_times(meant<F>(w, x, gate + v, tile.token + t, tile.lane + v),
+                                     meant<F>(w, x, gate + panel + v, tile.token + t, tile.lane + panel + v)));
+    for (std::int64_t k = 0; k < count && at != to; ++k) to[k] = held[k];
   }
 }
 
@@ -67,11 +64,11 @@ enum class Write { over, past_caches, add };
 
 template <class F, Write write>
 void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* out) {
-  const std::int64_t left = w.rows - tile.lane, count = left < tile.width ? left : tile.width;
+  const std::int64_t left = w.rows - tile.lane, count = left < group_lanes ? left : group_lanes;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
     float* to = out + (tile.token + t) * w.rows + tile.lane;
     for (std::int64_t i = 0; i < count; i += lanes) {
-      vf value = meant<F>(w, x, tile.sums + t * tile.stride + i, tile.token + t, tile.lane + i);
+      vf value = meant<F>(w, x, tile.sums + t * group_lanes + i, tile.token + t, tile.lane + i);
       if (i + lanes <= count) {
         if (w.bias) value += load<vf>(w.bias + tile.lane + i);
         if constexpr (write == Write::past_caches) {
@@ -89,7 +86,7 @@ void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* o
   }
 }
 
-// One product. A task is a group of outputs, or half of one where there are few, for some of the tokens.
+// One product. A task is a group of outputs for some of the tokens.
 template <class F>
 class Product {
   using X = typename F::X;
@@ -99,19 +96,18 @@ class Product {
       : pool_(pool), w_(w), x_(stage<F>(pool, static_cast<const typename F::Value*>(values), tokens, w)),
         tokens_(tokens), epilogue_(epilogue), out_(out),
         parts_((tokens + tokens_per_task - 1) / tokens_per_task),
-        halves_(w.groups * parts_ < 4 * pool.threads() ? 2 : 1), width_(group_lanes / halves_),
         past_caches_(epilogue == Epilogue::store && w.rows >= vocabulary && tokens * w.rows * 4 >= beyond_caches &&
                      on_lines(out, w.rows)) {}
 
   void run() {
     // A thread goes through neighbouring groups: to the memory they are one stream.
-    const std::int64_t tasks = w_.groups * halves_ * parts_, most = (tokens_ + parts_ - 1) / parts_;
+    const std::int64_t tasks = w_.groups * parts_, most = (tokens_ + parts_ - 1) / parts_;
     void* bounds = pool_.scratch(pool_.shared_slot() + 3, Runs::bytes(pool_.threads()));
     Runs runs(tasks, pool_.threads(), static_cast<std::uint64_t*>(bounds));
     // Below about two microseconds of work it costs more to share it.
-    const bool tiny = w_.groups * w_.steps * (4 + tokens_) < 2048;
+    const bool tiny = w_.groups * w_.steps * (4 + tokens_) < 4096;
     on_all(pool_, tiny || tasks == 1, [&](int worker) {
-      float* sums = static_cast<float*>(pool_.scratch(worker, most * width_ * sizeof(float)));
+      float* sums = static_cast<float*>(pool_.scratch(worker, most * group_lanes * sizeof(float)));
       for (std::int64_t task = runs.next(worker); task >= 0; task = runs.next(worker)) this->task(task, sums);
       if (past_caches_) streamed();
     });
@@ -124,9 +120,9 @@ class Product {
     return reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && rows % panel == 0;
   }
 
-  // Tokens [first, first + count), in `tiles` tiles, by outputs [lane, lane + width) of a group.
+  // Tokens [first, first + count), in `tiles` tiles, by a group.
   struct Task {
-    std::int64_t group, lane, first, count, tiles;
+    std::int64_t group, first, count, tiles;
     bool goes_on;  // the thread's next task is in the memory that follows
     std::int64_t row(std::int64_t tile) const { return count * tile / tiles; }
   };
@@ -137,10 +133,9 @@ class Product {
   };
 
   Task task_of(std::int64_t index) const {
-    const std::int64_t group = index / (halves_ * parts_), part = index / halves_ % parts_;
-    const std::int64_t first = tokens_ * part / parts_, count = tokens_ * (part + 1) / parts_ - first;
-    return {group, index % halves_ * width_, first, count, (count + tile_tokens - 1) / tile_tokens,
-            (index + 1) / (halves_ * parts_) != group};
+    const std::int64_t part = index % parts_, first = tokens_ * part / parts_;
+    const std::int64_t count = tokens_ * (part + 1) / parts_ - first;
+    return {index / parts_, first, count, (count + tile_tokens - 1) / tile_tokens, part + 1 == parts_};
   }
 
   void task(std::int64_t index, float* sums) const {
@@ -150,48 +145,43 @@ class Product {
       const std::int64_t begin = w_.steps * b / blocks, end = w_.steps * (b + 1) / blocks;
       const Block block{begin, end - begin, b == 0, b + 1 == blocks};
       for (std::int64_t i = 0; i < task.tiles; ++i) {
-        tiles(task, block, i, sums + task.row(i) * width_);
-        if (block.last) finished(task, i, sums + task.row(i) * width_);
+        tiles(task, block, i, sums + task.row(i) * group_lanes);
+        if (block.last) finished(task, i, sums + task.row(i) * group_lanes);
       }
     }
   }
 
-  // The i-th tokens of a task over all of its panels.
+  // The i-th tokens of a task over the group's panels.
   void tiles(const Task& task, const Block& block, std::int64_t i, float* sums) const {
     const std::int64_t row = task.row(i);
     const int rows = static_cast<int>(task.row(i + 1) - row);
-    const X* x[tile_tokens];
-    for (int m = 0; m < rows; ++m) x[m] = x_.x + (task.first + row + m) * x_.stride + block.begin * F::x_per_step;
-    const std::uint32_t* from = w_.data + (task.group * w_.steps + block.begin) * group_lanes + task.lane;
-    for (std::int64_t p = 0; p < width_ / panel;) {
-      const int panels = tile_width(width_ / panel - p, rows);
-      const std::uint32_t* starts[most_panels];
-      for (int j = 0; j < panels; ++j) starts[j] = from + (p + j) * panel;
-      const Ahead ahead = p == 0 ? this->ahead(task, block, i, from) : Ahead{};  // the first fetch for all of the group
-      run_tile<F>(rows, panels, {starts, group_lanes, static_cast<int>(block.steps), x, sums + p * panel, width_,
-                                 block.first, ahead});
-      p += panels;
+    const X* x = x_.x + (task.first + row) * x_.stride + block.begin * F::x_per_step;
+    const std::uint32_t* from = w_.data + (task.group * w_.steps + block.begin) * group_lanes;
+    for (std::int64_t at = 0; at < group_lanes; at += tile_width(rows) * panel) {
+      const Ahead ahead = at == 0 ? this->ahead(task, block, i, from) : Ahead{};  // the first fetch for all of the group
+      run_tile<F>(rows, {from + at, static_cast<int>(block.steps), x, x_.stride, sums + at, group_lanes, block.first, ahead});
     }
   }
 
   // What the i-th tile of tokens brings near.
   Ahead ahead(const Task& task, const Block& block, std::int64_t i, const std::uint32_t* from) const {
     if (task.tiles == 1) {
-      // A single pass over the stream: fetch a little ahead in it, and at its end in what follows. The more rows, the
-      // slower a step, the fewer steps ahead; from four on the machine's own prefetcher does better.
-      if (task.count > 3) return {};
-      return {from + 24 / (task.count + 1) * group_lanes, 4};
+      // A single pass over the stream: the machine's own prefetcher follows it best, but not where a step takes long or
+      // the panels are read one after the other.
+      constexpr int quick = F::x_per_step == 1 ? 8 : 3;
+      if (task.count <= quick && task.count <= rows_of_two_panels) return {};
+      return {from + 64 * group_lanes, 2};
     }
     if (block.last && !task.goes_on) return {};
-    // Each tile fetches its share of the next block, which is as long: of four lines a step none, one or two.
-    const std::int64_t first = 4 * i / task.tiles, last = 4 * (i + 1) / task.tiles;
+    // Each tile fetches its share of the next block, which is as long: of two lines a step none or one.
+    const std::int64_t first = 2 * i / task.tiles, last = 2 * (i + 1) / task.tiles;
     return {from + block.steps * (group_lanes + first * panel), static_cast<int>(last - first)};
   }
 
   // Sums → out, as the epilogue says.
   void finished(const Task& task, std::int64_t i, const float* sums) const {
     const std::int64_t row = task.row(i), count = task.row(i + 1) - row;
-    const Finished tile{sums, width_, task.first + row, count, task.group * group_lanes + task.lane, width_};
+    const Finished tile{sums, task.first + row, count, task.group * group_lanes};
     if (epilogue_ == Epilogue::gated) return finish_gated<F>(w_, x_, tile, static_cast<typename F::Value*>(out_));
     float* out = static_cast<float*>(out_);
     if (epilogue_ == Epilogue::add) return finish<F, Write::add>(w_, x_, tile, out);
@@ -205,7 +195,7 @@ class Product {
   std::int64_t tokens_;
   Epilogue epilogue_;
   void* out_;
-  std::int64_t parts_, halves_, width_;  // of the tokens; of a group; outputs of a task
+  std::int64_t parts_;  // of the tokens
   bool past_caches_;
 };
 

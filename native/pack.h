@@ -1,6 +1,6 @@
 // A checkpoint's matrices → packed weights, in the held format or in int8; and rows taken back out of a packed table.
 //
-// Knows the layout in types.h from the writing side (gemm.h reads it). A matrix is read where it lies, a group of 64
+// Knows the layout in types.h from the writing side (gemm.h reads it). A matrix is read where it lies, a group of 32
 // outputs at a time, so that packing takes no memory beside the result.
 #pragma once
 #include "parallel.h"
@@ -37,8 +37,8 @@ void convert(const SourceMatrix& m, std::int64_t at, std::int64_t count, Value* 
   }
 }
 
-// Where the weights of a lane of a group stand: a row of one of the stacked parts (gated: of gate and up, by turns of
-// 16, g0 u0 g1 u1), or nowhere past the last.
+// Where the weights of a lane of a group stand: a row of one of the stacked parts (gated: panel 0 of gate, panel 1
+// of up), or nowhere past the last.
 struct Place {
   const SourceMatrix* part;
   std::int64_t row;
@@ -46,16 +46,16 @@ struct Place {
 
 INLINE Place place_of(const SourceMatrix* parts, const Weights& w, std::int64_t group, std::int64_t lane) {
   const std::int64_t turn = lane / panel;
-  std::int64_t row = w.gated ? group * 32 + turn / 2 * panel + lane % panel : group * group_lanes + lane;
+  std::int64_t row = w.gated ? group * panel + lane % panel : group * group_lanes + lane;
   if (row >= w.rows) return {nullptr, 0};
-  const SourceMatrix* part = w.gated ? parts + turn % 2 : parts;
+  const SourceMatrix* part = w.gated ? parts + turn : parts;
   while (!w.gated && row >= part->rows) row -= part->rows, ++part;
   return {part, row};
 }
 
-constexpr std::int64_t piece = 256;  // values of a row that are converted at a time: 64 rows of them stay in L1 and L2
+constexpr std::int64_t piece = 256;  // values of a row that are converted at a time: 32 rows of them stay in L1
 
-// A piece of 64 rows, each `held` values apart → lanes of its steps.
+// A piece of 32 rows, each `held` values apart → lanes of its steps.
 INLINE void interleave(const void* held, std::int64_t row_bytes, std::int64_t steps, std::uint32_t* out) {
   for (std::int64_t s = 0; s < steps; ++s)
     for (std::int64_t lane = 0; lane < group_lanes; ++lane)

@@ -1,27 +1,29 @@
-// The inner kernel: a tile of sums of products, rows of x against panels of 16 outputs.
+// The inner kernel: a tile of sums of products, rows of x against one or two panels of 16 outputs.
 //
 // Matrix products are made of it; attention takes the steps alone (attention_rows.h). It knows pointers and strides,
 // nothing of what they mean. Each sum is one chain of multiply-adds over the steps in rising order, whatever the tile's
 // shape: this is where batch invariance comes from.
 #pragma once
 #include "simd.h"
+#include "types.h"
 
 namespace inflight::INFLIGHT_ISA {
 
 using x_lane = std::uint32_t __attribute__((may_alias, aligned(2)));
 
 // How weights and x are held, and one step over a tile. Its loops are unrolled by pragma, early enough for the compiler
-// to see that the sums can stay in registers. `Value` is the type that numpy sees, `Sum` that of the sums.
+// to see that the sums can stay in registers. x(m, i) is the i-th X of row m. `Value` is the type that numpy sees, `Sum`
+// that of the sums.
 struct PairsByPairs {  // bf16 · bf16 with the machine's dot product
   using X = x_lane;
   using Value = std::uint16_t;
   using Sum = vf;
   static constexpr int x_per_step = 1, values_per_step = 2;
-  template <int M, int N>
-  INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
-#pragma GCC unroll 8
+  template <int M, int N, class Rows>
+  INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const Rows& x, std::int64_t i) {
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vu pair = all(static_cast<std::uint32_t>(x[m][i]));
+      const vu pair = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = dot2(sums[m][n], w[n], pair);
     }
@@ -33,22 +35,22 @@ struct PairsByFloats {  // bf16 · float32 (x converted beforehand), for machine
   using Value = std::uint16_t;
   using Sum = vf;
   static constexpr int x_per_step = 2, values_per_step = 2;
-  template <int M, int N>
-  INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+  template <int M, int N, class Rows>
+  INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const Rows& x, std::int64_t i) {
     vf half[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = low(w[n]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vf value = all(x[m][2 * i]);
+      const vf value = all(x(m, 2 * i));
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = fma(half[n], value, sums[m][n]);
     }
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = high(w[n]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vf value = all(x[m][2 * i + 1]);
+      const vf value = all(x(m, 2 * i + 1));
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = fma(half[n], value, sums[m][n]);
     }
@@ -60,11 +62,11 @@ struct Floats {  // float32 · float32
   using Value = float;
   using Sum = vf;
   static constexpr int x_per_step = 1, values_per_step = 1;
-  template <int M, int N>
-  INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
-#pragma GCC unroll 8
+  template <int M, int N, class Rows>
+  INLINE static void step(vf (&sums)[M][N], const vu (&w)[N], const Rows& x, std::int64_t i) {
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vf value = all(x[m][i]);
+      const vf value = all(x(m, i));
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = fma((vf)w[n], value, sums[m][n]);
     }
@@ -79,11 +81,11 @@ struct BytesByBytes {  // with the machine's dot product
   using Value = V;
   using Sum = vi;
   static constexpr int x_per_step = 1, values_per_step = 4;
-  template <int M, int N>
-  INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
-#pragma GCC unroll 8
+  template <int M, int N, class Rows>
+  INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const Rows& x, std::int64_t i) {
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vu four = all(static_cast<std::uint32_t>(x[m][i]));
+      const vu four = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] = dot4(sums[m][n], w[n], four);
     }
@@ -96,22 +98,22 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
   using Value = V;
   using Sum = vi;
   static constexpr int x_per_step = 2, values_per_step = 4;
-  template <int M, int N>
-  INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const X* const (&x)[M], std::int64_t i) {
+  template <int M, int N, class Rows>
+  INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const Rows& x, std::int64_t i) {
     vu half[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = w[n] & 0x00ff00ffu;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vu pair = all(static_cast<std::uint32_t>(x[m][2 * i]));
+      const vu pair = all(static_cast<std::uint32_t>(x(m, 2 * i)));
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] += dot2_of_halves(half[n], pair);
     }
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = w[n] >> 8 & 0x00ff00ffu;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vu pair = all(static_cast<std::uint32_t>(x[m][2 * i + 1]));
+      const vu pair = all(static_cast<std::uint32_t>(x(m, 2 * i + 1)));
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) sums[m][n] += dot2_of_halves(half[n], pair);
     }
@@ -131,21 +133,39 @@ using Halves = Either<has_bf16_dot, PairsByPairs, PairsByFloats>::type;
 template <class V>
 using Bytes = typename Either<has_int8_dot, BytesByBytes<V>, BytesByHalves<V>>::type;
 
-// Memory to bring near while a tile computes: `lines` cache lines a step from `at` on, none or 1, 2 or 4. The number is
-// a constant of the loop, because deciding it at every step costs 5 to 10 % of the dot products.
+// Rows of x that are `stride` bytes apart, three to a pointer: an address can say one and two strides by itself, and a
+// pointer to each of twelve rows would not fit the registers.
+template <class X, int M>
+class Rows {
+ public:
+  INLINE Rows(const X* first, std::int64_t stride) : stride_(stride * static_cast<std::int64_t>(sizeof(X))) {
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m += 3) at_[m / 3] = reinterpret_cast<const char*>(first) + m * stride_;
+  }
+  INLINE X operator()(int m, std::int64_t i) const {
+    return *reinterpret_cast<const X*>(at_[m / 3] + m % 3 * stride_ + i * static_cast<std::int64_t>(sizeof(X)));
+  }
+
+ private:
+  const char* at_[(M + 2) / 3];
+  std::int64_t stride_;
+};
+
+// Memory to bring near while a tile computes: `lines` cache lines a step from `at` on, up to as many as a step reads. The
+// number is a constant of the loop, because deciding it at every step costs 5 to 10 % of the dot products.
 struct Ahead {
   const void* at = nullptr;
   int lines = 0;
 };
 
-// One tile's work. Panel p begins at w[p] and goes on every `stride` lanes for `steps` steps; row m of x begins at x[m].
-// Sums are [M][P · 16] of F::Sum's lanes, `sums_stride` of them a row.
+// One tile's work: `steps` steps of a group from `w` on, by rows that stand `x_stride` apart. Sums are [M][P · 16] of
+// F::Sum's lanes, `sums_stride` of them a row.
 template <class F>
 struct Work {
-  const std::uint32_t* const* w;
-  std::int64_t stride;
+  const std::uint32_t* w;
   int steps;
-  const typename F::X* const* x;
+  const typename F::X* x;
+  std::int64_t x_stride;
   float* sums;  // or int32
   std::int64_t sums_stride;
   bool fresh;  // begin with zeros instead of what stands in sums
@@ -157,32 +177,28 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
   constexpr int N = P * vectors;
   using Sum = typename F::Sum;
   Sum sums[M][N];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n)
       sums[m][n] = work.fresh ? Sum{} : load<Sum>(work.sums + m * work.sums_stride + n * lanes);
 
-  const typename F::X* x[M];
-  for (int m = 0; m < M; ++m) x[m] = work.x[m];
-  const std::uint32_t* w[P];
-  for (int p = 0; p < P; ++p) w[p] = work.w[p];
+  const Rows<typename F::X, M> x(work.x, work.x_stride);
+  const std::uint32_t* w = work.w;
   const char* ahead = static_cast<const char*>(work.ahead.at);
   const int steps = work.steps;
-  const std::int64_t stride = work.stride;
 
   const auto one = [&](int i) __attribute__((always_inline)) {
     for (int line = 0; line < fetched; ++line, ahead += 64) prefetch_to_l2(ahead);
     vu row[N];
-    for (int p = 0; p < P; ++p)
-      for (int v = 0; v < vectors; ++v) row[p * vectors + v] = load<vu>(w[p] + v * lanes);
+    for (int n = 0; n < N; ++n) row[n] = load<vu>(w + n * lanes);
     F::template step<M, N>(sums, row, x, i);
-    for (int p = 0; p < P; ++p) w[p] += stride;
+    w += group_lanes;
   };
   int i = 0;
   for (; i + 4 <= steps; i += 4) one(i), one(i + 1), one(i + 2), one(i + 3);
   for (; i < steps; ++i) one(i);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) store(work.sums + m * work.sums_stride + n * lanes, sums[m][n]);
@@ -196,38 +212,26 @@ INLINE void tile_fetching(int rows, const Work<F>& work) {
   tile<F, M, P, fetched>(work);
 }
 
-// Of up to M rows. With four panels to a tile, one panel is the rest of a tail, and fetches nothing.
 template <class F, int P, int M = tile_tokens>
 INLINE void tile_of(int rows, const Work<F>& work) {
-  if constexpr (P > 1 || tile_panels == 1) {
-    switch (work.ahead.lines) {
-      case 1: return tile_fetching<F, P, 1, M>(rows, work);
-      case 2: return tile_fetching<F, P, 2, M>(rows, work);
-      case 4: return tile_fetching<F, P, 4, M>(rows, work);
-    }
+  switch (work.ahead.lines) {
+    case 1: return tile_fetching<F, P, 1, M>(rows, work);
+    case 2: return tile_fetching<F, P, 2, M>(rows, work);
   }
   tile_fetching<F, P, 0, M>(rows, work);
 }
 
+// How many panels of a group a tile of this many rows takes. With one or two rows a single one would wait for its own
+// sums.
+INLINE int tile_width(int rows) { return rows <= rows_of_two_panels ? 2 : 1; }
+
 // A tile of `rows` ≤ tile_tokens and of as many panels as `tile_width` says.
 template <class F>
-INLINE void run_tile(int rows, int panels, const Work<F>& work) {
-  if constexpr (tile_panels >= 4) {
-    if (panels == 4) return tile_of<F, 4>(rows, work);
-    if (panels == 2) return tile_of<F, 2>(rows, work);
-  } else if constexpr (most_panels == 2) {
-    if (panels == 2) return tile_of<F, 2, 2>(rows, work);
+INLINE void run_tile(int rows, const Work<F>& work) {
+  if constexpr (rows_of_two_panels > 0) {
+    if (tile_width(rows) == 2) return tile_of<F, 2, rows_of_two_panels>(rows, work);
   }
-  tile_of<F, 1>(rows, work);
-}
-
-// How many of `left` panels the next tile takes. With one or two rows a single panel would wait for its own sums.
-INLINE int tile_width(std::int64_t left, std::int64_t rows) {
-  if constexpr (most_panels >= 4) {
-    if (left >= 4) return 4;
-    return left >= 2 ? 2 : 1;
-  }
-  return most_panels == 2 && left >= 2 && rows <= 2 ? 2 : 1;
+  if constexpr (rows_of_two_panels < tile_tokens) tile_of<F, 1>(rows, work);
 }
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -17,15 +17,15 @@ enum class Source : std::int32_t { bf16, f16, f32 };           // how a checkpoi
 enum class Epilogue : std::int32_t { store, add, gated };      // what becomes of a sum of products
 
 constexpr std::int64_t panel = 16;                             // outputs that stand side by side
-constexpr std::int64_t group_lanes = 64;                       // outputs of a group: four panels
+constexpr std::int64_t group_lanes = 32;                       // outputs of a group: two panels
 
-// W[N, K] as [groups][steps][64] lanes: a group's memory is read front to back by whoever computes its outputs.
-// Gated: panels 0 and 2 of a group are gate outputs, 1 and 3 the up outputs of the same rows.
+// W[N, K] as [groups][steps][32] lanes: a group's memory is read front to back by whoever computes its outputs.
+// Gated: panel 0 of a group is gate outputs, panel 1 the up outputs of the same rows.
 // Lanes past N and values past K are zero.
 // int8: bytes hold value + 128, and the weight is value · scale of its output.
 struct Weights {
   std::uint32_t* data;
-  float* scales;               // int8: [groups][64]; else null
+  float* scales;               // int8: [groups][32]; else null
   std::int64_t rows, columns;  // N (gated: F), K
   std::int64_t steps, groups;
   const float* bias;           // [rows] or null
