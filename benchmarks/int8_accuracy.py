@@ -27,7 +27,7 @@ from benchmarks.results import table, write_section
 from benchmarks.shapes import QWEN25_05B, write_config
 from inflight.api import LLM, SamplingParams
 from inflight.build import BUILT_IN
-from inflight.config import DTypeChoice, EngineSettings, QuantizationChoice, resolve_threads
+from inflight.config import DTypeChoice, EngineSettings, KVCacheDType, QuantizationChoice, resolve_threads
 from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
@@ -48,6 +48,7 @@ class Held:
     name: str
     dtype: DTypeChoice
     quantization: QuantizationChoice
+    kv: KVCacheDType = "auto"
 
 
 WAYS = (
@@ -55,6 +56,8 @@ WAYS = (
     Held("bfloat16", "bfloat16", "none"),
     Held("int8", "bfloat16", "int8"),
     Held("int8-all", "bfloat16", "int8-all"),
+    Held("bfloat16, KV in int8", "bfloat16", "none", "int8"),
+    Held("int8, KV in int8", "bfloat16", "int8", "int8"),
 )
 
 
@@ -94,7 +97,7 @@ def built_in(ways: Sequence[Held]) -> str:
     rows: list[list[object]] = []
     base, spoken_first = (0.0, 0.0), list[list[int]]()
     for way in ways:
-        with LLM(dtype=way.dtype, quantization=way.quantization, num_blocks=2048) as llm:
+        with LLM(dtype=way.dtype, quantization=way.quantization, kv_cache_dtype=way.kv, num_blocks=2048) as llm:
             answers, answer_tokens = perplexity(llm, talks, [len(prompt) for prompt, _ in pairs])
             whole, _ = perplexity(llm, talks, [1] * len(talks))
             said = llm.generate([prompt for prompt, _ in pairs], SamplingParams(temperature=0, max_tokens=256))
@@ -135,7 +138,8 @@ class Alone:
         # The checkpoint is bf16 for all: how it is held is what differs.
         weights = load_weights(config, DummyWeights("bfloat16"), ops, length, quantization=way.quantization)
         blocks = -(-length // 16)
-        self._decoder = Decoder(config, weights, ops, ops.kv_arena(kv_shape(config, 16), blocks), length, SLAB)
+        arena = ops.kv_arena(kv_shape(config, 16, way.kv == "int8"), blocks)
+        self._decoder = Decoder(config, weights, ops, arena, length, SLAB)
         self._tables = np.arange(blocks, dtype=np.int32)[None]
 
     def compute(self, token_ids: Sequence[int], start: int = 0) -> int:

@@ -7,8 +7,12 @@
 // attention_rows.h.
 //
 // Slots past the chunk's last position may hold anything, NaN too: their scores are replaced before use, and their
-// values are replaced by zeros in a copy of the segment.
+// values are replaced by zeros in a copy of the segment (whole numbers need not be: they meet a probability of 0).
+//
+// F is how queries and outputs are held, Keys and Values how they meet what is in the arena: the same, or int8
+// (attention_bytes.h), where each row of queries and of probabilities is two rows of bytes.
 #pragma once
+#include "attention_bytes.h"
 #include "attention_rows.h"
 #include "attention_tasks.h"
 #include "norm_rope.h"
@@ -16,11 +20,14 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-template <class F>
+template <class F, class Keys, class Values>
 class Attention {
-  using X = typename F::X;
+  using X = typename Keys::X;
   using Value = typename F::Value;
-  static constexpr int per_step = F::values_per_step;
+  static constexpr int per_step = Keys::values_per_step;
+  static constexpr bool bytes = !std::is_same_v<F, Keys>;
+  static constexpr int x_rows = bytes ? split_rows : 1;            // of the products, for a query
+  static constexpr int queries_at_once = query_tokens / x_rows;
 
  public:
   Attention(const Value* q, std::int64_t heads, const Arena& arena, std::int64_t layer, const Layout& layout,
@@ -55,27 +62,35 @@ class Attention {
   static constexpr std::int64_t worth_waking = 16;  // tiles of rows and positions
 
   struct Scratch {
-    X *queries, *probabilities;  // [R][D], [rows of a tile][64]
+    X *queries, *probabilities;  // [R · x_rows][D], [rows of a tile][64]
     float *scores, *sums;        // [rows of a tile][64], [R][lanes]
     std::int32_t* last;          // [R] position of the query
     Mixture total, part;
     std::uint32_t* segment;  // one segment of values
+    // int8: [R] what queries stand for; sums of probabilities · values, [rows of a tile][padded D]
+    Split* splits;
+    float* mixed;
 
     Scratch(Pool& pool, int worker, const Attention& a) {
+      const std::int64_t dim = a.arena_.padded_dim;
       std::int64_t floats = 0;
       const auto take = [&](std::int64_t n) { return std::exchange(floats, floats + (n + 15) / 16 * 16); };
-      const std::int64_t q = take(a.rows_ * a.query_row()), p = take(query_tokens * probability_row<F>),
+      const std::int64_t q = take(a.rows_ * x_rows * a.query_row()), p = take(query_tokens * probability_row<Values>),
                          c = take(query_tokens * tile_positions), l = take(a.rows_ * lanes), o = take(a.rows_),
-                         t = take(a.part_floats()), m = take(a.part_floats()), v = take(panel * a.arena_.padded_dim);
+                         t = take(a.part_floats()), m = take(a.part_floats()), v = take(bytes ? 0 : panel * dim),
+                         w = take(bytes ? a.rows_ * sizeof(Split) / sizeof(float) : 0),
+                         x = take(bytes ? query_tokens * dim : 0);
       float* base = static_cast<float*>(pool.scratch(worker, floats * sizeof(float)));
       queries = reinterpret_cast<X*>(base + q), probabilities = reinterpret_cast<X*>(base + p);
       scores = base + c, sums = base + l, last = reinterpret_cast<std::int32_t*>(base + o);
       total = a.mixture(base + t), part = a.mixture(base + m);
       segment = reinterpret_cast<std::uint32_t*>(base + v);
+      splits = reinterpret_cast<Split*>(base + w), mixed = base + x;
     }
   };
 
-  std::int64_t query_row() const { return arena_.head_dim / per_step * F::x_per_step; }  // in X, each four bytes
+  std::int64_t steps() const { return (arena_.head_dim + per_step - 1) / per_step; }
+  std::int64_t query_row() const { return steps() * Keys::x_per_step; }  // in X, each four bytes
   std::int64_t part_floats() const { return rows_ * (arena_.padded_dim + 2); }
   Mixture mixture(float* at) const { return {at, at + rows_, at + 2 * rows_}; }
   Mixture part_at(std::int64_t i) const { return mixture(parts_ + i * part_floats()); }
@@ -104,8 +119,11 @@ class Attention {
     const std::int64_t values = group_ * arena_.head_dim;  // of a token
     for (std::int64_t t = 0; t < task.tokens; ++t) {
       const Value* from = q_ + ((task.token + t) * heads_ + task.head * group_) * arena_.head_dim;
-      X* to = s.queries + t * group_ * query_row();
-      if constexpr (F::x_per_step == 2) {
+      X* to = s.queries + t * group_ * x_rows * query_row();
+      if constexpr (bytes) {
+        for (std::int64_t g = 0; g < group_; ++g, from += arena_.head_dim, to += 2 * query_row())
+          s.splits[t * group_ + g] = split_query<Keys>(from, arena_.head_dim, to, to + query_row());
+      } else if constexpr (F::x_per_step == 2) {
         for (std::int64_t i = 0; i < values; ++i) to[i] = from_bf16(from[i]);
       } else {
         std::memcpy(to, from, values * sizeof(Value));
@@ -135,7 +153,7 @@ class Attention {
       } else {
         known = false;
       }
-      clean(task, s, p, tile);
+      if constexpr (!bytes) clean(task, s, p, tile);
       attend_tile(task, s, p, tile, known ? &next : nullptr, to);
       tile = next;
     }
@@ -145,7 +163,7 @@ class Attention {
   // One tile of positions for all rows, a few at a time; of the next tile each takes a share of the fetching.
   void attend_tile(const AttentionTask& task, Scratch& s, std::int64_t position, const Tile& tile, const Tile* next,
                    const Mixture& to) const {
-    const std::int64_t rows = division_.rows(task), tiles = (rows + query_tokens - 1) / query_tokens;
+    const std::int64_t rows = division_.rows(task), tiles = (rows + queries_at_once - 1) / queries_at_once;
     const std::int64_t fetching = tiles < tile_segments ? tiles : tile_segments;
     for (std::int64_t i = 0; i < tiles; ++i) {
       const std::int64_t row = rows * i / tiles;
@@ -162,18 +180,39 @@ class Attention {
         values = {next->values + from, static_cast<int>(share)};
       }
       score(s, tile, row, count, first, past, keys);
-      for (int m = 0; m < count; ++m) {
-        const std::int64_t r = row + m;
-        const std::int64_t low = division_.first_seen(s.last[r]) - position, high = s.last[r] - position;
-        const auto weigh_row = [&](auto all_seen) {
-          weigh<F, all_seen.value>(s.scores + m * tile_positions, scale_, static_cast<int>(low > 0 ? low : 0),
-                                   static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + r,
-                                   s.sums + r * lanes, to.mix + r * arena_.padded_dim, arena_.padded_dim,
-                                   s.probabilities + m * probability_row<F>);
-        };
-        low <= 0 && high >= tile_positions - 1 ? weigh_row(std::true_type{}) : weigh_row(std::false_type{});
+      float scales[queries_at_once];
+      for (int m = 0; m < count; ++m) scales[m] = weigh_row(s, tile, position, row + m, m, to);
+      mix(s, tile, row, count, first, past, values, scales, to);
+    }
+  }
+
+  // Scores of the m-th row of a tile → probabilities, and their scale.
+  float weigh_row(Scratch& s, const Tile& tile, std::int64_t position, std::int64_t row, int m, const Mixture& to) const {
+    constexpr int count = tile_positions / lanes, degree = sizeof(Value) == 2 ? 3 : 5;
+    const float* scores = s.scores + m * x_rows * tile_positions;
+    vf p[count];
+    for (int i = 0; i < count; ++i) {
+      if constexpr (bytes) {
+        const vf whole = joined(s.splits[row], scores + i * lanes, scores + tile_positions + i * lanes);
+        p[i] = whole * load<vf>(tile.key_scales[i / vectors] + i % vectors * lanes);
+      } else {
+        p[i] = load<vf>(scores + i * lanes);
       }
-      mix(s, tile, row, count, first, past, values, to);
+    }
+    const float scale = bytes ? scale_ * s.splits[row].scale : scale_;
+    const std::int64_t low = division_.first_seen(s.last[row]) - position, high = s.last[row] - position;
+    const auto weigh_seen = [&](auto all_seen) {
+      weigh<degree, all_seen.value>(p, scale, static_cast<int>(low > 0 ? low : 0),
+                                    static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + row,
+                                    s.sums + row * lanes, to.mix + row * arena_.padded_dim, arena_.padded_dim);
+    };
+    low <= 0 && high >= tile_positions - 1 ? weigh_seen(std::true_type{}) : weigh_seen(std::false_type{});
+    X* probabilities = s.probabilities + m * x_rows * probability_row<Values>;
+    if constexpr (bytes) {
+      return split_probabilities<Values>(p, tile.value_scales, probabilities, probabilities + probability_row<Values>);
+    } else {
+      store_probabilities<F>(p, probabilities);
+      return 1.0f;
     }
   }
 
@@ -194,35 +233,45 @@ class Attention {
       const std::uint32_t* head = head_at(task, at);
       tile.keys[j] = head + slot;
       tile.values[j] = head + arena_.key_lanes + slot / per_step * arena_.padded_dim;
+      if constexpr (bytes) {
+        tile.key_scales[j] = reinterpret_cast<const float*>(head + arena_.scales_at + slot);
+        tile.value_scales[j] = tile.key_scales[j] + arena_.block_size;
+        prefetch_to_l2(tile.key_scales[j]), prefetch_to_l2(tile.value_scales[j]);
+      }
     }
     return tile;
   }
 
-  void score(Scratch& s, const Tile& tile, std::int64_t row, int rows, int first, int past, Coming coming) const {
+  void score(Scratch& s, const Tile& tile, std::int64_t row, int count, int first, int past, Coming coming) const {
+    const int rows = count * x_rows;
     for (int j = first; j < past; coming.count = 0) {
       const int panels = panels_at_once(past - j, rows);
       with_shape(rows, panels, [&]<int M, int P>() {
-        scores_of<F, M, P>(s.queries + row * query_row(), query_row(), tile.keys + j, arena_.block_size,
-                           arena_.head_dim / per_step, coming, s.scores + j * panel);
+        scores_of<Keys, M, P>(s.queries + row * x_rows * query_row(), query_row(), tile.keys + j, arena_.block_size,
+                             steps(), coming, s.scores + j * panel);
       });
       j += panels;
     }
   }
 
-  void mix(Scratch& s, const Tile& tile, std::int64_t row, int rows, int first, int past, Coming coming,
-           const Mixture& to) const {
+  void mix(Scratch& s, const Tile& tile, std::int64_t row, int count, int first, int past, Coming coming,
+           const float* scales, const Mixture& to) const {
     const std::int64_t width = arena_.padded_dim;
-    const X* x = s.probabilities + first * (panel / per_step) * F::x_per_step;
+    const int rows = count * x_rows;
+    const X* x = s.probabilities + first * (panel / per_step) * Values::x_per_step;
+    float* mixes = bytes ? s.mixed : to.mix + row * width;
     for (std::int64_t p = 0; p < width / panel;) {
       const int panels = panels_at_once(width / panel - p, rows);
       with_shape(rows, panels, [&]<int M, int P>() {
-        mix_of<F, M, P>(x, tile.values + first, past - first, p * panel, width, coming,
-                        to.mix + row * width + p * panel);
+        mix_of<Values, M, P>(x, tile.values + first, past - first, p * panel, width, coming, mixes + p * panel);
       });
       p += panels;
       coming.from += tile_positions / per_step * panel;
       if (coming.from >= panel / per_step * width) coming.count = 0;
     }
+    if constexpr (bytes)
+      for (int m = 0; m < count; ++m)
+        add_mix(scales[m], mixes + 2 * m * width, mixes + (2 * m + 1) * width, width, to.mix + (row + m) * width);
   }
 
   // If the tile reaches past the chunk's end: the segment in which that lies becomes a copy with zeros from there on.

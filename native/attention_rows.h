@@ -18,10 +18,12 @@ constexpr int tile_segments = tile_positions / panel;  // of 16 positions
 constexpr float lowest = -3.402823466e38f;             // the largest score of a query that has seen nothing
 
 // Keys and values of 64 positions by segments of 16. Keys go on every B lanes, D / per_step times; values are
-// [16 / per_step][padded D] lanes. A segment that nobody sees has the address of another.
+// [16 / per_step][padded D] lanes. A segment that nobody sees has the address of another. Scales: int8 only.
 struct Tile {
   const std::uint32_t* keys[tile_segments];
   const std::uint32_t* values[tile_segments];
+  const float* key_scales[tile_segments];
+  const float* value_scales[tile_segments];
 };
 
 // What is known of R queries after some positions. Scores are in units of log₂ (times scale · log₂ e). `largest` is
@@ -41,18 +43,19 @@ struct Coming {
   std::int64_t from = 0;
 };
 
-// Scores of M queries, `stride` apart, against P segments of keys.
-template <class F, int M, int P>
-__attribute__((noinline)) void scores_of(const typename F::X* queries, std::int64_t stride,
+// Scores of M rows of queries, `stride` apart, against P segments of keys.
+template <class Dot, int M, int P>
+__attribute__((noinline)) void scores_of(const typename Dot::X* queries, std::int64_t stride,
                                          const std::uint32_t* const* keys, std::int64_t block, std::int64_t steps,
                                          Coming coming, float* scores) {
   constexpr int N = P * vectors;
-  vf sums[M][N];
+  using Sum = typename Dot::Sum;
+  Sum sums[M][N];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) sums[m][n] = vf{};
-  const typename F::X* x[M];
+    for (int n = 0; n < N; ++n) sums[m][n] = Sum{};
+  const typename Dot::X* x[M];
   x[0] = queries;
 #pragma GCC unroll 8
   for (int m = 1; m < M; ++m) x[m] = x[m - 1] + stride;
@@ -63,7 +66,7 @@ __attribute__((noinline)) void scores_of(const typename F::X* queries, std::int6
     vu row[N];
     for (int p = 0; p < P; ++p)
       for (int v = 0; v < vectors; ++v) row[p * vectors + v] = load<vu>(w[p] + at + v * lanes);
-    F::template step<M, N>(sums, row, [&](int m, std::int64_t k) { return x[m][k]; }, i);
+    Dot::template step<M, N>(sums, row, [&](int m, std::int64_t k) { return x[m][k]; }, i);
   }
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
@@ -72,32 +75,33 @@ __attribute__((noinline)) void scores_of(const typename F::X* queries, std::int6
 }
 
 // x of one row of probabilities.
-template <class F>
-constexpr std::int64_t probability_row = tile_positions / F::values_per_step * F::x_per_step;
+template <class Dot>
+constexpr std::int64_t probability_row = tile_positions / Dot::values_per_step * Dot::x_per_step;
 
-// mix[M][P · 16] of `width` floats a row += probabilities · values of some segments.
-template <class F, int M, int P>
-__attribute__((noinline)) void mix_of(const typename F::X* probabilities, const std::uint32_t* const* values,
+// mix[M][P · 16] of `width` floats a row += probabilities · values of some segments. Sums of whole numbers begin with 0.
+template <class Dot, int M, int P>
+__attribute__((noinline)) void mix_of(const typename Dot::X* probabilities, const std::uint32_t* const* values,
                                       int segments, std::int64_t column, std::int64_t width, Coming coming,
                                       float* mix) {
-  constexpr int N = P * vectors, steps = panel / F::values_per_step;
+  constexpr int N = P * vectors, steps = panel / Dot::values_per_step;
+  using Sum = typename Dot::Sum;
   if (segments < 1) __builtin_unreachable();  // or the compiler keeps sums on the stack for it
-  vf sums[M][N];
+  Sum sums[M][N];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) sums[m][n] = load<vf>(mix + m * width + n * lanes);
-  const typename F::X* x[M];
-  for (int m = 0; m < M; ++m) x[m] = probabilities + m * probability_row<F>;
+    for (int n = 0; n < N; ++n) sums[m][n] = std::is_same_v<Sum, vi> ? Sum{} : load<Sum>(mix + m * width + n * lanes);
+  const typename Dot::X* x[M];
+  for (int m = 0; m < M; ++m) x[m] = probabilities + m * probability_row<Dot>;
   for (int s = 0; s < segments; ++s) {
     const std::uint32_t* w = values[s] + column;
     for (int i = 0; i < steps; ++i, w += width) {
       for (int c = 0; c < coming.count; ++c) prefetch_to_l2(coming.at[c] + coming.from + (s * steps + i) * panel);
       vu row[N];
       for (int n = 0; n < N; ++n) row[n] = load<vu>(w + n * lanes);
-      F::template step<M, N>(sums, row, [&](int m, std::int64_t k) { return x[m][k]; }, i);
+      Dot::template step<M, N>(sums, row, [&](int m, std::int64_t k) { return x[m][k]; }, i);
     }
-    for (int m = 0; m < M; ++m) x[m] += steps * F::x_per_step;
+    for (int m = 0; m < M; ++m) x[m] += steps * Dot::x_per_step;
   }
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
@@ -131,14 +135,12 @@ INLINE void with_shape(int rows, int panels, Then&& then) {
 
 // One query's scores → probabilities relative to the largest score so far; their sum, lane by lane, is added to `sums`.
 // What was found before is scaled only if the largest score has risen by more than `slack`: up to there probabilities
-// above 1 do no harm. `all_seen`: the query sees each of the 64 positions, else those from `first` to `last`.
-template <class F, bool all_seen>
-INLINE void weigh(const float* scores, float scale, int first, int last, float* largest_score, float* sums, float* mix,
-                  std::int64_t width, typename F::X* probabilities) {
+// above 1 do no harm. `all_seen`: the query sees each of the 64 positions, else those from `first` to `last`. The rest
+// have probability 0, whatever stands there.
+template <int degree, bool all_seen>
+INLINE void weigh(vf (&p)[tile_positions / lanes], float scale, int first, int last, float* largest_score, float* sums,
+                  float* mix, std::int64_t width) {
   constexpr int count = tile_positions / lanes;
-  constexpr int degree = sizeof(typename F::Value) == 2 ? 3 : 5;
-  vf p[count];
-  for (int i = 0; i < count; ++i) p[i] = load<vf>(scores + i * lanes);
   if constexpr (!all_seen) {
     vi lane;
     for (int i = 0; i < lanes; ++i) lane[i] = i;
@@ -164,13 +166,18 @@ INLINE void weigh(const float* scores, float scale, int first, int last, float* 
     total += p[i];
   }
   store(sums, total);
-  for (int i = 0; i < count; ++i) {
+}
+
+// Probabilities as the product with the values reads them.
+template <class F>
+INLINE void store_probabilities(const vf (&p)[tile_positions / lanes], typename F::X* to) {
+  for (int i = 0; i < tile_positions / lanes; ++i) {
     if constexpr (sizeof(typename F::Value) == 4) {
-      store(probabilities + i * lanes, p[i]);
+      store(to + i * lanes, p[i]);
     } else if constexpr (F::x_per_step == 2) {
-      store(probabilities + i * lanes, (vf)(to_bf16_bits(p[i]) << 16));
+      store(to + i * lanes, (vf)(to_bf16_bits(p[i]) << 16));
     } else {
-      store_bf16_fast(reinterpret_cast<std::uint16_t*>(probabilities) + i * lanes, p[i]);
+      store_bf16_fast(reinterpret_cast<std::uint16_t*>(to) + i * lanes, p[i]);
     }
   }
 }

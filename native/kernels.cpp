@@ -41,6 +41,20 @@ INLINE void with(Format format, const Weights& w, Then&& then) {
   });
 }
 
+// then.operator()<F, Keys, Values>() for an arena, which may be int8 under any format too: F is of queries and of what
+// comes out, the others of the products with keys and with values.
+template <class Then>
+INLINE void with(Format format, const Arena& arena, Then&& then) {
+  with(format, [&](auto f) {
+    using F = decltype(f);
+    if (arena.bytes) {
+      then.template operator()<F, Bytes<typename F::Value>, Bytes<typename F::Value, true>>();
+    } else {
+      then.template operator()<F, F, F>();
+    }
+  });
+}
+
 void pack(Pool& pool, Format format, const SourceMatrix* parts, const Weights& w) {
   if (w.scales != nullptr) return pack_bytes(pool, parts, w);
   with(format, [&](auto f) { pack_weights<decltype(f)>(pool, parts, w); });
@@ -78,18 +92,17 @@ void gemm(Pool& pool, Format format, const void* x, const Weights& w, std::int64
 
 void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const Arena& arena,
                     std::int64_t layer, const Layout& layout, const Rope& rope, void* q_out) {
-  with(format, [&](auto f) {
-    using F = decltype(f);
-    rotate_and_write<F>(pool, qkv, heads, arena, layer, layout, rope, static_cast<typename F::Value*>(q_out));
+  with(format, arena, [&]<class F, class Keys, class>() {
+    rotate_and_write<F, Keys>(pool, qkv, heads, arena, layer, layout, rope, static_cast<typename F::Value*>(q_out));
   });
 }
 
 void attention(Pool& pool, Format format, const void* q, std::int64_t heads, const Arena& arena, std::int64_t layer,
                const Layout& layout, float scale, std::int64_t window, void* out) {
-  with(format, [&](auto f) {
-    using F = decltype(f);
+  with(format, arena, [&]<class F, class Keys, class Values>() {
     using Value = typename F::Value;
-    Attention<F>(static_cast<const Value*>(q), heads, arena, layer, layout, scale, window, static_cast<Value*>(out))
+    Attention<F, Keys, Values>(static_cast<const Value*>(q), heads, arena, layer, layout, scale, window,
+                               static_cast<Value*>(out))
         .run(pool);
   });
 }

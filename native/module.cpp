@@ -148,16 +148,19 @@ constexpr std::int64_t most_int8_columns = 0x7fffffff / (127 * 127);
 std::int64_t per_step(Format format) { return format == Format::bf16 ? 2 : 1; }
 
 Arena arena_of(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads, std::int64_t head_dim,
-               Format format) {
+               Format format, bool bytes) {
   if (layers < 1 || kv_heads < 1 || block_size < 16 || block_size % 16 != 0 || head_dim < 2 || head_dim % 2 != 0 ||
-      head_dim > 1024)
+      head_dim > most_head_dim)
     refuse("a KV shape needs layers and heads, a block size that is a multiple of 16, and an even head dimension of at "
-           "most 1024");
+           "most " + std::to_string(most_head_dim));
   Arena arena{};
   arena.layers = layers, arena.block_size = block_size, arena.kv_heads = kv_heads, arena.head_dim = head_dim;
   arena.padded_dim = (head_dim + panel - 1) / panel * panel;
-  arena.key_lanes = head_dim / per_step(format) * block_size;
-  arena.head_lanes = arena.key_lanes + block_size / per_step(format) * arena.padded_dim;
+  const std::int64_t values = bytes ? 4 : per_step(format);
+  arena.bytes = bytes;
+  arena.key_lanes = (head_dim + values - 1) / values * block_size;
+  arena.scales_at = arena.key_lanes + block_size / values * arena.padded_dim;
+  arena.head_lanes = arena.scales_at + (bytes ? 2 * block_size : 0);
   return arena;
 }
 
@@ -311,19 +314,19 @@ class Ops {
   }
 
   std::int64_t bytes_per_block(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads,
-                               std::int64_t head_dim) const {
-    const Arena arena = arena_of(layers, block_size, kv_heads, head_dim, format_);
+                               std::int64_t head_dim, bool quantized) const {
+    const Arena arena = arena_of(layers, block_size, kv_heads, head_dim, format_, quantized);
     return layers * kv_heads * arena.head_lanes * 4;
   }
 
   std::shared_ptr<ArenaMemory> kv_arena(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads,
-                                        std::int64_t head_dim, std::int64_t blocks) const {
+                                        std::int64_t head_dim, bool quantized, std::int64_t blocks) const {
     if (blocks < 1) refuse("an arena needs at least one block");
     auto held = std::make_shared<ArenaMemory>();
-    held->arena = arena_of(layers, block_size, kv_heads, head_dim, format_);
+    held->arena = arena_of(layers, block_size, kv_heads, head_dim, format_, quantized);
     held->format = format_;
     held->memory =
-        Memory(static_cast<std::size_t>(blocks * bytes_per_block(layers, block_size, kv_heads, head_dim)));
+        Memory(static_cast<std::size_t>(blocks * bytes_per_block(layers, block_size, kv_heads, head_dim, quantized)));
     held->arena.blocks = blocks;
     held->arena.data = static_cast<std::uint32_t*>(held->memory.data());
     return held;

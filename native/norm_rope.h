@@ -2,7 +2,10 @@
 //
 // Knows the arena's layout (types.h) from the writing side; attention.h reads it.
 #pragma once
+#include <type_traits>
+
 #include "parallel.h"
+#include "quantize.h"
 #include "tile.h"
 #include "types.h"
 
@@ -44,17 +47,54 @@ void normalise(Pool& pool, const float* x, const float* weight, float eps, std::
   });
 }
 
-template <class F>
+// One token's keys (of one head) into its slot of a block.
+template <class F, class Dot>
+INLINE void write_key(const Arena& arena, std::uint32_t* head, std::int64_t slot, const typename F::Value* key) {
+  constexpr std::int64_t per_step = Dot::values_per_step;
+  const std::int64_t width = arena.head_dim, block = arena.block_size;
+  std::uint32_t* to = head + slot;
+  if constexpr (std::is_same_v<F, Dot>) {
+    for (std::int64_t s = 0; s < width / per_step; ++s) std::memcpy(to + s * block, key + s * per_step, 4);
+  } else {
+    std::int8_t bytes[most_head_dim] = {};
+    const Scale scale = scale_of(largest_bits(key, width));
+    quantize(key, width, scale, bytes);
+    for (std::int64_t s = 0; s < (width + 3) / 4; ++s) to[s * block] = load<std::uint32_t>(bytes + 4 * s) ^ 0x80808080u;
+    store(head + arena.scales_at + slot, scale.scale);
+  }
+}
+
+// The same for its values.
+template <class F, class Dot>
+INLINE void write_values(const Arena& arena, std::uint32_t* head, std::int64_t slot, const float* values) {
+  using Value = typename F::Value;
+  constexpr std::int64_t per_step = Dot::values_per_step;
+  const std::int64_t width = arena.head_dim;
+  std::uint32_t* to = head + arena.key_lanes + slot / per_step * arena.padded_dim;
+  if constexpr (std::is_same_v<F, Dot>) {
+    Value* at = reinterpret_cast<Value*>(to) + slot % per_step;
+    for (std::int64_t i = 0; i < width; ++i) hold(at + i * per_step, values[i]);
+  } else {
+    Value held[most_head_dim];
+    std::int8_t bytes[most_head_dim];
+    for (std::int64_t i = 0; i < width; ++i) hold(held + i, values[i]);
+    const Scale scale = scale_of(largest_bits(held, width));
+    quantize(held, width, scale, bytes);
+    auto* at = reinterpret_cast<std::int8_t*>(to) + slot % per_step;
+    for (std::int64_t i = 0; i < width; ++i) at[i * per_step] = bytes[i];
+    store(head + arena.scales_at + arena.block_size + slot, scale.scale);
+  }
+}
+
+template <class F, class Dot>
 void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const Arena& arena, std::int64_t layer,
                       const Layout& layout, const Rope& rope, typename F::Value* q_out) {
   using Value = typename F::Value;
-  constexpr std::int64_t per_step = F::values_per_step;
   const std::int64_t width = arena.head_dim, half = width / 2, block = arena.block_size;
   const std::int64_t row_width = (heads + 2 * arena.kv_heads) * width;
   parallel_rows(pool, layout.tokens, layout.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
-    constexpr std::int64_t most = 1024;
-    float normed[most];
-    Value rotated[most];
+    float normed[most_head_dim];
+    Value rotated[most_head_dim];
     std::int64_t chunk = 0;
     for (std::int64_t t = first; t < last; ++t) {
       while (layout.offsets[chunk + 1] <= t) ++chunk;
@@ -74,17 +114,11 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const Ar
         Value* to = is_query ? q_out + (t * heads + h) * width : rotated;
         for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
         for (std::int64_t i = 0; i < half; ++i) hold(to + i + half, x[i + half] * cos[i] + x[i] * sin[i]);
-        if (!is_query) {
-          std::uint32_t* keys = heads_of_block + (h - heads) * arena.head_lanes + slot;
-          for (std::int64_t s = 0; s < width / per_step; ++s) std::memcpy(keys + s * block, rotated + s * per_step, 4);
-        }
+        if (!is_query) write_key<F, Dot>(arena, heads_of_block + (h - heads) * arena.head_lanes, slot, rotated);
       }
-      for (std::int64_t g = 0; g < arena.kv_heads; ++g) {
-        const float* v = row + (heads + arena.kv_heads + g) * width;
-        std::uint32_t* values = heads_of_block + g * arena.head_lanes + arena.key_lanes;
-        Value* to = reinterpret_cast<Value*>(values + slot / per_step * arena.padded_dim) + slot % per_step;
-        for (std::int64_t i = 0; i < width; ++i) hold(to + i * per_step, v[i]);
-      }
+      for (std::int64_t g = 0; g < arena.kv_heads; ++g)
+        write_values<F, Dot>(arena, heads_of_block + g * arena.head_lanes, slot,
+                             row + (heads + arena.kv_heads + g) * width);
     }
   });
 }

@@ -35,15 +35,11 @@ INLINE std::uint32_t largest_bits(const Value* from, std::int64_t count) {
   for (; i + 4 * lanes <= count; i += 4 * lanes)
     for (int j = 0; j < 4; ++j) most[j] = max(most[j], (vu)load_value(from + i + j * lanes) & 0x7fffffffu);
   by_vectors(from + i, count - i, [&](vf x, std::int64_t, int) { most[0] = max(most[0], (vu)x & 0x7fffffffu); });
-  const vu together = max(max(most[0], most[1]), max(most[2], most[3]));
-  std::uint32_t result = 0;
-  for (int lane = 0; lane < lanes; ++lane) result = together[lane] > result ? together[lane] : result;
-  return result;
+  return largest(max(max(most[0], most[1]), max(most[2], most[3])));
 }
 
 INLINE Scale scale_of(std::uint32_t bits) {
-  float largest;
-  std::memcpy(&largest, &bits, 4);
+  const float largest = of_bits(bits);
   if (bits >= 0x7f800000u) return {__builtin_nanf(""), 0.0f};
   if (largest < 0x1p-100f) return {0.0f, 0.0f};
   return {largest / 127.0f, 127.0f / largest};
@@ -61,7 +57,7 @@ INLINE std::int32_t quantize(const Value* from, std::int64_t count, const Scale&
   by_vectors(from, count, [&](vf x, std::int64_t at, int many) {
     const vi q = (vi)(x * inverse + magic) - (vi)magic;
     sums += q;
-    const vb bytes = __builtin_convertvector(q, vb);
+    const vb bytes = low_bytes(q);
     std::memcpy(to + at, &bytes, many);
   });
   std::int32_t sum = 0;

@@ -41,6 +41,7 @@ constexpr int vectors = 16 / lanes;              // of a panel
 using vf = float __attribute__((vector_size(lanes * 4)));
 using vi = std::int32_t __attribute__((vector_size(lanes * 4)));
 using vu = std::uint32_t __attribute__((vector_size(lanes * 4)));
+using vs = std::int16_t __attribute__((vector_size(lanes * 4)));
 using vh = std::uint16_t __attribute__((vector_size(lanes * 2)));
 using vb = std::int8_t __attribute__((vector_size(lanes)));
 using vd = double __attribute__((vector_size(lanes * 4)));
@@ -139,6 +140,16 @@ INLINE float largest(vf v) {
 #endif
 }
 
+INLINE std::uint32_t largest(vu v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epu32((__m512i)v);
+#else
+  std::uint32_t result = 0;
+  for (int i = 0; i < lanes; ++i) result = v[i] > result ? v[i] : result;
+  return result;
+#endif
+}
+
 INLINE bool any_above(vf x, float bound) {
 #if defined(__AVX512F__)
   return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bound), _CMP_GT_OQ) != 0;
@@ -220,6 +231,15 @@ INLINE void streamed() {
 INLINE void prefetch_to_l2(const void* at) { __builtin_prefetch(at, 0, 2); }
 INLINE void prefetch_to_l1(const void* at) { __builtin_prefetch(at, 0, 3); }
 
+// The low byte of each lane (which compilers else move one by one).
+INLINE vb low_bytes(vi v) {
+#if defined(__AVX512F__)
+  return (vb)_mm512_cvtepi32_epi8((__m512i)v);
+#else
+  return __builtin_convertvector(v, vb);
+#endif
+}
+
 // float32 → the 16 bits of the nearest bf16 (ties to even; NaN stays NaN), in the low half of each lane.
 INLINE vu to_bf16_bits(vf x) {
   const vu bits = (vu)x;
@@ -240,6 +260,12 @@ INLINE void store_bf16_fast(std::uint16_t* to, vf x) {
 
 INLINE vf load_bf16(const std::uint16_t* from) { return (vf)(__builtin_convertvector(load<vh>(from), vu) << 16); }
 
+INLINE float of_bits(std::uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
 INLINE std::uint16_t to_bf16(float x) {
   std::uint32_t bits;
   std::memcpy(&bits, &x, 4);
@@ -248,10 +274,7 @@ INLINE std::uint16_t to_bf16(float x) {
 }
 
 INLINE float from_bf16(std::uint16_t half) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(half) << 16;
-  float x;
-  std::memcpy(&x, &bits, 4);
-  return x;
+  return of_bits(static_cast<std::uint32_t>(half) << 16);
 }
 
 INLINE float from_f16(std::uint16_t half) {
@@ -266,9 +289,7 @@ INLINE float from_f16(std::uint16_t half) {
     std::memcpy(&bits, &magnitude, 4);
     bits |= sign;
   }
-  float x;
-  std::memcpy(&x, &bits, 4);
-  return x;
+  return of_bits(bits);
 }
 
 INLINE vf load_f16(const std::uint16_t* from) {

@@ -65,14 +65,7 @@ Staged<F> stage_bytes(Pool& pool, const typename F::Value* from, std::int64_t to
       std::int8_t* bytes = reinterpret_cast<std::int8_t*>(to + (t + 1) * stride) - width;
       excess[t] = 128 * quantize(row, columns, scale, bytes);
       std::memset(bytes + columns, 0, width - columns);
-      if constexpr (F::x_per_step == 2) {
-        for (std::int64_t s = 0; s < w.steps; ++s) {
-          std::int8_t q[4];
-          std::memcpy(q, bytes + 4 * s, 4);
-          const std::int16_t apart[4] = {q[0], q[2], q[1], q[3]};
-          std::memcpy(to + t * stride + 2 * s, apart, 8);
-        }
-      }
+      if constexpr (F::x_per_step == 2) F::lay(bytes, w.steps, to + t * stride);
     }
   });
   return {to, stride, scales, excess};

@@ -73,36 +73,61 @@ struct Floats {  // float32 · float32
   }
 };
 
-// Weights as unsigned bytes (their signed value + 128) by x as signed ones, four to a lane. Sums are whole numbers, so
-// they are exact in any order. What the 128 adds is 128 · Σ x of the row and is taken off at the end (gemm.h).
-template <class V>
+template <bool yes, class A, class B>
+struct Either {
+  using type = A;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+  using type = B;
+};
+
+// Weights as unsigned bytes (their signed value + 128) by x as signed ones, four to a lane; or, `weights_signed`, signed
+// bytes as they are by x as unsigned ones. Sums are whole numbers, so they are exact in any order. What the 128 adds is
+// 128 · Σ x of the row and is taken off at the end (gemm.h). `lay` puts a row of x's bytes into steps; they may be the
+// end of the place itself.
+template <class V, bool weights_signed>
 struct BytesByBytes {  // with the machine's dot product
   using X = x_lane;
   using Value = V;
   using Sum = vi;
+  using Byte = Either<weights_signed, std::uint8_t, std::int8_t>::type;
   static constexpr int x_per_step = 1, values_per_step = 4;
+  INLINE static void lay(const Byte* bytes, std::int64_t steps, X* to) { std::memcpy(to, bytes, 4 * steps); }
   template <int M, int N, class Rows>
   INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const Rows& x, std::int64_t i) {
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const vu four = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) sums[m][n] = dot4(sums[m][n], w[n], four);
+      for (int n = 0; n < N; ++n)
+        sums[m][n] = weights_signed ? dot4(sums[m][n], four, w[n]) : dot4(sums[m][n], w[n], four);
     }
   }
 };
 
-template <class V>
+template <class V, bool weights_signed>
 struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one lane, 1 and 3 in the next
   using X = x_lane;
   using Value = V;
   using Sum = vi;
+  using Byte = Either<weights_signed, std::uint8_t, std::int8_t>::type;
   static constexpr int x_per_step = 2, values_per_step = 4;
+  INLINE static void lay(const Byte* bytes, std::int64_t steps, X* to) {
+    for (std::int64_t s = 0; s < steps; ++s) {
+      Byte q[4];
+      std::memcpy(q, bytes + 4 * s, 4);
+      const std::int16_t apart[4] = {q[0], q[2], q[1], q[3]};
+      std::memcpy(to + 2 * s, apart, 8);
+    }
+  }
+  INLINE static vu even(vu w) { return weights_signed ? (vu)((vs)(w << 8) >> 8) : w & 0x00ff00ffu; }
+  INLINE static vu odd(vu w) { return weights_signed ? (vu)((vs)w >> 8) : w >> 8 & 0x00ff00ffu; }
   template <int M, int N, class Rows>
   INLINE static void step(vi (&sums)[M][N], const vu (&w)[N], const Rows& x, std::int64_t i) {
     vu half[N];
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) half[n] = w[n] & 0x00ff00ffu;
+    for (int n = 0; n < N; ++n) half[n] = even(w[n]);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const vu pair = all(static_cast<std::uint32_t>(x(m, 2 * i)));
@@ -110,7 +135,7 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
       for (int n = 0; n < N; ++n) sums[m][n] += dot2_of_halves(half[n], pair);
     }
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) half[n] = w[n] >> 8 & 0x00ff00ffu;
+    for (int n = 0; n < N; ++n) half[n] = odd(w[n]);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const vu pair = all(static_cast<std::uint32_t>(x(m, 2 * i + 1)));
@@ -121,17 +146,9 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
 };
 
 // The kinds for bf16 and for int8 on this machine.
-template <bool yes, class A, class B>
-struct Either {
-  using type = A;
-};
-template <class A, class B>
-struct Either<false, A, B> {
-  using type = B;
-};
 using Halves = Either<has_bf16_dot, PairsByPairs, PairsByFloats>::type;
-template <class V>
-using Bytes = typename Either<has_int8_dot, BytesByBytes<V>, BytesByHalves<V>>::type;
+template <class V, bool weights_signed = false>
+using Bytes = typename Either<has_int8_dot, BytesByBytes<V, weights_signed>, BytesByHalves<V, weights_signed>>::type;
 
 // Rows of x that are `stride` bytes apart, three to a pointer: an address can say one and two strides by itself, and a
 // pointer to each of twelve rows would not fit the registers.

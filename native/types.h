@@ -16,6 +16,7 @@ enum class Format : std::int32_t { bf16, f32 };                // how weights, k
 enum class Source : std::int32_t { bf16, f16, f32 };           // how a checkpoint holds its weights
 enum class Epilogue : std::int32_t { store, add, gated };      // what becomes of a sum of products
 
+constexpr std::int64_t most_head_dim = 1024;
 constexpr std::int64_t panel = 16;                             // outputs that stand side by side
 constexpr std::int64_t group_lanes = 32;                       // outputs of a group: two panels
 
@@ -39,11 +40,13 @@ struct SourceMatrix {
 };
 
 // One block of one layer and head: keys as [D / per_step][B] lanes, then values as [B / per_step][padded D] lanes.
-// Arena: [layers][blocks][G] of these.
+// Arena: [layers][blocks][G] of these. int8: four to a lane (the last ones of a key may be none), of keys value + 128,
+// and [2][B] scales follow, of each position's key and values.
 struct Arena {
   std::uint32_t* data;
   std::int64_t layers, blocks, block_size, kv_heads, head_dim, padded_dim;
-  std::int64_t key_lanes, head_lanes;  // lanes of one head's keys; of its keys and values
+  std::int64_t key_lanes, scales_at, head_lanes;  // lanes of one head's keys; up to its scales; of all
+  bool bytes;                                     // int8
 };
 
 struct Layout {

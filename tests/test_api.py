@@ -266,6 +266,7 @@ def test_settings_say_what_is_in_force(llm: LLM) -> None:
         ({"dtype": "float64"}, "auto, bfloat16 and float32"),
         ({"load_format": "gguf"}, "auto and dummy"),
         ({"quantization": "fp8"}, "--quantization is 'fp8'; known are none, int8 and int8-all"),
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype is 'fp8'; known are auto and int8"),
         ({"max_num_seqs": 2**30}, "memory is not enough .*lower --max-num-seqs"),
     ],
 )
@@ -284,6 +285,18 @@ def test_int8_answers_otherwise_and_says_why(tiny: Path) -> None:
         scores[quantization] = [output.outputs[0].token_logprobs for output in outputs]
         assert told.value == quantization and ("int8" in told.reason)
     assert scores["none"] != scores["int8"] != scores["int8-all"] != scores["none"]
+
+
+def test_int8_keys_and_values_answer_otherwise_in_half_the_room(tiny: Path) -> None:
+    scores, sizes = {}, {}
+    for held in ("auto", "int8"):
+        with LLM(str(tiny), kv_cache_dtype=held, threads=1, kv_memory=0.001) as llm:
+            (output,) = llm.generate([[5] * 40], SamplingParams(max_tokens=4, temperature=0, logprobs=0))
+            told, sizes[held] = llm.settings["kv_cache_dtype"], llm.settings["num_blocks"].value
+        scores[held] = output.outputs[0].token_logprobs
+        assert told.value == ("int8" if held == "int8" else "bfloat16") and "int8" in told.reason + str(told.value)
+    assert scores["auto"] != scores["int8"]
+    assert sizes["int8"] > 1.3 * sizes["auto"]
 
 
 def test_random_weights_need_no_tokenizer(bare: Path) -> None:

@@ -210,6 +210,18 @@ def test_int8_too(isa: str, quantization: str, folders: dict[str, Path], monkeyp
         assert (preemptions > 0) == ("little memory" in name), name
 
 
+@pytest.mark.parametrize("isa", NATIVE)
+def test_int8_keys_and_values_too(isa: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads a key reads its bytes: in the step that wrote it, later, or from the prefix cache."""
+    monkeypatch.setenv("INFLIGHT_ISA", isa)
+    cases = mix(seed=3, count=12)
+    expected = alone(folders["qwen2"], cases, kv_cache_dtype="int8")
+    assert expected != alone(folders["qwen2"], cases), "the keys and values are other ones"
+    for name in ("as it comes", "crumbs", "odd chunks", "little memory"):
+        preemptions, _ = check(folders["qwen2"], cases, expected, kv_cache_dtype="int8", **SHAPES[name])
+        assert (preemptions > 0) == ("little memory" in name), name
+
+
 @pytest.mark.parametrize("seed", range(3, 9))
 def test_random_mixes_in_random_engines(seed: int, folders: dict[str, Path]) -> None:
     chance = random.Random(seed)

@@ -22,6 +22,7 @@ from inflight.config import (
     cores_of,
     resolve_budget,
     resolve_max_model_len,
+    resolve_kv_cache_dtype,
     resolve_quantization,
     resolve_rows,
     resolve_threads,
@@ -38,7 +39,7 @@ from inflight.execution.dummy import DummyWeights
 from inflight.execution.executor import ModelExecutor, copy_seconds
 from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
 from inflight.execution.ops import open_ops
-from inflight.execution.ops.protocol import DType, OpSet
+from inflight.execution.ops.protocol import DType, KVShape, OpSet
 from inflight.execution.weights import ModelWeights, load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
@@ -94,6 +95,7 @@ class _Limits:
 
     dtype: Resolved
     quantization: Resolved
+    kv_cache: Resolved
     threads: Resolved
     rows: Resolved
     budget: Resolved
@@ -125,6 +127,7 @@ def _assemble(
     limits = _Limits(
         dtype=dtype,
         quantization=resolve_quantization(settings, str(dtype.value)),
+        kv_cache=resolve_kv_cache_dtype(settings, str(dtype.value)),
         threads=resolve_threads(settings),
         rows=resolve_rows(settings),
         budget=resolve_budget(settings, int(resolve_rows(settings).value), scheduling.strategy),
@@ -140,7 +143,8 @@ def _assemble(
         if progress is not None:
             progress(done, total)
 
-    executor, size = _executor(folder, model, settings, scheduling, limits, ops, packed)
+    shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8")
+    executor, size = _executor(folder, model, shape, settings, scheduling, limits, ops, packed)
     tokenizer, template = text.result()
     in_force = _in_force(settings, scheduling, limits, model, ops.name, size)
     clock = MonotonicClock()
@@ -162,13 +166,14 @@ def _assemble(
         capacity=executor.capacity,
         settings=in_force,
         defaults=sampling_defaults(read_json(generation) if generation.is_file() else None),
-        kv_bytes_per_token=ops.bytes_per_block(kv_shape(model, settings.block_size)) / settings.block_size,
+        kv_bytes_per_token=ops.bytes_per_block(shape) / shape.block_size,
     )
 
 
 def _executor(
     folder: Path,
     model: ModelConfig,
+    shape: KVShape,
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     limits: _Limits,
@@ -176,7 +181,7 @@ def _executor(
     progress: Progress | None,
 ) -> tuple[ModelExecutor, KVSize]:
     """Weights, then the KV arena in what memory they leave, then a decoder over both."""
-    shape, length = kv_shape(model, settings.block_size), int(limits.length.value)
+    length = int(limits.length.value)
     weights = _weights(folder, model, settings, ops, length, progress)
     bytes_per_block = ops.bytes_per_block(shape)
     size = kv_size(
@@ -216,6 +221,7 @@ def _in_force(
         "model": Resolved(settings.model or "built-in", f"{model.family}, {model.parameters / 1e6:,.1f} M parameters"),
         "dtype": limits.dtype,
         "quantization": limits.quantization,
+        "kv_cache_dtype": limits.kv_cache,
         "kernels": Resolved(kernels, "the best instruction set of this CPU that the kernels know"),
         "threads": limits.threads,
         "pin_threads": Resolved(

@@ -14,6 +14,7 @@ from typing import Literal
 DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
 QuantizationChoice = Literal["none", "int8", "int8-all"]
+KVCacheDType = Literal["auto", "int8"]
 
 
 MOST = 2**31 - 1  # of anything that is counted: what the kernels' indices hold
@@ -29,6 +30,7 @@ class EngineSettings:
 
     model: a folder or a hub id in the format of Hugging Face; None is the built-in model.
     quantization: "int8" holds the layers' matrices in int8, "int8-all" the output projection (and a tied table) too.
+    kv_cache_dtype: "int8" holds keys and values in int8, else they are held as activations are.
     kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins).
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
@@ -40,6 +42,7 @@ class EngineSettings:
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
     quantization: QuantizationChoice = "none"
+    kv_cache_dtype: KVCacheDType = "auto"
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
@@ -79,6 +82,8 @@ class EngineSettings:
             raise SettingsError(f"--load-format is {self.load_format!r}; known are auto and dummy.")
         if self.quantization not in ("none", "int8", "int8-all"):
             raise SettingsError(f"--quantization is {self.quantization!r}; known are none, int8 and int8-all.")
+        if self.kv_cache_dtype not in ("auto", "int8"):
+            raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto and int8.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +175,12 @@ def resolve_quantization(settings: EngineSettings, dtype: str) -> Resolved:
         "int8-all": "as set: all matrices and what meets them in int8, the output projection too",
     }
     return Resolved(settings.quantization, reasons[settings.quantization])
+
+
+def resolve_kv_cache_dtype(settings: EngineSettings, dtype: str) -> Resolved:
+    if settings.kv_cache_dtype == "int8":
+        return Resolved("int8", "as set: with a scale for each token and head, read by whole-number products")
+    return Resolved(dtype, "as activations are held; int8 would make room for about twice as many tokens")
 
 
 def resolve_max_model_len(settings: EngineSettings, default: int) -> Resolved:

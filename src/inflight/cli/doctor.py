@@ -26,11 +26,17 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
 @click.option(
     "--quantization", default="none", show_default=True, help="none, int8 or int8-all, as the engine would hold it."
 )
+@click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto or int8, the same.")
 @click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-def command(model: str | None, quantization: str, threads: int | None, as_json: bool) -> None:
+def command(model: str | None, quantization: str, kv_cache_dtype: str, threads: int | None, as_json: bool) -> None:
     """Measure this machine and say what a model can reach on it at best."""
-    settings = EngineSettings(model=model, quantization=quantization, threads=threads)  # type: ignore[arg-type]
+    settings = EngineSettings(
+        model=model,
+        quantization=quantization,  # type: ignore[arg-type]  # the settings say what is known
+        kv_cache_dtype=kv_cache_dtype,  # type: ignore[arg-type]
+        threads=threads,
+    )
     from inflight.build import model_folder
     from inflight.execution.config import ModelConfig
 
@@ -70,11 +76,11 @@ def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
 def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any]:
     from inflight.execution.roofline import decode_ceiling, prefill_ceiling, ridge_tokens
 
-    held = settings.quantization
+    held, int8_kv = settings.quantization, settings.kv_cache_dtype == "int8"
     context = min(CONTEXT, config.default_model_len)
     decode = []
     for batch in BATCHES:
-        ceiling = decode_ceiling(config, "bfloat16", machine, batch, context, held)
+        ceiling = decode_ceiling(config, "bfloat16", machine, batch, context, held, int8_kv)
         decode.append(
             {
                 "batch": batch,
@@ -87,15 +93,16 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
     prefill = []
     for tokens in PROMPTS:
         if tokens < config.default_model_len:
-            ceiling = prefill_ceiling(config, "bfloat16", machine, tokens, held)
+            ceiling = prefill_ceiling(config, "bfloat16", machine, tokens, held, int8_kv)
             prefill.append({"prompt": tokens, "ms": ceiling.seconds * 1e3, "tokens_per_s": tokens / ceiling.seconds})
     return {
         "name": settings.model or "built-in",
         "quantization": held,
+        "kv_cache_dtype": settings.kv_cache_dtype,
         "family": config.family,
         "parameters": config.parameters,
         "weight_bytes": config.weight_bytes("bfloat16", held),
-        "kv_bytes_per_token": config.kv_bytes_per_token("bfloat16"),
+        "kv_bytes_per_token": config.kv_bytes_per_token("bfloat16", int8_kv),
         "max_model_len": config.default_model_len,
         "ridge_tokens": ridge_tokens(config, "bfloat16", machine, held),
         "decode": decode,

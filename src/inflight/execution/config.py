@@ -194,9 +194,10 @@ class ModelConfig:
             logits = self.table_parameters + 4 * self.vocab_size
         return layers + logits + vectors * 4
 
-    def kv_bytes_per_token(self, dtype: DType) -> int:
-        """Bytes of keys and values of one token over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * _ITEM_BYTES[dtype]
+    def kv_bytes_per_token(self, dtype: DType, quantized: bool = False) -> int:
+        """Bytes of keys and values of one token over all layers; quantized: in int8, with a float32 scale for each head."""
+        head = self.head_dim + 4 if quantized else self.head_dim * _ITEM_BYTES[dtype]
+        return 2 * self.num_layers * self.num_kv_heads * head
 
     @property
     def layer_flops_per_token(self) -> int:

@@ -38,19 +38,31 @@ class Ceiling:
 
 
 def decode_ceiling(
-    model: ModelConfig, dtype: DType, machine: Machine, batch: int, context: int, quantization: Quantization = "none"
+    model: ModelConfig,
+    dtype: DType,
+    machine: Machine,
+    batch: int,
+    context: int,
+    quantization: Quantization = "none",
+    quantized_kv: bool = False,
 ) -> Ceiling:
     """One token for each of `batch` sequences that have `context` tokens."""
-    read = model.step_weight_bytes(dtype, quantization) + batch * context * model.kv_bytes_per_token(dtype)
+    kv_bytes = batch * context * model.kv_bytes_per_token(dtype, quantized_kv)
+    read = model.step_weight_bytes(dtype, quantization) + kv_bytes
     compute = batch * _token_seconds(model, dtype, machine, context, quantization)
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
 def prefill_ceiling(
-    model: ModelConfig, dtype: DType, machine: Machine, tokens: int, quantization: Quantization = "none"
+    model: ModelConfig,
+    dtype: DType,
+    machine: Machine,
+    tokens: int,
+    quantization: Quantization = "none",
+    quantized_kv: bool = False,
 ) -> Ceiling:
     """A prompt of `tokens` tokens, of which the last one is sampled."""
-    read = model.step_weight_bytes(dtype, quantization) + tokens * model.kv_bytes_per_token(dtype)
+    read = model.step_weight_bytes(dtype, quantization) + tokens * model.kv_bytes_per_token(dtype, quantized_kv)
     compute = (tokens - 1) * _token_seconds(model, dtype, machine, tokens // 2, quantization, logits=False)
     compute += _token_seconds(model, dtype, machine, tokens, quantization)
     return Ceiling(read / machine.read_bytes_per_s, compute)
@@ -71,7 +83,7 @@ def _token_seconds(
     logits: bool = True,
 ) -> float:
     """Seconds of computing for one token: the layers and the output projection at the rate of how they are held,
-    attention at that of `dtype`."""
+    attention at that of `dtype` (over int8 keys and values too: its int8 products are twice as many)."""
     rates = machine.flops_per_s
     seconds = model.layer_flops_per_token / rates[dtype if quantization == "none" else "int8"]
     seconds += model.attention_flops_per_token(context) / rates[dtype]

@@ -146,7 +146,18 @@ def test_a_token_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa,
     many.gated(x, gated, whole_gated)
     for threads in (1, 2, 3):
         ops = ops_for(dtype, isa, threads)
-        for first, count in [(0, 1), (17, 1), (3, 2), (10, 5), (20, 6), (30, 12), (40, 13), (50, 33), (5, 195), (0, 200)]:
+        for first, count in [
+            (0, 1),
+            (17, 1),
+            (3, 2),
+            (10, 5),
+            (20, 6),
+            (30, 12),
+            (40, 13),
+            (50, 33),
+            (5, 195),
+            (0, 200),
+        ]:
             out, out_gated = np.empty((count, rows), np.float32), act(dtype, count, rows)
             ops.linear(x[first : first + count], linear, out)
             ops.gated(x[first : first + count], gated, out_gated)

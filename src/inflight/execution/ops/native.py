@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, Literal
 
 import numpy as np
@@ -62,10 +63,10 @@ class NativeOps:
         return self._ops.pack_table(table, tied, quantized)
 
     def bytes_per_block(self, shape: KVShape) -> int:
-        return int(self._ops.bytes_per_block(shape.layers, shape.block_size, shape.kv_heads, shape.head_dim))
+        return int(self._ops.bytes_per_block(*astuple(shape)))
 
     def kv_arena(self, shape: KVShape, num_blocks: int) -> Any:
-        arena = self._ops.kv_arena(shape.layers, shape.block_size, shape.kv_heads, shape.head_dim, num_blocks)
+        arena = self._ops.kv_arena(*astuple(shape), num_blocks)
         arena.shape = shape
         return arena
 

@@ -49,12 +49,18 @@ class StepLayout:
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """One block of one layer holds B positions of G heads of D values, twice (keys and values)."""
+    """One block of one layer holds B positions of G heads of D values, twice (keys and values).
+
+    quantized: in int8, with a scale for each position and head of the keys, and of the values, by the rule of `int8.py`
+    from what `act` would hold. Attention then multiplies whole numbers: queries and probabilities (times the scale of
+    their values) are rounded to 16 bits and a scale of their own instead of to `act`.
+    """
 
     layers: int
     block_size: int  # tokens per block, a multiple of 16
     kv_heads: int
     head_dim: int  # even
+    quantized: bool = False
 
 
 @dataclass(frozen=True, slots=True)

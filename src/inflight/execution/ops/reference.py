@@ -93,30 +93,53 @@ class ReferenceTable:
         return int(self.weight.nbytes) if self.linear is None else self.linear.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceHeld:
+    """Keys or values of an arena: `act`, or int8 with scales."""
+
+    values: Array
+    scales: Array | None
+
+    @classmethod
+    def zeros(cls, sizes: tuple[int, ...], dtype: DType, quantized: bool) -> ReferenceHeld:
+        if quantized:
+            return cls(np.zeros(sizes, np.int8), np.zeros(sizes[:-1], np.float32))
+        return cls(np.zeros(sizes, np.uint16 if dtype == "bfloat16" else np.float32), None)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.values.nbytes) + (0 if self.scales is None else int(self.scales.nbytes))
+
+    def copy_block(self, source: int, destination: int) -> None:
+        self.values[:, destination] = self.values[:, source]
+        if self.scales is not None:
+            self.scales[:, destination] = self.scales[:, source]
+
+
 @dataclass(slots=True)
 class ReferenceArena:
-    """Keys and values, [layers, blocks, B, G, D] each."""
+    """Keys and values, [layers, blocks, B, G, D] each; quantized, with scales [layers, blocks, B, G]."""
 
     shape: KVShape
     num_blocks: int
     dtype: DType
-    keys: Array = field(init=False)
-    values: Array = field(init=False)
+    keys: ReferenceHeld = field(init=False)
+    values: ReferenceHeld = field(init=False)
 
     def __post_init__(self) -> None:
         s = self.shape
-        held = np.uint16 if self.dtype == "bfloat16" else np.float32
-        self.keys = np.zeros((s.layers, self.num_blocks, s.block_size, s.kv_heads, s.head_dim), held)
-        self.values = np.zeros_like(self.keys)
+        sizes = (s.layers, self.num_blocks, s.block_size, s.kv_heads, s.head_dim)
+        self.keys = ReferenceHeld.zeros(sizes, self.dtype, s.quantized)
+        self.values = ReferenceHeld.zeros(sizes, self.dtype, s.quantized)
 
     @property
     def nbytes(self) -> int:
-        return int(self.keys.nbytes + self.values.nbytes)
+        return self.keys.nbytes + self.values.nbytes
 
     def copy_blocks(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
         for source, destination in zip(sources, destinations, strict=True):
-            self.keys[:, destination] = self.keys[:, source]
-            self.values[:, destination] = self.values[:, source]
+            self.keys.copy_block(source, destination)
+            self.values.copy_block(source, destination)
 
 
 class ReferenceOps:
@@ -169,7 +192,8 @@ class ReferenceOps:
 
     def bytes_per_block(self, shape: KVShape) -> int:
         item = 2 if self.dtype == "bfloat16" else 4
-        return 2 * shape.layers * shape.block_size * shape.kv_heads * shape.head_dim * item
+        head = shape.head_dim + 4 if shape.quantized else shape.head_dim * item
+        return 2 * shape.layers * shape.block_size * shape.kv_heads * head
 
     def kv_arena(self, shape: KVShape, num_blocks: int) -> ReferenceArena:
         return ReferenceArena(shape, num_blocks, self.dtype)
@@ -233,9 +257,9 @@ class ReferenceOps:
         for chunk in range(len(layout.starts)):
             rows = slice(layout.offsets[chunk], layout.offsets[chunk + 1])
             positions = layout.positions[rows]
-            blocks, slots = layout.tables[chunk, positions // shape.block_size], positions % shape.block_size
-            arena.keys[layer, blocks, slots] = k[rows]
-            arena.values[layer, blocks, slots] = v[rows]
+            at = (layer, layout.tables[chunk, positions // shape.block_size], positions % shape.block_size)
+            self._write(arena.keys, at, k[rows])
+            self._write(arena.values, at, v[rows])
 
     def attention(
         self, q: Array, arena: ReferenceArena, layer: int, layout: StepLayout, scale: float, window: int, out: Array
@@ -247,18 +271,32 @@ class ReferenceOps:
             if first == last:
                 continue
             seen = np.arange(start + last - first)
-            blocks, slots = layout.tables[chunk, seen // shape.block_size], seen % shape.block_size
-            keys = self._read(arena.keys[layer, blocks, slots]).transpose(1, 0, 2)  # [G, positions, D]
-            values = self._read(arena.values[layer, blocks, slots]).transpose(1, 0, 2)
+            at = (layer, layout.tables[chunk, seen // shape.block_size], seen % shape.block_size)
+            keys, values = self._written(arena.keys, at), self._written(arena.values, at)  # [G, positions, D]
             for t in range(first, last):
                 position = int(layout.positions[t])
                 span = slice(max(0, position - window + 1) if window else 0, position + 1)
                 for group in range(shape.kv_heads):
                     scores = queries[t, group] @ keys[group, span].T * np.float32(scale)  # [H / G, span]
                     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-                    mixed = self._read(self._hold(weights)) @ values[group, span]
+                    rounded = weights if shape.quantized else self._read(self._hold(weights))
+                    mixed = rounded @ values[group, span]
                     held = self._hold(mixed / weights.sum(axis=1, keepdims=True))
                     out[t].reshape(shape.kv_heads, -1)[group] = held.reshape(-1)
+
+    def _write(self, held: ReferenceHeld, at: tuple[int, Array, Array], x: Array) -> None:
+        """act[N, G, D] → slots of blocks of a layer."""
+        if held.scales is None:
+            held.values[at] = x
+        else:
+            whole, scales = int8.quantize(self._read(x).reshape(-1, x.shape[-1]))
+            held.values[at], held.scales[at] = whole.reshape(x.shape), scales.reshape(x.shape[:-1])
+
+    def _written(self, held: ReferenceHeld, at: tuple[int, Array, Array]) -> Array:
+        """float32[G, N, D] of what `_write` wrote."""
+        x = held.values[at]
+        meant = self._read(x) if held.scales is None else x.astype(np.float32) * held.scales[at][..., None]
+        return meant.transpose(1, 0, 2)
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         rows = len(logits)

@@ -1,0 +1,94 @@
+// Keys and values in int8: what attention does differently.
+//
+// They are whole numbers with a scale for each token and head, and stay whole: a row of queries or of probabilities
+// becomes whole numbers of 16 bits with one scale, 256 · high + low, and its two rows of bytes meet keys and values by
+// the int8 dot product, which reads them as they lie. So they take half the memory of bf16 and as many instructions
+// (twice the rows, half the steps). Sums are exact. That product takes one side without signs: of the keys, which are
+// stored + 128 (what that adds to a query's sums is known beforehand), and of the probabilities, which have none.
+//
+// A row is scaled by its own largest number, so its bits depend on nothing but itself.
+#pragma once
+#include "attention_rows.h"
+#include "quantize.h"
+#include "tile.h"
+
+namespace inflight::INFLIGHT_ISA {
+
+constexpr int split_rows = 2;  // of bytes for a row of numbers: high, low
+
+// What a query's two rows of bytes stand for.
+struct Split {
+  float scale;
+  std::int32_t excess[split_rows];  // of the sums of high, of low: 128 · Σ of them
+};
+
+// 256 · high + low of two sums: both are exact in float32 for up to 1,024 numbers.
+INLINE vf joined(vi high, vi low) {
+  return fma(__builtin_convertvector(high, vf), all(256.0f), __builtin_convertvector(low, vf));
+}
+INLINE vf joined(const Split& split, const float* high, const float* low) {
+  return joined(load<vi>(high) - split.excess[0], load<vi>(low) - split.excess[1]);
+}
+
+// One query's values → rows `high` and `low` of signed bytes as the product reads them, filled up with zeros to whole
+// steps: up to 127 · 256, so that high is at most 127. One with a NaN or an infinity is zeros with scale NaN, one of zeros
+// has scale 1, by which a mask of −∞ stays one.
+template <class Keys, class Value>
+INLINE Split split_query(const Value* from, std::int64_t count, typename Keys::X* high, typename Keys::X* low) {
+  constexpr float most = 127 * 256;
+  const float largest = of_bits(largest_bits(from, count));
+  const bool broken = !(largest <= 3.402823466e38f), used = !broken && largest >= 0x1p-100f;
+  alignas(64) std::int8_t bytes[split_rows][most_head_dim];
+  const vf magic = all(12582912.0f), inverse = all(used ? most / largest : 0.0f);  // 1.5 · 2²³: see quantize.h
+  vi sums[split_rows] = {};
+  by_vectors(from, count, [&](vf x, std::int64_t at, int) {
+    const vi q = used ? (vi)(x * inverse + magic) - (vi)magic : vi{};
+    const vi upper = (q + 128) >> 8, lower = q - (upper << 8);
+    sums[0] += upper, sums[1] += lower;
+    store(bytes[0] + at, low_bytes(upper));
+    store(bytes[1] + at, low_bytes(lower));
+  });
+  Keys::lay(bytes[0], (count + 3) / 4, high);
+  Keys::lay(bytes[1], (count + 3) / 4, low);
+  Split result{used ? largest / most : broken ? __builtin_nanf("") : 1.0f, {}};
+  for (int i = 0; i < split_rows; ++i)
+    result.excess[i] = 128 * static_cast<std::int32_t>(sum(__builtin_convertvector(sums[i], vf)));
+  return result;
+}
+
+// One row of probabilities, each times the scale of its position's values, → rows of unsigned bytes, and their scale.
+// What nobody has written may have any scale, and has probability 0.
+template <class Values>
+INLINE float split_probabilities(const vf (&p)[tile_positions / lanes], const float* const* scales,
+                                 typename Values::X* high, typename Values::X* low) {
+  constexpr int count = tile_positions / lanes;
+  constexpr float most = 65535;
+  vf scaled[count];
+  vu top{};
+  for (int i = 0; i < count; ++i) {
+    const vf x = p[i] * load<vf>(scales[i / vectors] + i % vectors * lanes);
+    scaled[i] = p[i] == 0.0f ? vf{} : x;
+    top = max(top, (vu)scaled[i]);  // as whole numbers in the order of the floats, with NaN above all
+  }
+  const float largest = of_bits(inflight::INFLIGHT_ISA::largest(top));
+  const vf inverse = all(largest >= 0x1p-100f ? most / largest : 0.0f);
+  std::uint8_t apart[split_rows][tile_positions];
+  constexpr bool in_place = Values::x_per_step == 1;  // the product reads bytes as they are
+  auto* upper = in_place ? reinterpret_cast<std::uint8_t*>(high) : apart[0];
+  auto* lower = in_place ? reinterpret_cast<std::uint8_t*>(low) : apart[1];
+  for (int i = 0; i < count; ++i) {
+    const vi q = (vi)(scaled[i] * inverse + 8388608.0f);  // 2²³ leaves the nearest integer in the low bits
+    store(upper + i * lanes, low_bytes(q >> 8));
+    store(lower + i * lanes, low_bytes(q));
+  }
+  if constexpr (!in_place) Values::lay(upper, tile_positions / 4, high), Values::lay(lower, tile_positions / 4, low);
+  return largest / most;
+}
+
+// mix[width] += what the two sums of a row of probabilities mean.
+INLINE void add_mix(float scale, const float* high, const float* low, std::int64_t width, float* mix) {
+  for (std::int64_t i = 0; i < width; i += lanes)
+    store(mix + i, fma(joined(load<vi>(high + i), load<vi>(low + i)), all(scale), load<vf>(mix + i)));
+}
+
+}  // namespace inflight::INFLIGHT_ISA

@@ -1,0 +1,204 @@
+"""Keys and values in int8: attention over them against numpy, and the sameness of its bits.
+
+Tolerances: both sides hold the same bytes and scales; the kernel rounds queries to one part in 65,024 of a head's
+largest, and probabilities (times the scales of their values) to one of the largest within 64 positions, besides the
+order of float32 additions and powers of two that are off by up to 9 · 10⁻⁵ (float32: 1.4 · 10⁻⁷). A key or a value on
+the edge between two bytes may fall on the other side where the rotation was fused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.execution.ops.protocol import KVShape
+from inflight.execution.ops.reference import ReferenceOps
+
+from .conftest import ISAS, ops_for
+from .material import Case, act, layout_of, normal, read, rope_table
+
+
+def quantized(layers: int, block: int, kv_heads: int, dim: int) -> KVShape:
+    return KVShape(layers, block, kv_heads, dim, quantized=True)
+
+
+def close(dtype, out, want):
+    """Scaled by 127: one step of a byte, which a few keys or values may differ by, hardly shows in a mean of many."""
+    bound = dict(atol=2e-2, rtol=2e-2) if dtype == "bfloat16" else dict(atol=2e-3, rtol=1e-3)
+    np.testing.assert_allclose(read(dtype, out), read(dtype, want), **bound)
+
+
+@pytest.mark.parametrize(
+    ("dim", "heads", "kv_heads", "block", "window"),
+    [
+        (64, 14, 2, 16, 0),
+        (128, 4, 4, 32, 0),
+        (80, 6, 2, 48, 0),
+        (32, 3, 1, 16, 20),
+        (64, 4, 2, 64, 100),
+        (10, 2, 1, 16, 7),
+        (24, 100, 1, 16, 0),
+        (72, 2, 2, 32, 0),
+    ],
+)
+def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
+    lengths = [1, 16, 17, 70, 150]
+    out, want = (
+        Case.build(one, quantized(2, block, kv_heads, dim), heads, lengths).run(
+            [(i, 0, n) for i, n in enumerate(lengths)], 1, window, norms=True
+        )
+        for one in (ops, reference)
+    )
+    for got, expected in zip(out, want, strict=True):
+        close(dtype, got, expected)
+
+
+def test_what_int8_costs_is_a_small_part_of_what_is_there(ops, dtype):
+    """Beside the same heads held as activations are: the error of bytes, not of a mistake in scales."""
+    lengths = [300]
+    exact, rounded = (
+        read(dtype, Case.build(ops, shape, 6, lengths).run([(0, 0, 300)])[0])
+        for shape in (KVShape(1, 16, 2, 64), quantized(1, 16, 2, 64))
+    )
+    error = np.sqrt(np.square(rounded - exact).mean() / exact.var())
+    assert 1e-3 < error < 2e-2
+
+
+def test_half_the_memory(ops, dtype):
+    full, half = (ops.bytes_per_block(shape) for shape in (KVShape(2, 16, 2, 64), quantized(2, 16, 2, 64)))
+    assert half == 2 * 2 * 16 * 2 * (64 + 4)
+    assert half / full == pytest.approx((64 + 4) / (64 * (2 if dtype == "bfloat16" else 4)))
+    assert ReferenceOps(dtype).bytes_per_block(quantized(2, 16, 2, 64)) == half
+
+
+@pytest.mark.parametrize("window", [0, 40])
+def test_a_query_has_the_same_bits_in_every_batch_and_chunking(dtype, isa, window):
+    shape, lengths = quantized(1, 16, 2, 64), [600, 33, 129]
+    alone = Case.build(ops_for(dtype, isa, 1), shape, 6, lengths)
+    want = [alone.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
+    case = Case.build(ops_for(dtype, isa, 3), shape, 6, lengths)
+    first = case.run([(2, 0, 50), (0, 0, 257), (1, 0, 32)], window=window)
+    second = case.run([(0, 257, 342), (1, 32, 1), (2, 50, 78)], window=window)
+    third = case.run([(2, 128, 1), (0, 599, 1)], window=window)
+    for i, parts in enumerate(
+        [(first[1], second[0], third[1]), (first[2], second[1]), (first[0], second[2], third[0])]
+    ):
+        np.testing.assert_array_equal(np.concatenate(parts), want[i])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_attention_of_any_chunks(data):
+    """Sequences cut into random chunks give the bits of whole sequences, which agree with numpy's."""
+    dtype, isa = data.draw(st.sampled_from(["bfloat16", "float32"])), data.draw(st.sampled_from(ISAS))
+    kv_heads, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 8))
+    shape = quantized(1, data.draw(st.sampled_from([16, 32, 80])), kv_heads, data.draw(st.sampled_from([10, 32, 64])))
+    lengths = data.draw(st.lists(st.integers(1, 90), min_size=1, max_size=3))
+    window = data.draw(st.sampled_from([0, 0, 1, 9, 64]))
+    threads = data.draw(st.integers(1, 3))
+    whole = Case.build(ops_for(dtype, isa, threads), shape, kv_heads * group, lengths)
+    want = [whole.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
+    twin = Case.build(ReferenceOps(dtype), shape, kv_heads * group, lengths)
+    for i, n in enumerate(lengths):
+        close(dtype, want[i], twin.run([(i, 0, n)], window=window)[0])
+    cut = Case.build(ops_for(dtype, isa, threads), shape, kv_heads * group, lengths)
+    done = [0] * len(lengths)
+    while any(d < n for d, n in zip(done, lengths, strict=True)):
+        chunks = [(i, done[i], data.draw(st.integers(1, n - done[i]))) for i, n in enumerate(lengths) if done[i] < n]
+        for (i, start, n), out in zip(chunks, cut.run(chunks, window=window), strict=True):
+            np.testing.assert_array_equal(out, want[i][start : start + n])
+            done[i] += n
+
+
+@pytest.mark.parametrize("length", [1, 16, 37, 63, 1101])
+def test_garbage_in_unwritten_slots_does_not_matter(dtype, isa, length):
+    """Blocks of bytes with scale NaN, as if another sequence had left them, then written up to `length`."""
+    shape = quantized(1, 16, 1, 32)
+    clean = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
+    want = clean.run([(0, 0, length)])[0]
+    dirty = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
+    blocks = list(range(dirty.arena.num_blocks))
+    n = len(blocks) * 16
+    nan = np.full((n, 5 * 32), np.nan, np.float32)
+    dirty.ops.rope_and_write_kv(
+        nan, dirty.arena, 0, layout_of([(0, n, blocks)]), rope_table(n, 32), None, None, 1e-6, act(dtype, n, 96)
+    )
+    np.testing.assert_array_equal(dirty.run([(0, 0, length)])[0], want)
+    assert np.isfinite(read(dtype, want)).all()
+
+
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_what_is_broken_is_seen_as_broken_and_spoils_nothing_else(ops, dtype, part):
+    shape, length, dim = quantized(1, 16, 1, 32), 100, 32
+    case = Case.build(ops, shape, 1, [length])
+    whole = case.run([(0, 0, length)])[0]
+    at = {"query": 0, "key": dim, "value": 2 * dim}[part]
+    case.qkv[0][70, at + 5] = np.nan
+    out = read(dtype, case.run([(0, 0, length)])[0])
+    np.testing.assert_array_equal(out[:70], read(dtype, whole)[:70])
+    assert np.isnan(out[70]).all()
+    assert np.isnan(out[71:]).all() if part != "query" else np.isfinite(out[71:]).all()
+
+
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_zeros(ops, reference, dtype, part):
+    """A scale of 0 divides nothing, and hides no position: zeros for queries or keys weigh all positions alike."""
+    dim, results = 32, []
+    for one in (ops, reference):
+        case = Case.build(one, quantized(1, 16, 1, dim), 1, [40])
+        at = {"query": 0, "key": dim, "value": 2 * dim}[part]
+        case.qkv[0][:, at : at + dim] = 0
+        results.append(case.run([(0, 0, 40)], window=9)[0])
+    close(dtype, *results)
+
+
+def test_copied_blocks_hold_what_their_sources_held(ops, reference, dtype):
+    for one in (ops, reference):
+        case = Case.build(one, quantized(3, 16, 2, 32), 4, [40])
+        want = [case.run([(0, 0, 40)], layer)[0] for layer in range(3)]
+        spare = [b for b in range(case.arena.num_blocks) if b not in case.blocks[0]]
+        case.arena.copy_blocks(case.blocks[0], spare)
+        case.blocks[0] = spare
+        for layer in range(3):
+            np.testing.assert_array_equal(case.run([(0, 39, 1)], layer)[0], want[layer][39:])
+        assert case.arena.nbytes == case.arena.num_blocks * one.bytes_per_block(case.shape)
+
+
+def test_long_sequences_are_cut_without_changing_bits(dtype, isa):
+    shape, lengths = quantized(1, 16, 1, 64), [1700, 30, 40]
+    results = []
+    for threads in (1, 2, 3):
+        case = Case.build(ops_for(dtype, isa, threads), shape, 7, lengths)
+        for i, n in enumerate(lengths):
+            case.run([(i, 0, n - 1)])
+        results.append(np.concatenate(case.run([(i, n - 1, 1) for i, n in enumerate(lengths)])))
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_long_decode_is_right(ops, reference, dtype):
+    length, results = 1100, []
+    for one in (ops, reference):
+        case = Case.build(one, quantized(1, 16, 1, 64), 2, [length])
+        layout = layout_of([(0, length, case.blocks[0])])
+        q = act(dtype, length, 128)
+        one.rope_and_write_kv(case.qkv[0], case.arena, 0, layout, rope_table(length, 64), None, None, 1e-6, q)
+        out = act(dtype, 1, 128)
+        last = layout_of([(length - 1, 1, case.blocks[0])])
+        one.attention(np.ascontiguousarray(q[-1:]), case.arena, 0, last, 0.125, 0, out)
+        results.append(out)
+    close(dtype, *results)
+
+
+def test_normal_numbers_are_as_in_the_rule(reference):
+    """The reference's bytes and scales are those of int8.quantize, of each position and head."""
+    case = Case.build(reference, quantized(1, 16, 2, 32), 2, [20])
+    case.run([(0, 0, 20)])
+    blocks, slots = np.array(case.blocks[0])[np.arange(20) // 16], np.arange(20) % 16
+    values = case.arena.values.values[0, blocks, slots].astype(np.float32)
+    meant = values * case.arena.values.scales[0, blocks, slots][..., None]
+    want = case.qkv[0].reshape(20, 6, 32)[:, 4:]
+    assert np.abs(values).max(axis=-1).min() == 127
+    np.testing.assert_allclose(meant, want, atol=np.abs(normal(0, 4096)).max() * 1.5 / 127)
