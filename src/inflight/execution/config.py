@@ -195,7 +195,7 @@ class ModelConfig:
         return layers + logits + vectors * 4
 
     def kv_bytes_per_token(self, dtype: DType, quantized: bool = False) -> int:
-        """Bytes of keys and values of one token over all layers; quantized: in int8, with a float32 scale for each head."""
+        """Bytes of keys and values of one token over all layers; quantized: in int8, a float32 scale for each head."""
         head = self.head_dim + 4 if quantized else self.head_dim * _ITEM_BYTES[dtype]
         return 2 * self.num_layers * self.num_kv_heads * head
 

@@ -41,8 +41,8 @@ class KVSize:
 
 
 def kv_shape(config: ModelConfig, block_size: int, quantized: bool = False) -> KVShape:
-    """The shape of a model's blocks of `block_size` tokens, in int8 if quantized. Raises ModelError where the size is no
-    multiple of 16."""
+    """The shape of a model's blocks of `block_size` tokens, in int8 if quantized. Raises ModelError where the size is
+    no multiple of 16."""
     if block_size < 16 or block_size % 16:
         raise ModelError(f"a block must hold a multiple of 16 tokens, not {block_size}; set --block-size 16 or 32.")
     return KVShape(config.num_layers, block_size, config.num_kv_heads, config.head_dim, quantized)
