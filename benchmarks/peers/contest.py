@@ -2,8 +2,8 @@
 
 Knows processes, trials and the bandwidth rule; not what a figure means. Engines are loaded beside each other and take
 turns trial by trial (A B C A B C), because a shared machine's memory bandwidth changes within minutes; whoever is not
-asked sleeps (vLLM takes 1 % of one core then, the others nothing that can be measured). A trial counts where the
-bandwidth that was probed before and after each engine's run is alike.
+asked sleeps (vLLM takes 1 % of one core then, the others nothing that can be measured). A trial in which an engine may
+wait for memory counts where the bandwidth that was probed before and after each one's run is alike.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Contest:
                     del live[name]
             if not found:
                 return
-            counts = self.rules.hold([figure.bandwidth for figure in found])
+            counts = not trial.reads or self.rules.hold([figure.bandwidth for figure in found])
             if counts or attempt == _TRIES - 1:
                 self.figures += found if counts else [replace(figure, counts=False) for figure in found]
                 return

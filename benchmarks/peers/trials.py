@@ -16,6 +16,7 @@ from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, Window, summarize, whole
 
 LOAD = 0.6  # of the best peer's capacity, where requests arrive by and by
+READING_BATCH = 16  # up to which a decode step may wait for memory; with more tokens the cores are the limit
 _PROMPT = 128  # tokens, where decoding is measured
 _PREFILLS = 4  # prompts one after another, where their computation is
 
@@ -51,11 +52,15 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Lists of requests, sent one list after another; what came of each, and the figures of it by measure's title."""
+    """Lists of requests, sent one list after another; what came of each, and the figures of it by measure's title.
+
+    reads: the memory's bandwidth may be the limit of an engine, so it has to be alike for all.
+    """
 
     title: str
     works: Sequence[list[Work]]
     figures: Callable[[Sequence[list[Observation]]], dict[str, float]]
+    reads: bool = False
 
 
 FIRST_TOKEN = Measure("first token after start, s", "lower", 2, {"bf16": 1.0, "int8": 1.0})
@@ -98,7 +103,8 @@ def trials(sizes: Sizes) -> Iterator[Trial]:
     """All but the arrivals, whose rate is known when the mix was measured."""
     for batch in sizes.batches:
         title = _decode_title(batch)
-        yield Trial(title, [alike(batch, _PROMPT, sizes.decode_outputs)], _decoding(title))
+        works = [alike(batch, _PROMPT, sizes.decode_outputs)]
+        yield Trial(title, works, _decoding(title), reads=batch <= READING_BATCH)
     for length in sizes.prefills:
         title = _prefill_title(length)
         yield Trial(title, [alike(1, length, 1)] * _PREFILLS, _prefilling(title))
