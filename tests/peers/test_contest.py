@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from benchmarks.peers.trials import FIRST_TOKEN, MIXED_TOKENS, PEAK, measures
+from benchmarks.peers.trials import MIXED_TOKENS, measures
 
 from .builders import SMALL, contest, job
 
