@@ -111,12 +111,13 @@ def activations(tokens: int, width: int) -> Array:
     return made
 
 
-def attention(config: ModelConfig, ops: NativeOps, rows: int, start: int, length: int) -> Body:
-    """One layer's attention: `rows` chunks of `length` tokens from position `start` on, in blocks that lie apart."""
+def attention(config: ModelConfig, ops: NativeOps, quantized: bool, rows: int, start: int, length: int) -> Body:
+    """One layer's attention: `rows` chunks of `length` tokens from position `start` on, in blocks that lie apart. The
+    ceiling of int8 keys and values has each product twice: queries and probabilities are two bytes."""
     heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
     context = start + length
     width = -(-context // BLOCK)
-    arena = ops.kv_arena(KVShape(1, BLOCK, kv_heads, dim), rows * width)
+    arena = ops.kv_arena(KVShape(1, BLOCK, kv_heads, dim, quantized), rows * width)
     rope = RopeTable(np.ones((context, dim // 2), np.float32), np.zeros((context, dim // 2), np.float32))
     tables = np.random.default_rng(0).permutation(rows * width).astype(np.int32).reshape(rows, width)
 
@@ -138,8 +139,9 @@ def attention(config: ModelConfig, ops: NativeOps, rows: int, start: int, length
     return Body(
         f"attention of a layer, {what}",
         lambda: ops.attention(q, arena, 0, chunk, dim**-0.5, 0, out),
-        rows * context * 2 * kv_heads * dim * 2,
-        4.0 * seen * heads * dim,
+        rows * context * 2 * kv_heads * (dim + 4 if quantized else 2 * dim),
+        4.0 * seen * heads * dim * (2 if quantized else 1),
+        "int8" if quantized else "bfloat16",
     )
 
 

@@ -106,7 +106,7 @@ def body_ceiling(body: Body) -> Callable[[Machine], float]:
 def kernel_bodies(
     config: ModelConfig, ops: NativeOps, batches: Sequence[int], contexts: Sequence[int]
 ) -> Iterator[list[Body]]:
-    """Rows of the table: the same in bf16 and, where there is such a kernel, in int8."""
+    """Rows of the table: the same in bf16 and in int8."""
     layers, heads = [[kind(config, ops, quantized) for quantized in (False, True)] for kind in (Layers, Head)]
     for tokens in (*batches, 512):
         yield [one.products(tokens) for one in layers]  # type: ignore[union-attr]
@@ -114,9 +114,9 @@ def kernel_bodies(
         yield [one.logits(rows) for one in heads]  # type: ignore[union-attr]
     for context in contexts:
         for rows in (batches[0], SLAB):
-            yield [attention(config, ops, rows, context - 1, 1)]
+            yield [attention(config, ops, quantized, rows, context - 1, 1) for quantized in (False, True)]
     for length in PROMPTS:
-        yield [attention(config, ops, 1, 0, length)]
+        yield [attention(config, ops, quantized, 1, 0, length) for quantized in (False, True)]
 
 
 def kernels(

@@ -121,7 +121,7 @@ class Attention {
       const Value* from = q_ + ((task.token + t) * heads_ + task.head * group_) * arena_.head_dim;
       X* to = s.queries + t * group_ * x_rows * query_row();
       if constexpr (bytes) {
-        for (std::int64_t g = 0; g < group_; ++g, from += arena_.head_dim, to += 2 * query_row())
+        for (std::int64_t g = 0; g < group_; ++g, from += arena_.head_dim, to += x_rows * query_row())
           s.splits[t * group_ + g] = split_query<Keys>(from, arena_.head_dim, to, to + query_row());
       } else if constexpr (F::x_per_step == 2) {
         for (std::int64_t i = 0; i < values; ++i) to[i] = from_bf16(from[i]);
@@ -187,7 +187,8 @@ class Attention {
   }
 
   // Scores of the m-th row of a tile → probabilities, and their scale.
-  float weigh_row(Scratch& s, const Tile& tile, std::int64_t position, std::int64_t row, int m, const Mixture& to) const {
+  float weigh_row(Scratch& s, const Tile& tile, std::int64_t position, std::int64_t row, int m,
+                  const Mixture& to) const {
     constexpr int count = tile_positions / lanes, degree = sizeof(Value) == 2 ? 3 : 5;
     const float* scores = s.scores + m * x_rows * tile_positions;
     vf p[count];
@@ -270,8 +271,10 @@ class Attention {
       if (coming.from >= panel / per_step * width) coming.count = 0;
     }
     if constexpr (bytes)
-      for (int m = 0; m < count; ++m)
-        add_mix(scales[m], mixes + 2 * m * width, mixes + (2 * m + 1) * width, width, to.mix + (row + m) * width);
+      for (int m = 0; m < count; ++m) {
+        const float* high = mixes + m * x_rows * width;
+        add_mix(scales[m], high, high + width, width, to.mix + (row + m) * width);
+      }
   }
 
   // If the tile reaches past the chunk's end: the segment in which that lies becomes a copy with zeros from there on.

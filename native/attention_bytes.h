@@ -22,7 +22,8 @@ struct Split {
   std::int32_t excess[split_rows];  // of the sums of high, of low: 128 · Σ of them
 };
 
-// 256 · high + low of two sums: both are exact in float32 for up to 1,024 numbers.
+// 256 · high + low of two sums, each exact in float32.
+static_assert(most_head_dim * 127 * 128 < 1 << 24);
 INLINE vf joined(vi high, vi low) {
   return fma(__builtin_convertvector(high, vf), all(256.0f), __builtin_convertvector(low, vf));
 }
@@ -36,8 +37,9 @@ INLINE vf joined(const Split& split, const float* high, const float* low) {
 template <class Keys, class Value>
 INLINE Split split_query(const Value* from, std::int64_t count, typename Keys::X* high, typename Keys::X* low) {
   constexpr float most = 127 * 256;
-  const float largest = of_bits(largest_bits(from, count));
-  const bool broken = !(largest <= 3.402823466e38f), used = !broken && largest >= 0x1p-100f;
+  const std::uint32_t bits = largest_bits(from, count);
+  const float largest = of_bits(bits);
+  const bool broken = bits >= infinite_bits, used = !broken && largest >= least_quantized;
   alignas(64) std::int8_t bytes[split_rows][most_head_dim];
   const vf magic = all(12582912.0f), inverse = all(used ? most / largest : 0.0f);  // 1.5 · 2²³: see quantize.h
   vi sums[split_rows] = {};
@@ -57,7 +59,8 @@ INLINE Split split_query(const Value* from, std::int64_t count, typename Keys::X
 }
 
 // One row of probabilities, each times the scale of its position's values, → rows of unsigned bytes, and their scale.
-// What nobody has written may have any scale, and has probability 0.
+// What nobody has written may have any scale, and has probability 0; so a broken value is not seen where its probability
+// has come to 0.
 template <class Values>
 INLINE float split_probabilities(const vf (&p)[tile_positions / lanes], const float* const* scales,
                                  typename Values::X* high, typename Values::X* low) {
@@ -71,7 +74,7 @@ INLINE float split_probabilities(const vf (&p)[tile_positions / lanes], const fl
     top = max(top, (vu)scaled[i]);  // as whole numbers in the order of the floats, with NaN above all
   }
   const float largest = of_bits(inflight::INFLIGHT_ISA::largest(top));
-  const vf inverse = all(largest >= 0x1p-100f ? most / largest : 0.0f);
+  const vf inverse = all(largest >= least_quantized ? most / largest : 0.0f);
   std::uint8_t apart[split_rows][tile_positions];
   constexpr bool in_place = Values::x_per_step == 1;  // the product reads bytes as they are
   auto* upper = in_place ? reinterpret_cast<std::uint8_t*>(high) : apart[0];

@@ -140,7 +140,9 @@ class Product {
 
   void task(std::int64_t index, float* sums) const {
     const Task task = task_of(index);
-    const std::int64_t blocks = task.tiles == 1 ? 1 : (w_.steps + block_steps - 1) / block_steps;
+    // What is read once need not stay; panels that are read one after the other are fetched together.
+    const bool once = task.tiles == 1 && tile_width(static_cast<int>(task.count)) * panel == group_lanes;
+    const std::int64_t blocks = once ? 1 : (w_.steps + block_steps - 1) / block_steps;
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t begin = w_.steps * b / blocks, end = w_.steps * (b + 1) / blocks;
       const Block block{begin, end - begin, b == 0, b + 1 == blocks};
@@ -159,7 +161,8 @@ class Product {
     const std::uint32_t* from = w_.data + (task.group * w_.steps + block.begin) * group_lanes;
     for (std::int64_t at = 0; at < group_lanes; at += tile_width(rows) * panel) {
       const Ahead ahead = at == 0 ? this->ahead(task, block, i, from) : Ahead{};  // the first fetch for all of the group
-      run_tile<F>(rows, {from + at, static_cast<int>(block.steps), x, x_.stride, sums + at, group_lanes, block.first, ahead});
+      run_tile<F>(rows, {from + at, static_cast<int>(block.steps), x, x_.stride, sums + at, group_lanes, block.first,
+                         ahead});
     }
   }
 

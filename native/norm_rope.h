@@ -56,9 +56,10 @@ INLINE void write_key(const Arena& arena, std::uint32_t* head, std::int64_t slot
   if constexpr (std::is_same_v<F, Dot>) {
     for (std::int64_t s = 0; s < width / per_step; ++s) std::memcpy(to + s * block, key + s * per_step, 4);
   } else {
-    std::int8_t bytes[most_head_dim] = {};
+    std::int8_t bytes[most_head_dim + 2];
     const Scale scale = scale_of(largest_bits(key, width));
     quantize(key, width, scale, bytes);
+    bytes[width] = bytes[width + 1] = 0;  // half a step, if the even width ends in one
     for (std::int64_t s = 0; s < (width + 3) / 4; ++s) to[s * block] = load<std::uint32_t>(bytes + 4 * s) ^ 0x80808080u;
     store(head + arena.scales_at + slot, scale.scale);
   }

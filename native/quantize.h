@@ -1,4 +1,5 @@
-// float32 → int8 with one scale for a row of numbers: of activations (a token's) and of weights (an output's).
+// float32 → int8 with one scale for a row of numbers: of activations (a token's), of weights (an output's),
+// and of keys and values (a position's of one head).
 //
 // Symmetric: value ≈ q · scale with scale = largest magnitude / 127 and q = nearest(value · 127 / largest), ties to even,
 // hence −127 … 127. The same bits on every instruction set and in numpy (ops/reference.py). A row without a number above
@@ -7,6 +8,9 @@
 #include "simd.h"
 
 namespace inflight::INFLIGHT_ISA {
+
+constexpr float least_quantized = 0x1p-100f;
+constexpr std::uint32_t infinite_bits = 0x7f800000u;  // from here on: infinity, then NaN
 
 struct Scale {
   float scale, inverse;
@@ -40,8 +44,8 @@ INLINE std::uint32_t largest_bits(const Value* from, std::int64_t count) {
 
 INLINE Scale scale_of(std::uint32_t bits) {
   const float largest = of_bits(bits);
-  if (bits >= 0x7f800000u) return {__builtin_nanf(""), 0.0f};
-  if (largest < 0x1p-100f) return {0.0f, 0.0f};
+  if (bits >= infinite_bits) return {__builtin_nanf(""), 0.0f};
+  if (largest < least_quantized) return {0.0f, 0.0f};
   return {largest / 127.0f, 127.0f / largest};
 }
 

@@ -84,14 +84,14 @@ struct Either<false, A, B> {
 
 // Weights as unsigned bytes (their signed value + 128) by x as signed ones, four to a lane; or, `weights_signed`, signed
 // bytes as they are by x as unsigned ones. Sums are whole numbers, so they are exact in any order. What the 128 adds is
-// 128 · Σ x of the row and is taken off at the end (gemm.h). `lay` puts a row of x's bytes into steps; they may be the
-// end of the place itself.
+// 128 · Σ x of the row and is taken off at the end (gemm.h). `lay` puts a row of x's bytes into steps; where
+// these are longer, the bytes may be the end of the place itself.
 template <class V, bool weights_signed>
 struct BytesByBytes {  // with the machine's dot product
   using X = x_lane;
   using Value = V;
   using Sum = vi;
-  using Byte = Either<weights_signed, std::uint8_t, std::int8_t>::type;
+  using Byte = typename Either<weights_signed, std::uint8_t, std::int8_t>::type;
   static constexpr int x_per_step = 1, values_per_step = 4;
   INLINE static void lay(const Byte* bytes, std::int64_t steps, X* to) { std::memcpy(to, bytes, 4 * steps); }
   template <int M, int N, class Rows>
@@ -111,7 +111,7 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
   using X = x_lane;
   using Value = V;
   using Sum = vi;
-  using Byte = Either<weights_signed, std::uint8_t, std::int8_t>::type;
+  using Byte = typename Either<weights_signed, std::uint8_t, std::int8_t>::type;
   static constexpr int x_per_step = 2, values_per_step = 4;
   INLINE static void lay(const Byte* bytes, std::int64_t steps, X* to) {
     for (std::int64_t s = 0; s < steps; ++s) {
@@ -152,8 +152,10 @@ using Bytes = typename Either<has_int8_dot, BytesByBytes<V, weights_signed>, Byt
 
 // Rows of x that are `stride` bytes apart, three to a pointer: an address can say one and two strides by itself, and a
 // pointer to each of twelve rows would not fit the registers.
-template <class X, int M>
+template <class F, int M>
 class Rows {
+  using X = F::X;  // not a parameter itself, by which it would lose what it says of alignment and aliasing
+
  public:
   INLINE Rows(const X* first, std::int64_t stride) : stride_(stride * static_cast<std::int64_t>(sizeof(X))) {
 #pragma GCC unroll 16
@@ -200,7 +202,7 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
     for (int n = 0; n < N; ++n)
       sums[m][n] = work.fresh ? Sum{} : load<Sum>(work.sums + m * work.sums_stride + n * lanes);
 
-  const Rows<typename F::X, M> x(work.x, work.x_stride);
+  const Rows<F, M> x(work.x, work.x_stride);
   const std::uint32_t* w = work.w;
   const char* ahead = static_cast<const char*>(work.ahead.at);
   const int steps = work.steps;

@@ -3,7 +3,7 @@
 //
 // Letters as in protocol.py: T tokens, C chunks, S sampled rows, H query heads, G key/value heads, D head dimension,
 // B block size. A "lane" is four bytes: one float32, or a pair of bf16 that stand next to each other along the
-// dimension that is summed over, or four int8 weights. A "step" is one lane of that dimension: 2 values in bf16, 1 in
+// dimension that is summed over, or four int8. A "step" is one lane of that dimension: 2 values in bf16, 1 in
 // float32, 4 in int8.
 #pragma once
 #include <cstdint>

@@ -212,7 +212,8 @@ def test_int8_too(isa: str, quantization: str, folders: dict[str, Path], monkeyp
 
 @pytest.mark.parametrize("isa", NATIVE)
 def test_int8_keys_and_values_too(isa: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads a key reads its bytes: in the step that wrote it, later, or from the prefix cache."""
+    """Whoever reads a key reads its bytes and its scale: in the step that wrote it, later, from the prefix cache, or
+    after they were swapped out and back."""
     monkeypatch.setenv("INFLIGHT_ISA", isa)
     cases = mix(seed=3, count=12)
     expected = alone(folders["qwen2"], cases, kv_cache_dtype="int8")
@@ -220,6 +221,16 @@ def test_int8_keys_and_values_too(isa: str, folders: dict[str, Path], monkeypatc
     for name in ("as it comes", "crumbs", "odd chunks", "little memory"):
         preemptions, _ = check(folders["qwen2"], cases, expected, kv_cache_dtype="int8", **SHAPES[name])
         assert (preemptions > 0) == ("little memory" in name), name
+    preemptions, _ = check(folders["qwen2"], cases, expected, kv_cache_dtype="int8", **SCHEDULES["swap"])
+    assert preemptions > 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_int8_keys_and_values_behind_a_window(dtype: str, folders: dict[str, Path]) -> None:
+    cases = mix(seed=2, count=12)
+    expected = alone(folders["mistral"], cases, dtype=dtype, kv_cache_dtype="int8")
+    for name in ("crumbs", "little memory"):
+        check(folders["mistral"], cases, expected, dtype=dtype, kv_cache_dtype="int8", **SHAPES[name])
 
 
 @pytest.mark.parametrize("seed", range(3, 9))

@@ -7,13 +7,14 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import benchmarks.peers
 import inflight
 from benchmarks.comparison import tell
 from benchmarks.peers import engines as known
 from benchmarks.peers import record
+from benchmarks.peers.ceilings import Ceilings
 from benchmarks.peers.checkpoints import Checkpoints, ExportFailed
 from benchmarks.peers.contest import Contest, Rules
 from benchmarks.peers.engines import PRECISIONS, Engine
@@ -26,8 +27,10 @@ from benchmarks.shapes import SHAPES
 from inflight.config import EngineSettings, resolve_threads
 from inflight.execution.config import ModelConfig
 from inflight.execution.ops import native
+from inflight.execution.ops.protocol import Quantization
 
 _ROWS, _MODEL_LEN = 64, 4096
+QUANTIZATION: dict[str, Quantization] = {"bf16": "none", "int8": "int8", "int8-all": "int8-all"}
 _SPARE = 1.1  # KV memory beyond what the requests hold: blocks that are not full
 
 
@@ -52,7 +55,9 @@ def main(given: Sequence[str] | None = None) -> None:
                 record.write(arguments.record, contests)
     rounds = first + more
     notes = {name: {one.name: one.notes[name] for one in present if name in one.notes} for name in PRECISIONS}
-    body = "\n\n".join([_introduction(arguments, sizes, rounds), *missing.values(), report(contests, notes)])
+    ceilings = {contest.precision: _ceilings(contest) for contest in contests}
+    told = report(contests, notes, ceilings)
+    body = "\n\n".join([_introduction(arguments, sizes, rounds), *missing.values(), told])
     body = body.replace(str(arguments.folder.resolve()), "FOLDER")  # where an engine's last words name it
     print(body)
     if arguments.write:
@@ -74,7 +79,12 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="more through all engines (default 3, with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="fewer batches and requests, to try")
     parser.add_argument("--threads", type=int, help="of each engine (default: the cores this process may use)")
-    parser.add_argument("--alike", type=float, default=0.15, help="a trial counts if the bandwidth was that alike")
+    parser.add_argument(
+        "--alike",
+        type=float,
+        default=0.15,
+        help="a trial that may wait for memory counts if the bandwidth was that alike",
+    )
     parser.add_argument(
         "--set",
         type=_setting,
@@ -146,6 +156,13 @@ def _contest(precision: str, present: Sequence[Engine], arguments: argparse.Name
     return Contest(precision, able, jobs, sizes, rules, absent=absent)
 
 
+def _ceilings(contest: Contest) -> Ceilings:
+    job = contest.jobs["inflight"]
+    kinds: dict[str, Literal["bf16", "int8"]] = {"bfloat16": "bf16", "int8": "int8"}
+    peaks = {name: max(native.peak_flops(kind, job.threads) for _ in range(3)) for name, kind in kinds.items()}
+    return Ceilings(ModelConfig.from_folder(Path(job.model)), QUANTIZATION[contest.precision], peaks)
+
+
 def _threads(arguments: argparse.Namespace) -> int:
     return int(resolve_threads(EngineSettings(threads=arguments.threads)).value)
 
@@ -162,7 +179,8 @@ def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int) -> s
         f"once (p99 TTFT rests on {len(mix)} samples a round, p99 ITL on {outputs - len(mix):,}). First token: from "
         "starting the process, with the model's files in the page cache. GB/s: read bandwidth around the runs. "
         f"Decoding of up to {READING_BATCH} rows may wait for memory, and counts where that was within "
-        f"{arguments.alike:.0%} for all engines."
+        f"{arguments.alike:.0%} for all engines. The ceiling's ratio is that of an engine which does nothing but read "
+        "at the bandwidth around inflight's run and compute at the machine's peak, both at once."
     )
 
 

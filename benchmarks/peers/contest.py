@@ -37,7 +37,7 @@ _TRIES = 3  # of a trial, before a round goes on without it
 class Figure:
     """One engine's figure in one round. bandwidth: bytes/s, mean of the probes around it; 0 where none was taken.
 
-    counts: the bandwidth was alike for all who took part.
+    counts: the bandwidth was alike for all who took part, or could not be what limits them.
     """
 
     precision: str
@@ -115,8 +115,8 @@ class Contest:
         live[engine.name] = process
 
     def _measure(self, number: int, trial: Trial, live: dict[str, EngineProcess]) -> None:
-        """Each engine once, again where the bandwidth was not alike; the last try is kept, as one that does not
-        count."""
+        """Each engine once, again where the bandwidth mattered and was not alike; the last try is kept, as one that
+        does not count."""
         for attempt in range(_TRIES):
             found: list[Figure] = []
             for name, process in list(live.items()):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from benchmarks.comparison import spread
+from benchmarks.peers.ceilings import Ceilings
 from benchmarks.peers.contest import Contest, Figure
 from benchmarks.peers.trials import Measure, measures
 from benchmarks.results import table
@@ -16,9 +18,14 @@ from benchmarks.results import table
 OURS = "inflight"
 
 
-def report(contests: Sequence[Contest], notes: Mapping[str, Mapping[str, str]]) -> str:
-    """notes: of each precision, what to know of each engine in it."""
-    return "\n\n".join(_section(contest, notes.get(contest.precision, {})) for contest in contests)
+def report(
+    contests: Sequence[Contest], notes: Mapping[str, Mapping[str, str]], ceilings: Mapping[str, Ceilings] | None = None
+) -> str:
+    """notes: of each precision, what to know of each engine in it. ceilings: of each precision."""
+    return "\n\n".join(
+        _section(contest, notes.get(contest.precision, {}), (ceilings or {}).get(contest.precision))
+        for contest in contests
+    )
 
 
 def ratio(measure: Measure, values: Mapping[str, float]) -> float | None:
@@ -39,15 +46,27 @@ def ratios(measure: Measure, figures: Sequence[Figure]) -> list[float]:
     return [one for one in found if one is not None]
 
 
-def _section(contest: Contest, notes: Mapping[str, str]) -> str:
+def highest(measure: Measure, figures: Sequence[Figure], ceilings: Ceilings | None) -> list[float]:
+    """The ratios that an engine would have which does what the machine allows, at the bandwidth around our runs."""
+    most = measure.most
+    if most is None or ceilings is None:
+        return []
+    allowed = [
+        replace(one, value=most(ceilings, one.bandwidth)) if one.engine == OURS and one.bandwidth else one
+        for one in figures
+    ]
+    return ratios(measure, allowed)
+
+
+def _section(contest: Contest, notes: Mapping[str, str], ceilings: Ceilings | None) -> str:
     engines = [engine.name for engine in contest.engines if engine.name in contest.versions]
-    head = [contest.precision, *engines, "ratio to the best peer", "asked", "GB/s"]
-    parts = [table(head, [_row(measure, contest, engines) for measure in measures(contest.sizes)])]
+    head = [contest.precision, *engines, "ratio to the best peer", "asked", "the ceiling's", "GB/s"]
+    parts = [table(head, [_row(measure, contest, engines, ceilings) for measure in measures(contest.sizes)])]
     parts += [" ".join(_sentences(contest, engines, notes))]
     return "\n\n".join(part for part in parts if part)
 
 
-def _row(measure: Measure, contest: Contest, engines: Sequence[str]) -> list[str]:
+def _row(measure: Measure, contest: Contest, engines: Sequence[str], ceilings: Ceilings | None) -> list[str]:
     figures = [one for one in contest.figures if one.measure == measure.title and one.counts]
     row = [measure.title]
     for engine in engines:
@@ -57,6 +76,8 @@ def _row(measure: Measure, contest: Contest, engines: Sequence[str]) -> list[str
     row.append(spread(found, 2, "×") if found else "-")
     asked = measure.asked.get(contest.precision)
     row.append("reported" if asked is None else f"{'≥' if measure.better == 'higher' else '≤'} {asked:g}×")
+    most = highest(measure, figures, ceilings)
+    row.append(f"{statistics.median(most):.2f}×" if most else "")
     bandwidths = [one.bandwidth / 1e9 for one in figures if one.bandwidth]
     return [*row, spread(bandwidths, 0) if bandwidths else "-"]
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
+from benchmarks.peers.ceilings import Ceilings
 from benchmarks.peers.stepping import Work
 from benchmarks.peers.workload import alike, arriving, mixed
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, Window, summarize, whole
 
 LOAD = 0.6  # of the best peer's capacity, where requests arrive by and by
-READING_BATCH = 16  # up to which a decode step may wait for memory; with more tokens the cores are the limit
+READING_BATCH = 16  # up to which a decode step may wait for memory: the ridge of CPUs seen so far is a dozen tokens
 _PROMPT = 128  # tokens, where decoding is measured
 _PREFILLS = 4  # prompts one after another, where their computation is
 
@@ -42,25 +44,27 @@ QUICK = Sizes(batches=(1, 8, 32), decode_outputs=48, prefills=(512,), mixed=16)
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One row of the table. asked: of each precision, the ratio to the best peer that this project wants to reach."""
+    """One row of the table. asked: of each precision, the ratio to the best peer that this project wants to reach.
+    most: what the machine allows at a bandwidth, where that is known."""
 
     title: str
     better: Literal["higher", "lower"]
     digits: int = 0
     asked: Mapping[str, float] = field(default_factory=dict)
+    most: Callable[[Ceilings, float], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """Lists of requests, sent one list after another; what came of each, and the figures of it by measure's title.
 
-    reads: the memory's bandwidth may be the limit of an engine, so it has to be alike for all.
+    reads: the bandwidth of the moment may be the limit of an engine, so it has to be alike for all.
     """
 
     title: str
     works: Sequence[list[Work]]
     figures: Callable[[Sequence[list[Observation]]], dict[str, float]]
-    reads: bool = False
+    reads: bool = True
 
 
 FIRST_TOKEN = Measure("first token after start, s", "lower", 2, {"bf16": 1.0, "int8": 1.0})
@@ -82,10 +86,13 @@ _PREFILL_ASKED = {512: {"bf16": 1.05, "int8": 1.15}, 2048: {"bf16": 1.0, "int8":
 
 def measures(sizes: Sizes) -> Iterator[Measure]:
     """The rows, in the table's order."""
+    context = _PROMPT + sizes.decode_outputs // 2
     for batch in sizes.batches:
-        yield Measure(_decode_title(batch), "higher", 0, _DECODE_ASKED.get(batch, {}))
+        most = partial(_most_decoded, batch, context)
+        yield Measure(_decode_title(batch), "higher", 0, _DECODE_ASKED.get(batch, {}), most)
     for length in sizes.prefills:
-        yield Measure(_prefill_title(length), "higher", 0, _PREFILL_ASKED.get(length, {}))
+        most = partial(_most_prefilled, length)
+        yield Measure(_prefill_title(length), "higher", 0, _PREFILL_ASKED.get(length, {}), most)
     yield from (MIXED_TOKENS, MIXED_TTFT, POISSON_TTFT, POISSON_ITL, FIRST_TOKEN, PEAK)
 
 
@@ -107,15 +114,24 @@ def trials(sizes: Sizes) -> Iterator[Trial]:
         yield Trial(title, works, _decoding(title), reads=batch <= READING_BATCH)
     for length in sizes.prefills:
         title = _prefill_title(length)
-        yield Trial(title, [alike(1, length, 1)] * _PREFILLS, _prefilling(title))
-    yield Trial(MIXED_TOKENS.title, [mixed(sizes.mixed)], _mixed)
+        yield Trial(title, [alike(1, length, 1)] * _PREFILLS, _prefilling(title), reads=False)
+    # A minute or more, in which the bandwidth changes many times: what it was before and after does not matter.
+    yield Trial(MIXED_TOKENS.title, [mixed(sizes.mixed)], _mixed, reads=False)
 
 
 def arrivals(sizes: Sizes, capacity: float) -> Trial:
     """capacity: output tokens/s of the mix when all come at once."""
     works = mixed(sizes.mixed)
     rate = LOAD * capacity * len(works) / sum(one.output_tokens for one in works)
-    return Trial(f"{len(works)} mixed requests, {rate:.2f} a second", [arriving(works, rate)], _poisson)
+    return Trial(f"{len(works)} mixed requests, {rate:.2f} a second", [arriving(works, rate)], _poisson, reads=False)
+
+
+def _most_decoded(batch: int, context: int, ceilings: Ceilings, bandwidth: float) -> float:
+    return ceilings.decode(batch, context, bandwidth)
+
+
+def _most_prefilled(tokens: int, ceilings: Ceilings, bandwidth: float) -> float:
+    return ceilings.prefill(tokens, bandwidth)
 
 
 def _decode_title(batch: int) -> str:

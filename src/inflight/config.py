@@ -14,7 +14,7 @@ from typing import Literal
 DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
 QuantizationChoice = Literal["none", "int8", "int8-all"]
-KVCacheDType = Literal["auto", "int8"]
+KVCacheChoice = Literal["auto", "int8"]
 
 
 MOST = 2**31 - 1  # of anything that is counted: what the kernels' indices hold
@@ -42,7 +42,7 @@ class EngineSettings:
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
     quantization: QuantizationChoice = "none"
-    kv_cache_dtype: KVCacheDType = "auto"
+    kv_cache_dtype: KVCacheChoice = "auto"
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
@@ -101,7 +101,7 @@ def option(name: str) -> str:
 DEFAULT_ROWS = 32
 WHOLE_SHARE = 512  # the same, where prompts come whole, or the strategy chooses less by itself
 LOGIT_ROWS = 32  # rows sampled at a time: bounds the memory that logits over a large vocabulary take
-PROMPT_SHARE = 64  # tokens of prompts beside one token of every running sequence
+PROMPT_SHARE = 128  # tokens of prompts beside one token of every running sequence
 
 
 def resolve_rows(settings: EngineSettings) -> Resolved:
@@ -121,8 +121,8 @@ def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked
             return Resolved(rows + WHOLE_SHARE, "the most that adaptive batching may choose")
         return Resolved(
             rows + PROMPT_SHARE,
-            f"one token for each of {rows} sequences and {PROMPT_SHARE} of prompts: on a CPU a few dozen tokens "
-            "already keep the cores busy, more would only make running streams wait",
+            f"one token for each of {rows} sequences and {PROMPT_SHARE} of prompts: on a CPU so many keep the cores "
+            "busy, and more would only make running streams wait",
         )
     if together:
         raise SettingsError(
@@ -180,7 +180,8 @@ def resolve_quantization(settings: EngineSettings, dtype: str) -> Resolved:
 def resolve_kv_cache_dtype(settings: EngineSettings, dtype: str) -> Resolved:
     if settings.kv_cache_dtype == "int8":
         return Resolved("int8", "as set: with a scale for each token and head, read by whole-number products")
-    return Resolved(dtype, "as activations are held; int8 would make room for about twice as many tokens")
+    more = "nearly twice" if dtype == "bfloat16" else "nearly four times"
+    return Resolved(dtype, f"as activations are held; int8 would make room for {more} as many tokens")
 
 
 def resolve_max_model_len(settings: EngineSettings, default: int) -> Resolved:

@@ -39,6 +39,7 @@ from .terminal import Caller, write_lines
         ("--threads 99999", "--threads is 99999, but this process may use"),
         ("--dtype float16", "--dtype is 'float16'; known are"),
         ("--quantization int4", "--quantization is 'int4'; known are none, int8 and int8-all."),
+        ("--kv-cache-dtype fp8", "--kv-cache-dtype is 'fp8'; known are auto and int8."),
         ("--load-format gguf", "--load-format is 'gguf'; known are"),
         ("--max-num-seqs 0", "--max-num-seqs is 0"),
         ("--max-num-seqs 1000000000", "memory is not enough"),

@@ -21,6 +21,7 @@ def test_what_it_holds_is_in_force(inflight: Caller, config: Path, tiny: Path) -
         f'model = "{tiny}"\nmax-num-seqs = 3\nkv-memory = 0.01\ndtype = "float32"\nwatermark = 0.5\n'
         'logit-bias = {"70" = 100}\nstop-token-ids = [71, 72]\nstop = "zzz"\nmax-tokens = 4\nignore-eos = true\n'
         'json = true\nverbose = true\nquantization = "int8"\n'
+        'kv-cache-dtype = "int8"\n'
     )
     told = inflight("run", "hello", "--config", config, model=False)
     assert told.code == 0, told.err
@@ -29,6 +30,7 @@ def test_what_it_holds_is_in_force(inflight: Caller, config: Path, tiny: Path) -
         "max_num_seqs: 3",
         "dtype: float32",
         "quantization: int8 (as set",
+        "kv_cache_dtype: int8 (as set",
         "watermark: 0.5",
         f"model: {tiny}",
         "num_blocks: ",

@@ -132,6 +132,7 @@ def test_arithmetic_of_a_known_model() -> None:
     )
     assert got.parameters == 494_032_768
     assert got.kv_bytes_per_token("bfloat16") == 12_288
+    assert got.kv_bytes_per_token("bfloat16", quantized=True) == 2 * 24 * 2 * (64 + 4)
     assert got.weight_bytes("float32") == 4 * got.parameters
     assert got.weight_bytes("bfloat16") == got.step_weight_bytes("bfloat16") < 2.001 * got.parameters
     flops = got.layer_flops_per_token + got.logit_flops_per_token

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from benchmarks.peers.ceilings import Ceilings
 from benchmarks.peers.contest import Contest, Figure
-from benchmarks.peers.report import ratio, ratios, report
-from benchmarks.peers.trials import FIRST_TOKEN, Measure
+from benchmarks.peers.report import highest, ratio, ratios, report
+from benchmarks.peers.trials import FIRST_TOKEN, Measure, measures
+from benchmarks.shapes import QWEN25_05B, write_config
+from inflight.execution.config import ModelConfig
 
-from .builders import contest, job
+from .builders import SMALL, contest, job
 
 DECODE = "decode at batch 1, tokens/s"
 HIGHER = Measure(DECODE, "higher")
@@ -54,7 +59,23 @@ def test_a_row_has_medians_ratio_target_and_bandwidth() -> None:
         *(figure(number, "two", 60) for number in range(3)),
     )
     row = cells(report([found], {}), DECODE)
-    assert row == [DECODE, "66", "50", "60", "1.10× (1.00 to 1.50)", "≥ 1.2×", "50 (50 to 50)"]
+    assert row == [DECODE, "66", "50", "60", "1.10× (1.00 to 1.50)", "≥ 1.2×", "", "50 (50 to 50)"]
+
+
+def test_the_ceiling_has_a_ratio_too(tmp_path: Path) -> None:
+    """By the bandwidth around inflight's own run of the round, against the same peer."""
+    config = ModelConfig.from_folder(write_config(tmp_path / "model", QWEN25_05B))
+    ceilings = Ceilings(config, "none", {"bfloat16": 1e12, "int8": 2e12})
+    decode = next(one for one in measures(SMALL) if one.title == DECODE)
+    assert decode.most is not None
+    allowed = decode.most(ceilings, 50e9)
+    assert allowed == pytest.approx(50e9 / config.step_weight_bytes("bfloat16"), rel=0.02), "memory binds one row"
+    figures = [figure(0, "inflight", 40), figure(0, "one", 30), figure(0, "two", 20)]
+    assert highest(decode, figures, ceilings) == pytest.approx([allowed / 30])
+    assert highest(HIGHER, figures, ceilings) == [], "of what has no ceiling"
+    found = with_figures(*figures)
+    assert cells(report([found], {}, {"bf16": ceilings}), DECODE)[6] == f"{allowed / 30:.2f}×"
+    assert ceilings.prefill(512, 50e9) < ceilings.prefill(128, 50e9) < 1e12 / config.layer_flops_per_token
 
 
 def test_what_does_not_count_is_named_and_left_out() -> None:

@@ -53,6 +53,11 @@ def test_arrivals_come_at_a_share_of_what_the_best_peer_does() -> None:
     assert found[POISSON_ITL.title] == pytest.approx(300, rel=0.01), "milliseconds"
 
 
+def test_few_rows_may_wait_for_memory() -> None:
+    all_of_them = [*trials(Sizes(batches=(16, 32), prefills=(512,))), arrivals(Sizes(), capacity=300.0)]
+    assert [trial.reads for trial in all_of_them] == [True, False, False, False, False]
+
+
 def test_every_figure_of_a_trial_has_a_row() -> None:
     for sizes in (Sizes(), QUICK):
         rows = {measure.title for measure in measures(sizes)}

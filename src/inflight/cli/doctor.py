@@ -139,8 +139,8 @@ def _print(report: dict[str, Any]) -> None:
     if left <= 0:
         print(f": more than the {gib(free)} that are free; it does not fit")
         return
-    tokens = left // model["kv_bytes_per_token"]
-    print(f", leaving room for the keys and values of {tokens:,} tokens ({gib(model['kv_bytes_per_token'])} each)")
+    tokens, kv = left // model["kv_bytes_per_token"], ", in int8" if model["kv_cache_dtype"] == "int8" else ""
+    print(f", leaving room for the keys and values of {tokens:,} tokens ({gib(model['kv_bytes_per_token'])} each{kv})")
     print(f"ridge           {model['ridge_tokens']:.0f} tokens per step: from there the cores are the limit")
     print("\nat best         (no step can be faster than its bytes or its operations allow)")
     for one in model["decode"]:

@@ -116,9 +116,7 @@ engine_options = stacked(
         show_default=True,
         help="none; int8 for the layers' matrices; int8-all for the output projection too.",
     ),
-    click.option(
-        "--kv-cache-dtype", default="auto", show_default=True, help="auto, as activations are held, or int8 (half)."
-    ),
+    click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, as activations are held; or int8."),
     click.option("--load-format", default="auto", show_default=True, help="auto, or dummy for random weights."),
     click.option("--max-num-seqs", type=int, help="Most sequences running at once."),
     click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),

@@ -49,7 +49,7 @@ def decode_ceiling(
     """One token for each of `batch` sequences that have `context` tokens."""
     kv_bytes = batch * context * model.kv_bytes_per_token(dtype, quantized_kv)
     read = model.step_weight_bytes(dtype, quantization) + kv_bytes
-    compute = batch * _token_seconds(model, dtype, machine, context, quantization)
+    compute = batch * _token_seconds(model, dtype, machine, context, quantization, quantized_kv)
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
@@ -63,8 +63,10 @@ def prefill_ceiling(
 ) -> Ceiling:
     """A prompt of `tokens` tokens, of which the last one is sampled."""
     read = model.step_weight_bytes(dtype, quantization) + tokens * model.kv_bytes_per_token(dtype, quantized_kv)
-    compute = (tokens - 1) * _token_seconds(model, dtype, machine, tokens // 2, quantization, logits=False)
-    compute += _token_seconds(model, dtype, machine, tokens, quantization)
+    compute = (tokens - 1) * _token_seconds(
+        model, dtype, machine, tokens // 2, quantization, quantized_kv, logits=False
+    )
+    compute += _token_seconds(model, dtype, machine, tokens, quantization, quantized_kv)
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
@@ -80,13 +82,15 @@ def _token_seconds(
     machine: Machine,
     context: int,
     quantization: Quantization,
+    quantized_kv: bool = False,
     logits: bool = True,
 ) -> float:
     """Seconds of computing for one token: the layers and the output projection at the rate of how they are held,
-    attention at that of `dtype` (over int8 keys and values too: its int8 products are twice as many)."""
+    attention at that of `dtype`, or over int8 keys and values twice as many operations in int8."""
     rates = machine.flops_per_s
     seconds = model.layer_flops_per_token / rates[dtype if quantization == "none" else "int8"]
-    seconds += model.attention_flops_per_token(context) / rates[dtype]
+    attention = model.attention_flops_per_token(context)
+    seconds += 2 * attention / rates["int8"] if quantized_kv else attention / rates[dtype]
     if logits:
         seconds += model.logit_flops_per_token / rates["int8" if quantization == "int8-all" else dtype]
     return seconds

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution.ops.protocol import KVShape
+from inflight.execution.ops import int8
+from inflight.execution.ops.protocol import KVShape, RopeTable
 from inflight.execution.ops.reference import ReferenceOps
 
 from .conftest import ISAS, ops_for
-from .material import Case, act, layout_of, normal, read, rope_table
+from .material import Case, act, held, layout_of, normal, read, rope_table
 
 
 def quantized(layers: int, block: int, kv_heads: int, dim: int) -> KVShape:
@@ -25,7 +26,7 @@ def quantized(layers: int, block: int, kv_heads: int, dim: int) -> KVShape:
 
 
 def close(dtype, out, want):
-    """Scaled by 127: one step of a byte, which a few keys or values may differ by, hardly shows in a mean of many."""
+    """One step of a byte, which a few keys or values may differ by, hardly shows in a mean of many."""
     bound = dict(atol=2e-2, rtol=2e-2) if dtype == "bfloat16" else dict(atol=2e-3, rtol=1e-3)
     np.testing.assert_allclose(read(dtype, out), read(dtype, want), **bound)
 
@@ -41,6 +42,7 @@ def close(dtype, out, want):
         (10, 2, 1, 16, 7),
         (24, 100, 1, 16, 0),
         (72, 2, 2, 32, 0),
+        (1024, 2, 1, 16, 0),
     ],
 )
 def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
@@ -192,13 +194,31 @@ def test_long_decode_is_right(ops, reference, dtype):
     close(dtype, *results)
 
 
-def test_normal_numbers_are_as_in_the_rule(reference):
-    """The reference's bytes and scales are those of int8.quantize, of each position and head."""
-    case = Case.build(reference, quantized(1, 16, 2, 32), 2, [20])
-    case.run([(0, 0, 20)])
-    blocks, slots = np.array(case.blocks[0])[np.arange(20) // 16], np.arange(20) % 16
-    values = case.arena.values.values[0, blocks, slots].astype(np.float32)
-    meant = values * case.arena.values.scales[0, blocks, slots][..., None]
-    want = case.qkv[0].reshape(20, 6, 32)[:, 4:]
-    assert np.abs(values).max(axis=-1).min() == 127
-    np.testing.assert_allclose(meant, want, atol=np.abs(normal(0, 4096)).max() * 1.5 / 127)
+@pytest.mark.parametrize("dim", [10, 64, 72])
+def test_values_are_held_by_the_rule(ops, dtype, dim):
+    """A first token sees itself alone, with probability 1: out comes what is held of its values."""
+    case = Case.build(ops, quantized(1, 16, 2, dim), 2, [1] * 20)
+    out = np.concatenate(case.run([(i, 0, 1) for i in range(20)]))
+    values = np.concatenate(case.qkv).reshape(20, 6, dim)[:, 4:]
+    whole, scales = int8.quantize(read(dtype, held(dtype, values)).reshape(-1, dim))
+    want = (whole * scales[:, None]).reshape(20, -1)
+    np.testing.assert_allclose(read(dtype, out), want, rtol=2**-8 if dtype == "bfloat16" else 1e-6)
+    assert np.abs(whole).max(axis=1).min() == 127
+
+
+@pytest.mark.parametrize("rise", [1 / 4, -1 / 4, 4])
+def test_scores_that_rise_or_fall_with_the_position(ops, reference, dtype, rise):
+    """The largest score moves in every tile by more than what makes the kernel scale what it has mixed."""
+    dim, length = 16, 700
+    qkv = normal(7, length, 3 * dim)
+    qkv[:, :dim] = 1
+    qkv[:, dim : 2 * dim] = rise * np.arange(length)[:, None] / dim
+    still = RopeTable(np.ones((length, dim // 2), np.float32), np.zeros((length, dim // 2), np.float32))
+    layout, results = layout_of([(0, length, list(range(44)))]), []
+    for one in (ops, reference):
+        arena, q, out = one.kv_arena(quantized(1, 16, 1, dim), 44), act(dtype, length, dim), act(dtype, length, dim)
+        one.rope_and_write_kv(qkv, arena, 0, layout, still, None, None, 1e-6, q)
+        one.attention(q, arena, 0, layout, 1.0, 0, out)
+        results.append(read(dtype, out))
+    # Scores reach 2,800, and float32 has them to one part in 2²⁴.
+    np.testing.assert_allclose(*results, atol=2e-2 if dtype == "bfloat16" else 2e-3)

@@ -136,7 +136,7 @@ def test_rms_norm(ops, reference, dtype, tokens, width):
     np.testing.assert_allclose(read(dtype, out), read(dtype, want), rtol=rtol, atol=1e-7)
 
 
-@pytest.mark.parametrize("rows,columns", [(80, 96), (130, 4500)])  # in one block and in two
+@pytest.mark.parametrize("rows,columns", [(80, 96), (130, 4500)])  # in one block and in several
 def test_a_token_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa, rows, columns):
     weight, gate, x = normal(1, rows, columns), normal(2, rows, columns), held(dtype, normal(3, 200, columns))
     many = ops_for(dtype, isa, 1)

@@ -1,8 +1,8 @@
 """int8 for numpy: a row of numbers as whole numbers from -127 to 127 and one scale.
 
-Knows the one rule by which weights (a scale for each output) and activations (one for each token) are quantized, the
-same to the last bit as in the kernels (`native/quantize.h`). Symmetric: value ≈ q · scale with scale = largest
-magnitude / 127, q = nearest(value · (127 / largest)), ties to even.
+Knows the one rule by which weights (a scale for each output), activations (one for each token), keys and values (one
+for each position of a head) are quantized, the same to the last bit as in the kernels (`native/quantize.h`). Symmetric:
+value ≈ q · scale with scale = largest magnitude / 127, q = nearest(value · (127 / largest)), ties to even.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ norm weights, biases, accumulators and logits are always float32. Where an opera
 rounds to nearest even.
 
 A weight matrix may be held in int8 beside either of them: whole numbers with a scale for each output. A product then
-quantizes each token of x too, with a scale of its own (`int8.py` has the rule), and multiplies whole numbers;
-everything else, `act` included, stays as it is.
+quantizes each token of x too, with a scale of its own (`int8.py` has the rule), and multiplies whole numbers. So may
+keys and values (`KVShape.quantized`). Everything else, `act` included, stays as it is.
 
 Batch invariance (design section 7) is part of the contract: what an operation computes for one token, one query or
 one sampled row must have the same bits whatever other tokens, queries or rows are in the call.
@@ -52,8 +52,8 @@ class KVShape:
     """One block of one layer holds B positions of G heads of D values, twice (keys and values).
 
     quantized: in int8, with a scale for each position and head of the keys, and of the values, by the rule of `int8.py`
-    from what `act` would hold. Attention then multiplies whole numbers: queries and probabilities (times the scale of
-    their values) are rounded to 16 bits and a scale of their own instead of to `act`.
+    from what `act` would hold. Attention then multiplies whole numbers: queries are rounded once more, to 16 bits with
+    a scale of their own, and so are probabilities (times the scales of their values), instead of to `act`.
     """
 
     layers: int
@@ -209,7 +209,7 @@ class OpSet(Protocol):
     ) -> None:
         """q act[T, H·D] → out act[T, H·D]. A query at position p sees positions max(0, p - window + 1) … p of its own
         chunk's table; window 0 sees all. Query head h reads key/value head h // (H / G). In bfloat16 the probabilities
-        are rounded before they meet the values; their sum is not. scale > 0."""
+        are rounded before they meet the values (over quantized ones, see `KVShape`); their sum is not. scale > 0."""
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         """logits float32[S, V]; may be overwritten."""

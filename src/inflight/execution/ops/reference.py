@@ -3,7 +3,8 @@
 Knows the same contract as the kernels (`protocol.py`) and rounds to bf16 at the points that it names: activations,
 keys, values and weights are held in bf16, everything between is float32. Two more points where the fast kernels round,
 so that both stay comparable: attention's probabilities are rounded to `act` before they meet the values (their sum is
-not), and nothing else.
+not), and nothing else. Over int8 keys and values, where the kernels round to 16 bits, it rounds neither queries nor
+probabilities.
 
 Batch invariance is had by brute force: every token, query and sampled row is computed alone, in a call whose shapes
 depend on itself only.

@@ -1,0 +1,33 @@
+"""What no engine could exceed on this machine, by the bandwidth of the moment and the peak of its dot products.
+
+Knows one model at one precision and the machine's rates; not who was measured. A ratio to the best peer can be no
+higher than the ceiling's, however good the kernels are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from inflight.execution.config import ModelConfig
+from inflight.execution.ops.protocol import Quantization
+from inflight.execution.roofline import Machine, decode_ceiling, prefill_ceiling
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """flops_per_s: by how numbers are held, "bfloat16" and "int8". bandwidth, below: bytes/s."""
+
+    model: ModelConfig
+    quantization: Quantization
+    flops_per_s: Mapping[str, float]
+
+    def decode(self, batch: int, context: int, bandwidth: float) -> float:
+        """Tokens/s."""
+        machine = Machine(bandwidth, dict(self.flops_per_s))
+        return batch / decode_ceiling(self.model, "bfloat16", machine, batch, context, self.quantization).seconds
+
+    def prefill(self, tokens: int, bandwidth: float) -> float:
+        """Tokens/s of a prompt with so many."""
+        machine = Machine(bandwidth, dict(self.flops_per_s))
+        return tokens / prefill_ceiling(self.model, "bfloat16", machine, tokens, self.quantization).seconds
