@@ -123,7 +123,7 @@ def _default_blocks(
         raise ModelError(
             f"{gib(memory.available)} of the {gib(memory.total)} of {memory.limited_by} are free, of which half is too "
             f"little for one KV block of {shape.block_size} tokens ({gib(bytes_per_block)}); free memory, or take a "
-            "smaller model or --dtype bfloat16."
+            "smaller model, --kv-cache-dtype int8 or --dtype bfloat16."
         )
     if usable <= affordable:
         return usable, f"all that {max_num_seqs} sequences of {max_model_len:,} tokens can fill"
