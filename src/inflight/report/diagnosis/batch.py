@@ -17,7 +17,7 @@ _WAITED = {
     "rows": ("All rows were taken", "--max-num-seqs gives more rows, as long as steps stay short enough"),
     "blocks": (
         "KV blocks were short",
-        "--kv-memory (or --num-blocks) gives more, and --kv-cache-dtype int8 holds nearly twice as many tokens in as much",
+        "--kv-memory (or --num-blocks) gives more, and --kv-cache-dtype int8 holds nearly twice as many tokens",
     ),
     "budget": (
         "A step's prompt tokens were used up",
