@@ -9,7 +9,7 @@
 
        python -m benchmarks.peers --folder ~/peers --write
 
-   Three rounds of bf16 and int8 take about an hour and a half on two cores, and want a machine that does nothing else;
+   Three rounds of bf16 and int8 take nearly two hours on two cores, and want a machine that does nothing else;
    with `--record FILE --rounds 1` they can be run one by one, and those in the file count. One round with fewer sizes,
    `--quick`, takes less than a quarter of an hour. Without its environment a peer is left out, and the table says so.
    vLLM's very first start of a model compiles it, and takes a minute longer than later ones.

@@ -62,9 +62,10 @@ def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
         close(dtype, got, expected)
 
 
-def test_long_decode_is_split_over_threads(dtype, isa):
+@pytest.mark.parametrize("quantized", [False, True])
+def test_long_decode_is_split_over_threads(dtype, isa, quantized):
     """One row over several partitions: few tasks and many threads take the other way through the code."""
-    shape, length = KVShape(1, 16, 1, 64), 1700
+    shape, length = KVShape(1, 16, 1, 64, quantized), 1700
     results = []
     for threads in (1, 2, 3):
         case = Case.build(ops_for(dtype, isa, threads), shape, 2, [length])
@@ -136,9 +137,10 @@ def test_long_decode_is_right(ops, reference, dtype):
     close(dtype, *results)
 
 
+@pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("window", [0, 40])
-def test_a_query_has_the_same_bits_in_every_batch_and_chunking(dtype, isa, window):
-    shape, lengths = KVShape(1, 16, 2, 64), [600, 33, 129]
+def test_a_query_has_the_same_bits_in_every_batch_and_chunking(dtype, isa, window, quantized):
+    shape, lengths = KVShape(1, 16, 2, 64, quantized), [600, 33, 129]
     alone = Case.build(ops_for(dtype, isa, 1), shape, 6, lengths)
     want = [alone.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
 
@@ -178,10 +180,12 @@ def test_attention_of_any_chunks(data):
             done[i] += n
 
 
+@pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("length", [1, 16, 37, 63, 1101])
-def test_garbage_in_unwritten_slots_does_not_matter(dtype, isa, length):
-    """Blocks full of NaN, as if another sequence had left them, then written up to `length`."""
-    shape = KVShape(1, 16, 1, 32)
+def test_garbage_in_unwritten_slots_does_not_matter(dtype, isa, length, quantized):
+    """Blocks full of NaN (of bytes with scale NaN), as if another sequence had left them, then written up to
+    `length`."""
+    shape = KVShape(1, 16, 1, 32, quantized)
     clean = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
     want = clean.run([(0, 0, length)])[0]
     dirty = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
@@ -219,8 +223,9 @@ def test_a_step_without_tokens(ops, dtype):
         )
 
 
-def test_copied_blocks_hold_what_their_sources_held(ops, dtype):
-    shape = KVShape(3, 16, 2, 32)
+@pytest.mark.parametrize("quantized", [False, True])
+def test_copied_blocks_hold_what_their_sources_held(ops, quantized):
+    shape = KVShape(3, 16, 2, 32, quantized)
     case = Case.build(ops, shape, 4, [40])
     want = [case.run([(0, 0, 40)], layer)[0] for layer in range(3)]
     spare = [b for b in range(case.arena.num_blocks) if b not in case.blocks[0]]
