@@ -1,12 +1,14 @@
-"""docs/results.md: one generated section per program, each rewritten only by its own command.
+"""docs/results.md: a table of contents, and one section per program, which only its own command rewrites.
 
-Knows the file's form: a section lies between two marker comments that carry the program's name.
+Knows the page's form and order; not what a section says. A section lies between two marker comments that carry its
+name: the program's, and what it was run for where there are several (`roofline llama-3.2-1b`).
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +19,20 @@ What was measured, each section by the command it names, on the machine it names
 with others, so that ratios measured in one run mean more than single figures. Sections are generated: a program
 rewrites its own and no other.
 """
+# What a reader asks, and the programs that answer, in the page's order.
+_ORDER: Mapping[str, Sequence[str]] = {
+    "How fast it is, beside others and beside what the machine allows": (
+        *("peers", "roofline", "growth", "int8_accuracy", "neighbour", "scheduler_cost", "light"),
+    ),
+    "What batching and scheduling bring": (
+        *("field", "strategies", "long_prompts", "overload", "fairness", "batch_lane", "forecast"),
+        *("kv_allocation", "prefix_cache", "preemption"),
+    ),
+    "What the server bears": ("serve_overload", "soak", "kill_loop", "http_cost"),
+    "How true the simulator is": ("simulation_accuracy", "decision", "simulator"),
+    "How good the instruments are": ("bench_client", "trace_loading"),
+}
+_SECTION = re.compile(r"<!-- begin (?P<name>.+?) -->\n(?P<body>.*?)\n<!-- end (?P=name) -->", re.DOTALL)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -25,19 +41,51 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
-def write_section(program: str, title: str, command: str, body: str) -> None:
-    """Put the section in the place of the program's earlier one, or at the end."""
-    begin, end = f"<!-- begin {program} -->", f"<!-- end {program} -->"
+def write_section(name: str, title: str, command: str, body: str) -> None:
+    """In the place of the earlier one of this name, or as a new one. ValueError: the program has no place yet."""
     day = datetime.now(UTC).date().isoformat()
-    section = f"{begin}\n## {title}\n\n`{command}`, {day}, {_machine()}\n\n{body}\n{end}"
-    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else _INTRODUCTION
-    if begin in text:
-        before, _, rest = text.partition(begin)
-        text = before + section + rest.partition(end)[2]
-    else:
-        text = text.rstrip("\n") + "\n\n" + section + "\n"
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    sections = {found["name"]: found["body"] for found in _SECTION.finditer(text)}
+    sections[name] = f"## {title}\n\n`{command}`, {day}, {_machine()}\n\n{body}"
+    page = _page(sections)
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(text, encoding="utf-8")
+    RESULTS.write_text(page, encoding="utf-8")
+
+
+def _page(sections: Mapping[str, str]) -> str:
+    groups: dict[str, list[str]] = {question: [] for question in _ORDER}
+    for name in sorted(sections, key=_place):
+        groups[_question(name)].append(name)
+    contents = [
+        "\n".join([f"- {question}", *(f"  - {_link(sections[name])}" for name in names)])
+        for question, names in groups.items()
+        if names
+    ]
+    bodies = [
+        f"<!-- begin {name} -->\n{sections[name]}\n<!-- end {name} -->" for names in groups.values() for name in names
+    ]
+    return "\n\n".join([_INTRODUCTION.rstrip("\n"), "\n".join(contents), *bodies]) + "\n"
+
+
+def _question(name: str) -> str:
+    program = name.partition(" ")[0]
+    for question, programs in _ORDER.items():
+        if program in programs:
+            return question
+    raise ValueError(f"{program} is in no group of results; add it to _ORDER in {Path(__file__).name}")
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Sections of one program stay together, in the order of their names."""
+    program, _, subject = name.partition(" ")
+    return _ORDER[_question(name)].index(program), subject
+
+
+def _link(section: str) -> str:
+    """To the section's heading, by the anchor that a page of Markdown gives it."""
+    title = section.partition("\n")[0].removeprefix("## ")
+    anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+    return f"[{title}](#{anchor})"
 
 
 def _machine() -> str:
