@@ -1,10 +1,11 @@
-"""How many requests a second the simulator gets through on one core.
+"""How many requests a second the simulator gets through on one core, and how long a plan takes.
 
     python -m benchmarks.simulator [--requests N] [--profile SCENE] [--write]
 
 Chat-like traffic (prompts lognormal with median 250, about 200 output tokens) on virtual engines from nearly idle to
 busy. Requests, arrivals and step times are the same in every run; counted is CPU time of the whole simulation: making
-prompts, scheduling, observing and summarising.
+prompts, scheduling, observing and summarising. The plan is that of docs/planning.md for 70 billion parameters, from the
+command to its answer.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
+import shlex
 import statistics
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.results import table, write_section
 from inflight.config import EngineSettings
@@ -30,6 +34,11 @@ from inflight.workload.synthetic import synthesize
 from inflight.workload.workload import Workload
 
 ASKED = {False: 150, True: 2000}  # requests per second: stepping, and with fast-forward
+PLAN_ASKED = 60  # seconds
+PLAN = (
+    *("plan", "--model", "llama-3-70b", "--hardware", "a100-80", "--rate", "500", "--slo", "ttft=1000(p99)"),
+    *("--input-tokens", "lognormal:1020:4142", "--output-tokens", "lognormal:129:601"),
+)
 GPU = FittedModel(0.008, (2e-5,), decode_context=1e-8, prefill_context=1e-9)
 
 
@@ -68,12 +77,22 @@ def run(scene: Scene, requests: int, fast: bool) -> tuple[Simulation, float, flo
     return done, concurrency, time.process_time() - began
 
 
-def measure(scene: Scene, requests: int, repeats: int) -> list[object]:
-    stepped = [run(scene, requests, False) for _ in range(repeats)]
-    skipped = [run(scene, requests, True) for _ in range(repeats)]
-    seconds, fast = (statistics.median(one[2] for one in runs) for runs in (stepped, skipped))
-    done, concurrency, _ = stepped[0]
-    assert skipped[0][0] == done, "skipping is not stepping"
+def measure(requests: int, repeats: int) -> list[list[object]]:
+    """A row for each scene. The scenes take turns, and the quickest of equal runs counts: on a shared machine the same
+    work takes more CPU time while others use the core's other thread or its caches."""
+    best: dict[tuple[str, bool], tuple[Simulation, float, float]] = {}
+    for _ in range(repeats):
+        for scene in SCENES:
+            for fast in (False, True):
+                found = run(scene, requests, fast)
+                before = best.setdefault((scene.name, fast), found)
+                assert before[0] == found[0] == best[scene.name, False][0], "skipping is not stepping"
+                best[scene.name, fast] = min(before, found, key=lambda one: one[2])
+    return [_row(scene, requests, best[scene.name, False], best[scene.name, True][2]) for scene in SCENES]
+
+
+def _row(scene: Scene, requests: int, stepped: tuple[Simulation, float, float], fast: float) -> list[object]:
+    done, concurrency, seconds = stepped
     output = statistics.fmean(one.output_tokens for one in done.observations)
     return [
         scene.name,
@@ -86,10 +105,18 @@ def measure(scene: Scene, requests: int, repeats: int) -> list[object]:
     ]
 
 
+def planned() -> tuple[float, str]:
+    """Wall seconds of the command, and the first line of its answer."""
+    command = Path(sys.executable).parent / "inflight"
+    began = time.monotonic()
+    done = subprocess.run([command, *PLAN], capture_output=True, text=True, check=True)
+    return time.monotonic() - began, done.stdout.partition("\n")[0]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000, help="of each run (default 1000)")
-    parser.add_argument("--repeats", type=int, default=3, help="medians over so many (default 3)")
+    parser.add_argument("--repeats", type=int, default=6, help="the quickest of so many counts (default 6)")
     parser.add_argument("--fast", action="store_true", help="profile with fast-forward")
     parser.add_argument("--profile", metavar="SCENE", help="profile one scene (its name, or the beginning of it)")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
@@ -101,14 +128,17 @@ def main() -> None:
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(30)
         return
     head = ["", "running, mean", "output tokens", "steps per request", "µs per step", "requests/s", "with fast-forward"]
-    rows = [measure(scene, arguments.requests, arguments.repeats) for scene in SCENES]
+    rows = measure(arguments.requests, arguments.repeats)
     body = (
-        f"Simulated requests per second of CPU time on one core: stepping through every plan (asked: {ASKED[False]}), "
-        f"and with foreseen decodes left out (asked: {ASKED[True]:,}), which gives the same observations.\n\n"
+        f"Simulated requests per second of CPU time on one core, the quickest of {arguments.repeats} equal runs: "
+        f"stepping through every plan (asked: {ASKED[False]}), and with foreseen decodes left out (asked: "
+        f"{ASKED[True]:,}), which gives the same observations.\n\n"
     ) + table(head, rows)
+    seconds, answer = planned()
+    body += f"\n\n`inflight {shlex.join(PLAN)}` answers in {seconds:.0f} s (asked: under {PLAN_ASKED}): {answer}."
     print(body)
     if arguments.write:
-        command = f"python -m benchmarks.simulator --requests {arguments.requests}"
+        command = f"python -m benchmarks.simulator --requests {arguments.requests} --repeats {arguments.repeats}"
         write_section("simulator", "How fast the simulator is", command, body)
 
 
