@@ -17,7 +17,7 @@ from benchmarks.peers import engines as known
 from benchmarks.peers import record
 from benchmarks.peers.ceilings import Ceilings
 from benchmarks.peers.checkpoints import Checkpoints, ExportFailed
-from benchmarks.peers.contest import Contest, Rules
+from benchmarks.peers.contest import ALIKE, Contest, Rules
 from benchmarks.peers.engines import PRECISIONS, Engine
 from benchmarks.peers.report import report
 from benchmarks.peers.stepping import Job
@@ -84,7 +84,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--alike",
         type=float,
-        default=0.15,
+        default=ALIKE,
         help="a trial that may wait for memory counts if the bandwidth was that alike",
     )
     parser.add_argument(
@@ -201,6 +201,7 @@ def _command(arguments: argparse.Namespace, rounds: int) -> str:
     words += ["--precisions", ",".join(arguments.precisions)]
     words += ["--quick"] if arguments.quick else []
     words += ["--rounds", str(rounds)]
+    words += [f"--alike {arguments.alike:g}"] if arguments.alike != ALIKE else []
     words += [f"--set {name}={json.dumps(value)}" for name, value in arguments.set]
     return " ".join(words)
 

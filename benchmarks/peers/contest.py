@@ -30,6 +30,7 @@ from benchmarks.peers.trials import (
     warm_up,
 )
 
+ALIKE = 0.15  # share of the highest bandwidth by which the lowest may be below it
 _TRIES = 3  # of a trial, before a round goes on without it
 
 
@@ -57,7 +58,7 @@ class Rules:
     """
 
     probe: Callable[[], float]
-    alike: float = 0.15
+    alike: float = ALIKE
     settle: float = 0.3
 
     def hold(self, bandwidths: Sequence[float]) -> bool:

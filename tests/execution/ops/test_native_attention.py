@@ -224,17 +224,18 @@ def test_a_step_without_tokens(ops, dtype):
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-def test_copied_blocks_hold_what_their_sources_held(ops, quantized):
+def test_copied_blocks_hold_what_their_sources_held(ops, reference, quantized):
     shape = KVShape(3, 16, 2, 32, quantized)
-    case = Case.build(ops, shape, 4, [40])
-    want = [case.run([(0, 0, 40)], layer)[0] for layer in range(3)]
-    spare = [b for b in range(case.arena.num_blocks) if b not in case.blocks[0]]
-    case.arena.copy_blocks(case.blocks[0], spare)
-    case.blocks[0] = spare
-    for layer in range(3):
-        np.testing.assert_array_equal(case.run([(0, 39, 1)], layer)[0], want[layer][39:])
-    assert case.arena.shape == shape
-    assert case.arena.nbytes == case.arena.num_blocks * ops.bytes_per_block(shape)
+    for one in (ops, reference):
+        case = Case.build(one, shape, 4, [40])
+        want = [case.run([(0, 0, 40)], layer)[0] for layer in range(3)]
+        spare = [b for b in range(case.arena.num_blocks) if b not in case.blocks[0]]
+        case.arena.copy_blocks(case.blocks[0], spare)
+        case.blocks[0] = spare
+        for layer in range(3):
+            np.testing.assert_array_equal(case.run([(0, 39, 1)], layer)[0], want[layer][39:])
+        assert case.arena.shape == shape
+        assert case.arena.nbytes == case.arena.num_blocks * one.bytes_per_block(shape)
 
 
 def test_wrong_tables_are_refused_with_a_sentence(ops, dtype):

@@ -125,17 +125,6 @@ def test_zeros(ops, reference, dtype, part):
     close(dtype, *results)
 
 
-def test_the_numpy_twin_copies_scales_too(reference):
-    case = Case.build(reference, quantized(3, 16, 2, 32), 4, [40])
-    want = [case.run([(0, 0, 40)], layer)[0] for layer in range(3)]
-    spare = [b for b in range(case.arena.num_blocks) if b not in case.blocks[0]]
-    case.arena.copy_blocks(case.blocks[0], spare)
-    case.blocks[0] = spare
-    for layer in range(3):
-        np.testing.assert_array_equal(case.run([(0, 39, 1)], layer)[0], want[layer][39:])
-    assert case.arena.nbytes == case.arena.num_blocks * reference.bytes_per_block(case.shape)
-
-
 def test_long_sequences_are_cut_without_changing_bits(dtype, isa):
     shape, lengths = quantized(1, 16, 1, 64), [1700, 30, 40]
     results = []
