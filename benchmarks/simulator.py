@@ -70,7 +70,8 @@ def run(scene: Scene, requests: int, fast: bool) -> tuple[Simulation, float, flo
     workload = traffic(scene.rate, requests)
     capacity = Capacity(20_000, 16, scene.rows, 8192, 32_000)
     settings = EngineSettings(max_num_seqs=scene.rows, max_num_batched_tokens=scene.budget)
-    setup = Setup(Pool(capacity, settings, SchedulingSettings(), lambda number: GPU), fast_forward=fast)
+    scheduling = SchedulingSettings(early_end_tokens=0)
+    setup = Setup(Pool(capacity, settings, scheduling, lambda number: GPU), fast_forward=fast)
     began = time.process_time()
     done = simulate(workload, setup)
     concurrency = done.summary().concurrency

@@ -11,11 +11,15 @@ from core.builders import request
 from inflight.config import SettingsError
 from inflight.core.admission import Load
 from inflight.core.latency import LatencyModel
+from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.guarded import Guarded
 from inflight.core.predictor import Oracle, Quantiles
+from inflight.core.queue import WaitingQueue
 from inflight.core.request import RequestRefused
+from inflight.core.strategies import StepView
 from inflight.presets import PRESETS, preset
 from inflight.scheduling import (
+    EARLY_END,
     MAX_QUEUED,
     SchedulingSettings,
     make_admission,
@@ -41,6 +45,22 @@ def test_every_strategy_is_made_by_name(name: str) -> None:
     assert settings.resolved()["strategy"].reason != "as set"
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_steps_end_early_unless_they_are_whole_or_run_on_a_gpu(name: str) -> None:
+    nobody = WaitingQueue(Fcfs(), lambda sequence: 0)
+    view = StepView(now=0.0, waiting=nobody, running=0, decodes=lambda: (0, 0), max_rows=4)
+    has_pieces = name in ("chunked", "adaptive")
+    for settings, tokens in (
+        (SchedulingSettings(strategy=name), EARLY_END if has_pieces else 0),
+        (SchedulingSettings(strategy=name).ending_early(0), 0),
+    ):
+        assert strategy(settings).shape(view).early_end == tokens
+        shown = settings.resolved().get("early_end_tokens")
+        assert (None if shown is None else shown.value) == (tokens if has_pieces else None)
+    if has_pieces:
+        assert SchedulingSettings(strategy=name, early_end_tokens=7).ending_early(0).early_end_tokens == 7
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_is_made_by_name(name: str) -> None:
     settings = SchedulingSettings(policy=name)
@@ -63,6 +83,8 @@ def test_every_policy_is_made_by_name(name: str) -> None:
         ({"max_wait": 1.0, "strategy": "dynamic"}, "--max-wait has no effect with --strategy dynamic"),
         ({"window": 1.0}, "--window has no effect"),
         ({"itl_target": 0.1}, "--itl-target has no effect with --strategy chunked"),
+        ({"early_end_tokens": 8, "strategy": "continuous"}, "--early-end-tokens has no effect with --strategy contin"),
+        ({"early_end_tokens": -1}, "--early-end-tokens is -1; give a whole number from 0 (never)"),
         ({"tenant_weights": {"a": 2}}, "--tenant-weights has no effect with --policy fcfs"),
         ({"predictor": "oracle"}, "--predictor has no effect with --policy fcfs"),
         ({"swap_space": 1.0}, "--swap-space has no effect with --preemption recompute"),

@@ -32,6 +32,7 @@ PRESETS = {
             "strategy": ("chunked", "every step is filled to its budget"),
             "max-num-seqs": (64, "enough rows that each weight that is read is used many times"),
             "max-num-batched-tokens": (320, "long chunks read the weights less often"),
+            "early-end-tokens": (0, "nobody's first token cuts a step short"),
         },
     ),
     "mixed": Preset(
@@ -49,6 +50,7 @@ PRESETS = {
             "strategy": ("chunked", "every step is filled to its budget"),
             "max-num-seqs": (128, "rows until the cores are busy beyond doubt"),
             "max-num-batched-tokens": (512, "prompts in long chunks"),
+            "early-end-tokens": (0, "nobody's first token cuts a step short"),
             "policy": ("prefix", "prompts that begin alike run while their beginning is cached"),
         },
     ),

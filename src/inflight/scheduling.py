@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from inflight.config import Resolved, SettingsError, option
+from inflight.config import MOST, Resolved, SettingsError, option
 from inflight.core.admission import Admission
 from inflight.core.lanes import LaneSettings
 from inflight.core.latency import LatencyModel
@@ -41,6 +41,7 @@ from inflight.core.strategies.static import Static
 class SchedulingSettings:
     """What a user may set about scheduling. None: not set. Seconds, tokens, requests, GiB.
 
+    early_end_tokens: a step that completes a prompt ends with it once it holds so many tokens; 0: it is filled.
     lanes: name → settings of that lane, as `[lanes.NAME]` in a configuration file. tenant_weights: shares that are not
     1, under the policy fair.
     """
@@ -51,6 +52,7 @@ class SchedulingSettings:
     window: float | None = None
     buckets: str | None = None
     itl_target: float | None = None
+    early_end_tokens: int | None = None
     policy: str = "fcfs"
     predictor: str | None = None
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
@@ -85,6 +87,10 @@ class SchedulingSettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
+        if self.early_end_tokens is not None and not 0 <= self.early_end_tokens <= MOST:
+            raise SettingsError(
+                f"--early-end-tokens is {self.early_end_tokens}; give a whole number from 0 (never) to {MOST:,}."
+            )
         if self.preemption != "recompute" and self.swap_space is None:
             raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")
         if self.admission == "queue" and self.max_queued_requests is None and self.max_queued_tokens is None:
@@ -113,9 +119,17 @@ class SchedulingSettings:
                 shown[item.name] = Resolved(
                     json.dumps(value, default=dict) if isinstance(value, Mapping) else value, _why(is_default)
                 )
+        if self.strategy in _PIECEMEAL and self.early_end_tokens is None:
+            shown["early_end_tokens"] = Resolved(EARLY_END, _WHY_EARLY_END)
         if self.asks_predictor and self.predictor is None:
             shown["predictor"] = Resolved("quantiles", "of the output lengths seen so far")
         return shown
+
+    def ending_early(self, tokens: int) -> SchedulingSettings:
+        """With so many `early_end_tokens`, where the strategy has a use for them and none are set."""
+        if self.strategy not in _PIECEMEAL or self.early_end_tokens is not None:
+            return self
+        return replace(self, early_end_tokens=tokens)
 
     @property
     def asks_predictor(self) -> bool:
@@ -143,6 +157,7 @@ _MEANINGFUL_WITH = {
     "window": ("strategy", ("dynamic",)),
     "buckets": ("strategy", ("dynamic",)),
     "itl_target": ("strategy", ("adaptive",)),
+    "early_end_tokens": ("strategy", ("chunked", "adaptive")),
     "tenant_weights": ("policy", ("fair",)),
     "swap_space": ("preemption", ("swap", "auto")),
     "max_queued_requests": ("admission", ("queue", "auto")),
@@ -154,7 +169,13 @@ _POSITIVE = (
     *("max_queued_requests", "max_queued_tokens", "ttft_target"),
 )
 MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing else bounds them
+EARLY_END = 32
+_WHY_EARLY_END = (
+    "tokens from which a step that completes a prompt ends with it: the cores are busy by then, and pieces of other "
+    "prompts would only keep its first token back"
+)
 _TOGETHER = ("static", "dynamic")
+_PIECEMEAL = ("chunked", "adaptive")
 _STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
 _POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
 _VAIN_IN_LANES = {  # settings of a lane that a strategy has no use for, and why
@@ -175,8 +196,9 @@ def make_strategy(
 ) -> Strategy:
     """token_budget: most tokens of a step, where the strategy is bounded by tokens at all."""
     name = settings.strategy
+    early_end = EARLY_END if settings.early_end_tokens is None else settings.early_end_tokens
     if ":" in name:
-        return GuardedStrategy(_stranger("strategy", name, token_budget), token_budget, _tell)
+        return GuardedStrategy(_stranger("strategy", name, token_budget), Chunked(token_budget, early_end), _tell)
     _one_of("strategy", name, _STRATEGIES, more="package.module:Class")
     batch_size = settings.batch_size or max_rows
     if batch_size > max_rows:
@@ -191,8 +213,9 @@ def make_strategy(
         # As systems without chunked prefill must: the budget has room for any prompt.
         return Continuous(max(token_budget, max_model_len))
     if name == "adaptive":
-        return Adaptive(token_budget, 0.2 if settings.itl_target is None else settings.itl_target, latency)
-    return Chunked(token_budget)
+        target = 0.2 if settings.itl_target is None else settings.itl_target
+        return Adaptive(token_budget, target, latency, early_end)
+    return Chunked(token_budget, early_end)
 
 
 def make_lanes(settings: SchedulingSettings, latency: LatencyModel) -> tuple[LaneSettings, ...]:

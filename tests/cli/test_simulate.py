@@ -12,6 +12,7 @@ from simulate.setups import MODEL
 
 from inflight.cli import call
 from inflight.core.features import Features
+from inflight.scheduling import EARLY_END
 from inflight.simulate.fitted import FittedModel, Provenance
 from inflight.simulate.fitting import settled
 from inflight.simulate.steps import Step
@@ -197,6 +198,27 @@ def test_a_model_without_its_engine_asks_for_it(capsys: pytest.CaptureFixture[st
     MODEL.save(tmp_path / "bare.json")
     _, err = said(capsys, "simulate", "--step-model", str(tmp_path / "bare.json"), "--rate", "1", code=2)
     assert "give --num-blocks" in err
+
+
+def test_what_is_simulated_ends_steps_early_where_the_engine_does(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A GPU's steps are filled, and those that another engine's result tells of, too."""
+    record = tmp_path / "r.jsonl"
+
+    def in_force(*arguments: str) -> int:
+        said(capsys, "simulate", *arguments, "--rate", "6", "--requests", "20", "--record", str(record))
+        header = json.loads(record.read_text().splitlines()[0])
+        return int(header["settings"]["early_end_tokens"]["value"])
+
+    strangers = json.loads(Path(model).read_text())
+    strangers["provenance"]["capacity"] = {}
+    theirs = tmp_path / "theirs.json"
+    theirs.write_text(json.dumps(strangers))
+    assert in_force("--step-model", model) == EARLY_END
+    assert in_force("--step-model", model, "--early-end-tokens", "5") == 5
+    assert in_force("--model", "llama-3-8b", "--hardware", "h100") == 0
+    assert in_force("--step-model", str(theirs), "--num-blocks", "400", "--max-model-len", "4096") == 0
 
 
 def test_a_simulated_record_replays_and_is_fitted(

@@ -101,6 +101,7 @@ class Setup:
     batch_size: int = 2
     patience: float = 1.0  # seconds: max_wait, window
     itl_target: float = 0.1
+    early_end: int = 0
     lanes: tuple[LaneSetup, ...] = (INTERACTIVE, BATCH)
     allocation: Allocation = "paged"
     preemption: Mode = "recompute"
@@ -149,8 +150,8 @@ class Setup:
             case "continuous":
                 return Continuous(self.token_budget)
             case "adaptive":
-                return Adaptive(self.token_budget, self.itl_target, latency)
-        return Chunked(self.token_budget)
+                return Adaptive(self.token_budget, self.itl_target, latency, self.early_end)
+        return Chunked(self.token_budget, self.early_end)
 
     def loop(self, depth: int | None = None) -> EngineLoop:
         executor = NullExecutor(self.capacity, seconds=lambda plan: 0.01 * plan.tokens)
@@ -422,6 +423,22 @@ class Harness:
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
 
+    def _check_early_end(self, plan: BatchPlan) -> None:
+        """Behind a foreground prompt that is complete, prompts have what the step may be filled up to, and floors."""
+        new, tokens, left = {new.row for new in plan.new_rows}, 0, None
+        for chunk in plan.chunks:
+            client, index = self.owners[chunk.sequence_id]
+            is_prompt = chunk.length > 1 or chunk.row in new or not self._is_whole(chunk)
+            if left is not None and is_prompt:
+                left -= chunk.length
+                assert left >= 0, "a first token waits for other prompts"
+            tokens += chunk.length
+            if left is None and is_prompt and chunk.sample and index == 0:
+                lane = self.setup.lane(client.request.lane)
+                if not lane.get("background"):
+                    floors = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
+                    left = max(0, self.setup.early_end - tokens) + floors
+
     def _check_limits(self, plan: BatchPlan) -> None:
         """Invariant 4: tokens of the step, padding, and what lanes may have."""
         setup, lengths = self.setup, [chunk.length for chunk in plan.chunks]
@@ -434,6 +451,8 @@ class Harness:
             ), "an ended row goes on as padding"
             return
         assert plan.padding == () and plan.tokens == sum(lengths)
+        if setup.early_end and setup.strategy in ("chunked", "adaptive"):
+            self._check_early_end(plan)
         new = {new.row for new in plan.new_rows}
         if setup.strategy == "continuous":
             joined = [chunk.length for chunk in plan.chunks if chunk.row in new]

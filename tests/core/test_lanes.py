@@ -174,6 +174,37 @@ def test_tokens_that_are_kept_and_caps_and_chunks() -> None:
     harness.drain()
 
 
+def test_an_early_end_leaves_lanes_what_they_keep_and_background_decodes_their_token() -> None:
+    kept = (lane("rerank", min_tokens=2), lane("batch", background=True, min_tokens=1))
+    harness = harness_of(INTERACTIVE, *kept, early_end=3)
+    harness.add(request("old", [7], lane="batch", output=9))
+    harness.step()
+    harness.add(*(request(name, [n] * 40, lane=name) for n, name in enumerate(("rerank", "batch"))))
+    harness.add(request("chat", [3] * 3, output=2))
+    assert tokens(harness) == {"interactive": 3, "rerank": 2, "batch": 2}
+    assert tokens(harness)["interactive"] == 1
+    harness.drain()
+
+
+def test_a_background_prompt_that_is_complete_ends_no_step() -> None:
+    harness = harness_of(early_end=3)
+    harness.add(*(request(f"{n}", [n] * 4, lane="batch", output=2) for n in range(2)))
+    assert tokens(harness) == {"batch": 8}
+    harness.drain()
+
+
+def test_lanes_share_by_weight_though_every_prompt_ends_its_step() -> None:
+    harness = harness_of(lane("interactive", weight=3.0), lane("rerank"), early_end=1, max_rows=40, num_blocks=200)
+    harness.add(*(request(f"chat {n}", [n % 8, n // 8, 2, 3], output=1) for n in range(40)))
+    harness.add(*(request(f"rank {n}", [n % 8, n // 8, 3, 2], lane="rerank", output=1) for n in range(40)))
+    total: dict[str, int] = {}
+    for _ in range(24):
+        for name, count in tokens(harness).items():
+            total[name] = total.get(name, 0) + count
+    assert total == {"interactive": 72, "rerank": 24}
+    harness.drain()
+
+
 def test_what_a_lane_keeps_but_cannot_use_is_not_lost() -> None:
     """Its first one waits for blocks that others hold."""
     harness = harness_of(

@@ -57,6 +57,7 @@ def setups(draw: st.DrawFn) -> Setup:
         batch_size=draw(st.integers(1, max_rows)),
         patience=draw(st.sampled_from([0.25, 2.0])),
         itl_target=draw(st.sampled_from([0.01, 0.125])),
+        early_end=draw(st.sampled_from([0, 1, 3, 5])),
         lanes=draw(lane_setups(max_rows, token_budget)),
         allocation=draw(st.sampled_from(["paged", "paged", "reserve-request", "reserve-max"])),
         preemption=draw(st.sampled_from(["recompute", "swap", "auto"])),

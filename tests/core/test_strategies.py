@@ -11,6 +11,7 @@ from inflight.core.latency import LatencyModel
 from inflight.core.plan import BatchPlan, WaitUntil
 from inflight.core.strategies import StepShape, StepView
 from inflight.core.strategies.adaptive import Adaptive
+from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.guarded import Guarded as GuardedStrategy
 
@@ -168,7 +169,68 @@ class TestContinuous:
         harness.drain()
 
 
+LENGTHS = (("a", 3), ("b", 9), ("c", 5))
+
+
+class TestChunked:
+    """Of steps of eight tokens: where a prompt's end ends them."""
+
+    def lengths(self, harness: Harness) -> list[dict[str, int]]:
+        """Of the steps to come until all prompts are computed: their chunks by request."""
+        steps: list[dict[str, int]] = []
+        while harness.scheduler.snapshot().waiting or not steps or max(steps[-1].values()) > 1:
+            steps.append({})
+            for chunk in planned(harness).chunks:
+                name = harness.owners[chunk.sequence_id][0].request.request_id
+                steps[-1][name] = steps[-1].get(name, 0) + chunk.length
+            harness.commit()
+        harness.drain()
+        return steps[:-1]
+
+    @pytest.mark.parametrize(
+        ("early_end", "steps"),
+        [
+            (0, [{"a": 3, "b": 5}, {"a": 1, "b": 4, "c": 3}, {"a": 1, "b": 1, "c": 2}]),
+            (2, [{"a": 3}, {"a": 1, "b": 7}, {"a": 1, "b": 2}, {"a": 1, "b": 1, "c": 5}]),
+            (6, [{"a": 3, "b": 3}, {"a": 1, "b": 6}, {"a": 1, "b": 1, "c": 5}]),
+        ],
+    )
+    def test_a_step_ends_with_a_complete_prompt_once_it_holds_enough(
+        self, early_end: int, steps: list[dict[str, int]]
+    ) -> None:
+        harness = harness_of("chunked", early_end=early_end)
+        harness.add(*(request(name, [n] * length, output=9) for n, (name, length) in enumerate(LENGTHS)))
+        assert self.lengths(harness) == steps
+
+    def test_what_does_not_fit_before_an_early_end_waits_for_budget(self) -> None:
+        harness = harness_of("chunked", early_end=2)
+        harness.add(request("a", [0] * 3, output=1), request("b", [1] * 3, output=1))
+        harness.step()
+        harness.drain()
+        timings = next(one.ended.timings for one in harness.clients if one.request.request_id == "b" and one.ended)
+        assert timings.queued_by["budget"] == timings.queue_ms == 250.0
+
+    def test_samples_of_one_prompt_join_together(self) -> None:
+        harness = harness_of("chunked", early_end=2, prefix_caching=True, max_rows=5)
+        harness.add(request("a", [0] * 6, n=4, output=3), request("b", [1] * 3, output=3))
+        assert self.lengths(harness)[:3] == [{"a": 6}, {"a": 7, "b": 1}, {"a": 4, "b": 2}]
+
+    def test_a_prompt_without_a_token_to_come_ends_no_step(self) -> None:
+        harness = harness_of("chunked", early_end=2)
+        harness.add(request("a", [0] * 3, output=None, max_tokens=0), request("b", [1] * 3, output=2))
+        assert [chunk.length for chunk in planned(harness).chunks] == [3, 3]
+        harness.commit()
+        harness.drain()
+
+
 class TestAdaptive:
+    def test_it_ends_a_step_with_a_complete_prompt_too(self) -> None:
+        harness = harness_of("adaptive", early_end=2)
+        harness.add(request("a", [0] * 3, output=2), request("b", [1] * 3, output=2))
+        assert [chunk.length for chunk in planned(harness).chunks] == [3]
+        harness.commit()
+        harness.drain()
+
     def learnt(self) -> LatencyModel:
         """A token takes a hundredth of a second, a step a tenth more."""
         latency = LatencyModel()
@@ -264,7 +326,7 @@ class _Stumbling:
 def test_a_strangers_strategy_that_fails_is_replaced_by_chunked(answer: object) -> None:
     told: list[str] = []
     good = StepShape(token_budget=5, row_limit=2)
-    strategy = GuardedStrategy(_Stumbling([good, answer, good]), 64, told.append)  # type: ignore[arg-type]
+    strategy = GuardedStrategy(_Stumbling([good, answer, good]), Chunked(64), told.append)  # type: ignore[arg-type]
     queue: Any = ()
     now = StepView(now=2.0, waiting=queue, running=0, decodes=nobody, max_rows=4)
     assert strategy.shape(now) is good
@@ -276,6 +338,6 @@ def test_a_strangers_strategy_that_fails_is_replaced_by_chunked(answer: object) 
 
 def test_a_strangers_strategy_may_fail_while_it_learns() -> None:
     told: list[str] = []
-    strategy = GuardedStrategy(_Stumbling([]), 64, told.append)  # type: ignore[arg-type]
+    strategy = GuardedStrategy(_Stumbling([]), Chunked(64), told.append)  # type: ignore[arg-type]
     strategy.observe(Features(1, 1, 1, 1, 0.0), 0.1)
     assert "failed in observe (OSError: no place to write to)" in told[0]

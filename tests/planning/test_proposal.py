@@ -10,6 +10,7 @@ from inflight.planning.proposal import Wishes, propose, step_limit
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import full_step, rows_at, steady_state
 from inflight.planning.traffic import Traffic
+from inflight.scheduling import EARLY_END
 
 from .builders import Linear, drawn, machine
 
@@ -53,6 +54,14 @@ def test_every_strategy_gets_settings_that_go_together(traffic: Traffic, strateg
     assert (setting.max_num_batched_tokens is None) == (strategy in ("static", "dynamic"))
     assert (setting.scheduling.itl_target is not None) == (strategy == "adaptive")
     setting.engine_settings(8192)
+
+
+def test_steps_end_early_on_a_cpu_and_are_filled_on_a_gpu(traffic: Traffic) -> None:
+    cpu, gpu = (propose(machine(calibrated=here), traffic, (), Wishes()).setting.options() for here in (True, False))
+    assert (cpu["early-end-tokens"].value, gpu["early-end-tokens"].value) == (EARLY_END, 0)
+    assert "on a GPU" in gpu["early-end-tokens"].reason
+    whole = propose(machine(), traffic, (), Wishes(strategy="continuous")).setting
+    assert "early-end-tokens" not in whole.options()
 
 
 def test_only_promises_on_nearly_all_gaps_bound_a_step() -> None:

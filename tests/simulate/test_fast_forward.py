@@ -129,7 +129,7 @@ def test_nobody_glides_into_want_of_blocks() -> None:
     """Where memory is short all step, and glide again when there is enough of it."""
     setup = Setup(pool(num_blocks=30))
     assert simulate(chat(60, 20.0), setup).preemptions > 0
-    assert 0.05 < assert_same(chat(60, 20.0), setup) < 0.8
+    assert 0.05 < assert_same(chat(60, 20.0), setup) < 0.9  # 0.94 with blocks for all
 
 
 def test_the_second_pool_glides_too() -> None:

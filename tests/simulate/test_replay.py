@@ -67,6 +67,7 @@ def test_lanes_tenants_admission_and_allocation_come_back(tmp_path: Path) -> Non
         admission="queue",
         max_queued_requests=20,
         lanes={"batch": {"max_rows": 2, "policy": "sjf"}},
+        early_end_tokens=20,
         predictor="oracle",
     )
     records = recorded(tmp_path / "r.jsonl", settings)
@@ -97,6 +98,12 @@ def test_a_header_without_settings_is_refused(tmp_path: Path) -> None:
     del records[0]["settings"]["watermark"]
     with pytest.raises(RecordError, match="lacks 'watermark'"):
         replay(records)
+
+
+def test_a_record_from_before_steps_ended_early_replays_with_filled_steps(tmp_path: Path) -> None:
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings(early_end_tokens=0))
+    assert records[0]["settings"].pop("early_end_tokens")["value"] == 0
+    assert replay(records)[1].difference is None
 
 
 def test_the_model_that_made_a_record_has_no_error_on_it(tmp_path: Path) -> None:

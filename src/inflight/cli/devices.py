@@ -57,6 +57,12 @@ class Device:
         """Whether steps were measured."""
         return not self.cases
 
+    @property
+    def is_own(self) -> bool:
+        """Whether they were steps of this engine, on a CPU. On a GPU a step of few tokens takes about as long as one of
+        many, so that what spares tokens spares no time."""
+        return self.calibrated and self.known.max_rows is not None
+
     def models(self, noise: bool, seed: int) -> Callable[[int], StepModel]:
         """For each replica by number; with noise each has its own."""
         model = self.model

@@ -149,6 +149,11 @@ scheduling_options = stacked(
     click.option("--window", type=float, help="Seconds that a bucket of dynamic batching waits."),
     click.option("--buckets", help="Length buckets of dynamic batching: how many, or borders such as 64,256."),
     click.option("--itl-target", type=float, help="Seconds between tokens that adaptive batching holds."),
+    click.option(
+        "--early-end-tokens",
+        type=int,
+        help="Tokens from which a step ends with the prompt that it completes: 32 on a CPU; 0 fills every step.",
+    ),
     click.option("--policy", default="fcfs", show_default=True, help="fcfs, sjf, priority, fair, deadline, prefix."),
     click.option("--predictor", help="Output lengths for sjf and admission: quantiles or oracle."),
     click.option("--tenant-weight", "tenant_weights", multiple=True, metavar="NAME=W", help="Share under fair."),

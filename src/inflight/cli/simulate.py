@@ -126,6 +126,8 @@ def _notes(setup: Setup, device: Device, second: Device) -> list[str]:
 
 def _pool(device: Device, values: dict[str, Any], scheduling: SchedulingSettings, seed: int) -> Pool:
     """An engine like the measured one, or as large as the GPUs' memory, but for what is given."""
+    if not device.is_own:
+        scheduling = scheduling.ending_early(0)
     capacity = _capacity(device, values, scheduling)
     tokens = values["max_num_batched_tokens"]
     if tokens is None and device.budget is not None and scheduling.strategy not in TOGETHER:

@@ -167,32 +167,35 @@ class Composer:
 
     def _serve_lane(self, fill: Fill, lane: Lane, quota: int, short: bool, now: float) -> None:
         """Running prompts, then waiting ones, up to `quota` tokens and to what the lane may have in a step."""
-        before = fill.budget
-        if lane.settings.max_tokens is not None:
-            quota = min(quota, lane.settings.max_tokens - fill.used[lane.settings.name])
+        name, most = lane.settings.name, lane.settings.max_tokens
+        if most is not None:
+            quota = min(quota, most - fill.used[name])
+        upto = fill.budget - quota  # the budget at which the quota is used up
         for sequence in fill.prompts:
-            used = before - fill.budget
             if self._lanes.of(sequence) is not lane or sequence.row is None:
                 continue
             if sequence.condemned or sequence.finish is not None or sequence.number in fill.served:
                 continue
-            if min(fill.budget, quota - used) > 0:
-                length = fill.share(sequence.behind, quota - used, lane.settings.chunk)
-                self._add_chunk(fill, sequence, length, (), now)
-        left = quota - (before - fill.budget)
-        fill.lacks[lane.settings.name] = "blocks" if short else self._admit_from(fill, lane, left, now)
-        fill.used[lane.settings.name] += before - fill.budget
+            left = self._left(fill, lane, upto)
+            if left > 0:
+                self._add_prompt(fill, sequence, lane, left, (), now)
+        fill.lacks[name] = "blocks" if short else self._admit_from(fill, lane, upto, now)
 
-    def _admit_from(self, fill: Fill, lane: Lane, quota: int, now: float) -> str:
+    @staticmethod
+    def _left(fill: Fill, lane: Lane, upto: int) -> int:
+        """Tokens that the lane's prompts may have now, of a quota that is used up at this budget."""
+        return fill.left(fill.budget - upto, lane.settings.min_tokens - fill.used[lane.settings.name])
+
+    def _admit_from(self, fill: Fill, lane: Lane, upto: int, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
-        start, shape = fill.budget, fill.shape
+        shape = fill.shape
         for sequence in lane.queue.in_order(now):
-            left = quota - (start - fill.budget)
+            left = self._left(fill, lane, upto)
             has_room = fill.has_room_for(sequence, left)
             if not self.running.has_row(lane, shape) and not (has_room and self._oust(sequence, lane, shape, now)):
                 return "rows"
             if not has_room:
-                return "share" if left <= 0 < fill.budget else "budget"
+                return "share" if upto >= fill.budget > 0 else "budget"
             if self._admit(fill, sequence, lane, now, left):
                 continue
             if not self._oust(sequence, lane, shape, now) or not self._admit(fill, sequence, lane, now, left):
@@ -248,7 +251,7 @@ class Composer:
             yield sequence
             yield from siblings  # their prompt is planned by now, and they belong to the same batch
 
-    def _admit(self, fill: Fill, sequence: Sequence, lane: Lane, now: float, quota: int) -> bool:
+    def _admit(self, fill: Fill, sequence: Sequence, lane: Lane, now: float, left: int) -> bool:
         """Row, blocks and first chunk for a waiting sequence; False (nothing changed) where blocks are missing."""
         table = self._memory.admit(sequence, self.running.spare, to_the_end=fill.shape.together)
         if table is None:
@@ -260,9 +263,19 @@ class Composer:
             self.prefix_hits += sequence.computed
         sequence.ledger.start(now, lane.clock)
         fill.new_rows.append(_new_row(sequence, self.running.join(sequence)))
-        length = fill.share(sequence.behind, quota, lane.settings.chunk)
-        self._add_chunk(fill, sequence, length, table, now)
+        self._add_prompt(fill, sequence, lane, left, table, now)
         return True
+
+    def _add_prompt(
+        self, fill: Fill, sequence: Sequence, lane: Lane, left: int, new_blocks: tuple[int, ...], now: float
+    ) -> None:
+        """As much of a prompt as fits into what is left."""
+        length = fill.share(sequence.behind, left, lane.settings.chunk)
+        self._add_chunk(fill, sequence, length, new_blocks, now)
+        fill.used[lane.settings.name] += length
+        # Whoever can only follow when this prompt is computed (further samples of it, background work) ends no step.
+        if fill.chunks[-1].sample and not sequence.sample_index and not lane.settings.background:
+            fill.completes = True
 
     def _add_chunk(self, fill: Fill, sequence: Sequence, length: int, new_blocks: tuple[int, ...], now: float) -> None:
         """The counters advance at once, so that the next plan can be made while this one runs."""

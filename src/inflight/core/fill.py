@@ -1,4 +1,8 @@
-"""A plan under construction: the budget that is left, and the chunks so far. Knows the step's shape, takes nothing."""
+"""A plan under construction: the budget that is left, and the chunks so far. Knows the step's shape, takes nothing.
+
+`budget` is what is left for anybody, `left` what is left for prompts: less where the step ends early, because a prompt
+is complete.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,14 @@ from inflight.core.strategies import StepShape
 
 
 class Fill:
-    __slots__ = ("budget", "chunks", "due", "glided", "lacks", "new_rows", "prompts", "served", "shape", "step", "used")
+    __slots__ = (
+        *("budget", "chunks", "completes", "due", "glided", "lacks", "new_rows", "prompts", "served", "shape", "step"),
+        "used",
+    )
 
     def __init__(self, step: int, shape: StepShape):
         self.step = step
+        self.completes = False  # a foreground prompt, so that its first token waits for this step's end
         self.shape = shape
         self.budget = shape.token_budget
         self.chunks: list[Chunk] = []
@@ -26,18 +34,25 @@ class Fill:
         self.due: Set[Sequence] = frozenset()  # those of them that need or fill a block
         self.lacks: dict[str, str] = {}  # what the first that stays in a lane's queue waits for
 
-    def has_room_for(self, sequence: Sequence, quota: int) -> bool:
+    def left(self, quota: int, kept: int) -> int:
+        """Tokens of a lane's `quota` that its prompts may have now; `kept` of them even where the step ends early."""
+        most = min(self.budget, quota)
+        if not (self.completes and self.shape.early_end):
+            return most
+        tokens = self.shape.token_budget - self.budget
+        return min(most, max(kept, self.shape.early_end - tokens))
+
+    def has_room_for(self, sequence: Sequence, left: int) -> bool:
         """Whether a newcomer may have tokens: some, or with whole prompts all of them, unless none has joined yet."""
-        if min(self.budget, quota) <= 0:
+        if left <= 0:
             return False
         return not self.shape.whole_prompts or not self.new_rows or sequence.known <= self.budget
 
-    def share(self, behind: int, quota: int, chunk: int | None) -> int:
+    def share(self, behind: int, left: int, chunk: int | None) -> int:
         """Tokens that a sequence inside its prompt gets in this step."""
         if self.shape.whole_prompts:
             return behind
-        most = min(self.budget, quota)
-        return min(behind, most if chunk is None else min(most, chunk))
+        return min(behind, left if chunk is None else min(left, chunk))
 
     def add(self, chunk: Chunk) -> None:
         self.chunks.append(chunk)

@@ -13,7 +13,7 @@ from inflight.planning.machine import WIDEST_STEP, Machine
 from inflight.planning.setting import TOGETHER, Setting
 from inflight.planning.steady import Steady, full_step, mixed_step, steady_state
 from inflight.planning.traffic import Traffic
-from inflight.scheduling import SchedulingSettings
+from inflight.scheduling import EARLY_END, SchedulingSettings
 
 KV_SHARE = 0.9  # of the KV memory that typical sequences may fill; lengths vary, and preemption wastes work
 MOST_ROWS = 1024
@@ -52,7 +52,7 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: W
     setting = Setting(
         max_num_seqs=rows,
         max_num_batched_tokens=None if wishes.strategy in TOGETHER else max(budget, rows),
-        scheduling=_scheduling(wishes, limit),
+        scheduling=_scheduling(machine, wishes, limit),
         reasons=_reasons(machine, traffic, wishes, rows, budget, kv_rows, rows_limit, limit, steady),
     )
     return Proposal(setting, steady, kv_rows)
@@ -100,9 +100,15 @@ def _budget(machine: Machine, traffic: Traffic, rows: int, limit: float | None, 
     return next(budget for budget in allowed if served[budget].requests_per_s >= NEARLY * best)
 
 
-def _scheduling(wishes: Wishes, limit: float | None) -> SchedulingSettings:
+def _scheduling(machine: Machine, wishes: Wishes, limit: float | None) -> SchedulingSettings:
     target = limit if wishes.strategy == "adaptive" else None
-    return SchedulingSettings(strategy=wishes.strategy, policy=wishes.policy, itl_target=target)
+    settings = SchedulingSettings(strategy=wishes.strategy, policy=wishes.policy, itl_target=target)
+    return settings.ending_early(early_end(machine))
+
+
+def early_end(machine: Machine) -> int:
+    """Tokens from which its steps end with the prompt that they complete; 0: they are filled."""
+    return EARLY_END if machine.calibrated else 0
 
 
 def _reasons(
@@ -141,7 +147,13 @@ def _reasons(
         "chunked": "prompts are computed in pieces beside the running streams, which never wait for a whole one",
         "adaptive": "as chunked, with the step's size set anew each time to hold the promise between tokens",
     }
+    early_end = (
+        "a step that completes a prompt ends with it, so that its first token does not wait for pieces of others"
+        if machine.calibrated
+        else "steps are filled: on a GPU one of few tokens takes about as long as one of many"
+    )
     return {
+        "early-end-tokens": early_end,
         "strategy": strategies.get(wishes.strategy, "as set"),
         "policy": "nothing in the question asks for another order" if wishes.policy == "fcfs" else "as set",
         "max-num-seqs": why_rows,

@@ -52,6 +52,7 @@ class Setting:
             "max-num-seqs": self.max_num_seqs,
             "max-num-batched-tokens": self.max_num_batched_tokens,
             "itl-target": self.scheduling.itl_target,
+            "early-end-tokens": self.scheduling.early_end_tokens,
             "preemption": self.scheduling.preemption,
             "swap-space": self.scheduling.swap_space,
         }

@@ -17,11 +17,12 @@ from inflight.planning.decision import Decision, Run, Tried, describe, take_turn
 from inflight.planning.demand import Demand
 from inflight.planning.length import length
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import MOST_ROWS, Wishes, propose, step_limit
+from inflight.planning.proposal import MOST_ROWS, Wishes, early_end, propose, step_limit
 from inflight.planning.setting import Setting
 from inflight.planning.simulation import try_out
 from inflight.planning.steady import rows_at
 from inflight.planning.traffic import Traffic
+from inflight.scheduling import EARLY_END
 from inflight.workload.workload import Workload
 
 REQUESTS = 400
@@ -124,7 +125,8 @@ def _dimensions(
     machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: Wishes
 ) -> Iterator[tuple[str, _Others]]:
     """Option name → the neighbours of a setting in it. What is fixed is left out."""
-    yield "strategy", lambda setting: _strategies(setting, slos)
+    yield "early-end-tokens", _early_ends  # before the strategies: a bad one would speak against chunked
+    yield "strategy", lambda setting: _strategies(setting, slos, early_end(machine))
     if wishes.max_num_batched_tokens is None:
         yield "max-num-batched-tokens", _budgets
     if wishes.max_num_seqs is None:
@@ -135,13 +137,21 @@ def _dimensions(
         yield "preemption", lambda setting: _preemptions(setting, machine)
 
 
-def _strategies(setting: Setting, slos: tuple[Slo, ...]) -> Iterator[Setting]:
+def _strategies(setting: Setting, slos: tuple[Slo, ...], usual_end: int) -> Iterator[Setting]:
     limit = step_limit(slos)
     for name in ("chunked", "continuous", "adaptive"):
         if name == "adaptive" and limit is None:
             continue
-        scheduling = replace(setting.scheduling, strategy=name, itl_target=limit if name == "adaptive" else None)
-        yield replace(setting, scheduling=scheduling)
+        target = limit if name == "adaptive" else None
+        tokens = None if name == "continuous" else setting.scheduling.early_end_tokens
+        scheduling = replace(setting.scheduling, strategy=name, itl_target=target, early_end_tokens=tokens)
+        yield replace(setting, scheduling=scheduling.ending_early(usual_end))
+
+
+def _early_ends(setting: Setting) -> Iterator[Setting]:
+    if setting.max_num_batched_tokens is not None and setting.strategy != "continuous":
+        for tokens in (0, EARLY_END, setting.max_num_batched_tokens // 2):
+            yield replace(setting, scheduling=replace(setting.scheduling, early_end_tokens=tokens))
 
 
 def _budgets(setting: Setting) -> Iterator[Setting]:

@@ -65,6 +65,7 @@ def recorded_settings(header: dict[str, Any]) -> RecordedSettings:
         for name in ("lanes", "tenant_weights"):
             if name in given:
                 given[name] = json.loads(given[name])
+        given.setdefault("early_end_tokens", 0)  # records of versions that filled every step do not have it
         if given.get("predictor") == "quantiles":
             del given["predictor"]  # the default, where it is asked at all
         scheduling = SchedulingSettings(**given)

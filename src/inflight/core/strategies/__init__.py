@@ -66,6 +66,8 @@ class StepShape:
         None lets anyone join.
     together: request-level batching. What joins now stays to the last: prompts are padded to the longest, ended rows
         go on as padding, memory is reserved for the longest possible output, and outputs are delivered at the end.
+    early_end: once a foreground prompt is complete, other prompts fill the step only up to so many tokens, because its
+        first token waits for the step's end; 0: up to the budget.
     """
 
     token_budget: int
@@ -73,6 +75,7 @@ class StepShape:
     whole_prompts: bool = False
     joins: tuple[int, ...] | None = None
     together: bool = False
+    early_end: int = 0
 
 
 class Strategy(Protocol):

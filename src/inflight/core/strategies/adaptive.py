@@ -24,8 +24,8 @@ SHRINK, GROW = 0.7, 1.05  # of the correction, when steps miss the target and wh
 class Adaptive:
     name = "adaptive"
 
-    def __init__(self, token_budget: int, itl_target: float, latency: LatencyModel):
-        """token_budget: the most that is ever proposed.
+    def __init__(self, token_budget: int, itl_target: float, latency: LatencyModel, early_end: int = 0):
+        """token_budget: the most that is ever proposed. early_end: as in chunked.
 
         itl_target: seconds between two tokens of a running stream. latency: the scheduler's model; it learns from
         every step.
@@ -33,12 +33,13 @@ class Adaptive:
         self._most = token_budget
         self._target = itl_target
         self._model = latency
+        self._early_end = early_end
         self._correction = 1.0
 
     def shape(self, view: StepView) -> StepShape:
         rows = self._row_limit(view)
         prompts = self._prompt_tokens(view) if self._model.ready else FIRST_CHUNK
-        return StepShape(token_budget=min(self._most, view.decoding + prompts), row_limit=rows)
+        return StepShape(min(self._most, view.decoding + prompts), row_limit=rows, early_end=self._early_end)
 
     def observe(self, features: Features, seconds: float) -> None:
         factor = SHRINK if seconds > self._target else GROW

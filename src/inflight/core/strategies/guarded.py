@@ -1,4 +1,4 @@
-"""A guard around a strategy that is not ours: when it fails, chunked takes over, and a sentence says so.
+"""A guard around a strategy that is not ours: when it fails, one of ours takes over, and a sentence says so.
 
 Knows nothing of what the strategy means; only that a fault in it must not stop the engine.
 """
@@ -10,16 +10,15 @@ from collections.abc import Callable
 from inflight.core.features import Features
 from inflight.core.plan import WaitUntil
 from inflight.core.strategies import StepShape, StepView, Strategy
-from inflight.core.strategies.chunked import Chunked
 
 
 class Guarded:
-    def __init__(self, strategy: Strategy, token_budget: int, report: Callable[[str], None]):
-        """report: told once, in a sentence, when the strategy failed. token_budget: for chunked, from then on."""
+    def __init__(self, strategy: Strategy, fallback: Strategy, report: Callable[[str], None]):
+        """report: told once, in a sentence, when the strategy failed. fallback: decides from then on."""
         self.name = str(getattr(strategy, "name", type(strategy).__name__))
         self._strategy = strategy
         self._report = report
-        self._fallback = Chunked(token_budget)
+        self._fallback = fallback
         self._failed = False
 
     def shape(self, view: StepView) -> StepShape | WaitUntil:
@@ -40,7 +39,8 @@ class Guarded:
     def _fail(self, what: str, fault: Exception) -> None:
         self._failed = True
         self._report(
-            f"The strategy {self.name!r} failed in {what} ({type(fault).__name__}: {fault}); chunked has taken over."
+            f"The strategy {self.name!r} failed in {what} ({type(fault).__name__}: {fault}); {self._fallback.name} has "
+            "taken over."
         )
 
     @staticmethod
