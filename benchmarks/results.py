@@ -25,7 +25,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
         ("peers", "roofline", "growth", "int8_accuracy", "neighbour", "scheduler_cost", "light")
     ),
     "What batching and scheduling bring": (
-        *("field", "strategies", "long_prompts", "overload", "fairness", "batch_lane", "forecast"),
+        *("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane", "forecast"),
         *("kv_allocation", "prefix_cache", "preemption"),
     ),
     "What the server bears": ("serve_overload", "soak", "kill_loop", "http_cost"),

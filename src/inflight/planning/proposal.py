@@ -147,13 +147,13 @@ def _reasons(
         "chunked": "prompts are computed in pieces beside the running streams, which never wait for a whole one",
         "adaptive": "as chunked, with the step's size set anew each time to hold the promise between tokens",
     }
-    early_end = (
+    why_end = (
         "a step that completes a prompt ends with it, so that its first token does not wait for pieces of others"
         if machine.calibrated
         else "steps are filled: on a GPU one of few tokens takes about as long as one of many"
     )
     return {
-        "early-end-tokens": early_end,
+        "early-end-tokens": why_end,
         "strategy": strategies.get(wishes.strategy, "as set"),
         "policy": "nothing in the question asks for another order" if wishes.policy == "fcfs" else "as set",
         "max-num-seqs": why_rows,
