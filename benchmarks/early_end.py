@@ -71,6 +71,7 @@ def rows(model: StepModel, runs: int) -> Iterator[list[object]]:
         for early_end in ENDS:
             case = Case(budget, early_end)
             found = [case.run(model, workload) for workload in workloads]
+            burst = case.run(model, at_once())
             tails = [one.ttft.p99 or 0.0 for one in found]
             filled = filled or tails
             yield [
@@ -79,7 +80,9 @@ def rows(model: StepModel, runs: int) -> Iterator[list[object]]:
                 *(f"{1e3 * statistics.fmean(times):,.0f}" for times in _latencies(found)),
                 f"{statistics.fmean(tails) / statistics.fmean(filled) - 1:+.1%}",
                 sum(one < other for one, other in zip(tails, filled, strict=True)),
-                f"{case.run(model, at_once()).output_tokens_per_s:,.0f}",
+                f"{burst.output_tokens_per_s:,.0f}",
+                f"{burst.ttft.mean or 0.0:.1f}",
+                f"{burst.e2e.mean or 0.0:.1f}",
             ]
 
 
@@ -101,6 +104,7 @@ def main() -> None:
     head = [
         *("tokens a step", "ends from", "TTFT p50, ms", "mean", "p99", "ITL p99, ms"),
         *("TTFT p99 against filled", f"shorter in, of {arguments.runs} runs", "all at once, output tokens/s"),
+        *("TTFT, mean, s", "to the last token, mean, s"),
     ]
     body = (
         f"Simulated with step times {model.name}: {arguments.runs} runs of 64 mixed requests that arrive at "

@@ -27,7 +27,8 @@ class Setting:
     def __str__(self) -> str:
         budget = "" if self.max_num_batched_tokens is None else f", {self.max_num_batched_tokens:,} tokens a step"
         policy = "" if self.scheduling.policy == "fcfs" else f", {self.scheduling.policy}"
-        return f"{self.scheduling.strategy}{policy}, {self.max_num_seqs:,} sequences{budget}"
+        end = f", ends from {tokens:,}" if (tokens := self.scheduling.early_end_tokens) else ""
+        return f"{self.scheduling.strategy}{policy}, {self.max_num_seqs:,} sequences{budget}{end}"
 
     @property
     def strategy(self) -> str:
