@@ -20,7 +20,7 @@ from inflight.simulate.fitted import FittedModel
 from inflight.simulate.latency import StepModel
 
 VOCABULARY = 32_000
-ROWS, BUDGET = 32, 96  # as the engine chooses on a CPU
+ROWS, BUDGET = 32, 96  # one token for each row and 64 of prompts: half of what the engine chooses on a CPU
 MAX_MODEL_LEN = 4096
 COST = FittedModel(step=0.0255, token=(0.00164,), decode_context=1e-7, prefill_context=7e-7)
 
