@@ -104,7 +104,7 @@ def main() -> None:
     head = [
         *("tokens a step", "ends from", "TTFT p50, ms", "mean", "p99", "ITL p99, ms"),
         *("TTFT p99 against filled", f"shorter in, of {arguments.runs} runs", "all at once, output tokens/s"),
-        *("TTFT, mean, s", "to the last token, mean, s"),
+        *("TTFT then, mean, s", "E2E then, mean, s"),
     ]
     body = (
         f"Simulated with step times {model.name}: {arguments.runs} runs of 64 mixed requests that arrive at "

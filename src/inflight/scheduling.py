@@ -172,7 +172,7 @@ MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing e
 EARLY_END = 32
 _WHY_EARLY_END = (
     "tokens from which a step that completes a prompt ends with it: the cores are busy by then, and pieces of other "
-    "prompts would only keep its first token back"
+    "prompts would keep its first token back"
 )
 _TOGETHER = ("static", "dynamic")
 _PIECEMEAL = ("chunked", "adaptive")

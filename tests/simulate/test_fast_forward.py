@@ -127,9 +127,9 @@ def test_those_of_a_busy_engine_too() -> None:
 
 def test_nobody_glides_into_want_of_blocks() -> None:
     """Where memory is short all step, and glide again when there is enough of it."""
-    setup = Setup(pool(num_blocks=30))
+    setup = Setup(pool(SchedulingSettings(early_end_tokens=0), num_blocks=30))  # filled steps: want comes sooner
     assert simulate(chat(60, 20.0), setup).preemptions > 0
-    assert 0.05 < assert_same(chat(60, 20.0), setup) < 0.9  # 0.94 with blocks for all
+    assert 0.05 < assert_same(chat(60, 20.0), setup) < 0.8
 
 
 def test_the_second_pool_glides_too() -> None:
