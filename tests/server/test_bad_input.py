@@ -43,7 +43,7 @@ WRONG: list[tuple[str, dict[str, Any], str | None]] = [
     ("/v1/chat/completions", {**HELLO, "output_tokens": 5}, "output_tokens"),
     ("/v1/chat/completions", {**HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
     ("/v1/chat/completions", {**HELLO, "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
-    ("/v1/chat/completions", {**HELLO, "half\ud800": 1}, "half\ud800"),
+    ("/v1/chat/completions", {**HELLO, "half\ud800": 1}, "half\\ud800"),
     ("/v1/chat/completions", {**HELLO, "slo": {"\ud800": 1}}, "slo"),
     ("/v1/chat/completions", {"max_tokens": 2}, "messages"),
     ("/v1/chat/completions", {"messages": []}, "messages"),

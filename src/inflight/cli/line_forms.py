@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import msgspec
+
 from inflight.build import Engine
 from inflight.cli.resume import line_id
 from inflight.core.request import Request, RequestRefused
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
 from inflight.frontend.outputs import OutputCollector
-from inflight.server.asking import Asker, Call
 from inflight.server.assembly import Assembly
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
 from inflight.server.errors import ApiError, refused
-from inflight.server.line_calls import line_call
+from inflight.server.line_calls import kind_of, line_call
 from inflight.server.logprobs import TokenNames
+from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.wire import Limits
 from inflight.server.tenants import ANYONE
+from inflight.server.translating import Call, RequestTranslator
 
 
 class LineRefused(Exception):
@@ -52,15 +56,11 @@ class Lines:
         self._engine, self._defaults = engine, defaults
         self._checker = LineChecker()
         self._names = TokenNames(engine.tokenizer)
-        self._asker = Asker(
-            encoder=engine.prompts,
-            tokenizer=engine.tokenizer,
-            models=(),  # the command line has said which model it is
-            now=engine.loop.clock.now,
-            defaults=engine.defaults,
-            max_n=1024,
-            max_prompts=2048,
-            max_model_len=engine.capacity.max_model_len,
+        # No model names: the command line has said which model it is.
+        limits = Limits(max_n=1024, max_prompts=2048, max_model_len=engine.capacity.max_model_len)
+        self._preprocessor = Preprocessor(engine.prompts, engine.tokenizer, limits)
+        self._translator = RequestTranslator(
+            encoder=engine.prompts, models=(), now=engine.loop.clock.now, defaults=engine.defaults
         )
 
     def take(self, index: int, number: int, text: str) -> Line:
@@ -68,7 +68,7 @@ class Lines:
         try:
             data = json_object(text)
             if is_batch_line(data):
-                return self._openai(index, number, data)
+                return self._openai(index, number, text)
             return _OwnLine(index, number, data, self._engine, self._defaults)
         except ValueError as error:
             if not type(error).__module__.startswith("inflight."):
@@ -80,19 +80,20 @@ class Lines:
         try:
             data = json_object(text)
             if is_batch_line(data):
-                self._checker.check(number, data)
+                self._checker.check(number, _bytes(text))
         except ValueError:
             return
 
-    def _openai(self, index: int, number: int, data: dict[str, Any]) -> Line:
+    def _openai(self, index: int, number: int, text: str) -> Line:
         name = line_id(index)
         try:
-            line = self._checker.check(number, data)
+            line = self._checker.check(number, _bytes(text))
         except BadLine as bad:
             answer = unanswered(name, bad.custom_id, error_of(bad.code, str(bad), bad.number))
             raise LineRefused(f"line {number}: {bad}", answer) from None
         try:
-            call = line_call(self._asker, line.url, line.body, ANYONE, batch=False)
+            prepared = self._preprocessor.prepared(kind_of(line.url), line.body)
+            call = line_call(self._translator, prepared, ANYONE, batch=False)
         except ApiError as error:
             raise _openai_refusal(name, number, line.custom_id, error) from None
         return _OpenAILine(name, line, call, self._names)
@@ -135,7 +136,7 @@ class _OpenAILine:
         by_id = {one.request.request_id: one for one in ended}
         collectors = {request.request_id: by_id[request.request_id] for request in self.requests}
         try:
-            body = Assembly(self._call, collectors, self._names).answer()
+            body = msgspec.json.decode(Assembly(self._call, collectors, self._names).answer())
         except ApiError as error:
             raise self._refusal(error) from None
         return answered(self._name, self._line.custom_id, 200, body)
@@ -145,6 +146,10 @@ class _OpenAILine:
 
     def _refusal(self, error: ApiError) -> LineRefused:
         return _openai_refusal(self._name, self._line.number, self._line.custom_id, error)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _own_refusal(index: int, number: int, why: str) -> LineRefused:

@@ -17,15 +17,20 @@ from inflight.engine.event_stream import EngineStopped
 from inflight.scheduling import SchedulingSettings, most_queued
 from inflight.server import logs
 from inflight.server.app import make_app
-from inflight.server.asking import Asker
 from inflight.server.batch.service import BatchService
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
+from inflight.server.preprocessing.pool import PreprocessingPool
+from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.wire import Limits
 from inflight.server.process import Process, is_open_to_others, listen, url
 from inflight.server.service import Served, Service
 from inflight.server.settings import ServerSettings
 from inflight.server.telling import tell
 from inflight.server.tenants import Tenants
+from inflight.server.translating import RequestTranslator
+
+PREPROCESSING_BYTES = 128 << 20  # that reading one body may take, in a process of its own
 
 
 def serve(
@@ -63,6 +68,8 @@ def serve(
     async def end() -> None:
         if jobs is not None:
             await jobs.stop()
+        if service.loaded is not None:
+            await service.loaded.preprocessing.close()
 
     app = make_app(service, tenants, partial(watched.page, service), __version__, watched.observe, jobs)
     return Process(service, load, begin, end).run(app, bound)
@@ -112,33 +119,41 @@ def _load(
     verbose: bool,
     doing: Callable[[str], None],
 ) -> tuple[Served, Metrics]:
-    from inflight.build import build_engine  # here, in the loader's thread: it brings numpy and the kernels
+    from inflight.build import (
+        build_engine,
+        model_folder,
+    )  # here, in the loader's thread: it brings numpy and the kernels
 
     def progress(done: int, total: int) -> None:
         doing(f"loading the model ({done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters)")
 
     doing("loading the model")
+    preprocessing = PreprocessingPool(model_folder(engine_settings), PREPROCESSING_BYTES)  # loads beside the engine
     engine = build_engine(engine_settings, scheduling, record, progress)
+    models = settings.served_model_name or (engine_settings.model or "built-in",)
+    limits = Limits(
+        models=models,
+        max_n=settings.max_n,
+        max_prompts=settings.max_prompts,
+        most_sequences=most_queued(scheduling),
+        max_model_len=engine.capacity.max_model_len,
+    )
+    preprocessing.configure(limits, Preprocessor(engine.prompts, engine.tokenizer, limits))
     if verbose:
         for name, entry in engine.settings.items():
             _tell(f"{name}: {entry.value} ({entry.reason})")
-    models = settings.served_model_name or (engine_settings.model or "built-in",)
     lanes = dict.fromkeys(("interactive", "batch", *scheduling.lanes))
     metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
     engine.loop.watch(metrics.watcher)
     served = Served(
         bridge=AsyncBridge(engine.loop),
-        asker=Asker(
+        preprocessing=preprocessing,
+        translator=RequestTranslator(
             encoder=engine.prompts,
-            tokenizer=engine.tokenizer,
             models=models,
             now=engine.loop.clock.now,
             defaults=engine.defaults,
-            max_n=settings.max_n,
-            max_prompts=settings.max_prompts,
             isolate=settings.isolate_tenants,
-            most_sequences=most_queued(scheduling),
-            max_model_len=engine.capacity.max_model_len,
         ),
         tokenizer=engine.tokenizer,
         max_model_len=engine.capacity.max_model_len,

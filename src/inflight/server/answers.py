@@ -116,6 +116,14 @@ class Tokenized(BaseModel):
     token_strs: list[str] | None = None
 
 
+class TokenizerInfo(BaseModel):
+    tokenizer_class: str
+    vocab_size: int
+    model_max_length: int
+    special_tokens: dict[str, str | list[str]]
+    special_token_ids: list[int]
+
+
 class Detokenized(BaseModel):
     prompt: str
 

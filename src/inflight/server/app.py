@@ -5,6 +5,8 @@ Knows FastAPI; what the routes do, their own files know.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -15,19 +17,23 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from inflight.server.batch.bodies import BatchBody
 from inflight.server.batch.endpoints import router as batch_routes
 from inflight.server.batch.service import BatchService
-from inflight.server.bodies.mistakes import mistake
+from inflight.server.bodies.chat import ChatBody
+from inflight.server.bodies.completions import CompletionBody
+from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.state import Metrics, state_routes
-from inflight.server.errors import ApiError
-from inflight.server.json import error_response
+from inflight.server.errors import ApiError, invalid
+from inflight.server.json import body_schemas, error_response
 from inflight.server.limits import BodyLimit
 from inflight.server.service import Service
 from inflight.server.telling import HttpWatch, Observe
 from inflight.server.tenants import Tenant, Tenants
 
+BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody, BatchBody)
 _SCHEME = HTTPBearer(auto_error=False, description="The key that names the tenant.")
 
 
@@ -55,10 +61,30 @@ def make_app(
     app.add_middleware(BodyLimit, most=int(service.settings.max_body_mb * 2**20))
     app.add_middleware(HttpWatch, observe=observe)
     app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(RequestValidationError, _wrong_body)
+    app.add_exception_handler(RequestValidationError, _wrong_query)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _fault)
+    app.openapi = partial(_document, app.openapi)  # type: ignore[method-assign]
     return app
+
+
+def _document(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The OpenAPI document, with the bodies that are read by hand, and without the status that FastAPI supposes for
+    wrong parameters, which is 400 here."""
+    document = generated()
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas.update(body_schemas(BODIES))
+    for supposed in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(supposed, None)
+    for path in document["paths"].values():
+        for operation in path.values():
+            if operation["responses"].pop("422", None) and not {"400", "4XX"} & set(operation["responses"]):
+                error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+                operation["responses"]["400"] = {
+                    "description": "A parameter is wrong; `param` names it.",
+                    "content": error,
+                }
+    return document
 
 
 def _no_jobs() -> APIRouter:
@@ -90,9 +116,12 @@ async def _api_error(_: Request, error: Exception) -> Response:
     return error_response(error)
 
 
-async def _wrong_body(request: Request, error: Exception) -> Response:
+async def _wrong_query(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return error_response(mistake(error.errors()))
+    first = error.errors()[0]
+    name, given = str(first["loc"][-1])[:60], repr(first.get("input"))[:60]
+    message = str(first["msg"])
+    return error_response(invalid(f"{name} is {given}; {message[:1].lower()}{message[1:]}.", name, "invalid_value"))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -7,19 +7,20 @@ with it; the command line's OpenAI lines come from it too.
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.stopping import Finish
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
-from inflight.server.asking import Call
 from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames
 from inflight.server.shapes import Change, ChatShape, CompletionShape, Shape, chat_extras, usage
+from inflight.server.translating import Call
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes an encoder for every frame
+_encode = msgspec.json.Encoder().encode  # NaN, should one come so far, is null
 
 
 class Assembly:
@@ -52,18 +53,26 @@ class Assembly:
 
     # -- whole ----------------------------------------------------------------------------------------------------
 
-    def answer(self) -> dict[str, Any]:
-        """Once all have finished. Raises ApiError where one of them failed."""
-        choices: list[dict[str, Any]] = []
+    @property
+    def size(self) -> int:
+        """Tokens and log-probabilities that the answer holds, which is what it costs to put together."""
+        alternatives = self._call.logprobs
+        shown = self.output_tokens * (1 if alternatives is None else 2 + alternatives)
+        return shown + sum(len(score.top) + 1 for one in self._collectors.values() for score in one.prompt_scores)
+
+    def answer(self) -> bytes:
+        """As JSON, once all have finished. Raises ApiError where one of them failed."""
+        choices: list[msgspec.Raw] = []
         for collector in self._collectors.values():
             _check(collector)
             for one in _best(collector.output().outputs, self._call.n):
-                choices.append(self._shape(collector, len(choices)).whole(one))
+                # One by one: what encodes lets nobody else run meanwhile.
+                choices.append(msgspec.Raw(_encode(self._shape(collector, len(choices)).whole(one))))
         first = next(iter(self._collectors.values()))
         answer = self._envelope(self._shape(first, 0).name)
         answer["choices"] = choices
         answer["usage"] = self._usage()
-        return answer | chat_extras(self._call, first, self._names) | self._timings()
+        return _encode(answer | chat_extras(self._call, first, self._names) | self._timings())
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
@@ -148,7 +157,7 @@ class Assembly:
 
 def frame(content: dict[str, Any]) -> bytes:
     """One server-sent event."""
-    return b"data: " + _encode(content).encode() + b"\n\n"
+    return b"data: " + _encode(content) + b"\n\n"
 
 
 def _check(collector: OutputCollector) -> None:

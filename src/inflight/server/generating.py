@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any
 
 from inflight.core.events import Event
 from inflight.core.request import RequestRefused
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
-from inflight.server.asking import Call
 from inflight.server.assembly import Assembly, frame
 from inflight.server.errors import ApiError, refused
 from inflight.server.logprobs import TokenNames
+from inflight.server.translating import Call
 from inflight.text import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
 ALIVE = b": waiting\n\n"  # a comment, which readers pass over
+LARGE_ANSWER = 1000  # tokens and log-probabilities: from here on it is put together beside the event loop
 LAST_WORDS = 2.0  # seconds in which a client may still take why its call was ended
 
 
@@ -54,12 +54,14 @@ class Generation:
             timer.cancel()
         await self._stream.aclose()
 
-    async def answer(self) -> dict[str, Any]:
-        """Everything at the end. Raises ApiError."""
+    async def answer(self) -> bytes:
+        """Everything at the end, as JSON. Raises ApiError."""
         while not self._stream.ended:
             for event in await self._take(None):
                 self.assembly.take(event)
-        return self.assembly.answer()
+        if self.assembly.size < LARGE_ANSWER:
+            return self.assembly.answer()
+        return await asyncio.to_thread(self.assembly.answer)
 
     async def frames(self, keep_alive: float) -> AsyncGenerator[bytes, None]:
         """Server-sent events. What goes wrong is told in the stream, because its status is long gone."""

@@ -1,15 +1,19 @@
-"""JSON answers, and what the OpenAPI document says of every endpoint's errors."""
+"""JSON answers, and what the OpenAPI document says of bodies and of every endpoint's errors."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from inflight.server.answers import Error
 from inflight.server.errors import ApiError
+
+_SCHEMAS = "#/components/schemas/{name}"
 
 
 class JsonResponse(JSONResponse):
@@ -17,6 +21,11 @@ class JsonResponse(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_bytes(content: bytes) -> Response:
+    """An answer that is JSON already."""
+    return Response(content, media_type="application/json")
 
 
 def error_response(error: ApiError) -> JsonResponse:
@@ -33,3 +42,14 @@ def documented(model: type[BaseModel], more_content: dict[str, Any] | None = Non
         "4XX": {"model": Error, "description": "The request is to blame, or comes at the wrong time"},
         "5XX": {"model": Error, "description": "The server is to blame, or is not ready"},
     }
+
+
+def body_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The `openapi_extra` of a route whose body is read by hand."""
+    schema = {"$ref": _SCHEMAS.format(name=kind.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def body_schemas(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Any]:
+    """Components of the document that `body_of` points to."""
+    return msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)[1]

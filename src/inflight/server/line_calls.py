@@ -5,30 +5,25 @@ Knows which endpoint takes which body; where lines come from and where answers g
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import ValidationError
-
-from inflight.server.asking import Asker, Call
 from inflight.server.batch.answering import Answer, NotNow, StepFailed
 from inflight.server.batch.lines import CHAT_COMPLETIONS
-from inflight.server.bodies.chat import ChatBody
-from inflight.server.bodies.completions import CompletionBody
-from inflight.server.bodies.mistakes import mistake
 from inflight.server.errors import ApiError, invalid
+from inflight.server.preprocessing.wire import Kind, Prepared, PreparedAnswer
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
+from inflight.server.translating import Call, RequestTranslator
 
 
-def line_call(asker: Asker, url: str, body: dict[str, Any], tenant: Tenant, *, batch: bool = True) -> Call:
+def kind_of(url: str) -> Kind:
+    return "chat" if url == CHAT_COMPLETIONS else "completion"
+
+
+def line_call(
+    translator: RequestTranslator, prepared: Prepared | PreparedAnswer, tenant: Tenant, *, batch: bool = True
+) -> Call:
     """The call that a line asks for. Raises ApiError."""
-    try:
-        if url == CHAT_COMPLETIONS:
-            call = asker.chat(ChatBody.model_validate(body), tenant, batch=batch)
-        else:
-            call = asker.completion(CompletionBody.model_validate(body), tenant, batch=batch)
-    except ValidationError as error:
-        raise mistake(error.errors()) from None
+    assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
+    call = translator.call(prepared, tenant, batch=batch)
     if call.stream:
         raise invalid("stream is true, but the answer to a line is written whole; leave it out.", "stream")
     return call
@@ -40,10 +35,11 @@ class LineAnswerer:
     def __init__(self, service: Service):
         self._service = service
 
-    async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
         try:
-            call = line_call(self._service.served.asker, url, body, tenant)
-            opened = await self._service.open(call, batch=True)
+            served = self._service.served
+            prepared = await served.preprocessing.prepare(kind_of(url), body)
+            opened = await self._service.open(line_call(served.translator, prepared, tenant), batch=True)
             return Answer(200, await opened.answer())
         except ApiError as error:
             raise _as_of_a_line(error) from None

@@ -7,19 +7,21 @@ the engine through it, so that both are counted, logged and ended alike.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from inflight.engine.bridge import AsyncBridge
-from inflight.server.asking import Asker, Call
 from inflight.server.errors import ApiError
 from inflight.server.generating import LAST_WORDS, Generation, open_generation
 from inflight.server.logprobs import TokenNames
+from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
+from inflight.server.translating import Call, RequestTranslator
 from inflight.text import Tokenizer
 
 GONE = 499  # what logs write as the status of a client that went away
@@ -31,7 +33,8 @@ class Served:
     """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together."""
 
     bridge: AsyncBridge
-    asker: Asker
+    preprocessing: PreprocessingPool
+    translator: RequestTranslator
     tokenizer: Tokenizer | None
     max_model_len: int
 
@@ -58,8 +61,8 @@ class OpenCall:
         self.generation = generation
         self._closed = closed
 
-    async def answer(self) -> dict[str, Any]:
-        """The whole answer; closed whatever happens. Raises ApiError."""
+    async def answer(self) -> bytes:
+        """The whole answer as JSON; closed whatever happens. Raises ApiError."""
         status, code = 500, None
         try:
             answer = await self.generation.answer()
@@ -198,6 +201,15 @@ class Service:
         if not batch:
             self._open.add(generation)
         return OpenCall(generation, closed)
+
+    @contextlib.contextmanager
+    def entered(self, tenant: Tenant) -> Iterator[None]:
+        """Work of a tenant that is none of the engine's, counted among its calls. Raises ApiError 429."""
+        self._enter(tenant)
+        try:
+            yield
+        finally:
+            self._leave(tenant)
 
     def _enter(self, tenant: Tenant) -> None:
         """Raises ApiError 429 where too many calls are under way. Streams end at any time: a second is a fair pause."""

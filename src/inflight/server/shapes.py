@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from inflight.core.plan import TokenLogprob
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
-from inflight.server.asking import Call
 from inflight.server.logprobs import CompletionLogprobs, TokenNames, chat_logprobs, joined, prompt_logprobs
+from inflight.server.translating import Call
 
 
 @dataclass(slots=True)

@@ -37,18 +37,19 @@ class Echo:
         self.order: list[tuple[str, str]] = []  # tenant, prompt
         self.running = self.most_running = self.cancelled = 0
 
-    async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
+        prompt = json.loads(body)["prompt"]
         self.calls[request_id] += 1
-        self.order.append((tenant.name, body["prompt"]))
+        self.order.append((tenant.name, prompt))
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
             await asyncio.sleep(0)
             if self.gate is not None:
                 await self.gate.wait()
-            if self.refuse.get(body["prompt"]):
-                raise self.refuse[body["prompt"]].pop()
-            return Answer(200, {"echo": body["prompt"], "url": url})
+            if self.refuse.get(prompt):
+                raise self.refuse[prompt].pop()
+            return Answer(200, json.dumps({"echo": prompt, "url": url}).encode())
         except asyncio.CancelledError:
             self.cancelled += 1
             raise

@@ -204,9 +204,9 @@ def test_jobs_of_a_tenant_are_limited(tmp_path: Path) -> None:
         ({"input_file_id": ""}, "input_file_id"),
         ({"input_file_id": "\ud800"}, "input_file_id"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
-        ({"metadata": {"k": "v" * 513}}, "metadata.k"),
-        ({"metadata": {"k": 1}}, "metadata.k"),
-        ({"metadata": {"k": "\ud800"}}, "metadata.k"),
+        ({"metadata": {"k": "v" * 513}}, "metadata"),
+        ({"metadata": {"k": 1}}, "metadata"),
+        ({"metadata": {"k": "\ud800"}}, "metadata"),
         ({"output_expires_after": {}}, "output_expires_after"),
     ],
 )

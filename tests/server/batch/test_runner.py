@@ -62,7 +62,7 @@ def test_bad_lines_stand_in_the_error_file_and_the_rest_runs(tmp_path: Path) -> 
     codes = [
         *["invalid_json_line"] * 3, "duplicate_custom_id", "invalid_method", "invalid_url", "mismatched_url",
         "invalid_body", "unsupported_stream", "missing_field", "missing_field", "invalid_custom_id",
-        "invalid_custom_id", "unknown_field", *["invalid_json_line"] * 3, "invalid_custom_id",
+        "invalid_json_line", "unknown_field", "invalid_custom_id", *["invalid_json_line"] * 2, "invalid_custom_id",
     ]  # fmt: skip
     good = {1: request_line("one", "1"), 3: b"  \r\n", 21: json.dumps(request_line("last", "21")).encode()}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,14 +34,14 @@ class BreakableEngine:
         self.in_flight: set[asyncio.Future[None]] = set()
         self.tries: dict[str, int] = {}
 
-    async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
-        prompt = body["prompt"]
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
+        prompt = json.loads(body)["prompt"]
         self.tries[prompt] = self.tries.get(prompt, 0) + 1
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.in_flight.add(mine)
         asyncio.get_running_loop().call_later(0.01, self._step, prompt, mine)
         await mine
-        return Answer(200, {"echo": prompt})
+        return Answer(200, json.dumps({"echo": prompt}).encode())
 
     def _step(self, prompt: str, mine: asyncio.Future[None]) -> None:
         if mine not in self.in_flight:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from inflight.server.errors import ApiError
 from inflight.server.tenants import Tenant
@@ -11,10 +11,10 @@ from inflight.server.tenants import Tenant
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status: HTTP status that the endpoint would have given. body: what it would have sent, fit for JSON."""
+    """status: HTTP status that the endpoint would have given. body: what it would have sent, JSON."""
 
     status: int
-    body: dict[str, Any]
+    body: bytes
 
 
 class NotNow(Exception):
@@ -40,8 +40,8 @@ class StepFailed(Exception):
 
 
 class Answerer(Protocol):
-    async def answer(self, url: str, body: dict[str, Any], tenant: Tenant, request_id: str) -> Answer:
-        """Answer one body as the endpoint at `url` would, without a stream.
+    async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
+        """Answer one body (JSON) as the endpoint at `url` would, without a stream.
 
         Raises ApiError where the endpoint refuses the body, which is the line's answer; NotNow; StepFailed. When the
         task is cancelled, so is the request. A CancelledError that nobody asked for leaves the line unanswered, and it

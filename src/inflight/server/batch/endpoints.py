@@ -8,12 +8,12 @@ from typing import Annotated, Any, BinaryIO, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
+from inflight.server.answers import Error
+from inflight.server.batch.bodies import BATCH, BatchBody
 from inflight.server.batch.files import too_large
 from inflight.server.batch.models import (
     Batch,
     BatchPage,
-    BatchRequest,
-    Error,
     FileDeleted,
     FileObject,
     FilePage,
@@ -21,6 +21,7 @@ from inflight.server.batch.models import (
 )
 from inflight.server.batch.service import BatchService
 from inflight.server.batch.upload import MultipartUpload, declared_bytes
+from inflight.server.json import body_of
 from inflight.server.tenants import Tenant
 
 _FORM_BYTES = 1 << 14  # what a form may hold beside its file
@@ -103,9 +104,15 @@ def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
 def _add_batches(routes: APIRouter, service: BatchService, asking: Any) -> None:
     jobs = service.jobs
 
-    @routes.post("/v1/batches", tags=["batches"], responses=_refusals(400, 401, 404, 429, 507))
-    async def create_batch(body: BatchRequest, tenant: Tenant = asking) -> Batch:
+    @routes.post(
+        "/v1/batches",
+        tags=["batches"],
+        responses=_refusals(400, 401, 404, 429, 507),
+        openapi_extra=body_of(BatchBody),
+    )
+    async def create_batch(request: Request, tenant: Tenant = asking) -> Batch:
         """Answer every line of an uploaded file in the background."""
+        body = BATCH.decode(await request.body())
         job = await jobs.create(
             tenant,
             input_file_id=body.input_file_id,

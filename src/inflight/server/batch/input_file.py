@@ -9,7 +9,6 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from inflight.frontend.lines import LineError, json_object
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker
 
 PAGE_BYTES = 1 << 20  # read at once, so that a large file is no large pause
@@ -54,9 +53,7 @@ class InputFile:
         if raw is None:
             return BadLine(number, "line_too_long", f"The line has more than {self._longest} bytes; shorten it.")
         try:
-            return self._checker.check(number, json_object(raw.decode("utf-8", "surrogateescape")))
-        except LineError as error:
-            return BadLine(number, "invalid_json_line", f"The line is {error}")
+            return self._checker.check(number, raw)
         except BadLine as bad:
             return bad
 

@@ -1,29 +1,38 @@
 """Lines of batch files: requests as OpenAI writes them, and the lines that answer them.
 
-Knows one line at a time, and which custom ids a file has used; not where lines come from, nor what a body means.
+Knows one line at a time, and which custom ids a file has used; not where lines come from, nor what a body means: the
+body stays as it was written, unread, until it is its turn.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from inflight.server.bodies.decoding import HALF_CHARACTER, without_prefix
 
 COMPLETIONS = "/v1/completions"
 CHAT_COMPLETIONS = "/v1/chat/completions"
 ENDPOINTS = (COMPLETIONS, CHAT_COMPLETIONS)
 LONGEST_CUSTOM_ID = 512  # characters
+_FIELDS_OF = msgspec.json.Decoder(dict[str, Raw]).decode
+_TEXT = msgspec.json.Decoder(str).decode
 _FIELDS = ("custom_id", "method", "url", "body")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One request. number: of its line in the file, from 1."""
+    """One request. number: of its line in the file, from 1. body: JSON, as it was written."""
 
     number: int
     custom_id: str
     url: str
-    body: dict[str, Any]
+    body: bytes
 
 
 class BadLine(ValueError):
@@ -43,8 +52,9 @@ class LineChecker:
     endpoint: str | None = None
     _seen: dict[str, int] = field(default_factory=dict)  # custom id → the line that has it
 
-    def check(self, number: int, data: dict[str, Any]) -> BatchLine:
+    def check(self, number: int, line: bytes) -> BatchLine:
         """Raises BadLine."""
+        data = line_fields(number, line)
         custom_id = self._custom_id(number, data)
 
         def bad(code: str, sentence: str) -> BadLine:
@@ -55,35 +65,57 @@ class LineChecker:
             raise bad("duplicate_custom_id", f"The custom_id is that of line {first} too; give each line its own.")
         for name in data:
             if name not in _FIELDS:
-                raise bad("unknown_field", f"The field {name!r} is unknown; a line has {', '.join(_FIELDS)}.")
+                raise bad("unknown_field", f"The field {name[:60]!r} is unknown; a line has {', '.join(_FIELDS)}.")
         for name in _FIELDS:
             if name not in data:
                 raise bad("missing_field", f"The line has no {name}; it needs {', '.join(_FIELDS)}.")
-        if data["method"] != "POST":
-            raise bad("invalid_method", f'method is {data["method"]!r}; give "POST".')
-        url, body = data["url"], data["body"]
+        if (method := _text(data["method"])) != "POST":
+            raise bad("invalid_method", f'method is {method!r}; give "POST".')
+        url, body = _text(data["url"]), bytes(data["body"])
         if url not in ENDPOINTS:
             raise bad("invalid_url", f"url is {url!r}; give {' or '.join(ENDPOINTS)}.")
         if self.endpoint is not None and url != self.endpoint:
             raise bad("mismatched_url", f"url is {url}, but the job's endpoint is {self.endpoint}; use one of them.")
-        if not isinstance(body, dict):
+        if not body.startswith(b"{"):
             raise bad("invalid_body", "body is not a JSON object; give the body of a request.")
-        if body.get("stream"):
+        if bytes(_FIELDS_OF(body).get("stream", Raw(b"null"))) == b"true":
             raise bad("unsupported_stream", "body asks for a stream, which a batch cannot give; leave `stream` out.")
         return BatchLine(number, custom_id, url, body)
 
     @staticmethod
-    def _custom_id(number: int, data: dict[str, Any]) -> str:
+    def _custom_id(number: int, data: Mapping[str, Raw]) -> str:
         if "custom_id" not in data:
             raise BadLine(number, "missing_field", f"The line has no custom_id; it needs {', '.join(_FIELDS)}.")
-        value = data["custom_id"]
-        if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_CUSTOM_ID:
+        value = _text(data["custom_id"])
+        if value is None or not 1 <= len(value) <= LONGEST_CUSTOM_ID:
             raise BadLine(
                 number, "invalid_custom_id", f"custom_id must be text of 1 to {LONGEST_CUSTOM_ID} characters."
             )
-        if any("\ud800" <= character <= "\udfff" for character in value):
-            raise BadLine(number, "invalid_custom_id", "custom_id holds half a character (a lone surrogate).")
         return value
+
+
+def line_fields(number: int, line: bytes) -> dict[str, Raw]:
+    """The fields of a line, unread. Raises BadLine."""
+    try:
+        line.decode()  # msgspec leaves text unread until it is asked for
+        return _FIELDS_OF(line)
+    except UnicodeDecodeError as error:
+        told = f"not UTF-8: byte 0x{line[error.start]:02X} at byte {error.start + 1}; convert the file to UTF-8."
+    except msgspec.ValidationError:
+        told = "a JSON value that is no object; write an object such as {…}."
+    except msgspec.DecodeError as error:
+        half = HALF_CHARACTER.search(line)
+        told = f"not JSON: {'half a character (a lone surrogate)' if half else without_prefix(error)}."
+    except RecursionError:
+        told = "not usable: the JSON is nested too deeply."
+    raise BadLine(number, "invalid_json_line", f"The line is {told}")
+
+
+def _text(value: Raw) -> str | None:
+    try:
+        return _TEXT(value)
+    except msgspec.DecodeError:
+        return None
 
 
 def is_batch_line(data: dict[str, Any]) -> bool:

@@ -6,28 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from inflight.server.batch.jobs import WINDOW
 from inflight.server.batch.persistence import Pause
 from inflight.server.batch.records import ENDED, Job, StoredFile
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
-Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
-]
-
-
-class BatchRequest(BaseModel):
-    """The body that creates a job."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    input_file_id: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")]
-    endpoint: Endpoint
-    completion_window: Annotated[
-        str, Field(pattern=f"^{WINDOW.pattern}$", description="Minutes, hours or days, such as 24h.")
-    ]
-    metadata: Metadata | None = None
 
 
 class UploadForm(BaseModel):
@@ -146,20 +129,6 @@ class BatchPage(BaseModel):
     @classmethod
     def of(cls, jobs: list[Job], has_more: bool, pause: Pause | None) -> BatchPage:
         return cls(data=[Batch.of(job, pause) for job in jobs], has_more=has_more, **_ends(jobs))
-
-
-class ErrorDetail(BaseModel):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-    retry_after_s: float | None = None
-
-
-class Error(BaseModel):
-    """What every refusal looks like."""
-
-    error: ErrorDetail
 
 
 def _ends(rows: list[Any]) -> dict[str, Any]:

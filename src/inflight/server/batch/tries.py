@@ -38,16 +38,16 @@ class Tries:
             wait = USUAL_WAIT
             try:
                 answer = await (self._ask_alone(job, line) if failed_steps else self._ask(job, line))
-                return _line_answer(job, line, answer.status, answer.body)
+                return _line_answer(job, line, answer.status, answer.body.decode())
             except NotNow as reason:
                 log.debug("line %d of batch job %s waits: %s", line.number, job.id, reason)
                 wait = reason.retry_after or USUAL_WAIT
             except StepFailed as failure:
                 failed_steps += 1
                 if failed_steps == MOST_FAILED_STEPS:
-                    return _line_answer(job, line, failure.told.status, failure.told.body)
+                    return _line_answer(job, line, failure.told.status, _json(failure.told))
             except ApiError as error:
-                return _line_answer(job, line, error.status, error.body)
+                return _line_answer(job, line, error.status, _json(error))
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
@@ -55,7 +55,7 @@ class Tries:
             except Exception:
                 log.exception("line %d of batch job %s met a fault", line.number, job.id)
                 fault = ApiError(500, "The server met a fault while it answered this line.", type="server_error")
-                return _line_answer(job, line, fault.status, fault.body)
+                return _line_answer(job, line, fault.status, _json(fault))
             await asyncio.sleep(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))
 
     async def _ask_alone(self, job: Job, line: BatchLine) -> Answer:
@@ -72,6 +72,10 @@ class Tries:
         return await self._answerer.answer(line.url, line.body, self._tenant_of(job.tenant), request_id)
 
 
-def _line_answer(job: Job, line: BatchLine, status: int, body: dict[str, object]) -> LineAnswer:
-    payload = json.dumps(body, allow_nan=False)
+def _json(error: ApiError) -> str:
+    return json.dumps(error.body, allow_nan=False)
+
+
+def _line_answer(job: Job, line: BatchLine, status: int, payload: str) -> LineAnswer:
+    """payload: JSON."""
     return LineAnswer(job=job.number, line=line.number, custom_id=line.custom_id, status=status, payload=payload)

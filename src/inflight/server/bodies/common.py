@@ -1,90 +1,109 @@
-"""What bodies share: strictness, the fields about sampling, scheduling and streaming, and refusals in words.
+"""What completions and chat share: the fields about sampling, scheduling and streaming, and others that pass.
 
-A field that is not here is unknown, and a 400 that names it. A field that OpenAI has and this server does not serve is
-refused in words, unless it holds what means "not used". Knows names and types; `SamplingParams` knows what values mean.
+Knows names and types; `SamplingParams` knows what values mean, `decoding` how a body becomes one of these. A field
+that is not here is unknown, and a 400 that names it, unless leaving it out changes no token: then it is a hint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from msgspec import Meta, Struct
 
-from inflight.server.errors import invalid
+from inflight.server.bodies.types import (
+    Count,
+    FewTokenIds,
+    Int32,
+    LogitBias,
+    Milliseconds,
+    Name,
+    Positive,
+    Samples,
+    Seed,
+    Stops,
+    TokenIds,
+    TopLogprobs,
+    Words,
+)
 
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Refused = Mapping[str, tuple[tuple[Any, ...], str]]  # field → values that mean "not used", and why it is refused
-
-
-class Body(BaseModel):
-    """A JSON object with these fields and no others."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    refused: ClassVar[Refused] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        kept = dict(data)
-        for name, (unused, why) in cls.refused.items():
-            if name in kept:
-                value = kept.pop(name)
-                if value is not None and not any(
-                    value is one or (value == one and type(value) is type(one)) for one in unused
-                ):
-                    raise invalid(f"The field {name!r} is not served: {why}", name, "unsupported_field")
-        return kept
+Neutral = Mapping[str, tuple[tuple[Any, ...], str]]  # field → values that mean "not used", and why others are refused
 
 
-class StreamOptions(Body):
+class StreamOptions(Struct, forbid_unknown_fields=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    refused: ClassVar[Refused] = {"include_obfuscation": ((False,), "frames carry nothing but the answer.")}
+    include_obfuscation: bool | None = None  # a hint: frames carry nothing but the answer
 
 
-class Slo(Body):
+class Slo(Struct, forbid_unknown_fields=True):
     """Targets of one request, in milliseconds."""
 
-    ttft_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    itl_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    ttft_ms: Milliseconds | None = None
+    itl_ms: Milliseconds | None = None
 
 
-class GenerationBody(Body):
-    """Fields of completions and chat alike."""
+class GenerationSettings(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a call asks beside its prompt. null means "not set", everywhere."""
 
-    model: str | None = None
-    n: Annotated[int, Field(ge=1, le=1024)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
+    model: Name | None = None
+    n: Samples | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    logit_bias: LogitBias | None = None
+    allowed_token_ids: TokenIds | None = None
+    bad_words: Words | None = None
+    min_tokens: Count | None = None
+    stop: Stops | None = None
+    stop_token_ids: FewTokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    seed: Whole | None = None
+    seed: Seed | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
+    user: Name | None = None
     service_tier: Literal["auto", "default", "priority", "flex"] | None = None
-    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    priority: Int32 | None = None
     slo: Slo | None = None
-    cache_salt: str | None = None
+    cache_salt: Name | None = None
     timings: bool | None = None
-    output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    output_tokens: Positive | None = None
+    prompt_logprobs: TopLogprobs | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
+    add_special_tokens: bool | None = None
+    request_id: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] | None = None
 
     @property
     def named_user(self) -> str | None:
         """Whom the body says that it is for."""
         return self.user
+
+
+# What vLLM's clients send with its defaults, and what routers add on the way.
+COMMON_NEUTRAL: Neutral = {
+    "length_penalty": ((1, 1.0), "there is no beam search."),
+    "use_beam_search": ((False,), "there is no beam search."),
+    "early_stopping": ((False,), "there is no beam search."),
+    "spaces_between_special_tokens": ((True,), "text is as the tokenizer decodes it."),
+    "detokenize": ((True,), "answers have text; return_token_ids adds the ids."),
+    "return_hidden_states": ((False,), "hidden states are not returned."),
+    "no_stop_trim": ((False,), "use include_stop_str_in_output."),
+    "logits_processors": (([],), "no code is taken from clients."),
+    "prompt_embeds": ((), "prompts are text or token ids."),
+    "lora_path": ((), "there are no adapters."),
+}
+COMMON_HINTS = frozenset(
+    {
+        *("metadata", "store", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
+        *("kv_transfer_params", "vllm_xargs", "data_parallel_rank", "bootstrap_host", "bootstrap_port"),
+        *("bootstrap_room", "rid", "session_id", "session_params", "return_cached_tokens_details"),
+    }
+)

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from pydantic import Field
+from msgspec import UNSET, Meta, UnsetType
 
-from inflight.server.bodies.common import GenerationBody, Refused
+from inflight.server.bodies.common import COMMON_HINTS, COMMON_NEUTRAL, GenerationSettings
+from inflight.server.bodies.decoding import BodyDecoder
+from inflight.server.bodies.types import MOST_TOKEN_IDS, Count, Samples, Text, TokenId, TokenIds, TopLogprobs
 
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+# A list holds texts only, token ids only, or lists of token ids only; which, is looked at when it is cut.
+Prompt = Text | Annotated[list[TokenId | Text | TokenIds], Meta(max_length=MOST_TOKEN_IDS)]
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
-class CompletionBody(GenerationBody):
-    """prompt: text, texts, token ids, or several lists of token ids. logprobs: alternatives beside the token's own."""
+class CompletionSettings(GenerationSettings, kw_only=True, forbid_unknown_fields=True):
+    """logprobs: alternatives beside the token's own. max_tokens: 16 where left out; null: what there is room for."""
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
-    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = 16
-    best_of: Annotated[int, Field(ge=1, le=1024)] | None = None
+    max_tokens: Count | UnsetType | None = UNSET
+    best_of: Samples | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    refused: ClassVar[Refused] = {"suffix": (("",), "this model continues text, it does not fill gaps; leave it out.")}
+    logprobs: TopLogprobs | None = None
+
+
+class CompletionBody(CompletionSettings, kw_only=True, forbid_unknown_fields=True):
+    """prompt: text, texts, token ids, or several lists of token ids."""
+
+    prompt: Prompt
+
+
+COMPLETION = BodyDecoder(
+    CompletionBody,
+    neutral={
+        **COMMON_NEUTRAL,
+        "suffix": (("",), "this model continues text, it does not fill gaps; leave it out."),
+        "response_format": (({"type": "text"},), "only text is served."),
+    },
+    hints=COMMON_HINTS,
+)

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field
+from msgspec import Meta, Struct
 
-from inflight.server.bodies.chat import Message
-from inflight.server.bodies.common import Body
-from inflight.server.bodies.completions import TokenId
+from inflight.server.bodies.chat import Messages
+from inflight.server.bodies.decoding import BodyDecoder
+from inflight.server.bodies.types import Name, TemplateVariables, TokenId
+
+LONGEST_TOKENIZED = 1 << 20  # characters
+MOST_DETOKENIZED = 1 << 18
 
 
-class TokenizeBody(Body):
+class TokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Either a prompt, or messages for the chat template."""
 
-    model: str | None = None
-    prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    model: Name | None = None
+    prompt: Annotated[str, Meta(max_length=LONGEST_TOKENIZED)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     return_token_strs: bool | None = None
 
 
-class DetokenizeBody(Body):
-    model: str | None = None
-    tokens: list[TokenId]
+class DetokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    model: Name | None = None
+    tokens: Annotated[list[TokenId], Meta(max_length=MOST_DETOKENIZED)]
+
+
+TOKENIZE = BodyDecoder(TokenizeBody)
+DETOKENIZE = BodyDecoder(DetokenizeBody)

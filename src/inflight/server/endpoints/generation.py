@@ -8,15 +8,14 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from inflight.server import answers
-from inflight.server.asking import Asker, Call
-from inflight.server.beside import beside, length_of
 from inflight.server.bodies.chat import ChatBody
-from inflight.server.bodies.common import GenerationBody
 from inflight.server.bodies.completions import CompletionBody
-from inflight.server.json import JsonResponse, documented
+from inflight.server.json import JsonResponse, body_of, documented, json_bytes
+from inflight.server.preprocessing.wire import Kind, PreparedAnswer
 from inflight.server.service import GONE, Service
 from inflight.server.sse import ClientGone, EventStreamResponse, until_gone
 from inflight.server.tenants import Tenant
+from inflight.server.translating import Call
 
 _STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
 
@@ -24,30 +23,41 @@ _STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
 def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRouter:
     routes = APIRouter(tags=["generation"])
 
-    @routes.post("/v1/completions", responses=documented(answers.Completion, _STREAM), response_class=JsonResponse)
-    async def completions(body: CompletionBody, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+    @routes.post(
+        "/v1/completions",
+        responses=documented(answers.Completion, _STREAM),
+        response_class=JsonResponse,
+        openapi_extra=body_of(CompletionBody),
+    )
+    async def completions(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         """Continue text. OpenAI's legacy endpoint, with vLLM's extra fields."""
-        return await respond(request, body, lambda asker: asker.completion(body, tenant))
+        return await respond(request, "completion", tenant)
 
     @routes.post(
-        "/v1/chat/completions", responses=documented(answers.ChatCompletion, _STREAM), response_class=JsonResponse
+        "/v1/chat/completions",
+        responses=documented(answers.ChatCompletion, _STREAM),
+        response_class=JsonResponse,
+        openapi_extra=body_of(ChatBody),
     )
-    async def chat(body: ChatBody, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+    async def chat(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         """Answer a conversation."""
-        return await respond(request, body, lambda asker: asker.chat(body, tenant))
+        return await respond(request, "chat", tenant)
 
-    async def respond(request: Request, body: GenerationBody, ask: Callable[[Asker], Call]) -> Response:
-        asker = service.served.asker
-        asker.check_model(body.model)
-        length = length_of(getattr(body, "prompt", None), getattr(body, "messages", None))
-        call = await beside(length, lambda: ask(asker))
+    async def respond(request: Request, kind: Kind, tenant: Tenant) -> Response:
+        call = await call_of(request, kind, tenant)
         request.state.told = True  # from here on the service tells how it ended
         opened = await service.open(call)
         if call.stream:
             return EventStreamResponse(opened, service.settings.keep_alive)
         try:
-            return JsonResponse(await until_gone(request.receive, opened.answer(), opened.generation.given_up))
+            return json_bytes(await until_gone(request.receive, opened.answer(), opened.generation.given_up))
         except ClientGone:
             return Response(status_code=GONE)
+
+    async def call_of(request: Request, kind: Kind, tenant: Tenant) -> Call:
+        served = service.served
+        prepared = await served.preprocessing.prepare(kind, await request.body())
+        assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
+        return served.translator.call(prepared, tenant)
 
     return routes

@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request, Response
 
 from inflight.server import answers
-from inflight.server.beside import beside, length_of
 from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
-from inflight.server.errors import invalid
-from inflight.server.json import JsonResponse, documented
+from inflight.server.errors import ApiError
+from inflight.server.json import JsonResponse, body_of, documented, json_bytes
+from inflight.server.preprocessing.preprocessor import check_model
+from inflight.server.preprocessing.wire import Kind, PreparedAnswer
 from inflight.server.service import Served, Service
 from inflight.server.tenants import Tenant
-from inflight.text import Tokenizer
 
 
 def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRouter:
@@ -28,67 +28,62 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
             "object": "model",
             "created": started,
             "owned_by": "inflight",
-            "root": served.asker.models[0],
+            "root": served.translator.models[0],
             "max_model_len": served.max_model_len,
         }
 
     @routes.get("/v1/models", responses=documented(answers.Models))
     async def models() -> JsonResponse:
         served = service.served
-        return JsonResponse({"object": "list", "data": [described(name, served) for name in served.asker.models]})
+        return JsonResponse({"object": "list", "data": [described(name, served) for name in served.translator.models]})
 
     @routes.get("/v1/models/{name:path}", responses=documented(answers.Model))
     async def model(name: str) -> JsonResponse:
         served = service.served
-        return JsonResponse(described(served.asker.check_model(name), served))
+        return JsonResponse(described(check_model(name, served.translator.models), served))
 
-    @routes.post("/tokenize", responses=documented(answers.Tokenized))
-    async def tokenize(body: TokenizeBody) -> JsonResponse:
+    @routes.get("/tokenizer_info", responses=documented(answers.TokenizerInfo))
+    async def tokenizer_info() -> JsonResponse:
+        """What the model's tokenizer is, as far as it changes how text is cut."""
+        served = service.served
+        tokenizer = served.tokenizer
+        if tokenizer is None:
+            raise ApiError(404, "This model has no tokenizer; use token ids.", code="not_found")
+        return JsonResponse(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "vocab_size": tokenizer.vocab_size,
+                "model_max_length": served.max_model_len,
+                "special_tokens": tokenizer.special_tokens,
+                "special_token_ids": sorted(tokenizer.special_token_ids),
+            }
+        )
+
+    @routes.post(
+        "/tokenize",
+        responses=documented(answers.Tokenized),
+        response_class=JsonResponse,
+        openapi_extra=body_of(TokenizeBody),
+    )
+    async def tokenize(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
         """A prompt's token ids, or those of what the chat template makes of messages."""
-        served = service.served
-        served.asker.check_model(body.model)
-        return await beside(length_of(body.prompt, body.messages), lambda: _tokenized(served, body))
+        return await answered(request, "tokenize", tenant)
 
-    @routes.post("/detokenize", responses=documented(answers.Detokenized))
-    async def detokenize(body: DetokenizeBody) -> JsonResponse:
+    @routes.post(
+        "/detokenize",
+        responses=documented(answers.Detokenized),
+        response_class=JsonResponse,
+        openapi_extra=body_of(DetokenizeBody),
+    )
+    async def detokenize(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+        return await answered(request, "detokenize", tenant)
+
+    async def answered(request: Request, kind: Kind, tenant: Tenant) -> Response:
+        """Counts among the tenant's calls while it is read."""
         served = service.served
-        served.asker.check_model(body.model)
-        tokenizer = _tokenizer(served)
-        text = await beside(len(body.tokens), lambda: tokenizer.decode(body.tokens, skip_special_tokens=False))
-        return JsonResponse({"prompt": text})
+        with service.entered(tenant):
+            answer = await served.preprocessing.prepare(kind, await request.body())
+        assert isinstance(answer, PreparedAnswer), "nothing is left to do"
+        return json_bytes(answer.json)
 
     return routes
-
-
-def _tokenized(served: Served, body: TokenizeBody) -> JsonResponse:
-    tokens = _tokens(served, body)
-    answer: dict[str, Any] = {"count": len(tokens), "max_model_len": served.max_model_len, "tokens": tokens}
-    if body.return_token_strs:
-        tokenizer = _tokenizer(served)
-        answer["token_strs"] = [tokenizer.id_to_token(token) or "" for token in tokens]
-    return JsonResponse(answer)
-
-
-def _tokens(served: Served, body: TokenizeBody) -> list[int]:
-    if (body.prompt is None) == (body.messages is None):
-        raise invalid("Give either a prompt or messages.", "prompt")
-    tokenizer = _tokenizer(served)
-    if body.messages is None:
-        added = True if body.add_special_tokens is None else body.add_special_tokens
-        return _encoded(tokenizer, body.prompt or "", added, "prompt")
-    begins = True if body.add_generation_prompt is None else body.add_generation_prompt
-    text = served.asker.chat_text(body.messages, body.chat_template_kwargs, add_generation_prompt=begins)
-    return _encoded(tokenizer, text, bool(body.add_special_tokens), "messages")
-
-
-def _encoded(tokenizer: Tokenizer, text: str, add_special_tokens: bool, field: str) -> list[int]:
-    try:
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    except ValueError as error:  # half a surrogate pair
-        raise invalid(str(error), field) from None
-
-
-def _tokenizer(served: Served) -> Tokenizer:
-    if served.tokenizer is None:
-        raise invalid("This model has no tokenizer; use token ids.")
-    return served.tokenizer

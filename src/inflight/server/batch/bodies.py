@@ -1,0 +1,26 @@
+"""The body that creates a batch job."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from inflight.server.batch.jobs import WINDOW
+from inflight.server.bodies.decoding import BodyDecoder
+
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+
+
+class BatchBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """completion_window: minutes, hours or days, such as 24h."""
+
+    input_file_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$", max_length=64)]
+    endpoint: Literal["/v1/completions", "/v1/chat/completions"]
+    completion_window: Annotated[str, Meta(pattern=f"^{WINDOW.pattern}$", max_length=5, description="Such as 24h.")]
+    metadata: Metadata | None = None
+
+
+BATCH = BodyDecoder(BatchBody, neutral={"output_expires_after": ((), "files are kept until they are deleted.")})

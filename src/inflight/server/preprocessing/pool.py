@@ -1,0 +1,222 @@
+"""The server's side of preprocessing: who waits for which process, and what is said when one of them gives up.
+
+Two processes work: one for what is short, in order of arrival; one for what is long, the shortest first, so that an
+honest document does not wait behind the largest bodies that anybody sends. The one for long bodies is made anew after
+a large one, which gives its memory back. Knows processes and queues; what a job is, `wire` knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inflight.server.errors import ApiError, invalid
+from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.wire import (
+    KINDS,
+    LENGTH_BYTES,
+    READY,
+    Kind,
+    Limits,
+    Outcome,
+    Prepared,
+    PreparedAnswer,
+    Refused,
+    Setup,
+    decode_outcome,
+    encode,
+    receive,
+    send,
+)
+
+INLINE = 1 << 12  # bytes of a completion's body that is read in place, in a millisecond or so
+SHORT = 1 << 15  # bytes of a body that goes to the quick process
+LARGE = 1 << 20  # bytes of a body after which the process is made anew
+CPU_SECONDS = 10.0  # of one body; a megabyte of text takes one or two
+START_SECONDS = 60.0
+
+log = logging.getLogger("inflight.server")
+
+
+class PreprocessingError(RuntimeError):
+    """The processes cannot be started; the sentence says why."""
+
+
+@dataclass(order=True, slots=True)
+class _Waiting:
+    size: int
+    number: int
+    kind: Kind = field(compare=False)
+    body: bytes = field(compare=False)
+    outcome: asyncio.Future[bytes] = field(compare=False)
+    tried: bool = field(compare=False, default=False)
+
+
+class PreprocessingPool:
+    def __init__(self, model_folder: Path, memory_bytes: int):
+        """Starts the first process, which loads the tokenizer beside whoever goes on here. memory_bytes: that reading
+        one body may take."""
+        self._setup = Setup(str(model_folder), memory_bytes, CPU_SECONDS)
+        self._numbers = itertools.count()
+        self._lanes: list[_Lane] = []
+        self._limits = Limits()
+        self._in_place: Preprocessor | None = None
+        self._spawn()
+
+    def configure(self, limits: Limits, in_place: Preprocessor) -> None:
+        """Once the engine is known. Waits until the first process has loaded; raises PreprocessingError.
+
+        in_place: reads what is too short to be worth a process.
+        """
+        self._limits, self._in_place = limits, in_place
+        self._wait_until_loaded()
+
+    async def prepare(self, kind: Kind, body: bytes) -> Prepared | PreparedAnswer:
+        """Raises ApiError."""
+        assert self._in_place is not None, "configured before it is asked"
+        if kind == "completion" and len(body) <= INLINE:
+            return self._in_place.prepared(kind, body)
+        if not self._lanes:
+            self._lanes = [_Lane(self._child, self._is_gone, renewed) for renewed in (False, True)]
+        is_long = len(body) > SHORT
+        outcome = asyncio.get_running_loop().create_future()
+        self._lanes[is_long].put(_Waiting(len(body) if is_long else 0, next(self._numbers), kind, body, outcome))
+        try:
+            answer: Outcome = decode_outcome(await outcome)
+        except EOFError:
+            raise _gave_up() from None
+        if isinstance(answer, Refused):
+            raise answer.error()
+        return answer
+
+    async def close(self) -> None:
+        for lane in self._lanes:
+            lane.close()
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._process.wait, 2.0)
+        self._process.kill()
+
+    def _spawn(self) -> None:
+        self._control, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "inflight.server.preprocessing.worker", str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        send(self._control, encode(self._setup))
+
+    def _wait_until_loaded(self) -> None:
+        self._control.settimeout(START_SECONDS)
+        try:
+            if receive(self._control) != READY:
+                raise EOFError
+            send(self._control, encode(self._limits))
+        except (OSError, EOFError):
+            raise PreprocessingError(
+                f"The process that reads requests did not start within {START_SECONDS:g} s; what it said stands above."
+            ) from None
+        self._control.settimeout(None)
+
+    async def _is_gone(self) -> bool:
+        """Whether the first process was killed, which says nothing about a body."""
+        await asyncio.sleep(0.05)
+        return self._process.poll() is not None
+
+    async def _child(self) -> socket.socket:
+        """A fresh process's socket."""
+        if self._process.poll() is not None:  # somebody has killed the first process, which does nothing but fork
+            log.warning("The process that reads requests is gone; it is started anew.")
+            self._control.close()
+            self._spawn()
+            await asyncio.to_thread(self._wait_until_loaded)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+        ours.setblocking(False)
+        return ours
+
+
+class _Lane:
+    """One process at work, and what waits for it. renewed: make the process anew after large jobs."""
+
+    def __init__(
+        self, child: Callable[[], Awaitable[socket.socket]], was_orphaned: Callable[[], Awaitable[bool]], renewed: bool
+    ):
+        self._child, self._was_orphaned, self._renewed = child, was_orphaned, renewed
+        self._waiting: list[_Waiting] = []
+        self._news = asyncio.Event()
+        self._task = asyncio.ensure_future(self._run())
+
+    def put(self, waiting: _Waiting) -> None:
+        heapq.heappush(self._waiting, waiting)
+        self._news.set()
+
+    def close(self) -> None:
+        self._task.cancel()
+        for waiting in self._waiting:
+            waiting.outcome.cancel()
+
+    async def _run(self) -> None:
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        try:
+            while True:
+                while not self._waiting:
+                    self._news.clear()
+                    await self._news.wait()
+                waiting = heapq.heappop(self._waiting)
+                if waiting.outcome.done():  # whoever asked went away
+                    continue
+                try:
+                    streams = streams or await asyncio.open_unix_connection(sock=await self._child())
+                    answer = await _asked(*streams, waiting)
+                except (OSError, EOFError, PreprocessingError):
+                    if streams is not None:
+                        streams[1].close()
+                    streams = None
+                    if not waiting.tried and await self._was_orphaned():
+                        waiting.tried = True
+                        heapq.heappush(self._waiting, waiting)
+                    else:
+                        _settle(waiting.outcome, EOFError())
+                    continue
+                _settle(waiting.outcome, answer)
+                if self._renewed and waiting.size > LARGE:
+                    streams[1].close()
+                    streams = None
+        finally:
+            if streams is not None:
+                streams[1].close()
+
+
+async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, job: _Waiting) -> bytes:
+    """Raises EOFError where the process has ended."""
+    writer.write((1 + len(job.body)).to_bytes(LENGTH_BYTES, "big") + bytes([KINDS.index(job.kind)]))
+    writer.write(job.body)
+    await writer.drain()
+    length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
+    return await reader.readexactly(length)
+
+
+def _settle(future: asyncio.Future[bytes], outcome: bytes | EOFError) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, bytes):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+
+
+def _gave_up() -> ApiError:
+    return invalid(
+        f"Reading the body took more than {CPU_SECONDS:g} s of computing, or more memory than one body may take; "
+        "send less in one body, or a shorter conversation.",
+        code="body_too_complex",
+    )

@@ -1,0 +1,295 @@
+"""The pure part: one body in, what the engine needs of it out, or the sentence that refuses it.
+
+Knows what a body may ask, the tokenizer and the chat template; no engine, no clock, no tenant, so that it may run
+anywhere. What cannot fit is refused before it is cut into tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UnsetType
+
+from inflight.frontend.prompts import PromptEncoder, PromptError
+from inflight.server.bodies.chat import CHAT, ChatBody, ChatSettings, Message
+from inflight.server.bodies.common import GenerationSettings
+from inflight.server.bodies.completions import COMPLETION, DEFAULT_MAX_TOKENS, CompletionBody, CompletionSettings
+from inflight.server.bodies.tokens import DETOKENIZE, TOKENIZE, DetokenizeBody, TokenizeBody
+from inflight.server.errors import ApiError, invalid
+from inflight.server.preprocessing.wire import (
+    Body,
+    Kind,
+    Limits,
+    PreparedAnswer,
+    PreparedChat,
+    PreparedCompletion,
+    Prompt,
+    packed,
+)
+from inflight.text import ChatTemplateError, TemplateVariableError, Tokenizer
+
+LONG_FOR_ITS_TOKENS = 6  # characters a token: English has four, and text beyond this seldom fits
+PART = 1 << 16  # characters of a text that are counted at once
+CUT_TOKENS = 8  # more than a cut between two words can add
+
+T = TypeVar("T")
+S = TypeVar("S", bound=GenerationSettings)
+
+
+class Preprocessor:
+    def __init__(self, encoder: PromptEncoder, tokenizer: Tokenizer | None, limits: Limits):
+        self._encoder, self._tokenizer, self._limits = encoder, tokenizer, limits
+
+    def prepared(self, kind: Kind, body: Body) -> PreparedCompletion | PreparedChat | PreparedAnswer:
+        """Raises ApiError."""
+        if kind == "completion":
+            return self.completion(COMPLETION.decode(body))
+        if kind == "chat":
+            return self.chat(CHAT.decode(body))
+        if kind == "tokenize":
+            return self._tokenized(TOKENIZE.decode(body))
+        return self._detokenized(DETOKENIZE.decode(body))
+
+    # -- the endpoints ------------------------------------------------------------------------------------------
+
+    def completion(self, body: CompletionBody) -> PreparedCompletion:
+        """Raises ApiError."""
+        self._check_model(body.model)
+        samples = body.best_of or body.n or 1
+        prompts = self._prompts(body.prompt)
+        self._check_samples(len(prompts), samples)
+        prepared = [self._completion_prompt(one, body) for one in prompts]
+        shown = None if body.logprobs is None else max_tokens_of(body)
+        scored = body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
+        tokens = sum(len(one.token_ids) // 4 for one in prepared)
+        self._check_logprobs(shown, samples * len(prompts), body.logprobs, tokens, scored)
+        return PreparedCompletion(_settings_of(body, CompletionSettings), tuple(prepared))
+
+    def chat(self, body: ChatBody) -> PreparedChat:
+        """Raises ApiError."""
+        self._check_model(body.model)
+        self._check_samples(1, body.n or 1)
+        tokens = self._chat_tokens(body)
+        shown = max_tokens_of(body) if body.logprobs else None
+        self._check_logprobs(shown, body.n or 1, body.top_logprobs or 0, len(tokens), body.prompt_logprobs)
+        return PreparedChat(_settings_of(body, ChatSettings), (Prompt(packed(tokens)),))
+
+    def _tokenized(self, body: TokenizeBody) -> PreparedAnswer:
+        self._check_model(body.model)
+        if (body.prompt is None) == (body.messages is None):
+            raise invalid("Give either a prompt or messages.", "prompt")
+        tokenizer = self._with_tokenizer()
+        if body.messages is None:
+            added = True if body.add_special_tokens is None else body.add_special_tokens
+            tokens = _said(lambda: tokenizer.encode(body.prompt or "", add_special_tokens=added), "prompt")
+        else:
+            text = self._chat_text(body)
+            tokens = _said(lambda: tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens)), "messages")
+        answer: dict[str, Any] = {
+            "count": len(tokens),
+            "max_model_len": self._limits.max_model_len or 0,
+            "tokens": tokens,
+        }
+        if body.return_token_strs:
+            answer["token_strs"] = [tokenizer.id_to_token(token) or "" for token in tokens]
+        return PreparedAnswer(msgspec.json.encode(answer))
+
+    def _detokenized(self, body: DetokenizeBody) -> PreparedAnswer:
+        self._check_model(body.model)
+        tokenizer = self._with_tokenizer()
+        text = _said(lambda: tokenizer.decode(body.tokens, skip_special_tokens=False), "tokens")
+        return PreparedAnswer(msgspec.json.encode({"prompt": text}))
+
+    # -- prompts ------------------------------------------------------------------------------------------------
+
+    def _prompts(self, given: str | list[Any]) -> list[str | list[int]]:
+        """One prompt, or several. A list holds texts, token ids, or lists of token ids, and one kind only."""
+        if isinstance(given, str) or not given:
+            return [given]
+        kind = type(given[0])
+        wrong = next((place for place, one in enumerate(given) if type(one) is not kind), None)
+        if wrong is not None:
+            raise invalid(
+                f"prompt holds {_NAMES[kind]} at 0 and {_NAMES[type(given[wrong])]} at {wrong}; give one kind only.",
+                "prompt",
+            )
+        if kind is int:
+            return [given]
+        if len(given) > self._limits.max_prompts:
+            raise invalid(
+                f"There are {len(given)} prompts, but a call may have {self._limits.max_prompts}; send several calls.",
+                "prompt",
+            )
+        return given
+
+    def _completion_prompt(self, given: str | list[int], body: CompletionBody) -> Prompt:
+        if isinstance(given, str):
+            self._check_length(given, "prompt", body.truncate_prompt_tokens)
+            plain = body.add_special_tokens is False
+            encode = self._encoder.rendered_tokens if plain else self._encoder.tokens
+            tokens = _said(lambda: encode(given), "prompt")
+        else:
+            tokens = _said(lambda: self._encoder.tokens(given), "prompt")
+        kept = self._truncated(tokens, body.truncate_prompt_tokens)
+        text = None
+        if body.echo:
+            text = given if isinstance(given, str) and len(kept) == len(tokens) else self._text(kept)
+        return Prompt(packed(kept), text)
+
+    def _chat_tokens(self, body: ChatBody) -> tuple[int, ...]:
+        text = self._chat_text(body)
+        self._check_length(text, "messages", body.truncate_prompt_tokens)
+        encode = self._encoder.tokens if body.add_special_tokens else self._encoder.rendered_tokens
+        return self._truncated(_said(lambda: encode(text), "messages"), body.truncate_prompt_tokens)
+
+    def _chat_text(self, body: ChatBody | TokenizeBody) -> str:
+        """What the model's template makes of the messages."""
+        begins = True if body.add_generation_prompt is None else body.add_generation_prompt
+        plain = [_plain(message) for message in body.messages or ()]
+        try:
+            return self._encoder.chat_text(plain, body.chat_template_kwargs, add_generation_prompt=begins)
+        except TemplateVariableError as error:
+            raise invalid(str(error), "chat_template_kwargs") from None
+        except (PromptError, ChatTemplateError) as error:
+            raise invalid(str(error), "messages") from None
+
+    def _truncated(self, tokens: tuple[int, ...], most: int | None) -> tuple[int, ...]:
+        """The last `most` tokens; -1: as many as the model takes."""
+        if most is None:
+            return tokens
+        most = (self._limits.max_model_len or len(tokens)) if most < 0 else most
+        if most == 0:
+            raise invalid(
+                "truncate_prompt_tokens is 0, which leaves no prompt; give 1 or more.", "truncate_prompt_tokens"
+            )
+        return tokens[-most:]
+
+    def _text(self, token_ids: tuple[int, ...]) -> str:
+        """Token ids as text, for echo."""
+        if self._tokenizer is None:
+            raise invalid("echo needs text, but this model has no tokenizer; leave it out.", "echo")
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _with_tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise invalid("This model has no tokenizer; use token ids.")
+        return self._tokenizer
+
+    # -- checks -------------------------------------------------------------------------------------------------
+
+    def _check_model(self, name: str | None) -> None:
+        check_model(name, self._limits.models)
+
+    def _check_samples(self, prompts: int, samples: int) -> None:
+        """More than may wait at once are refused for good: no later time would be better."""
+        if samples > self._limits.max_n:
+            raise invalid(
+                f"{samples} samples are asked for, but a prompt may have {self._limits.max_n}; ask for fewer.", "n"
+            )
+        most = self._limits.most_sequences
+        if most is not None and prompts * samples > most:
+            what = f"{prompts} prompts of {samples} samples each" if prompts > 1 else f"{samples} samples"
+            raise invalid(
+                f"The call asks for {what}, {prompts * samples} in all, but at most {most} may wait at once; ask for "
+                "fewer in one call, or raise --max-queued-requests.",
+                "n" if samples > most or prompts == 1 else "prompt",
+            )
+
+    def _check_length(self, text: str, field: str, truncated: int | None) -> None:
+        """Text that cannot fit, however it is cut into tokens, is not cut: megabytes would take seconds."""
+        length = self._limits.max_model_len
+        if self._tokenizer is None or length is None or truncated is not None or len(text) <= length:
+            return
+        longest = self._tokenizer.longest_token
+        if longest is not None and len(text) > (most := length * longest):
+            raise invalid(
+                f"This model's maximum context length is {length} tokens; the prompt has {len(text)} characters, and a "
+                f"token stands for at most {longest} characters; shorten the prompt to well below {most} characters.",
+                field,
+                "context_length_exceeded",
+            )
+        if len(text) > length * LONG_FOR_ITS_TOKENS:
+            self._check_in_parts(self._tokenizer, text, length, field)
+
+    def _check_in_parts(self, tokenizer: Tokenizer, text: str, length: int, field: str) -> None:
+        """Text that hardly fits is counted part by part until it does not: cut whole, it would need memory for every
+        token of it."""
+        tokens = start = 0
+        while start < len(text):
+            end = text.find(" ", start + PART) if len(text) - start > 2 * PART else len(text)
+            end = len(text) if end < 0 or end > start + 2 * PART else end
+            tokens += len(_said(lambda part=text[start:end]: tokenizer.encode(part, False), field))  # type: ignore[misc]
+            start, tokens = end, tokens - CUT_TOKENS
+            if tokens > length:
+                raise invalid(
+                    f"This model's maximum context length is {length} tokens; the first {end} of the prompt's "
+                    f"{len(text)} characters are {tokens} tokens or more; shorten the prompt.",
+                    field,
+                    "context_length_exceeded",
+                )
+
+    def _check_logprobs(
+        self, max_tokens: int | None, samples: int, alternatives: int | None, prompt_tokens: int, scored: int | None
+    ) -> None:
+        """An answer's log-probabilities are made and held whole. max_tokens None: not shown, or not bounded by the
+        body; then the server's memory for answers is the bound."""
+        output = 0 if max_tokens is None else samples * max_tokens * (1 + (alternatives or 0))
+        prompt = 0 if scored is None else prompt_tokens * (1 + scored)
+        if output + prompt > self._limits.max_logprobs:
+            raise invalid(
+                f"The answer may hold {output + prompt:,} log-probabilities (samples × tokens × alternatives), and "
+                f"{self._limits.max_logprobs:,} are allowed; lower n, max_tokens or logprobs.",
+                "logprobs",
+            )
+
+
+_NAMES: dict[type, str] = {str: "text", int: "a token id", list: "a list of token ids"}
+
+
+def check_model(name: str | None, models: tuple[str, ...]) -> str:
+    """The name as the client wrote it; ours, if it wrote none. Raises ApiError 404."""
+    if name is None:
+        return models[0] if models else ""
+    if models and name not in models:
+        raise ApiError(
+            404,
+            f"The model {name!r} does not exist; this server has {', '.join(models)}.",
+            param="model",
+            code="model_not_found",
+        )
+    return name
+
+
+def max_tokens_of(body: CompletionSettings | ChatSettings) -> int | None:
+    """Most output tokens that the body names; None: what there is room for."""
+    if isinstance(body, CompletionSettings):
+        return DEFAULT_MAX_TOKENS if isinstance(body.max_tokens, UnsetType) else body.max_tokens
+    for value in (body.max_completion_tokens, body.max_tokens):
+        if not isinstance(value, UnsetType) and value is not None:
+            return value
+    return None
+
+
+def _settings_of(body: GenerationSettings, kind: type[S]) -> S:
+    """The body without its prompt."""
+    return kind(**{name: getattr(body, name) for name in kind.__struct_fields__})
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """A message as templates read it. A developer's is what templates call a system's."""
+    plain = {name: value for name, value in msgspec.to_builtins(message).items() if value is not None}
+    if plain["role"] == "developer":
+        plain["role"] = "system"
+    return plain
+
+
+def _said(make: Callable[[], T], field: str) -> T:
+    """Mistakes that text and prompts tell in sentences are the client's."""
+    try:
+        return make()
+    except ValueError as error:
+        if not type(error).__module__.startswith("inflight."):
+            raise  # a bug of ours
+        raise invalid(str(error), field) from None

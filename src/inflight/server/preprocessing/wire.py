@@ -1,0 +1,125 @@
+"""What the server and its preprocessing processes say to each other: frames of msgpack, each side checking types.
+
+Knows shapes only. Nothing here can name code: a process that a hostile template has taken over can tell the server
+wrong token ids, and no more.
+"""
+
+from __future__ import annotations
+
+import socket
+from array import array
+from typing import Literal, get_args
+
+import msgspec
+from msgspec import Struct
+
+from inflight.server.bodies.chat import ChatSettings
+from inflight.server.bodies.completions import CompletionSettings
+from inflight.server.errors import ApiError
+
+Body = bytes | memoryview
+Kind = Literal["completion", "chat", "tokenize", "detokenize"]
+KINDS: tuple[Kind, ...] = get_args(Kind)  # a job is a byte that says which, and the body as it came
+READY = b"ready"  # the first process has loaded what it needs
+LENGTH_BYTES = 4  # of the number, big-endian, that stands before a frame
+
+
+class Limits(Struct, frozen=True):
+    """What a body is checked against before anything is cut.
+
+    models: names by which the model may be called; none: any. most_sequences: what may wait at once. max_model_len:
+    tokens of prompt and answer together. None: no bound. max_logprobs: log-probabilities of one answer.
+    """
+
+    models: tuple[str, ...] = ()
+    max_n: int = 128
+    max_prompts: int = 256
+    most_sequences: int | None = None
+    max_model_len: int | None = None
+    max_logprobs: int = 1 << 19
+    allow_control_tokens: bool = False
+
+
+class Setup(Struct, frozen=True):
+    """What a process is made from: the model's folder, and what it may use for one body beyond what it has."""
+
+    model_folder: str
+    memory_bytes: int
+    cpu_seconds: float
+
+
+class Prompt(Struct, frozen=True, array_like=True):
+    """token_ids: 32 bits each, of this machine's byte order. text: where the answer repeats it."""
+
+    token_ids: bytes
+    text: str | None = None
+
+    def ids(self) -> tuple[int, ...]:
+        return tuple(array("I", self.token_ids))
+
+
+class PreparedCompletion(Struct, frozen=True, tag_field="outcome", tag="completion"):
+    settings: CompletionSettings
+    prompts: tuple[Prompt, ...]
+
+
+class PreparedChat(Struct, frozen=True, tag_field="outcome", tag="chat"):
+    settings: ChatSettings
+    prompts: tuple[Prompt, ...]
+
+
+class PreparedAnswer(Struct, frozen=True, tag_field="outcome", tag="answer"):
+    """JSON, as it is sent: the body asked for nothing more than this."""
+
+    json: bytes
+
+
+class Refused(Struct, frozen=True, tag_field="outcome", tag="refused"):
+    """An ApiError on its way between processes."""
+
+    status: int
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+    @classmethod
+    def of(cls, error: ApiError) -> Refused:
+        return cls(error.status, error.message, error.type, error.param, error.code)
+
+    def error(self) -> ApiError:
+        return ApiError(self.status, self.message, type=self.type, param=self.param, code=self.code)
+
+
+Prepared = PreparedCompletion | PreparedChat
+Outcome = PreparedCompletion | PreparedChat | PreparedAnswer | Refused
+
+encode = msgspec.msgpack.Encoder().encode
+decode_limits = msgspec.msgpack.Decoder(Limits).decode
+decode_setup = msgspec.msgpack.Decoder(Setup).decode
+decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+
+
+def send(to: socket.socket, frame: bytes) -> None:
+    to.sendall(len(frame).to_bytes(LENGTH_BYTES, "big"))
+    to.sendall(frame)
+
+
+def receive(source: socket.socket) -> bytes:
+    """Raises EOFError where the other side has closed."""
+    return bytes(_exactly(source, int.from_bytes(_exactly(source, LENGTH_BYTES), "big")))
+
+
+def _exactly(source: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    view, have = memoryview(data), 0
+    while have < length:
+        read = source.recv_into(view[have:])
+        if not read:
+            raise EOFError
+        have += read
+    return data
+
+
+def packed(token_ids: list[int] | tuple[int, ...]) -> bytes:
+    return array("I", token_ids).tobytes()

@@ -1,0 +1,118 @@
+"""The process that reads bodies for the server: `python -m inflight.server.preprocessing.worker FD`.
+
+The first process loads tokenizer and template once and then only forks: each socket that comes over FD gets a child,
+which shares what is loaded and serves jobs until the socket closes. A child limits itself, so that nobody needs to
+watch it: the memory it may take beyond what it has (RLIMIT_AS), and the seconds of CPU for one job (an interval timer
+that kills). Whoever asked sees the socket close, and knows why.
+
+Knows sockets, forks and limits; what a job is, `preprocessor` knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from inflight.frontend.prompts import PromptEncoder
+from inflight.server.errors import ApiError
+from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.wire import (
+    KINDS,
+    READY,
+    Outcome,
+    Refused,
+    Setup,
+    decode_limits,
+    decode_setup,
+    encode,
+    receive,
+    send,
+)
+from inflight.text import ChatTemplate, Tokenizer, TokenizerError
+
+NO_MEMORY = "The body needs more memory to be read than the {most:,} bytes that one may take; send less in one body."
+
+
+def main() -> int:
+    """Until the server closes the socket. The first frame is a Setup, the second the Limits; then come sockets."""
+    # One thread, so that a fork is whole and no thread's stack counts as memory.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server, which closes the socket
+    control = socket.socket(fileno=int(sys.argv[1]))
+    setup = decode_setup(receive(control))
+    tokenizer, template = loaded(Path(setup.model_folder))
+    if tokenizer is not None:
+        _ = tokenizer.longest_token  # looked up once, before there are children
+    send(control, READY)
+    try:
+        limits = decode_limits(receive(control))
+    except EOFError:
+        return 0  # the server did not come up
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are nobody's zombies
+    _spare_the_server()
+    preprocessor = Preprocessor(PromptEncoder(tokenizer, template, 0), tokenizer, limits)
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not descriptors:
+            return 0
+        if not os.fork():
+            control.close()
+            serve(socket.socket(fileno=descriptors[0]), preprocessor, setup)
+        os.close(descriptors[0])
+
+
+def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
+    """What the server loads too, and tells the mistakes of: here a model without is one that takes token ids."""
+    try:
+        return Tokenizer.load(folder), ChatTemplate.load(folder)
+    except TokenizerError:
+        return None, None
+
+
+def serve(jobs: socket.socket, preprocessor: Preprocessor, setup: Setup) -> None:
+    """Never returns. A job that exceeds its time ends the process."""
+    _limit_memory(setup.memory_bytes)
+    while True:
+        try:
+            frame = receive(jobs)
+        except (EOFError, OSError):
+            os._exit(0)
+        signal.setitimer(signal.ITIMER_PROF, setup.cpu_seconds)  # SIGPROF kills, wherever the process is
+        answer = encode(_outcome(preprocessor, frame, setup.memory_bytes))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        with contextlib.suppress(OSError):
+            send(jobs, answer)
+
+
+def _outcome(preprocessor: Preprocessor, frame: bytes, memory_bytes: int) -> Outcome:
+    try:
+        return preprocessor.prepared(KINDS[frame[0]], memoryview(frame)[1:])
+    except ApiError as error:
+        return Refused.of(error)
+    except MemoryError:
+        return Refused(400, NO_MEMORY.format(most=memory_bytes), "invalid_request_error", None, "body_too_complex")
+    except Exception as fault:
+        told = f"The server made a mistake with this body ({type(fault).__name__}: {fault}); its operator can help."
+        return Refused(500, told[:500], "server_error", None, "internal_error")
+
+
+def _limit_memory(more: int) -> None:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) if sys.platform == "linux" else 0
+    if pages:
+        most = pages * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _spare_the_server() -> None:
+    """Where memory is short in spite of all limits, a process that can be made anew goes first."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("800", encoding="ascii")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

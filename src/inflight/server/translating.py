@@ -1,0 +1,219 @@
+"""From a prepared body to what the engine is asked: one `Call`, with a request for each prompt and what is wanted back.
+
+Knows which setting means what, the engine's clock and whose call it is; bodies are read and cut elsewhere
+(`preprocessing`). Files of batch jobs and the command line translate their lines here too, so that a body means the
+same wherever it comes from.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from msgspec import UNSET
+
+from inflight.core.request import SLO, Request
+from inflight.core.sampling import InvalidSampling, SamplingParams
+from inflight.frontend.fields import SAMPLING_FIELDS
+from inflight.frontend.prompts import PromptEncoder
+from inflight.server.bodies.chat import ChatSettings
+from inflight.server.bodies.common import GenerationSettings
+from inflight.server.bodies.completions import CompletionSettings
+from inflight.server.errors import invalid
+from inflight.server.preprocessing.preprocessor import check_model, max_tokens_of
+from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion
+from inflight.server.tenants import Tenant
+
+T = TypeVar("T")
+Settings = CompletionSettings | ChatSettings
+TIERS = {None: "default", "auto": "default", "default": "default", "priority": "priority", "flex": "flex"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of an endpoint.
+
+    requests: one for each prompt; prompts: their texts, where they came as text. n: samples returned of each (the
+    requests may draw more: best_of). logprobs: whether the answer shows them. prompt_field: what the endpoint calls the
+    prompt. names_are_ids: log-probabilities name tokens by their ids.
+    """
+
+    kind: Literal["completion", "chat"]
+    call_id: str
+    created: int
+    model: str
+    requests: tuple[Request, ...]
+    prompts: tuple[str | None, ...]
+    n: int
+    tier: str
+    tenant: Tenant
+    echo: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    timings: bool = False
+    return_token_ids: bool = False
+    names_are_ids: bool = False
+
+    @property
+    def prompt_field(self) -> str:
+        return "prompt" if self.kind == "completion" else "messages"
+
+    @property
+    def endpoint(self) -> str:
+        return "/v1/completions" if self.kind == "completion" else "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTranslator:
+    """What is needed to translate prepared bodies.
+
+    encoder: makes requests, and draws the seeds of those that name none. defaults: sampling settings of bodies that
+    name none, as the model's files have them. models: names by which the model may be called; none: any. now: the
+    engine's clock. isolate: keep tenants' cached prefixes apart.
+    """
+
+    encoder: PromptEncoder
+    models: tuple[str, ...]
+    now: Callable[[], float]
+    defaults: SamplingParams = field(default_factory=SamplingParams)
+    isolate: bool = False
+
+    def call(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
+        """Raises ApiError. batch: the line of a batch job, which belongs to the batch lane whatever its tier."""
+        if isinstance(prepared, PreparedCompletion):
+            return self._completion(prepared, tenant, batch)
+        return self._chat(prepared, tenant, batch)
+
+    def _completion(self, prepared: PreparedCompletion, tenant: Tenant, batch: bool) -> Call:
+        body = prepared.settings
+        n, best_of = body.n or 1, body.best_of or body.n or 1
+        if best_of < n:
+            raise invalid(f"best_of is {best_of}, but n is {n}; draw at least as many as are wanted.", "best_of")
+        if body.stream and best_of > n:
+            raise invalid(
+                f"best_of is {best_of} and n is {n}: which are best is known at the end; do not stream.", "best_of"
+            )
+        # OpenAI shows the prompt's log-probabilities with echo; and the best are found by their log-probability.
+        scores = body.logprobs if body.echo and body.logprobs is not None else None
+        wanted = 0 if best_of > n and body.logprobs is None else body.logprobs
+        params = self._params(body, n=best_of, logprobs=wanted, scores=scores)
+        return self._call("completion", prepared, params, n, tenant, batch, body.logprobs, echo=bool(body.echo))
+
+    def _chat(self, prepared: PreparedChat, tenant: Tenant, batch: bool) -> Call:
+        body = prepared.settings
+        if body.top_logprobs is not None and not body.logprobs:
+            raise invalid(f"top_logprobs is {body.top_logprobs}, but logprobs is not true; set it.", "top_logprobs")
+        shown = (body.top_logprobs or 0) if body.logprobs else None
+        params = self._params(body, n=body.n or 1, logprobs=shown, scores=None)
+        return self._call("chat", prepared, params, body.n or 1, tenant, batch, shown)
+
+    def _params(self, body: Settings, *, n: int, logprobs: int | None, scores: int | None) -> SamplingParams:
+        given = {
+            name: value
+            for name in SAMPLING_FIELDS
+            if (value := getattr(body, name, None)) is not None and name not in ("n", "logprobs", "max_tokens")
+        }
+        wanted = [one for one in (body.prompt_logprobs, scores) if one is not None]
+        if wanted:
+            given["prompt_logprobs"] = max(wanted)
+        try:
+            return replace(self.defaults, **given, n=n, logprobs=logprobs, max_tokens=_max_tokens(body))
+        except InvalidSampling as error:
+            name = str(error).split()[0]
+            raise invalid(str(error), name if name in type(body).__struct_fields__ else None) from None
+
+    def _call(
+        self,
+        kind: Literal["completion", "chat"],
+        prepared: Prepared,
+        params: SamplingParams,
+        n: int,
+        tenant: Tenant,
+        batch: bool,
+        logprobs: int | None,
+        echo: bool = False,
+    ) -> Call:
+        body = prepared.settings
+        options = body.stream_options
+        if options is not None and not body.stream:
+            raise invalid(
+                "stream_options are set, but stream is not true; set it, or leave them out.", "stream_options"
+            )
+        own_id = uuid.uuid4().hex
+        placement, arrival = self._placement(body, tenant, batch), self.now()
+        requests = []
+        for index, prompt in enumerate(prepared.prompts):
+
+            def make(name: str = f"{own_id}-{index}", tokens: tuple[int, ...] = prompt.ids()) -> Request:
+                return self.encoder.request(name, tokens, params, arrival, **placement)
+
+            requests.append(_said(make, "stop"))
+        return Call(
+            kind=kind,
+            # A client may name its call, but not the engine's requests, among which names must differ.
+            call_id=f"{'cmpl' if kind == 'completion' else 'chatcmpl'}-{body.request_id or own_id}",
+            created=int(time.time()),
+            model=check_model(body.model, self.models),
+            requests=tuple(requests),
+            prompts=tuple(prompt.text for prompt in prepared.prompts),
+            n=n,
+            tier="flex" if batch else TIERS[body.service_tier],
+            tenant=tenant,
+            echo=echo,
+            logprobs=logprobs,
+            prompt_logprobs=body.prompt_logprobs is not None,
+            stream=bool(body.stream),
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
+            timings=bool(body.timings),
+            return_token_ids=bool(body.return_token_ids),
+            names_are_ids=bool(body.return_tokens_as_token_ids),
+        )
+
+    def _placement(self, body: GenerationSettings, tenant: Tenant, batch: bool) -> dict[str, Any]:
+        """Lane, tenant, priority and targets. The key's name is whose request it is; without keys, the user field."""
+        name = tenant.name or body.named_user or ""
+        salt = body.cache_salt or ""
+        slo = body.slo
+        return {
+            "lane": "batch" if batch or body.service_tier == "flex" else "interactive",
+            "tenant": name,
+            "priority": body.priority or 0,
+            "slo": SLO() if slo is None else SLO(_seconds(slo.ttft_ms), _seconds(slo.itl_ms)),
+            # Length first, so that no choice of names and salts can make one tenant's salt another's.
+            "cache_salt": f"{len(name)}:{name}:{salt}" if self.isolate else salt,
+            "forced_output_tokens": body.output_tokens,
+        }
+
+
+def _max_tokens(body: Settings) -> int | None:
+    """As the body names it; a forced length needs no cap of its own where none is named. Raises ApiError."""
+    most, forced = max_tokens_of(body), body.output_tokens
+    named = [body.max_tokens] if isinstance(body, CompletionSettings) else [body.max_tokens, body.max_completion_tokens]
+    if forced is None:
+        return most
+    if all(one is UNSET for one in named):
+        return None
+    if most is not None and forced > most:
+        raise invalid(f"output_tokens is {forced}, but max_tokens is {most}; raise max_tokens.", "output_tokens")
+    return most
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3
+
+
+def _said(make: Callable[[], T], field: str) -> T:
+    """Mistakes that text and prompts tell in sentences are the client's."""
+    try:
+        return make()
+    except ValueError as error:
+        if not type(error).__module__.startswith("inflight."):
+            raise  # a bug of ours
+        raise invalid(str(error), field) from None

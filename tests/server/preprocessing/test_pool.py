@@ -1,0 +1,151 @@
+"""The processes that read bodies: their limits end a body, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inflight
+from inflight.frontend.prompts import PromptEncoder
+from inflight.server.errors import ApiError
+from inflight.server.preprocessing import pool as pool_module
+from inflight.server.preprocessing.pool import LARGE, PreprocessingError, PreprocessingPool
+from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.wire import Limits, PreparedAnswer, PreparedChat, PreparedCompletion
+from inflight.text import ChatTemplate, Tokenizer
+
+BUILT_IN = Path(inflight.__file__).parent / "builtin_model"
+MEMORY = 64 << 20
+
+
+def chat(content: str = "Hello", **more: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": content}], **more}).encode()
+
+
+def run(work: Callable[[PreprocessingPool], Awaitable[None]], folder: Path = BUILT_IN, memory: int = MEMORY) -> None:
+    async def main() -> None:
+        tokenizer = Tokenizer.load(folder)
+        in_place = Preprocessor(PromptEncoder(tokenizer, ChatTemplate.load(folder), 0), tokenizer, Limits())
+        pool = PreprocessingPool(folder, memory)
+        try:
+            await asyncio.to_thread(pool.configure, Limits(), in_place)
+            await work(pool)
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+
+
+def with_template(tmp_path: Path, template: str) -> Path:
+    folder = tmp_path / "model"
+    shutil.copytree(BUILT_IN, folder)
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return folder
+
+
+async def refusal(pool: PreprocessingPool, body: bytes) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        await pool.prepare("chat", body)
+    return refused.value
+
+
+def test_short_and_long_bodies_of_every_kind() -> None:
+    async def work(pool: PreprocessingPool) -> None:
+        tokenizer = Tokenizer.load(BUILT_IN)
+        for text in ("Hello", "Hello, " * 1000, "Hello, " * (LARGE // 6)):
+            completion = await pool.prepare("completion", json.dumps({"prompt": text}).encode())
+            assert isinstance(completion, PreparedCompletion)
+            assert completion.prompts[0].ids() == tuple(tokenizer.encode(text))
+            chatted = await pool.prepare("chat", chat(text, temperature=0.5))
+            assert isinstance(chatted, PreparedChat) and chatted.settings.temperature == 0.5
+            assert len(chatted.prompts[0].ids()) > len(completion.prompts[0].ids())
+        tokenized = await pool.prepare("tokenize", b'{"prompt": "one two"}')
+        assert isinstance(tokenized, PreparedAnswer) and json.loads(tokenized.json)["count"] > 0
+        assert (await refusal(pool, chat(temperature=9))).param == "temperature"
+        assert (await refusal(pool, b'{"messages": [' + b"{}," * 300_000 + b"{}]}")).param == "messages.0.role"
+
+    run(work, memory=1 << 30)
+
+
+def test_many_at_once_come_back_to_whom_they_belong() -> None:
+    async def work(pool: PreprocessingPool) -> None:
+        async def one(number: int) -> None:
+            text = f"number {number} " * (1 if number % 3 else 3000)
+            prepared = await pool.prepare("chat", chat(text, seed=number))
+            assert isinstance(prepared, PreparedChat) and prepared.settings.seed == number
+
+        tasks = [asyncio.create_task(one(number)) for number in range(60)]
+        await asyncio.sleep(0.01)
+        for task in tasks[::7]:
+            task.cancel()  # who goes away leaves no answer behind for the next
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(one is None or isinstance(one, asyncio.CancelledError) for one in results)
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'a' * 10**10 }}",
+        "{% set ns = namespace(x='aaaa') %}{% for _ in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    ],
+    ids=["size", "doubling", "time"],
+)
+def test_a_template_that_runs_away_ends_its_body_alone(
+    tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "CPU_SECONDS", 0.5)
+
+    async def work(pool: PreprocessingPool) -> None:
+        for _ in range(2):
+            error = await refusal(pool, chat("boom"))
+            assert error.status == 400 and error.message.endswith(".")
+        prepared = await pool.prepare("chat", chat("fine"))
+        assert isinstance(prepared, PreparedChat)
+
+    run(work, with_template(tmp_path, "{% if messages[0].content == 'boom' %}" + template + "{% endif %}x"))
+
+
+def test_a_process_that_is_killed_is_made_anew() -> None:
+    async def work(pool: PreprocessingPool) -> None:
+        await pool.prepare("chat", chat())
+        first = pool._process.pid
+        for also_the_first in (False, True):
+            children = Path(f"/proc/{first}/task/{first}/children").read_text(encoding="ascii").split()
+            assert children
+            for process in [first] * also_the_first + list(map(int, children)):
+                os.kill(process, signal.SIGKILL)
+            await _answers_again(pool)
+        assert pool._process.pid != first
+
+    run(work)
+
+
+async def _answers_again(pool: PreprocessingPool) -> None:
+    """The one body that found the process dead may be told so; the next may not."""
+    try:
+        await pool.prepare("chat", chat())
+    except ApiError as error:
+        assert error.code == "body_too_complex"
+    assert isinstance(await pool.prepare("chat", chat()), PreparedChat)
+
+
+def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text("[]", encoding="utf-8")
+
+    async def work(pool: PreprocessingPool) -> None:
+        raise AssertionError
+
+    with pytest.raises((PreprocessingError, ValueError)):
+        run(work, tmp_path)
