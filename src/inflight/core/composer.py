@@ -314,4 +314,5 @@ def _new_row(sequence: Sequence, row: int) -> NewRow:
         seed=request.seed,
         sample_index=sequence.sample_index,
         banned_token_ids=sequence.banned,
+        bad_token_ids=request.bad_token_ids,
     )

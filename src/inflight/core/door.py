@@ -33,12 +33,18 @@ class Door:
         self._check_token_ids("prompt", "The prompt holds", request.prompt_token_ids)
         # One bad id in a step would break it for the whole batch.
         self._check_token_ids("logit_bias", "logit_bias names", request.params.logit_bias)
+        self._check_token_ids("allowed_token_ids", "allowed_token_ids names", request.params.allowed_token_ids or ())
         self._check_token_ids("stop_token_ids", "stop_token_ids names", request.params.stop_token_ids)
-        banned = len(self.banned(request))
-        if banned >= self._capacity.vocab_size:
+        banned, allowed = self.banned(request), request.params.allowed_token_ids
+        if len(banned) >= self._capacity.vocab_size:
             raise RequestRefused(
-                f"min_tokens bans {banned} tokens that end an answer, which is the whole vocabulary; name fewer.",
+                f"min_tokens bans {len(banned)} tokens that end an answer, which is the whole vocabulary; name fewer.",
                 field="stop_token_ids",
+            )
+        if allowed is not None and banned and set(allowed) <= set(banned):
+            raise RequestRefused(
+                f"All {len(allowed)} tokens of allowed_token_ids end an answer, and min_tokens bans these; allow one more.",
+                field="allowed_token_ids",
             )
 
     def most_output(self, request: Request) -> int:

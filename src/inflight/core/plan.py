@@ -23,6 +23,7 @@ class NewRow:
 
     token_ids: every known token: the prompt, and after a preemption the output so far.
     banned_token_ids: may not be drawn while fewer than `params.min_tokens` output tokens exist.
+    bad_token_ids: the last of each may not be drawn behind the others.
     """
 
     row: int
@@ -32,6 +33,7 @@ class NewRow:
     seed: int
     sample_index: int
     banned_token_ids: tuple[int, ...] = ()
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
 
 
 class Chunk(NamedTuple):

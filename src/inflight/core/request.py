@@ -28,6 +28,7 @@ class Request:
     arrival: intended send time in seconds on the engine's clock; latencies count from it.
     tenant: whose share it is (policy fair). priority: the lower number is served first (policy priority).
     slo: targets (policy deadline, admission).
+    bad_token_ids: what bad_words are as tokens: the last of each is not drawn behind the others.
     cache_salt: prompts share cached prefixes only with prompts of the same salt.
     handed_tokens: leading prompt tokens whose keys and values another engine has computed and hands over with the
         request (disaggregation). They take blocks like any others, whole ones only, and are not computed here.
@@ -44,6 +45,7 @@ class Request:
     tenant: str = ""
     priority: int = 0
     slo: SLO = SLO()
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
     cache_salt: str = ""
     handed_tokens: int = 0
     forced_output_tokens: int | None = None

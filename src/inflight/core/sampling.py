@@ -23,6 +23,8 @@ class SamplingParams:
     top_k (0 or -1: off), top_p (1: off), min_p (0: off): which tokens may be drawn at all.
     repetition_penalty (1: off; prompt and output), presence_penalty, frequency_penalty (0: off; output only).
     logit_bias: token id → number added to its logit (at most 300 entries).
+    allowed_token_ids: no other tokens are drawn; None: any may be.
+    bad_words: texts whose last token is not drawn where the tokens before it have just been.
     max_tokens: most output tokens of one sample; None: as many as the model's length allows; 0: the prompt is computed
         (and scored, if asked), and nothing is sampled.
     min_tokens: end tokens are not drawn before this many output tokens, and stop strings do not end it.
@@ -43,6 +45,8 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
     max_tokens: int | None = 16
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
@@ -60,6 +64,9 @@ class SamplingParams:
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _clean_bias(self.logit_bias))
+        object.__setattr__(self, "bad_words", _listed("bad_words", self.bad_words))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", _listed("allowed_token_ids", self.allowed_token_ids))
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
         self._check_numbers()
@@ -87,8 +94,15 @@ class SamplingParams:
         for stop in self.stop:
             if not isinstance(stop, str) or not stop:
                 raise InvalidSampling(f"stop holds {stop!r}; give one or more strings that are not empty.")
+        for word in self.bad_words:
+            if not isinstance(word, str) or not word.strip():
+                raise InvalidSampling(f"bad_words holds {word!r}; give words that are not empty.")
         for token_id in self.stop_token_ids:
             _whole("stop_token_ids", token_id, 0, None)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise InvalidSampling("allowed_token_ids is empty, so that nothing could be drawn; name one token or more.")
+        for token_id in self.allowed_token_ids or ():
+            _whole("allowed_token_ids", token_id, 0, None)
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidSampling(f"{name} is {getattr(self, name)!r}; give true or false.")

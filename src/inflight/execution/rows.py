@@ -12,6 +12,7 @@ import numpy as np
 
 from inflight.core.plan import Capacity, Chunk, NewRow
 from inflight.core.sampling import SamplingParams
+from inflight.execution.row_bias import NO_BIAS, RowBias, row_bias
 from inflight.execution.ops.protocol import Array, SamplingBatch, StepLayout
 
 _SETTINGS = {
@@ -46,7 +47,7 @@ class RowStore:
         self._top_logprobs = np.zeros(rows, np.int32)
         self._prompt_logprobs = np.zeros(rows, np.int32)
         self._params: list[SamplingParams | None] = [None] * rows
-        self._banned: list[tuple[int, ...]] = [()] * rows
+        self._biases: list[RowBias | None] = [None] * rows
 
     def start(self, new: NewRow) -> None:
         """A sequence takes the row; whatever was there before is gone."""
@@ -66,11 +67,11 @@ class RowStore:
         self._top_logprobs[row] = params.logprobs or 0
         self._prompt_logprobs[row] = params.prompt_logprobs or 0
         self._params[row] = params
-        self._banned[row] = new.banned_token_ids
+        self._biases[row] = row_bias(new, self._vocab_size)
 
     def free(self, row: int) -> None:
         self._params[row] = None
-        self._banned[row] = ()
+        self._biases[row] = None
 
     def layout(self, chunks: Sequence[Chunk]) -> tuple[Array, StepLayout]:
         """Token ids int32[T] of the step, and where they lie. Appends the chunks' new blocks to their tables."""
@@ -95,14 +96,17 @@ class RowStore:
     def sampling(self, rows: Array) -> SamplingBatch:
         """Settings of the rows to sample, int32[S]."""
         histories: list[Array | None] = []
-        bias: list[dict[int, float]] = []
+        biases: list[tuple[Array, Array]] = []
         for row in rows.tolist():
             params = self._params[row]
             assert params is not None
             histories.append(self._tokens[row, : self._known[row]] if params.needs_history else None)
-            bias.append(self._bias(row, params))
-        offsets = np.zeros(len(bias) + 1, np.int32)
-        np.cumsum([len(entry) for entry in bias], out=offsets[1:])
+            bias = self._biases[row]
+            biases.append(
+                NO_BIAS if bias is None else bias.at(self._tokens[row, self._prompt_lengths[row] : self._known[row]])
+            )
+        offsets = np.zeros(len(biases) + 1, np.int32)
+        np.cumsum([len(ids) for ids, _ in biases], out=offsets[1:])
         outputs = self._known[rows] - self._prompt_lengths[rows]
         return SamplingBatch(
             **{name: values[rows] for name, values in self._settings.items()},
@@ -112,8 +116,8 @@ class RowStore:
             histories=histories,
             prompt_lengths=self._prompt_lengths[rows],
             bias_offsets=offsets,
-            bias_ids=np.array([token for entry in bias for token in entry], np.int32),
-            bias_values=np.array([value for entry in bias for value in entry.values()], np.float32),
+            bias_ids=np.concatenate([ids for ids, _ in biases or [NO_BIAS]]),
+            bias_values=np.concatenate([values for _, values in biases or [NO_BIAS]]),
             want_logprobs=self._want_logprobs[rows],
             top_logprobs=self._top_logprobs[rows],
         )
@@ -129,9 +133,3 @@ class RowStore:
         """The sampled tokens become known. rows, token_ids: int32[S]."""
         self._tokens[rows, self._known[rows]] = token_ids
         self._known[rows] += 1
-
-    def _bias(self, row: int, params: SamplingParams) -> dict[int, float]:
-        banned = self._banned[row]
-        if not banned or self._known[row] - self._prompt_lengths[row] >= params.min_tokens:
-            return dict(params.logit_bias) if params.logit_bias else {}
-        return {**params.logit_bias, **dict.fromkeys(banned, -np.inf)}

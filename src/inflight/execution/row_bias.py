@@ -1,0 +1,66 @@
+"""What is added to a row's logits before a token is drawn: wishes, and tokens that may not be drawn at all.
+
+Knows the settings of one row and its output so far; not how a token is drawn. What never changes is put together once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inflight.core.plan import NewRow
+from inflight.execution.ops.protocol import Array
+
+Bias = tuple[Array, Array]  # token ids int32[B], and what is added to their logits float32[B]; -inf bans
+NO_BIAS: Bias = (np.zeros(0, np.int32), np.zeros(0, np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class RowBias:
+    """always: at every position. early: in addition, before min_tokens output tokens exist. bad: sequences of tokens,
+    int32[L] each, whose last one is not drawn where the others have just been."""
+
+    always: Bias
+    early: Bias
+    min_tokens: int
+    bad: tuple[Array, ...]
+
+    def at(self, output: Array) -> Bias:
+        """output: tokens so far, int32[N]."""
+        parts = [self.always]
+        if len(output) < self.min_tokens:
+            parts.append(self.early)
+        ended = [one[-1] for one in self.bad if _ends_with(output, one[:-1])]
+        if ended:
+            parts.append(_banned(np.array(ended, np.int32)))
+        if len(parts) == 1:
+            return self.always
+        return np.concatenate([ids for ids, _ in parts]), np.concatenate([values for _, values in parts])
+
+
+def row_bias(new: NewRow, vocab_size: int) -> RowBias | None:
+    """None where nothing is ever added."""
+    params = new.params
+    if not (params.logit_bias or params.allowed_token_ids is not None or new.banned_token_ids or new.bad_token_ids):
+        return None
+    wished = np.fromiter(params.logit_bias, np.int32), np.fromiter(params.logit_bias.values(), np.float32)
+    always = [wished]
+    if params.allowed_token_ids is not None:
+        others = np.ones(vocab_size, np.bool_)
+        others[list(params.allowed_token_ids)] = False
+        always.append(_banned(np.flatnonzero(others).astype(np.int32)))
+    return RowBias(
+        always=(np.concatenate([ids for ids, _ in always]), np.concatenate([values for _, values in always])),
+        early=_banned(np.array(new.banned_token_ids, np.int32)),
+        min_tokens=params.min_tokens,
+        bad=tuple(np.array(one, np.int32) for one in new.bad_token_ids),
+    )
+
+
+def _banned(token_ids: Array) -> Bias:
+    return token_ids, np.full(len(token_ids), -np.inf, np.float32)
+
+
+def _ends_with(output: Array, tokens: Array) -> bool:
+    return len(tokens) <= len(output) and bool((output[len(output) - len(tokens) :] == tokens).all())

@@ -1,0 +1,45 @@
+"""What may be drawn next, by the settings of a row and what was drawn before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inflight.core.plan import NewRow
+from inflight.core.sampling import SamplingParams
+from inflight.execution.row_bias import row_bias
+
+VOCABULARY = 10
+
+
+def added(output: list[int], *, banned: tuple[int, ...] = (), bad: Any = (), **settings: Any) -> dict[int, float]:
+    """Token id → sum of what is added to its logit after this output."""
+    new = NewRow(0, (1, 2), 2, SamplingParams(**settings), 0, 0, banned, bad)
+    bias = row_bias(new, VOCABULARY)
+    sums: dict[int, float] = {}
+    if bias is not None:
+        for token, value in zip(*bias.at(np.array(output, np.int32)), strict=True):
+            sums[int(token)] = sums.get(int(token), 0.0) + float(value)
+    return sums
+
+
+def test_nothing_is_added_where_nothing_is_asked() -> None:
+    assert row_bias(NewRow(0, (1,), 1, SamplingParams(), 0, 0), VOCABULARY) is None
+
+
+def test_wishes_and_end_tokens() -> None:
+    wishes = {"logit_bias": {3: 2.0, 4: 50.0}, "min_tokens": 2, "banned": (4, 5)}
+    assert added([], **wishes) == added([7], **wishes) == {3: 2.0, 4: -np.inf, 5: -np.inf}
+    assert added([7, 7], **wishes) == {3: 2.0, 4: 50.0}
+
+
+def test_only_allowed_tokens_are_left() -> None:
+    left = added([], allowed_token_ids=(2, 6), logit_bias={6: 1.0, 7: 1.0})
+    assert {token for token in range(VOCABULARY) if left.get(token, 0.0) > -np.inf} == {2, 6} and left[6] == 1.0
+
+
+def test_a_bad_word_is_not_completed() -> None:
+    bad = ((4,), (1, 2, 3))
+    assert added([], bad=bad) == added([2], bad=bad) == added([1, 2, 2], bad=bad) == {4: -np.inf}
+    assert added([1, 2], bad=bad) == added([9, 1, 2], bad=bad) == {3: -np.inf, 4: -np.inf}
