@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from inflight.core.events import Event, FinishedEvent
+from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.request import Request
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ class EventStream:
         self.loop = asyncio.get_running_loop()
         self.requests = tuple(requests)
         self.accepted: asyncio.Future[None] = self.loop.create_future()
+        self.held = 0  # tokens and log-probabilities that have come so far, taken or not
         self._leave = leave
         self._alive = {request.request_id for request in requests}
         self._events: list[Event] = []
@@ -79,6 +80,8 @@ class EventStream:
         for event in events:
             if isinstance(event, FinishedEvent):
                 self._alive.discard(event.request_id)
+            else:
+                self.held += _size(event)
         self._tell()
 
     def accept(self, refusal: Exception | None) -> None:
@@ -99,6 +102,12 @@ class EventStream:
     def _tell(self) -> None:
         if self._waiter is not None:
             resolve(self._waiter, None)
+
+
+def _size(event: TokensEvent | PromptScoredEvent) -> int:
+    """Tokens, and log-probabilities with all their alternatives."""
+    tokens = len(event.token_ids) if isinstance(event, TokensEvent) else 0
+    return tokens + (len(event.logprobs) * (1 + len(event.logprobs[0].top)) if event.logprobs else 0)
 
 
 def resolve(future: asyncio.Future[T], result: T) -> None:

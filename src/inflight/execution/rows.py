@@ -12,8 +12,8 @@ import numpy as np
 
 from inflight.core.plan import Capacity, Chunk, NewRow
 from inflight.core.sampling import SamplingParams
-from inflight.execution.row_bias import NO_BIAS, RowBias, row_bias
 from inflight.execution.ops.protocol import Array, SamplingBatch, StepLayout
+from inflight.execution.row_bias import NO_BIAS, RowBias, row_bias
 
 _SETTINGS = {
     "temperature": np.float32,

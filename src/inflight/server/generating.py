@@ -42,6 +42,11 @@ class Generation:
         if timeout is not None:
             self._timers.append(self._loop.call_later(timeout, self.end, _took_too_long(timeout)))
 
+    @property
+    def held(self) -> int:
+        """Tokens and log-probabilities that the server holds for it."""
+        return self._stream.held
+
     def end(self, error: ApiError) -> None:
         """Before its time: whoever takes from it, now or later, is told this."""
         if self.error is None and not self._stream.ended:

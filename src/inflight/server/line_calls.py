@@ -39,8 +39,10 @@ class LineAnswerer:
         try:
             served = self._service.served
             prepared = await served.preprocessing.prepare(kind_of(url), body)
-            opened = await self._service.open(line_call(served.translator, prepared, tenant), batch=True)
-            return Answer(200, await opened.answer())
+            call = line_call(served.translator, prepared, tenant)
+            async with self._service.answer_memory.for_line(call, served.max_model_len):
+                opened = await self._service.open(call, batch=True)
+                return Answer(200, await opened.answer())
         except ApiError as error:
             raise _as_of_a_line(error) from None
 

@@ -16,10 +16,11 @@ LEAST = -9999.0  # JSON has no infinity; what OpenAI writes for "as good as impo
 
 
 class TokenNames:
-    """Names of tokens, each looked up once."""
+    """Names of tokens, each looked up once. as_ids: a token is called by its id."""
 
-    def __init__(self, tokenizer: Tokenizer | None):
+    def __init__(self, tokenizer: Tokenizer | None, as_ids: bool = False):
         self.tokenizer = tokenizer
+        self._as_ids = as_ids
         self._names: dict[int, tuple[str, list[int] | None]] = {}
 
     def text(self, token_id: int) -> str:
@@ -35,7 +36,7 @@ class TokenNames:
         return self._names[token_id]
 
     def _look_up(self, token_id: int) -> tuple[str, list[int] | None]:
-        if self.tokenizer is None:
+        if self.tokenizer is None or self._as_ids:
             return f"token_id:{token_id}", None
         raw = self.tokenizer.token_bytes(token_id)
         if not raw:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inflight.engine.bridge import AsyncBridge
+from inflight.server.answer_memory import AnswerMemory
 from inflight.server.errors import ApiError
 from inflight.server.generating import LAST_WORDS, Generation, open_generation
 from inflight.server.logprobs import TokenNames
@@ -24,6 +25,7 @@ from inflight.server.tenants import Tenant
 from inflight.server.translating import Call, RequestTranslator
 from inflight.text import Tokenizer
 
+ANSWER_BYTES = 96 << 20  # of memory that answers may take, of all calls together
 GONE = 499  # what logs write as the status of a client that went away
 State = Literal["loading", "ready", "draining", "failed"]
 
@@ -89,9 +91,10 @@ class Service:
         self.settings = settings
         self.state: State = "loading"
         self.doing = "starting"  # while loading: what; once failed: why
+        self.answer_memory = AnswerMemory(ANSWER_BYTES)
         self._tell = tell
         self._served: Served | None = None
-        self._names = TokenNames(None)
+        self._names = self._id_names = TokenNames(None)
         self._entered: Counter[str] = Counter()  # calls by tenant
         self._open: set[Generation] = set()
         self._nothing_left = asyncio.Event()
@@ -101,7 +104,7 @@ class Service:
 
     def ready(self, served: Served) -> None:
         self._served = served
-        self._names = TokenNames(served.tokenizer)
+        self._names, self._id_names = TokenNames(served.tokenizer), TokenNames(served.tokenizer, as_ids=True)
         if self.state == "loading":
             self.state = "ready"
 
@@ -183,7 +186,8 @@ class Service:
                 self._enter(call.tenant)
                 entered = True
             timeout = None if batch else self.settings.request_timeout  # a job has its completion window
-            generation = await open_generation(served.bridge, call, served.tokenizer, self._names, timeout)
+            names = self._id_names if call.names_are_ids else self._names
+            generation = await open_generation(served.bridge, call, served.tokenizer, names, timeout)
         except BaseException as error:
             if entered:
                 self._leave(call.tenant)
@@ -200,6 +204,7 @@ class Service:
 
         if not batch:
             self._open.add(generation)
+            self.answer_memory.watch(self._open)
         return OpenCall(generation, closed)
 
     @contextlib.contextmanager

@@ -1,0 +1,107 @@
+"""The memory that answers may take: tokens and log-probabilities that are held for clients, of all calls together.
+
+A client that does not read, or asks for hundreds of samples with twenty alternatives each, has the server hold what it
+has computed. Each call is bounded (`preprocessing`), their sum is here: when it is used up, the call that holds most is
+ended, which is never one of many small ones. Lines of batch jobs wait for their share instead, since nobody waits for
+them, and to compute one twice would be a waste. Knows counts and calls; not what an answer looks like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Set
+
+from inflight.server.errors import ApiError
+from inflight.server.generating import Generation
+from inflight.server.translating import Call
+
+BYTES_PER_ENTRY = 160  # measured of a token with its log-probability, and of each alternative
+PERIOD = 0.25  # seconds between two looks; the engine makes less than a tenth of the budget in that time
+SHARE_OF_LINES = 0.5  # of the entries, that lines of batch jobs may hold
+
+
+class AnswerMemory:
+    def __init__(self, most_bytes: int):
+        self.most_entries = most_bytes // BYTES_PER_ENTRY
+        self._timer: asyncio.TimerHandle | None = None
+        self._lines_have = 0
+        self._lines_wait: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def watch(self, calls: Set[Generation]) -> None:
+        """Look after these from now on, until there are none."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PERIOD, self._look, calls)
+
+    def _look(self, calls: Set[Generation]) -> None:
+        self._timer = None
+        held = {call: call.held for call in calls if call.error is None}
+        total = sum(held.values())
+        while total > self.most_entries and held:
+            most = max(held, key=held.__getitem__)
+            total -= held[most]
+            most.end(self._exceeded(held.pop(most)))
+        if calls:
+            self.watch(calls)
+
+    def _exceeded(self, entries: int) -> ApiError:
+        return ApiError(
+            503,
+            f"The server's memory for answers ({self.most_entries:,} tokens and log-probabilities) is used up, and this "
+            f"call holds the most of it ({entries:,}); ask for fewer samples or alternatives in one call, and read "
+            "streams as they come.",
+            type="server_error",
+            code="answer_memory",
+            retry_after=1.0,
+        )
+
+    @contextlib.asynccontextmanager
+    async def for_line(self, call: Call, max_model_len: int) -> AsyncIterator[None]:
+        """Room for the answer to a line of a batch job, at its largest; waits for it, first come, first served."""
+        entries = min(_most_entries(call, max_model_len), int(self.most_entries * SHARE_OF_LINES))
+        if entries:
+            await self._room_for(entries)
+        try:
+            yield
+        finally:
+            self._lines_have -= entries
+            self._let_in()
+
+    async def _room_for(self, entries: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines_wait.append((entries, turn))
+        self._let_in()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._lines_have -= entries
+            self._let_in()
+            raise
+
+    def _let_in(self) -> None:
+        while self._lines_wait:
+            entries, turn = self._lines_wait[0]
+            if turn.cancelled():
+                self._lines_wait.popleft()
+                continue
+            if self._lines_have + entries > self.most_entries * SHARE_OF_LINES:
+                return
+            self._lines_wait.popleft()
+            self._lines_have += entries
+            turn.set_result(None)
+
+
+def _most_entries(call: Call, max_model_len: int) -> int:
+    """Of an answer with log-probabilities; tokens alone are few."""
+    entries = 0
+    for request in call.requests:
+        params, prompt = request.params, len(request.prompt_token_ids)
+        if params.logprobs is not None:
+            room = max_model_len - prompt
+            most = room if params.max_tokens is None else min(room, params.max_tokens)
+            entries += params.n * most * (2 + params.logprobs)
+        if params.prompt_logprobs is not None:
+            entries += prompt * (1 + params.prompt_logprobs)
+    return entries
