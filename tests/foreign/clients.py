@@ -1,4 +1,4 @@
-"""A foreign client under test: a process in its environment that is told which flow to run, and answers what came of it.
+"""A foreign client under test: a process in its environment that is told which flow to run, and tells what came of it.
 
 Knows nothing of any client: what a flow does stands in the client's `flows.py` (or `flows.cjs`).
 """
@@ -17,8 +17,10 @@ from .environments import HERE, Environment
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a client raised. types: its class and those above it, by name; status, code: HTTP's and the server's, where the client
-    keeps them."""
+    """What a client raised.
+
+    types: its class and those above it, by name. status, code: HTTP's and the server's, where the client keeps them.
+    """
 
     types: tuple[str, ...]
     message: str

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from server.conftest import Server
+from server.conftest import Server, start
 
 from .cases import KEY
 from .clients import ForeignClient
 from .environments import Environment
 from .tap import Tap
+
+__all__ = ["start"]  # a fixture for tests that need a server of their own
 
 SENT = pytest.StashKey[dict[str, dict[str, set[str]]]]()
 SECONDS_TO_INSTALL = 900

@@ -1,7 +1,7 @@
 """Environments of foreign clients: one folder a client, made on first use from what its folder here asks for.
 
-Knows pip and npm; nothing of what the clients do. An environment is stamped by what it was made from, and made anew when
-that has changed. `.foreign` at the checkout's root holds them all and is not part of the project.
+Knows pip and npm; nothing of what the clients do. An environment is stamped by what it was made from, and made anew
+when that has changed. `.foreign` at the checkout's root holds them all and is not part of the project.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Environment:
         found = {"NODE_PATH": str(self.root / "node_modules")} if self.in_node else {}
         return {**kept, **QUIET, **found, "HF_HOME": str(self.root / "hub"), **more}
 
-    def run(self, program: str, *arguments: str, seconds: float = 240) -> str:
+    def run(self, program: str, *arguments: str, seconds: float = 240, **variables: str) -> str:
         """What a program says, both streams together. Raises AssertionError with it when it fails or hangs."""
         try:
             ended = subprocess.run(
@@ -67,7 +67,7 @@ class Environment:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env=self.variables(),
+                env=self.variables(**variables),
                 timeout=seconds,
             )
         except subprocess.TimeoutExpired as error:

@@ -1,8 +1,8 @@
 """Runs inside a client's environment: calls the functions of a file of flows, one after another, as it is told.
 
 `python serve_flows.py FLOWS.py`: a line of standard input is `{"flow", "arguments"}`; its answer is one line,
-`{"result"}` or `{"error": {"types", "message", "status", "code", "detail"}}`. Uses the standard library alone, because it runs
-beside whatever the client brings. What a client prints goes to standard error.
+`{"result"}` or `{"error": {"types", "message", "status", "code", "detail"}}`. Uses the standard library alone, because
+it runs beside whatever the client brings. What a client prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ def main() -> None:
     told = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     flows = _load(sys.argv[1])
-    for line in sys.stdin:
-        asked = json.loads(line)
-        told.write(json.dumps(_run(getattr(flows, asked["flow"]), asked["arguments"]), default=_plain) + "\n")
-        told.flush()
+    with asyncio.Runner() as loop:  # one for all flows, because some clients keep their connections
+        for line in sys.stdin:
+            asked = json.loads(line)
+            answer = _run(loop, getattr(flows, asked["flow"]), asked["arguments"])
+            told.write(json.dumps(answer, default=_plain) + "\n")
+            told.flush()
 
 
 def _load(path: str) -> Any:
@@ -35,10 +37,10 @@ def _load(path: str) -> Any:
     return module
 
 
-def _run(flow: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+def _run(loop: asyncio.Runner, flow: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
         result = flow(**arguments)
-        return {"result": asyncio.run(result) if inspect.iscoroutine(result) else result}
+        return {"result": loop.run(result) if inspect.iscoroutine(result) else result}
     except Exception as error:
         return {
             "error": {

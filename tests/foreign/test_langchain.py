@@ -81,4 +81,4 @@ def test_errors(client: ForeignClient) -> None:
     late = {**SETTINGS, "max_tokens": 900, "n": 64, "timeout": 0.1}
     assert "APITimeoutError" in client.fail("invoke", messages=MESSAGES, **late).types
     long = client.fail("invoke", messages=[{"role": "user", "content": TOO_LONG}], **SETTINGS)
-    assert "ContextOverflowError" in long.types
+    assert "ContextOverflowError" in long.types  # told by the code, which the words of this exception must hold

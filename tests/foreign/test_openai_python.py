@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -147,6 +148,16 @@ def test_time_limits_and_leaving(client: ForeignClient, foreign_server: Server) 
     assert "APITimeoutError" in client.fail("chat_within", seconds=0.2, **long).types
     assert client.call("leave_a_stream", frames=3, **{**long, "n": 1}) == 3
     assert foreign_server.settled(lambda: foreign_server.metric("inflight_sequences_running") == 0)
+
+
+def test_a_full_server_is_asked_again(client: ForeignClient, start: Callable[..., Server]) -> None:
+    """When the refusal says so; who does not ask again gets the client's own exception."""
+    url = f"{start('--max-streams', '2').url}/v1"
+    asked = {**ASK, "max_completion_tokens": 200, "extra_body": {"ignore_eos": True}, "url": url}
+    answers = client.call("chat_async", count=6, max_retries=8, **asked)
+    assert [answer["usage"]["completion_tokens"] for answer in answers] == [200] * 6
+    refused = client.fail("chat_async", count=6, **asked)
+    assert "RateLimitError" in refused.types and refused.status == 429
 
 
 def test_a_batch_job(client: ForeignClient, foreign_server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from typing import Any
@@ -52,10 +53,8 @@ def raw_headers(**fields: Any) -> Any:
     return {"headers": dict(answer.headers), "request_id": answer.parse()._request_id}
 
 
-async def chat_async(count: int, **fields: Any) -> Any:
-    import asyncio
-
-    async with openai.AsyncOpenAI(base_url=URL, api_key=KEY, max_retries=0) as many:
+async def chat_async(count: int, url: str = URL, max_retries: int = 0, **fields: Any) -> Any:
+    async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=max_retries) as many:
         return await asyncio.gather(*(many.chat.completions.create(**fields) for _ in range(count)))
 
 
