@@ -113,11 +113,13 @@ def test_hints_that_cost_nothing(client: ForeignClient, foreign_server: Server) 
 
 def test_parts_of_text_and_a_history_of_its_own_answers(client: ForeignClient, foreign_server: Server) -> None:
     """The message of an answer goes back as it came, with every field that the client's classes give it."""
-    first = client.call("chat", **ASK)["choices"][0]["message"]
-    history = [*MESSAGES, first, {"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
-    plain = [*MESSAGES, {"role": "assistant", "content": first["content"]}, USER]
-    again = client.call("chat", **{**ASK, "messages": history})
-    assert again["choices"][0]["message"]["content"] == plain_chat(foreign_server, plain)
+    asked = {**ASK, "max_completion_tokens": 400}
+    for whole in (client.call("chat", **asked), client.call("stream_chat_with_helper", **asked)["whole"]):
+        first = whole["choices"][0]["message"]
+        history = [*MESSAGES, first, {"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
+        plain = [*MESSAGES, {"role": "assistant", "content": first["content"]}, USER]
+        again = client.call("chat", **{**ASK, "messages": history})
+        assert again["choices"][0]["message"]["content"] == plain_chat(foreign_server, plain)
 
 
 def test_many_at_once(client: ForeignClient, foreign_server: Server) -> None:
