@@ -1,0 +1,63 @@
+"""LlamaIndex' OpenAILike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from server.conftest import Server
+
+from .cases import MESSAGES, MODEL, QUESTION, TEXT, TOO_LONG, USER, plain_chat, plain_completion
+from .clients import ForeignClient
+
+pytestmark = pytest.mark.foreign
+CLIENT = "llama_index"
+SETTINGS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 16}
+
+
+def test_chat(client: ForeignClient, foreign_server: Server) -> None:
+    for flow in ("chat", "chat_async"):
+        told = client.call(flow, messages=MESSAGES, **SETTINGS)
+        assert told["text"] == plain_chat(foreign_server)
+        assert told["additional"]["completion_tokens"] > 0
+
+
+def test_nothing_but_a_model(client: ForeignClient) -> None:
+    """With the settings that the client chooses by itself."""
+    assert client.call("chat", messages=MESSAGES, model=MODEL)["text"]
+    assert client.call("complete", prompt=TEXT, model=MODEL)["text"]
+
+
+def test_streams(client: ForeignClient, foreign_server: Server) -> None:
+    for flow in ("stream_chat", "stream_chat_async"):
+        assert "".join(client.call(flow, messages=MESSAGES, **SETTINGS)) == plain_chat(foreign_server)
+
+
+def test_an_answer_goes_back_as_it_came(client: ForeignClient, foreign_server: Server) -> None:
+    plain = [*MESSAGES, {"role": "assistant", "content": plain_chat(foreign_server)}, USER]
+    told = client.call("history", messages=MESSAGES, question=QUESTION, **SETTINGS)
+    assert told["text"] == plain_chat(foreign_server, plain)
+
+
+def test_completions(client: ForeignClient, foreign_server: Server) -> None:
+    expected = plain_completion(foreign_server)
+    told = client.call("complete", prompt=TEXT, **SETTINGS)
+    assert told["text"] == expected and told["additional"]["completion_tokens"] > 0
+    assert "".join(client.call("stream_completion", prompt=TEXT, **SETTINGS)) == expected
+    assert client.call("complete_async", prompt=TEXT, **SETTINGS) == expected
+
+
+def test_settings_reach_the_server(client: ForeignClient, foreign_server: Server) -> None:
+    word = plain_chat(foreign_server).split()[2]
+    assert word not in client.call("chat", messages=MESSAGES, **SETTINGS, additional_kwargs={"stop": [word]})["text"]
+    scored = client.call("chat", messages=MESSAGES, **SETTINGS, logprobs=True, top_logprobs=2)
+    assert len(scored["logprobs"][0]) == 2
+    scored = client.call("complete", prompt=TEXT, **SETTINGS, additional_kwargs={"seed": 7, "top_p": 0.9})
+    assert scored["text"] == plain_completion(foreign_server)
+
+
+def test_errors(client: ForeignClient) -> None:
+    assert "NotFoundError" in client.fail("chat", messages=MESSAGES, **{**SETTINGS, "model": "another"}).types
+    assert "AuthenticationError" in client.fail("chat", messages=MESSAGES, **SETTINGS, api_key="sk-wrong").types
+    long = client.fail("chat", messages=[{"role": "user", "content": TOO_LONG}], **SETTINGS)
+    assert "BadRequestError" in long.types and long.code == "context_length_exceeded"
