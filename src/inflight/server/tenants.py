@@ -81,7 +81,7 @@ class Tenants:
             if hmac.compare_digest(known, given):
                 found = tenant
         if found is None:
-            raise ApiError(401, "The API key is not known here; check it.", code="invalid_api_key")
+            raise ApiError(401, "Incorrect API key provided: it is not known here; check it.", code="invalid_api_key")
         return found
 
 

@@ -205,8 +205,8 @@ class Preprocessor:
         longest = self._tokenizer.longest_token
         if longest is not None and len(text) > (most := length * longest):
             raise invalid(
-                f"This model's maximum context length is {length} tokens; the prompt has {len(text)} characters, and a "
-                f"token stands for at most {longest} characters; shorten the prompt to well below {most} characters.",
+                f"This model's maximum context length is {length} tokens, and the prompt is too long: it has "
+                f"{len(text)} characters, and a token stands for at most {longest}; shorten it to well below {most}.",
                 field,
                 "context_length_exceeded",
             )
@@ -224,8 +224,8 @@ class Preprocessor:
             start, tokens = end, tokens - CUT_TOKENS
             if tokens > length:
                 raise invalid(
-                    f"This model's maximum context length is {length} tokens; the first {end} of the prompt's "
-                    f"{len(text)} characters are {tokens} tokens or more; shorten the prompt.",
+                    f"This model's maximum context length is {length} tokens, and the prompt is too long: the first "
+                    f"{end} of its {len(text)} characters are {tokens} tokens or more; shorten it.",
                     field,
                     "context_length_exceeded",
                 )
