@@ -19,6 +19,7 @@ from inflight.server import logs
 from inflight.server.app import make_app
 from inflight.server.asking import Asker
 from inflight.server.batch.service import BatchService
+from inflight.server.ingress.tls import tls_context
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
 from inflight.server.process import Process, is_open_to_others, listen, url
@@ -43,6 +44,7 @@ def serve(
     """Runs until it is told to stop; returns the exit code."""
     logs.configure(log_format, log_level)
     scheduling = _with_weights(scheduling, tenants)
+    tls = tls_context(settings)
     bound = listen(settings)
     watched = _Watched()
     service = Service(settings, lambda ended: tell(ended, watched.metrics))
@@ -65,7 +67,7 @@ def serve(
             await jobs.stop()
 
     app = make_app(service, tenants, partial(watched.page, service), __version__, watched.observe, jobs)
-    return Process(service, load, begin, end).run(app, bound)
+    return Process(service, load, begin, end).run(app, bound, tls)
 
 
 class _Watched:
