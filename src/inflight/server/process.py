@@ -258,6 +258,10 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), 1.0)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._connections.end()
+        await super().shutdown(sockets)
+
     def end(self) -> None:
         """From anywhere in this thread, a signal's handler too."""
         self.should_exit = True

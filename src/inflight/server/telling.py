@@ -20,7 +20,6 @@ from inflight.server.metrics import Metrics
 from inflight.server.metrics.requests import finish_reason
 from inflight.server.service import GONE, Ended
 
-GENERATION = ("/v1/completions", "/v1/chat/completions")  # of which every request has its line
 Observe = Callable[[str, int, float], None]  # route, status, seconds
 
 
@@ -99,10 +98,8 @@ class HttpWatch:
         route, state = getattr(scope.get("route"), "path", None) or self._template(scope), state_of(scope)
         self._observe(route, status, seconds)
         error = state.get("error")
-        if state.get("told") or not (isinstance(error, ApiError) or route in GENERATION):
-            return  # the service has told of it, or there is nothing to tell
+        if state.get("told") or not isinstance(error, ApiError):
+            return  # the service has told of it, or nothing was refused
         line = RequestLine(request_id="-", method=method, endpoint=route, status=status, total_ms=seconds * 1e3)
-        if isinstance(error, ApiError):
-            reason = without_values(error.message)
-            line = replace(line, error_code=error.code, error_param=error.param, reason=reason)
-        log_request(line)
+        reason = without_values(error.message)
+        log_request(replace(line, error_code=error.code, error_param=error.param, reason=reason))

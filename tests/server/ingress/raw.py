@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from typing import Any
@@ -26,20 +27,16 @@ class Raw:
 
     def send(self, data: bytes) -> Raw:
         """As much as the server takes: it may hang up in between."""
-        try:
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             self.socket.sendall(data)
-        except (ConnectionResetError, BrokenPipeError):
-            pass
         return self
 
     def answer(self) -> Answer:
         """All that comes until the server hangs up."""
         data = b""
-        try:
+        with contextlib.suppress(ConnectionResetError):
             while piece := self.socket.recv(65536):
                 data += piece
-        except ConnectionResetError:
-            pass
         return Answer(data)
 
     def one(self) -> Answer:

@@ -207,7 +207,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._running = None
-        if self._deaf or self.transport.is_closing():
+        if (self._deaf and not self.pipeline) or self.transport.is_closing():
             self.server_state.total_requests += 1
             return
         if not self.pipeline and self.cycle.more_body:  # answered before it was all here, and nobody reads the rest

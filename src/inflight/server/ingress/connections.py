@@ -36,12 +36,15 @@ class Connections:
         self._idle: dict[Member, None] = {}  # the longest idle first
         self._reading: dict[Member, int] = {}  # bytes that are kept of what has come; the oldest first
         self._reading_bytes = 0
+        self._ended = False
 
     def __len__(self) -> int:
         return len(self._whose)
 
     def admit(self, member: Member, host: str) -> str | None:
         """Count it as idle, and make room for it if need be; or say why there is none."""
+        if self._ended:
+            return "The server is shutting down"
         key = address_key(host)
         address = self._addresses.get(key) or _Address()
         limits = self.limits
@@ -61,6 +64,10 @@ class Connections:
         self._whose[member] = key
         self.idle(member)
         return None
+
+    def end(self) -> None:
+        """Admit nobody any more: who was in the line of the socket when it was closed may come still."""
+        self._ended = True
 
     def discard(self, member: Member) -> None:
         """It is closed, or was never admitted."""
