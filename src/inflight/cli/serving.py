@@ -18,6 +18,7 @@ from inflight.scheduling import SchedulingSettings, most_queued
 from inflight.server import logs
 from inflight.server.app import make_app
 from inflight.server.batch.service import BatchService
+from inflight.server.ingress.tls import tls_context
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
 from inflight.server.preprocessing.pool import PreprocessingPool
@@ -48,6 +49,7 @@ def serve(
     """Runs until it is told to stop; returns the exit code."""
     logs.configure(log_format, log_level)
     scheduling = _with_weights(scheduling, tenants)
+    tls = tls_context(settings)
     bound = listen(settings)
     watched = _Watched()
     service = Service(settings, lambda ended: tell(ended, watched.metrics))
@@ -72,7 +74,7 @@ def serve(
             await service.loaded.preprocessing.close()
 
     app = make_app(service, tenants, partial(watched.page, service), __version__, watched.observe, jobs)
-    return Process(service, load, begin, end).run(app, bound)
+    return Process(service, load, begin, end).run(app, bound, tls)
 
 
 class _Watched:

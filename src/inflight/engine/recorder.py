@@ -7,8 +7,10 @@ a run that is cut off keeps what it had finished.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any
 
 from inflight.core.events import Event, FinishedEvent, TokensEvent
@@ -17,6 +19,11 @@ from inflight.core.plan import BatchPlan, Capacity, Chunk, StepResult
 from inflight.core.request import Request, RequestRefused
 from inflight.core.sampling import SamplingParams
 from inflight.records.schema import VERSION
+
+
+def open_record(path: Path) -> IO[str]:
+    """A new file for a record, which may hold prompts: nobody but its owner may read it."""
+    return open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 @dataclass(slots=True)

@@ -77,6 +77,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         served = service.served
         with service.entered(tenant):
             answer = await served.preprocessing.prepare(kind, await request.body())
+        request.state.body_lease.release()
         assert isinstance(answer, PreparedAnswer), "nothing is left to do"
         return json_bytes(answer.json)
 
