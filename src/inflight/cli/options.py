@@ -186,6 +186,8 @@ server_options = stacked(
     ),
     click.option("--batch-concurrency", type=int, help="Lines of batch jobs under way at once; 64 unless set."),
     click.option("--max-file-mb", type=float, help="Most MiB of an uploaded file; 512 unless set."),
+    click.option("--max-stored-mb", type=float, help="Most MiB of files that a tenant keeps; 10240 unless set."),
+    click.option("--max-stored-files", type=int, help="Most files that a tenant keeps; 10000 unless set."),
     click.option("--max-body-mb", type=float, default=32, show_default=True, help="Most MiB of any other body."),
     click.option("--max-n", type=int, default=128, show_default=True, help="Most samples of one prompt."),
     click.option("--max-prompts", type=int, default=256, show_default=True, help="Most prompts of one call."),

@@ -21,7 +21,8 @@ class ServerSettings:
     keep_alive: an event stream that has said nothing for so long says that it is alive.
     isolate_tenants: cached prefixes are shared within a tenant only, so that timing tells nobody of another's prompts.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
-    at once (64). max_file_mb: most of an uploaded file (512).
+    at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
+    keep (10,240; 10,000).
     """
 
     host: str = "127.0.0.1"
@@ -39,6 +40,8 @@ class ServerSettings:
     data_dir: Path | None = None
     batch_concurrency: int | None = None
     max_file_mb: float | None = None
+    max_stored_mb: float | None = None
+    max_stored_files: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -47,7 +50,7 @@ class ServerSettings:
             value = getattr(self, name)
             if not 0 < value < 2**31:
                 raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
-        for name in ("batch_concurrency", "max_file_mb"):
+        for name in ("batch_concurrency", "max_file_mb", "max_stored_mb", "max_stored_files"):
             value = getattr(self, name)
             if value is not None and self.data_dir is None:
                 raise SettingsError(f"{option(name)} has no effect without --data-dir, which says where jobs are kept.")

@@ -16,16 +16,18 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from inflight.server.batch.answering import Answerer
-from inflight.server.batch.files import Files
+from inflight.server.batch.clock import KEEP_SECONDS, StoreClock
+from inflight.server.batch.files import Files, no_content, other_length
 from inflight.server.batch.input_file import InputFile, count_lines
 from inflight.server.batch.lines import BadLine, BatchLine, error_of
-from inflight.server.batch.output_files import assemble
+from inflight.server.batch.output_files import abandon, assemble
 from inflight.server.batch.persistence import InputGone, Persistence
-from inflight.server.batch.records import ENDED, Job, LineAnswer
-from inflight.server.batch.store import Store
+from inflight.server.batch.records import ENDED, Job, LineAnswer, StoredFile
+from inflight.server.batch.store import Missing, Store
 from inflight.server.batch.tries import Tries
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
@@ -33,11 +35,12 @@ from inflight.server.tenants import Tenant
 T = TypeVar("T")
 
 PAGE_LINES = 64  # read ahead of each job
-LONGEST_SLEEP = 30.0  # seconds; the wall clock, which deadlines are in, may jump
 _WHY_UNANSWERED = {
     "expired": ("batch_expired", "The line was not answered before the completion window ended."),
     "cancelled": ("batch_cancelled", "The line was not answered before the job was cancelled."),
 }
+_WHY_FAILED = "The line was not answered before the job failed; `errors` of the job says why."
+_UNKEPT = ("server_error", "The line was answered, but the server cannot keep the answer; its log has the details.")
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ class _Active:
     """A job that has not ended, and what is held of it in memory."""
 
     job: Job
+    file: StoredFile | None = None  # the input
     source: InputFile | None = None
     answered: set[int] = field(default_factory=set)  # before this process took it up
     lines: deque[BatchLine] = field(default_factory=deque)  # read, and not under way
@@ -66,18 +70,20 @@ class Runner:
         storage: Persistence,
         answerer: Answerer,
         tenant_of: Callable[[str], Tenant],
+        clock: StoreClock,
         *,
         concurrency: int,
         most_lines: int = 50_000,
         longest_line: int = 1 << 24,
         now: Callable[[], float] = time.time,
     ):
-        """tenant_of: the tenant of that name, as it is today. concurrency: lines under way at once, of all jobs.
-        most_lines: of a job. longest_line: bytes. now: seconds of the wall clock."""
+        """tenant_of: the tenant of that name, as it is today. clock: windows are measured by it. concurrency: lines
+        under way at once, of all jobs. most_lines: of a job. longest_line: bytes. now: seconds of the wall clock."""
         self._store, self._files, self._storage = store, files, storage
         self._tries = Tries(answerer, tenant_of)
         self._concurrency, self._most_lines, self._longest_line = concurrency, most_lines, longest_line
-        self._now = now
+        self._clock, self._now = clock, now
+        self._time_kept = clock.now()
         self._jobs: dict[str, _Active] = {}
         self._turn = 0
         self._counts = BatchCounts()
@@ -122,6 +128,7 @@ class Runner:
                 self._attend(active)
             self._launch()
             self._counts.jobs(Counter(active.job.status for active in self._jobs.values()))
+            await self._keep_time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._sleep_seconds()):
                     await self._changed.wait()
@@ -133,9 +140,16 @@ class Runner:
     def _sleep_seconds(self) -> float | None:
         if not self._jobs:
             return None
-        left = [active.job.expires_at - self._now() for active in self._jobs.values()]
+        left = [active.job.due - self._clock.now() for active in self._jobs.values()]
         # Overdue ones are seen to already.
-        return min([LONGEST_SLEEP, *(seconds for seconds in left if seconds > 0)])
+        return min([KEEP_SECONDS, *(seconds for seconds in left if seconds > 0)])
+
+    async def _keep_time(self) -> None:
+        """So that a boot of the machine costs the jobs no more of their windows than this."""
+        if self._jobs and self._clock.now() - self._time_kept >= KEEP_SECONDS:
+            self._time_kept = self._clock.now()
+            with contextlib.suppress(OSError):  # the next time, then
+                await self._store.keep_time(self._clock.to_keep())
 
     def _attend(self, active: _Active) -> None:
         """Start what is to be done to the job itself, if anything is."""
@@ -168,7 +182,7 @@ class Runner:
             return "cancelled"
         if active.broken is not None:
             return "failed"
-        overdue = status in ("validating", "in_progress") and self._now() >= active.job.expires_at
+        overdue = status in ("validating", "in_progress") and self._clock.now() >= active.job.due
         return "expired" if overdue else None
 
     def _chore_done(self, active: _Active, ending: bool, chore: asyncio.Task[None]) -> None:
@@ -208,7 +222,12 @@ class Runner:
         answer = await self._tries.answer(active.job, line)
         # From here on nothing but the end of the process keeps the answer from being kept.
         del active.answering[line.number]
-        await self._storage.durably(partial(self._store.keep, [answer]))
+        try:
+            await self._storage.durably(partial(self._store.keep, [answer]))
+        except Exception:  # a bug; to run the line again would meet it again
+            log.exception("line %d of batch job %s has an answer that cannot be kept", line.number, active.job.id)
+            answer = _line_fault(active.job, BadLine(line.number, *_UNKEPT, line.custom_id))
+            await self._storage.durably(partial(self._store.keep, [answer]))
         self._counts.lines("completed" if answer.status == 200 else "failed")
 
     def _served(self, active: _Active, line: BatchLine, task: asyncio.Task[None]) -> None:
@@ -216,10 +235,8 @@ class Runner:
         active.under_way.discard(task)
         if task.cancelled():
             active.lines.appendleft(line)
-        elif (error := task.exception()) is not None:  # to run it again would meet the same fault
-            log.error(
-                "line %d of batch job %s has an answer that cannot be kept", line.number, active.job.id, exc_info=error
-            )
+        elif (error := task.exception()) is not None:  # not even that it has no answer can be kept
+            log.error("line %d of batch job %s met a fault", line.number, active.job.id, exc_info=error)
             _break(active, error)
         self._changed.set()
 
@@ -228,9 +245,8 @@ class Runner:
     async def _validate(self, active: _Active) -> None:
         job = active.job
         try:
-            total = await self._storage.durably(
-                partial(_reading, count_lines, self._files.path(job.input_file_id), self._longest_line)
-            )
+            path = await self._input(active)
+            total = await self._reading(active, count_lines, path, self._longest_line)
         except InputGone as gone:
             active.broken = {"code": "input_file_missing", "message": str(gone)}
             return
@@ -246,11 +262,32 @@ class Runner:
 
     async def _open(self, active: _Active) -> None:
         active.answered = await self._storage.durably(partial(self._store.answered, active.job))
-        active.source = InputFile(self._files.path(active.job.input_file_id), active.job.endpoint, self._longest_line)
+        active.source = self._source(active.job, await self._input(active))
+
+    async def _input(self, active: _Active) -> Path:
+        """Where it lies. Raises InputGone where the store does not know it."""
+        job = active.job
+        if active.file is None:
+            try:
+                active.file = await self._storage.durably(partial(self._store.file, job.input_file_id, job.tenant))
+            except Missing:
+                raise InputGone(f"The input file {job.input_file_id} is not known; upload it again.") from None
+        return self._files.path(job.input_file_id)
+
+    def _source(self, job: Job, path: Path) -> InputFile:
+        return InputFile(path, job.endpoint, self._longest_line)
+
+    async def _reading(self, active: _Active, read: Callable[..., T], *arguments: Any) -> T:
+        """Raises InputGone where the content is not what was stored."""
+
+        async def checked() -> T:
+            return await asyncio.to_thread(_checked_reading, active.file, self._files, read, *arguments)
+
+        return await self._storage.durably(checked)
 
     async def _read(self, active: _Active, source: InputFile) -> None:
         try:
-            page = await self._storage.durably(partial(_reading, source.page, PAGE_LINES, active.answered))
+            page = await self._reading(active, source.page, PAGE_LINES, active.answered)
         except InputGone as gone:
             active.broken = {"code": "input_file_missing", "message": str(gone)}
             return
@@ -272,33 +309,70 @@ class Runner:
 
     async def _end(self, active: _Active, status: str) -> None:
         job = active.job
-        if status in _WHY_UNANSWERED and job.in_progress_at is not None:
-            with contextlib.suppress(InputGone):
-                await self._mark_unanswered(job, *_WHY_UNANSWERED[status])
-        output, errors = await self._storage.durably(partial(assemble, job, self._store, self._files))
-        values: dict[str, Any] = {f"{status}_at": job.stamp(self._now())}
-        values["output_file_id"] = output.id if output is not None else None
-        values["error_file_id"] = errors.id if errors is not None else None
-        if active.broken is not None:
-            values["errors"] = [{"param": None, "line": None, **active.broken}]
-        files = [file for file in (output, errors) if file is not None]
-        active.job = await self._storage.durably(partial(self._store.end, job, status, files, **values))
-        self._counts.ended(status)
-
-    async def _mark_unanswered(self, job: Job, code: str, message: str) -> None:
-        """An answer for every line that has none, so that each line stands in one of the job's files."""
-        answered = await self._storage.durably(partial(self._store.answered, job))
-        source = InputFile(self._files.path(job.input_file_id), job.endpoint, self._longest_line)
-        while not source.ended:
-            page = await self._storage.durably(partial(_reading, source.page, PAGE_LINES, answered))
-            faults = [
-                _line_fault(
-                    job, line if isinstance(line, BadLine) else BadLine(line.number, code, message, line.custom_id)
+        errors = [active.broken] if active.broken is not None else []
+        if job.in_progress_at is not None:
+            await self._answer_rest(active, status)
+            left = job.total - len(await self._storage.durably(partial(self._store.answered, job)))
+            if left > 0:
+                message = (
+                    f"{left} of {job.total} lines could not be read any more, and stand in no file; send them again."
                 )
-                for line in page
+                errors.append({"code": "lines_lost", "message": message})
+        outputs = await self._storage.durably(partial(assemble, job, self._store, self._files))
+        values: dict[str, Any] = {f"{status}_at": job.stamp(self._now())}
+        values["output_file_id"] = outputs.output.id if outputs.output is not None else None
+        values["error_file_id"] = outputs.errors.id if outputs.errors is not None else None
+        if errors:
+            values["errors"] = [{"param": None, "line": None, **error} for error in errors]
+        try:
+            active.job = await self._storage.durably(partial(self._store.end, job, status, outputs.files, **values))
+        except Exception:
+            await abandon(outputs.drafts, self._files)
+            raise
+        if active.job.status == status:
+            await self._files.publish(outputs.drafts)
+            self._counts.ended(status)
+        else:  # moved by somebody else in the meantime
+            await abandon(outputs.drafts, self._files)
+
+    async def _answer_rest(self, active: _Active, status: str) -> None:
+        """An answer for every line that has none, so that each line stands in one of the job's files, as far as the
+        input can be read."""
+        if status == "completed":
+            return
+        broken = active.broken or {}
+        code, message = _WHY_UNANSWERED.get(status) or (broken.get("code", "server_error"), _WHY_FAILED)
+        ahead, active.lines = active.lines, deque()
+        unanswered = [BadLine(line.number, code, message, line.custom_id) for line in ahead]
+        await self._keep_each(active, [_line_fault(active.job, line) for line in unanswered])
+        try:
+            await self._mark_unanswered(active, code, message)
+        except InputGone:
+            pass  # how many lines that leaves out, the job's errors say
+        except Exception as error:  # what made the job fail may be in its file
+            log.error("lines of batch job %s cannot be read", active.job.id, exc_info=error)
+
+    async def _mark_unanswered(self, active: _Active, code: str, message: str) -> None:
+        """Of what is there of the input, whether or not it is what was stored."""
+        job = active.job
+        answered = await self._storage.durably(partial(self._store.answered, job))
+        source, left = self._source(job, await self._input(active)), job.total - len(answered)
+        while not source.ended and left > 0:
+            page = await self._storage.durably(partial(_unchecked_reading, source.page, PAGE_LINES, answered))
+            bad = [
+                line if isinstance(line, BadLine) else BadLine(line.number, code, message, line.custom_id)
+                for line in page[:left]
             ]
-            if faults:
-                await self._storage.durably(partial(self._store.keep, faults))
+            await self._keep_each(active, [_line_fault(job, line) for line in bad])
+            left -= len(bad)
+
+    async def _keep_each(self, active: _Active, faults: list[LineAnswer]) -> None:
+        """One that cannot be kept takes no other with it."""
+        keeping = (self._storage.durably(partial(self._store.keep, [one])) for one in faults)
+        failures = [one for one in await asyncio.gather(*keeping, return_exceptions=True) if one is not None]
+        if failures:
+            told = "%d lines of batch job %s cannot be kept"
+            log.error(told, len(failures), active.job.id, exc_info=failures[0])
 
 
 def _tell_fault(main: asyncio.Task[None]) -> None:
@@ -312,11 +386,21 @@ def _break(active: _Active, error: BaseException) -> None:
         active.broken = {"code": "server_error", "message": f"The job met a fault of the server: {error!r}."}
 
 
-async def _reading(read: Callable[..., T], *arguments: Any) -> T:
+def _checked_reading(file: StoredFile | None, files: Files, read: Callable[..., T], *arguments: Any) -> T:
+    try:
+        if file is not None and (there := files.path(file.id).stat().st_size) != file.bytes:
+            raise InputGone(f"{other_length(file, there)}; upload it again.")
+        return read(*arguments)
+    except FileNotFoundError:
+        told = "The content of the input file is gone" if file is None else no_content(file)
+        raise InputGone(f"{told}; upload it again.") from None
+
+
+async def _unchecked_reading(read: Callable[..., T], *arguments: Any) -> T:
     try:
         return await asyncio.to_thread(read, *arguments)
     except FileNotFoundError:
-        raise InputGone("The content of the input file is gone from the data directory; upload it again.") from None
+        raise InputGone("The content of the input file is gone.") from None
 
 
 def _line_fault(job: Job, bad: BadLine) -> LineAnswer:
