@@ -140,3 +140,15 @@ def live(
             await rig.service.stop()
 
     asyncio.run(whole())
+
+
+def snapshot(folder: Path) -> dict[str, bytes | str]:
+    """Everything in a folder, by its path: the content of files, where links lead to, "" for folders."""
+    held: dict[str, bytes | str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            held[name] = f"-> {path.readlink()}"
+        else:
+            held[name] = path.read_bytes() if path.is_file() else ""
+    return held

@@ -139,7 +139,9 @@ def test_an_input_file_that_vanishes(tmp_path: Path) -> None:
         assert 4 <= job.completed == len(await rig.lines(job.output_file_id)) < 500
         # Those that had been read stand in the error file, and how many had not is told.
         assert len(await rig.lines(job.error_file_id)) == job.failed > 0
-        assert lost["code"] == "lines_lost" and lost["message"].startswith(f"{500 - job.completed - job.failed} of 500 ")
+        assert lost["code"] == "lines_lost" and lost["message"].startswith(
+            f"{500 - job.completed - job.failed} of 500 "
+        )
 
     live(tmp_path, test)
 

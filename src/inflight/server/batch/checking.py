@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from inflight.server.batch.faults import DamagedDatabase, storage_fault
 from inflight.server.batch.marker import Identity
 from inflight.server.batch.records import ENDED, RUNNING
 from inflight.server.batch.schema import APPLICATION_ID, TABLES, VERSION
@@ -38,7 +39,7 @@ class Found:
 
 def inspect(path: Path) -> Found:
     """Takes as long as reading the database takes. Raises DatabaseError where it is damaged, newer, or no database of
-    this program; OSError."""
+    this program; OSError where it cannot be read, also for want of room: a reader of its log makes an index of it."""
     with path.open("rb") as file:
         if file.read(len(_HEADER)) != _HEADER:
             raise DatabaseError(
@@ -54,6 +55,9 @@ def inspect(path: Path) -> Found:
             _check_rows(path, connection, version)
             return Found(version, _identity(path, connection) if version > 1 else None)
     except sqlite3.Error as error:
+        fault = storage_fault(error)
+        if fault is not None and not isinstance(fault, DamagedDatabase):
+            raise fault from None
         raise DatabaseError(f"{path} cannot be used as a database ({_one_line(str(error))}); {_REMEDY}") from None
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from inflight.server.batch.checking import Found, inspect
 from inflight.server.batch.marker import MARKER, Identity, read_marker, write_marker
+from inflight.server.batch.reserve import Reserve
 
 _DATABASE = "batch.sqlite"
 # What a start that died before it wrote the marker may have left; and what a file system of its own holds by itself.
@@ -48,6 +49,7 @@ class DataDirectory:
                 self._check()
                 for folder in (self.files, self.partial):
                     _make_folder(folder)
+                self._sign()
             except BaseException:
                 if not had_lock:
                     (self.path / "lock").unlink()
@@ -90,7 +92,7 @@ class DataDirectory:
         if self._database_bytes() == 0:
             self._refuse_without_database(marker)
             return
-        found = inspect(self.database)
+        found = self._inspected(marker)
         if marker is None:
             if found.version == 0 and (held := len(self._held())):
                 raise DataDirectoryError(
@@ -99,6 +101,15 @@ class DataDirectory:
                 )
             return
         self._refuse_unfitting(marker, found)
+
+    def _inspected(self, marker: Identity | None) -> Found:
+        try:
+            return inspect(self.database)
+        except OSError:
+            if marker is None:
+                raise
+            Reserve(self.reserve).give_up()  # it may be for want of room, and then nothing could ever be deleted
+            return inspect(self.database)
 
     def _marker(self) -> Identity | None:
         try:
@@ -150,9 +161,6 @@ class DataDirectory:
         descriptor = os.open(self.path / "lock", flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _holder(descriptor).isdigit() or os.fstat(descriptor).st_size == 0:  # and not somebody's file
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         except BlockingIOError:
             holder = _holder(descriptor)
             os.close(descriptor)
@@ -164,6 +172,12 @@ class DataDirectory:
             os.close(descriptor)
             raise
         return descriptor
+
+    def _sign(self) -> None:
+        """Says in the lock who holds it, unless it is somebody's file."""
+        if _holder(self._lock).isdigit() or os.fstat(self._lock).st_size == 0:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
 
 def _holder(lock: int) -> str:

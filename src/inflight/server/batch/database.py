@@ -76,7 +76,6 @@ class Database:
             with contextlib.suppress(OSError):  # on a full disk the generation stays; what is there can be deleted
                 self._count_up()
             self._places = self._places_now()
-            self._reserve.restore()
         except sqlite3.Error as error:
             raise DatabaseError(
                 f"{self._path} cannot be used as a database ({error}); check the disk, or use another --data-dir."

@@ -124,9 +124,9 @@ class Runner:
             if self._reload:
                 self._reload = False
                 await self._take_up()
-            for active in list(self._jobs.values()):
-                self._attend(active)
             self._launch()
+            for active in list(self._jobs.values()):  # after it, since what it took is to be read anew
+                self._attend(active)
             self._counts.jobs(Counter(active.job.status for active in self._jobs.values()))
             await self._keep_time()
             with contextlib.suppress(TimeoutError):

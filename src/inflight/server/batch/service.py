@@ -49,10 +49,12 @@ class BatchService:
         clocks = clocks or Clocks()
         self._data = DataDirectory(data_dir)
         try:
-            database = Database(self._data.database, Reserve(self._data.reserve), self._data.mark)
+            reserve = Reserve(self._data.reserve)
+            database = Database(self._data.database, reserve, self._data.mark)
             try:
                 self._store = Store(database)
                 self._sort()
+                reserve.restore()
                 self._clock = StoreClock(self._store.kept_time(), clocks)
             except BaseException:
                 database.close()
