@@ -78,7 +78,7 @@ class DataDirectory:
         if held := names - _BEGUN or self._held():
             one = min(held)
             raise DataDirectoryError(
-                f"The data directory {self.path} holds {len(held)} things such as {one!r}, but neither {MARKER} nor "
+                f"The data directory {self.path} holds {one!r} (entries in all: {len(held)}), but neither {MARKER} nor "
                 f"{_DATABASE}, so it is not known to be a server's; give an empty folder, or restore what is missing."
             )
 
