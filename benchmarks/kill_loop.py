@@ -209,14 +209,14 @@ def left_by_a_kill(command: str, folder: Path, chosen: random.Random) -> Left:
     for _ in range(3):
         server.upload(chosen.randbytes(chosen.choice(_UPLOAD_BYTES)))
     server.ended(server.create_job(20, 4)["id"])
-    server.kill()
+    (server.stop if chosen.random() < 0.5 else server.kill)()
     shutil.copytree(folder / "data", folder / "older", symlinks=True)
     server.start()
     files = server.call("GET", "/v1/files")["data"]
     server.call("DELETE", f"/v1/files/{files[-1]['id']}")
     for _ in range(2):
         server.upload(chosen.randbytes(chosen.choice(_UPLOAD_BYTES)))
-    lines = 120
+    lines = 80
     job = server.create_job(lines, 24)
     while (job := server.job(job["id"]))["request_counts"]["completed"] < 5 and job["status"] not in ENDED:
         time.sleep(0.005)
@@ -407,7 +407,7 @@ def main() -> None:
     parser.add_argument("--damages", type=int, default=200)
     parser.add_argument("--lines", type=int, default=1000, help="of each job that is killed")
     parser.add_argument("--max-tokens", type=int, default=16, help="of each answer")
-    parser.add_argument("--longest-life", type=float, default=0.3, help="seconds from ready to the kill")
+    parser.add_argument("--longest-life", type=float, default=0.8, help="seconds from ready to the kill")
     parser.add_argument("--workers", type=int, default=2, help="servers at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--server", default=SERVE, help="command line, with {port} and {data}")

@@ -67,6 +67,12 @@ class Server:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
+    def stop(self) -> None:
+        """As people do."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
     def words(self) -> str:
         return self.log.read_text("utf-8", "replace")
 

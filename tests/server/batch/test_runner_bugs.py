@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from inflight.server.batch import runner as runner_module
+from inflight.server.batch import ending
 from inflight.server.batch.lines import line_id
 from inflight.server.batch.output_files import assemble
 from inflight.server.batch.records import LineAnswer
+from inflight.server.batch.source import JobInput
 from inflight.server.tenants import ANYONE
 
 from .rig import Rig, jsonl, live, request_line, until
@@ -94,11 +95,11 @@ def test_a_job_that_meets_a_bug_leaves_every_line_in_a_file(tmp_path: Path, monk
         job = await rig.create(jsonl(*(request_line(str(number)) for number in range(300))))
         await until(lambda: rig.answerer.running == 4)
 
-        def breaks(*_: Any) -> Any:
+        async def breaks(*_: Any) -> Any:
             raise PanicException("in a thread")
 
         with monkeypatch.context() as patch:
-            patch.setattr(runner_module, "_checked_reading", breaks)
+            patch.setattr(JobInput, "page", breaks)
             gate.set()
             job = await rig.ended(job)
         assert job.status == "failed" and [error["code"] for error in job.errors] == ["server_error"]
@@ -124,7 +125,7 @@ def test_an_end_that_meets_a_bug_is_tried_again_at_the_next_start_only(
         job = await rig.create(jsonl(request_line("a")))
         await until(lambda: ends == 2)  # as completed, then as failed
         with monkeypatch.context() as mended:
-            mended.setattr(runner_module, "assemble", assemble)
+            mended.setattr(ending, "assemble", assemble)
             await rig.ended(await rig.create(jsonl(request_line("b"))))
         assert ends == 2 and (await rig.jobs.retrieve(ANYONE, job.id)).status == "finalizing"
         assert set(rig.answerer.calls.values()) == {1}
@@ -136,6 +137,6 @@ def test_an_end_that_meets_a_bug_is_tried_again_at_the_next_start_only(
         assert rig.answerer.calls == {}
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner_module, "assemble", fails)
+        patch.setattr(ending, "assemble", fails)
         live(tmp_path, with_bug)
     live(tmp_path, without)

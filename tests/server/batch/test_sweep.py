@@ -12,7 +12,7 @@ from inflight.server.batch.draft import Draft, new_file_id
 from inflight.server.errors import ApiError
 from inflight.server.tenants import ANYONE
 
-from .rig import Rig, jsonl, refused, request_line, snapshot
+from .rig import Rig, jsonl, refused, request_line, snapshot, until
 
 LINES = jsonl(request_line("a"))
 
@@ -185,12 +185,21 @@ def test_a_database_that_goes_away_while_the_server_runs(tmp_path: Path) -> None
     async def test() -> None:
         rig = Rig(tmp_path)
         file = await rig.upload(LINES)
+        rig.answerer.gate = asyncio.Event()
+        rig.service.start()
+        job = await rig.create(LINES)
+        await until(lambda: rig.answerer.running == 1)
         (tmp_path / "batch.sqlite").rename(tmp_path / "away")
         for call in (rig.upload(LINES), rig.files.retrieve(ANYONE, file.id), rig.files.delete(ANYONE, file.id)):
             error: ApiError = await refused(call)
             assert error.status == 507 and "batch.sqlite or its log was removed or replaced" in error.message
+        rig.answerer.gate.set()
+        await until(lambda: rig.service.paused is not None)
+        pause = rig.service.paused
+        assert pause is not None and "stop the server and restore batch.sqlite from a backup." in pause.reason
         (tmp_path / "away").rename(tmp_path / "batch.sqlite")
         assert (await rig.files.retrieve(ANYONE, file.id)) == file
+        assert (await rig.ended(job)).completed == 1
         await rig.service.stop()
 
     asyncio.run(test())

@@ -1,45 +1,35 @@
 """The runner: takes jobs through their life and keeps a bounded number of their lines under way.
 
 Knows whose turn it is, deadlines, what a crash left behind and what a fault does to a job; how a line comes to its
-answer, `Tries` knows. What is not in the store has not happened: an answer counts when it is durable, and after a
-restart exactly the lines without one are run.
+answer, `Tries` knows, and what a job leaves, `Ending`. What is not in the store has not happened: an answer counts when
+it is durable, and after a restart exactly the lines without one are run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from inflight.server.batch.answering import Answerer
 from inflight.server.batch.clock import KEEP_SECONDS, StoreClock
-from inflight.server.batch.files import Files, no_content, other_length
-from inflight.server.batch.input_file import InputFile, count_lines
-from inflight.server.batch.lines import BadLine, BatchLine, error_of
-from inflight.server.batch.output_files import abandon, assemble
+from inflight.server.batch.ending import Ending, line_fault
+from inflight.server.batch.files import Files
+from inflight.server.batch.lines import BadLine, BatchLine
 from inflight.server.batch.persistence import InputGone, Persistence
-from inflight.server.batch.records import ENDED, Job, LineAnswer, StoredFile
-from inflight.server.batch.store import Missing, Store
+from inflight.server.batch.records import ENDED, Job
+from inflight.server.batch.source import PAGE_LINES, JobInput, job_input
+from inflight.server.batch.store import Store
 from inflight.server.batch.tries import Tries
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
 
-T = TypeVar("T")
-
-PAGE_LINES = 64  # read ahead of each job
-_WHY_UNANSWERED = {
-    "expired": ("batch_expired", "The line was not answered before the completion window ended."),
-    "cancelled": ("batch_cancelled", "The line was not answered before the job was cancelled."),
-}
-_WHY_FAILED = "The line was not answered before the job failed; `errors` of the job says why."
 _UNKEPT = ("server_error", "The line was answered, but the server cannot keep the answer; its log has the details.")
 
 log = logging.getLogger(__name__)
@@ -50,8 +40,7 @@ class _Active:
     """A job that has not ended, and what is held of it in memory."""
 
     job: Job
-    file: StoredFile | None = None  # the input
-    source: InputFile | None = None
+    source: JobInput | None = None
     answered: set[int] = field(default_factory=set)  # before this process took it up
     lines: deque[BatchLine] = field(default_factory=deque)  # read, and not under way
     answering: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by line; may still be cancelled
@@ -81,6 +70,7 @@ class Runner:
         under way at once, of all jobs. most_lines: of a job. longest_line: bytes. now: seconds of the wall clock."""
         self._store, self._files, self._storage = store, files, storage
         self._tries = Tries(answerer, tenant_of)
+        self._ending_of = Ending(store, files, storage, self._input, now)
         self._concurrency, self._most_lines, self._longest_line = concurrency, most_lines, longest_line
         self._clock, self._now = clock, now
         self._time_kept = clock.now()
@@ -226,7 +216,7 @@ class Runner:
             await self._storage.durably(partial(self._store.keep, [answer]))
         except Exception:  # a bug; to run the line again would meet it again
             log.exception("line %d of batch job %s has an answer that cannot be kept", line.number, active.job.id)
-            answer = _line_fault(active.job, BadLine(line.number, *_UNKEPT, line.custom_id))
+            answer = line_fault(active.job, BadLine(line.number, *_UNKEPT, line.custom_id))
             await self._storage.durably(partial(self._store.keep, [answer]))
         self._counts.lines("completed" if answer.status == 200 else "failed")
 
@@ -245,8 +235,7 @@ class Runner:
     async def _validate(self, active: _Active) -> None:
         job = active.job
         try:
-            path = await self._input(active)
-            total = await self._reading(active, count_lines, path, self._longest_line)
+            total = await (await self._input(job)).count()
         except InputGone as gone:
             active.broken = {"code": "input_file_missing", "message": str(gone)}
             return
@@ -262,36 +251,22 @@ class Runner:
 
     async def _open(self, active: _Active) -> None:
         active.answered = await self._storage.durably(partial(self._store.answered, active.job))
-        active.source = self._source(active.job, await self._input(active))
-
-    async def _input(self, active: _Active) -> Path:
-        """Where it lies. Raises InputGone where the store does not know it."""
-        job = active.job
-        if active.file is None:
-            try:
-                active.file = await self._storage.durably(partial(self._store.file, job.input_file_id, job.tenant))
-            except Missing:
-                raise InputGone(f"The input file {job.input_file_id} is not known; upload it again.") from None
-        return self._files.path(job.input_file_id)
-
-    def _source(self, job: Job, path: Path) -> InputFile:
-        return InputFile(path, job.endpoint, self._longest_line)
-
-    async def _reading(self, active: _Active, read: Callable[..., T], *arguments: Any) -> T:
-        """Raises InputGone where the content is not what was stored."""
-
-        async def checked() -> T:
-            return await asyncio.to_thread(_checked_reading, active.file, self._files, read, *arguments)
-
-        return await self._storage.durably(checked)
-
-    async def _read(self, active: _Active, source: InputFile) -> None:
         try:
-            page = await self._reading(active, source.page, PAGE_LINES, active.answered)
+            active.source = await self._input(active.job)
+        except InputGone as gone:
+            active.broken = {"code": "input_file_missing", "message": str(gone)}
+
+    async def _input(self, job: Job) -> JobInput:
+        """Raises InputGone."""
+        return await job_input(job, self._store, self._files, self._storage, self._longest_line)
+
+    async def _read(self, active: _Active, source: JobInput) -> None:
+        try:
+            page = await source.page(active.answered)
         except InputGone as gone:
             active.broken = {"code": "input_file_missing", "message": str(gone)}
             return
-        bad = [_line_fault(active.job, line) for line in page if isinstance(line, BadLine)]
+        bad = [line_fault(active.job, line) for line in page if isinstance(line, BadLine)]
         if bad:
             await self._storage.durably(partial(self._store.keep, bad))
             self._counts.lines("failed", len(bad))
@@ -308,71 +283,10 @@ class Runner:
             await self._end(active, "completed")
 
     async def _end(self, active: _Active, status: str) -> None:
-        job = active.job
-        errors = [active.broken] if active.broken is not None else []
-        if job.in_progress_at is not None:
-            await self._answer_rest(active, status)
-            left = job.total - len(await self._storage.durably(partial(self._store.answered, job)))
-            if left > 0:
-                message = (
-                    f"{left} of {job.total} lines could not be read any more, and stand in no file; send them again."
-                )
-                errors.append({"code": "lines_lost", "message": message})
-        outputs = await self._storage.durably(partial(assemble, job, self._store, self._files))
-        values: dict[str, Any] = {f"{status}_at": job.stamp(self._now())}
-        values["output_file_id"] = outputs.output.id if outputs.output is not None else None
-        values["error_file_id"] = outputs.errors.id if outputs.errors is not None else None
-        if errors:
-            values["errors"] = [{"param": None, "line": None, **error} for error in errors]
-        try:
-            active.job = await self._storage.durably(partial(self._store.end, job, status, outputs.files, **values))
-        except Exception:
-            await abandon(outputs.drafts, self._files)
-            raise
-        if active.job.status == status:
-            await self._files.publish(outputs.drafts)
-            self._counts.ended(status)
-        else:  # moved by somebody else in the meantime
-            await abandon(outputs.drafts, self._files)
-
-    async def _answer_rest(self, active: _Active, status: str) -> None:
-        """An answer for every line that has none, so that each line stands in one of the job's files, as far as the
-        input can be read."""
-        if status == "completed":
-            return
-        broken = active.broken or {}
-        code, message = _WHY_UNANSWERED.get(status) or (broken.get("code", "server_error"), _WHY_FAILED)
         ahead, active.lines = active.lines, deque()
-        unanswered = [BadLine(line.number, code, message, line.custom_id) for line in ahead]
-        await self._keep_each(active, [_line_fault(active.job, line) for line in unanswered])
-        try:
-            await self._mark_unanswered(active, code, message)
-        except InputGone:
-            pass  # how many lines that leaves out, the job's errors say
-        except Exception as error:  # what made the job fail may be in its file
-            log.error("lines of batch job %s cannot be read", active.job.id, exc_info=error)
-
-    async def _mark_unanswered(self, active: _Active, code: str, message: str) -> None:
-        """Of what is there of the input, whether or not it is what was stored."""
-        job = active.job
-        answered = await self._storage.durably(partial(self._store.answered, job))
-        source, left = self._source(job, await self._input(active)), job.total - len(answered)
-        while not source.ended and left > 0:
-            page = await self._storage.durably(partial(_unchecked_reading, source.page, PAGE_LINES, answered))
-            bad = [
-                line if isinstance(line, BadLine) else BadLine(line.number, code, message, line.custom_id)
-                for line in page[:left]
-            ]
-            await self._keep_each(active, [_line_fault(job, line) for line in bad])
-            left -= len(bad)
-
-    async def _keep_each(self, active: _Active, faults: list[LineAnswer]) -> None:
-        """One that cannot be kept takes no other with it."""
-        keeping = (self._storage.durably(partial(self._store.keep, [one])) for one in faults)
-        failures = [one for one in await asyncio.gather(*keeping, return_exceptions=True) if one is not None]
-        if failures:
-            told = "%d lines of batch job %s cannot be kept"
-            log.error(told, len(failures), active.job.id, exc_info=failures[0])
+        active.job = await self._ending_of.end(active.job, status, active.broken, ahead)
+        if active.job.status == status:
+            self._counts.ended(status)
 
 
 def _tell_fault(main: asyncio.Task[None]) -> None:
@@ -384,25 +298,3 @@ def _break(active: _Active, error: BaseException) -> None:
     """The job is to end by a fault that is not its own; the first one is told."""
     if active.broken is None:
         active.broken = {"code": "server_error", "message": f"The job met a fault of the server: {error!r}."}
-
-
-def _checked_reading(file: StoredFile | None, files: Files, read: Callable[..., T], *arguments: Any) -> T:
-    try:
-        if file is not None and (there := files.path(file.id).stat().st_size) != file.bytes:
-            raise InputGone(f"{other_length(file, there)}; upload it again.")
-        return read(*arguments)
-    except FileNotFoundError:
-        told = "The content of the input file is gone" if file is None else no_content(file)
-        raise InputGone(f"{told}; upload it again.") from None
-
-
-async def _unchecked_reading(read: Callable[..., T], *arguments: Any) -> T:
-    try:
-        return await asyncio.to_thread(read, *arguments)
-    except FileNotFoundError:
-        raise InputGone("The content of the input file is gone.") from None
-
-
-def _line_fault(job: Job, bad: BadLine) -> LineAnswer:
-    payload = json.dumps(error_of(bad.code, str(bad), bad.number))
-    return LineAnswer(job=job.number, line=bad.number, custom_id=bad.custom_id, status=None, payload=payload)
