@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.server.batch.faults import DamagedDatabase, storage_fault
+from inflight.server.batch.log_check import lost_commits
 from inflight.server.batch.marker import Identity
 from inflight.server.batch.records import ENDED, RUNNING
 from inflight.server.batch.schema import APPLICATION_ID, TABLES, VERSION
@@ -48,6 +49,12 @@ def inspect(path: Path) -> Found:
     try:
         with _read_only(path) as connection:
             version = _version(path, connection)
+            log, index = _sides(path)
+            if lost := lost_commits(log, index):
+                raise DatabaseError(
+                    f"{log} is damaged: at least {lost} transactions in it cannot be read any more; restore it from a "
+                    "backup, or remove it and the marker to go on without them."
+                )
             # Indexes are checked too, which the quick check leaves out: a job that is not found is a job that is lost.
             (first,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if first != "ok":
@@ -61,10 +68,14 @@ def inspect(path: Path) -> Found:
         raise DatabaseError(f"{path} cannot be used as a database ({_one_line(str(error))}); {_REMEDY}") from None
 
 
+def _sides(path: Path) -> tuple[Path, Path]:
+    """The write-ahead log and its index."""
+    return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
+
+
 @contextmanager
 def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    sides = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
-    absent = [side for side in sides if not side.exists()]
+    absent = [side for side in _sides(path) if not side.exists()]
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     try:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
