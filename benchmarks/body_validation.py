@@ -84,7 +84,10 @@ def _pydantic_bodies() -> tuple[Any, Any]:
     }
     token = Annotated[int, Field(ge=0, lt=2**31)]
     prompts = str | list[str] | list[token] | list[list[token]]
-    messages = Annotated[list[message], Field(min_length=1, max_length=types.MOST_MESSAGES)]
+    messages: Any = Annotated[
+        list[message],  # type: ignore[valid-type]
+        Field(min_length=1, max_length=types.MOST_MESSAGES),
+    ]
     return (
         create_model("Chat", __base__=Base, messages=(messages, ...), **settings),
         create_model("Completion", __base__=Base, prompt=(prompts, ...), **settings),

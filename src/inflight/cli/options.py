@@ -210,6 +210,8 @@ server_options = stacked(
         "--ssl-keyfile", type=click.Path(dir_okay=False, path_type=Path), help="Its key, if it is in another file."
     ),
     click.option("--ssl-keyfile-password", envvar="INFLIGHT_SSL_KEYFILE_PASSWORD", help="The key's password."),
+    click.option("--max-stored-mb", type=float, help="Most MiB of files that a tenant keeps; 10240 unless set."),
+    click.option("--max-stored-files", type=int, help="Most files that a tenant keeps; 10000 unless set."),
     click.option("--max-n", type=int, default=128, show_default=True, help="Most samples of one prompt."),
     click.option("--max-prompts", type=int, default=256, show_default=True, help="Most prompts of one call."),
     click.option("--max-streams", type=int, default=2048, show_default=True, help="Most calls under way at once."),

@@ -110,6 +110,8 @@ def _jobs(service: Service, tenants: Tenants) -> BatchService | None:
         tenants.named,
         concurrency=settings.batch_concurrency or 64,
         max_file_mb=settings.max_file_mb or 512,
+        max_stored_mb=settings.max_stored_mb or 10_240,
+        max_stored_files=settings.max_stored_files or 10_000,
     )
 
 

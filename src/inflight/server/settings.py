@@ -30,7 +30,8 @@ class ServerSettings:
     keep_alive: an event stream that has said nothing for so long says that it is alive.
     isolate_tenants: cached prefixes are shared within a tenant only, so that timing tells nobody of another's prompts.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
-    at once (64). max_file_mb: most of an uploaded file (512).
+    at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
+    keep (10,240; 10,000).
 
     Of the ingress: max_body_mb: most of any body but an upload's. body_budget_mb: most of all those bodies in memory.
     body_timeout, upload_timeout: a body, an uploaded file must have come by then. header_timeout: a request's headers,
@@ -69,6 +70,8 @@ class ServerSettings:
     data_dir: Path | None = None
     batch_concurrency: int | None = None
     max_file_mb: float | None = None
+    max_stored_mb: float | None = None
+    max_stored_files: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -77,7 +80,7 @@ class ServerSettings:
             value = getattr(self, name)
             if not 0 < value < 2**31:
                 raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
-        for name in ("batch_concurrency", "max_file_mb"):
+        for name in ("batch_concurrency", "max_file_mb", "max_stored_mb", "max_stored_files"):
             value = getattr(self, name)
             if value is not None and self.data_dir is None:
                 raise SettingsError(f"{option(name)} has no effect without --data-dir, which says where jobs are kept.")

@@ -29,7 +29,7 @@ class Job:
     """A batch job. Times are whole seconds of the wall clock; the order of jobs is `number`'s, which no clock moves.
 
     total, completed, failed: lines of the input file, those answered with 2xx, those answered otherwise.
-    errors: why validation failed, a list of {code, message, param, line}.
+    errors: why the job failed, a list of {code, message, param, line}. due: the store's clock when the window ends.
     """
 
     number: int
@@ -55,6 +55,7 @@ class Job:
     completed: int = 0
     failed: int = 0
     errors: list[dict[str, Any]] = field(default_factory=list)
+    due: float = 0.0
 
     def stamp(self, now: float) -> int:
         """The time of the next thing that happens to this job: never before what has happened, if a clock jumps."""

@@ -52,7 +52,9 @@ class Tries:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-            except Exception:
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException:  # a panic of native code is no Exception, and is this line's alone as well
                 log.exception("line %d of batch job %s met a fault", line.number, job.id)
                 fault = ApiError(500, "The server met a fault while it answered this line.", type="server_error")
                 return _line_answer(job, line, fault.status, _json(fault))
