@@ -299,6 +299,8 @@ def as_version_1(folder: Path, *, stopped: bool) -> None:
     with contextlib.closing(sqlite3.connect(folder / "batch.sqlite", isolation_level=None)) as database:
         database.executescript(
             "DROP TABLE leftovers; DROP TABLE store; ALTER TABLE jobs DROP COLUMN due;"
+            "ALTER TABLE jobs DROP COLUMN model; ALTER TABLE jobs DROP COLUMN input_tokens;"
+            "ALTER TABLE jobs DROP COLUMN cached_tokens; ALTER TABLE jobs DROP COLUMN output_tokens;"
             "PRAGMA application_id = 0; PRAGMA user_version = 1;"
         )
         log = folder / "batch.sqlite-wal"

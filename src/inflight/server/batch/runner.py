@@ -30,6 +30,7 @@ from inflight.server.batch.tries import Tries
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
 
+HELD_BYTES = 16 << 20  # of bodies in memory, read ahead or under way, of all jobs; above it nothing more is read
 _UNKEPT = ("server_error", "The line was answered, but the server cannot keep the answer; its log has the details.")
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Runner:
         *,
         concurrency: int,
         most_lines: int = 50_000,
-        longest_line: int = 1 << 24,
+        longest_line: int = 1 << 23,
         now: Callable[[], float] = time.time,
     ):
         """tenant_of: the tenant of that name, as it is today. clock: windows are measured by it. concurrency: lines
@@ -76,6 +77,8 @@ class Runner:
         self._time_kept = clock.now()
         self._jobs: dict[str, _Active] = {}
         self._turn = 0
+        self._held_bytes = 0  # of lines that are read and not served
+        self._readers = 0  # one at a time: what a page brings is not known before
         self._counts = BatchCounts()
         self._changed = storage.changed
         self._reload = True
@@ -162,8 +165,14 @@ class Runner:
         if status == "in_progress" and source is None:
             return self._open(active)
         if source is not None and not source.ended:
-            return self._read(active, source) if len(active.lines) < PAGE_LINES // 2 else None
+            return self._read(active, source) if self._may_read(active) else None
         return None if active.lines or active.under_way else self._complete(active)
+
+    def _may_read(self, active: _Active) -> bool:
+        if self._readers or self._held_bytes >= HELD_BYTES or len(active.lines) >= PAGE_LINES // 2:
+            return False
+        self._readers += 1
+        return True
 
     def _ending(self, active: _Active) -> str | None:
         """The status that the job is about to end with, where that is not by its last answer."""
@@ -225,7 +234,10 @@ class Runner:
         active.under_way.discard(task)
         if task.cancelled():
             active.lines.appendleft(line)
-        elif (error := task.exception()) is not None:  # not even that it has no answer can be kept
+            self._changed.set()
+            return
+        self._held_bytes -= len(line.body)
+        if (error := task.exception()) is not None:  # not even that it has no answer can be kept
             log.error("line %d of batch job %s met a fault", line.number, active.job.id, exc_info=error)
             _break(active, error)
         self._changed.set()
@@ -266,11 +278,15 @@ class Runner:
         except InputGone as gone:
             active.broken = {"code": "input_file_missing", "message": str(gone)}
             return
+        finally:
+            self._readers -= 1
         bad = [line_fault(active.job, line) for line in page if isinstance(line, BadLine)]
         if bad:
             await self._storage.durably(partial(self._store.keep, bad))
             self._counts.lines("failed", len(bad))
-        active.lines.extend(line for line in page if isinstance(line, BatchLine))
+        lines = [line for line in page if isinstance(line, BatchLine)]
+        self._held_bytes += sum(len(line.body) for line in lines)
+        active.lines.extend(lines)
 
     async def _complete(self, active: _Active) -> None:
         job = active.job
@@ -284,6 +300,7 @@ class Runner:
 
     async def _end(self, active: _Active, status: str) -> None:
         ahead, active.lines = active.lines, deque()
+        self._held_bytes -= sum(len(line.body) for line in ahead)
         active.job = await self._ending_of.end(active.job, status, active.broken, ahead)
         if active.job.status == status:
             self._counts.ended(status)

@@ -13,7 +13,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import astuple, fields
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,11 @@ from inflight.server.batch.records import RUNNING, Job, LineAnswer, StoredFile
 from inflight.server.batch.sweep import Proofs
 
 _FILE_COLUMNS = tuple(item.name for item in fields(StoredFile))
-_ANSWER_COLUMNS = tuple(item.name for item in fields(LineAnswer))
+_ANSWER_COLUMNS = tuple(item.name for item in fields(LineAnswer) if item.name != "usage")  # its job sums it up
+_ADD_USAGE = (
+    "UPDATE jobs SET model = ?, input_tokens = input_tokens + ?, cached_tokens = cached_tokens + ?, "
+    "output_tokens = output_tokens + ? WHERE number = ?"
+)
 _RUNNING = f"status IN ({', '.join(repr(status) for status in RUNNING)})"
 
 
@@ -292,6 +296,8 @@ def _insert_answers(answers: list[LineAnswer], connection: sqlite3.Connection) -
         if connection.execute(insert, values).rowcount:
             column = "completed" if answer.good else "failed"
             connection.execute(f"UPDATE jobs SET {column} = {column} + 1 WHERE number = ?", (answer.job,))
+            if answer.usage is not None:
+                connection.execute(_ADD_USAGE, (*astuple(answer.usage), answer.job))
 
 
 def _update(connection: sqlite3.Connection, job: Job, values: dict[str, Any]) -> bool:
