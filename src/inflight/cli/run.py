@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.core.sampling import SamplingParams
+from inflight.records.json_text import json_text
 
 QUESTION = "What is continuous batching?"
 
@@ -117,7 +117,7 @@ def _answer(
                 print("".join(delta.text for delta in deltas), end="", file=out, flush=True)
         output = collector.output()
         if as_json:
-            print(json.dumps(output_line(0, output), ensure_ascii=False), file=out)
+            print(json_text(output_line(0, output), ensure_ascii=False), file=out)
         elif streams:
             print(file=out)
         else:

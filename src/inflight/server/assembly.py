@@ -19,7 +19,9 @@ from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames
 from inflight.server.shapes import Change, ChatShape, CompletionShape, Shape, chat_extras, usage
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes an encoder for every frame
+_encode = json.JSONEncoder(
+    separators=(",", ":"), allow_nan=False
+).encode  # made once: json.dumps makes an encoder for every frame
 
 
 class Assembly:
