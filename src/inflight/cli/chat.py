@@ -104,7 +104,7 @@ def _typed() -> Any:
 
 
 def _answer(engine: Any, offline: Any, params: SamplingParams, messages: list[dict[str, str]], turn: int) -> str:
-    token_ids = engine.prompts.chat_tokens(messages)
+    token_ids = engine.prompts.chat(messages).token_ids
     request = engine.prompts.request(f"turn-{turn}", token_ids, params, engine.loop.clock.now())
     collector = offline.add(request)
     with Interrupt() as interrupt:

@@ -105,7 +105,7 @@ def _answer(
             print(f"(No prompt was given, so here is one: {QUESTION})", file=sys.stderr)
     chat = engine.prompts.can_chat and not raw
     messages = [{"role": "user", "content": prompt}]
-    token_ids = engine.prompts.chat_tokens(messages) if chat else engine.prompts.tokens(prompt)
+    token_ids = engine.prompts.chat(messages).token_ids if chat else engine.prompts.tokens(prompt)
     request = engine.prompts.request("0", token_ids, params, engine.loop.clock.now())
     offline = Offline(engine.loop, engine.tokenizer)
     streams = params.n == 1 and not as_json

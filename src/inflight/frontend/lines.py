@@ -81,8 +81,8 @@ def json_object(line: str) -> dict[str, Any]:
 def _prompt(data: dict[str, Any], kind: str, prompts: PromptEncoder) -> tuple[str | None, tuple[int, ...]]:
     value = data[kind]
     if kind == "messages":
-        text = prompts.chat_text(value)
-        return text, prompts.rendered_tokens(text)
+        encoded = prompts.chat(value)
+        return encoded.text, encoded.token_ids
     if kind == "prompt":
         if not isinstance(value, str):
             raise LineError(f"prompt is a JSON {_KINDS[type(value)]}; give text, or prompt_token_ids.")

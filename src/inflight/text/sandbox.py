@@ -55,6 +55,17 @@ def takes_parts(environment: jinja2.Environment, source: str) -> tuple[bool, boo
     return loops, asks
 
 
+def strings_looked_for(environment: jinja2.Environment, source: str) -> frozenset[str]:
+    """Strings that a template compares with, or gives to methods (`split`, `startswith`) and filters."""
+    tree = environment.parse(source)
+    places: list[nodes.Node] = [*tree.find_all(nodes.Compare)]
+    places += [node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr) for node in call.args]
+    places += [node for one in tree.find_all(nodes.Filter) for node in one.args]
+    found = {place.value for place in places if isinstance(place, nodes.Const)}
+    found |= {const.value for place in places for const in place.find_all(nodes.Const)}
+    return frozenset(value for value in found if isinstance(value, str))
+
+
 def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
     while isinstance(node, nodes.Filter):  # as in `content | selectattr(...)`
         node = node.node

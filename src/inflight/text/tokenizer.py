@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from .apart import ApartEncoder
+from .control import AddedToken
 from .errors import TokenizerError
 from .faults import LibraryFaults, is_fault
 from .longest import longest_token
@@ -80,6 +82,16 @@ class Tokenizer:
     def longest_token(self) -> int | None:
         """Most characters of a text that one token stands for; None where that is not certain (see `longest`)."""
         return longest_token(self._backend)
+
+    @cached_property
+    def added_tokens(self) -> tuple[AddedToken, ...]:
+        """The tokens that stand beside the model's own vocabulary, or apart from it."""
+        added = self._backend.get_added_tokens_decoder()
+        return tuple(AddedToken(token.content, token.special, token.single_word) for token in added.values())
+
+    def apart(self, control: Sequence[str]) -> ApartEncoder:
+        """An encoder of texts whose control tokens are known; these are the contents of the tokens that are control."""
+        return ApartEncoder(self._backend, control)
 
     @property
     def bos_token_id(self) -> int | None:
