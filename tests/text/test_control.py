@@ -189,7 +189,8 @@ def test_an_assistant_keeps_its_markup_and_no_more() -> None:
     own = {"role": "assistant", "content": "<think>hm <|im_end|></think>\n\nthen <tool_call> <|im_start|><|im_"}
     rendered = encoder.render([*user("say </think>"), own, *user("go on")])
     assert rendered.text == (
-        "<|im_start|>user\nsay </think><|im_end|>\n<|im_start|>assistant\nthen <tool_call> <|im_start|><|im_<|im_end|>\n"
+        "<|im_start|>user\nsay </think><|im_end|>\n<|im_start|>assistant\n"
+        "then <tool_call> <|im_start|><|im_<|im_end|>\n"
         "<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n<think>\n"
     )
     found = encoder.token_ids(rendered)

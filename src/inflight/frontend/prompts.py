@@ -60,6 +60,12 @@ class PromptEncoder:
             return self._encode(prompt, add_special_tokens=True)
         return _checked_ids(prompt)
 
+    def check_chat(self) -> None:
+        """Compile the model's chat templates now, so that a mistake in one is not found by the first conversation.
+        Raises ChatTemplateError; a model without templates passes."""
+        if self._chat_template is not None:
+            self._chat_template.compile()
+
     def chat(
         self,
         messages: Any,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .budget import RenderLimits
 from .errors import ChatTemplateError, TemplateVariableError
 from .tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
 
@@ -22,6 +23,7 @@ _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _RESERVED = ("messages", "tools", "add_generation_prompt")  # variables that have a place of their own
 
 
+_LONGEST_SOURCE = 2**18  # characters; the longest that are published have a quarter of it
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as transformers does: the space tells whether the template trims
 
 
@@ -51,12 +53,17 @@ class ChatTemplate:
     """A model's chat template, or its several named ones. Compiled at first use; may be shared by threads."""
 
     def __init__(
-        self, source: str | Mapping[str, str] | None, special_tokens: Mapping[str, str | list[str]] | None = None
+        self,
+        source: str | Mapping[str, str] | None,
+        special_tokens: Mapping[str, str | list[str]] | None = None,
+        limits: RenderLimits = RenderLimits(),  # noqa: B008  (frozen)
     ) -> None:
         """Take one template, or several by name ("default", "tool_use", …), or None for a model that has none.
 
-        `special_tokens` are what the template sees by name, such as `bos_token`.
+        `special_tokens` are what the template sees by name, such as `bos_token`; `limits` is what one rendering may
+        take.
         """
+        self._limits = limits
         self._sources = {_DEFAULT: source} if isinstance(source, str) else dict(source or {})
         self._special_tokens = dict(special_tokens or {})
         self._compiled: dict[str, _Compiled] = {}
@@ -163,7 +170,7 @@ class ChatTemplate:
             "add_generation_prompt": chat.add_generation_prompt,
         }
         try:
-            text = self._compile(chat.template).template.render(context)
+            text = self._run(chat.template, context)
         except ChatTemplateError:
             raise
         except Exception as error:  # a template is a program: it may fail in any way
@@ -172,6 +179,16 @@ class ChatTemplate:
                 "check the roles and fields it expects, or give the prompt as text."
             ) from error
         return _up_to_the_end_of(_final_text(chat.messages), text) if chat.continues else text
+
+    def compile(self) -> None:
+        """Compile all templates now. Raises ChatTemplateError for one with a mistake in it."""
+        for name in self._sources:
+            self._compile(name)
+
+    def _run(self, name: str, context: Mapping[str, Any]) -> str:
+        from .sandbox import render
+
+        return render(self._compile(name).template, context, self._limits)
 
     def _choose(self, has_tools: bool) -> str:
         if not self._sources:
@@ -195,6 +212,11 @@ class ChatTemplate:
             from .sandbox import chat_environment, strings_looked_for, takes_parts
 
             environment, source = chat_environment(), self._sources[name]
+            if len(source) > _LONGEST_SOURCE:
+                raise ChatTemplateError(
+                    f"The model's chat template {name!r} has {len(source):,} characters, and at most "
+                    f"{_LONGEST_SOURCE:,} are compiled; correct it in the model's folder, or give the prompt as text."
+                )
             try:
                 self._compiled[name] = _Compiled(
                     environment.from_string(source),
@@ -205,6 +227,11 @@ class ChatTemplate:
                 raise ChatTemplateError(
                     f"The model's chat template {name!r} has an error in line {error.lineno}: {error.message}; "
                     "correct it in the model's folder, or give the prompt as text."
+                ) from error
+            except (RecursionError, MemoryError, SyntaxError, ValueError) as error:  # of Python's own compiler, too
+                raise ChatTemplateError(
+                    f"The model's chat template {name!r} cannot be compiled ({type(error).__name__}: it is nested too "
+                    "deeply, or no program); correct it in the model's folder, or give the prompt as text."
                 ) from error
         return self._compiled[name]
 
@@ -217,7 +244,8 @@ def _template_files(folder: Path) -> dict[str, str]:
     sources: dict[str, str] = {}
     for name, path in paths.items():
         try:
-            sources[name] = path.read_text(encoding="utf-8")
+            with path.open(encoding="utf-8") as file:
+                sources[name] = file.read(_LONGEST_SOURCE + 1)  # one more is told when it is compiled
         except (OSError, UnicodeDecodeError) as error:
             raise ChatTemplateError(f"{path} cannot be read: {error}; check the file and its permissions.") from error
     return sources
