@@ -46,6 +46,7 @@ def command(system: str | None, record: Path | None, **values: Any) -> int:
     try:
         if not engine.prompts.can_chat:
             raise click.UsageError("This model has no chat template; use `inflight run --raw PROMPT` instead.")
+        engine.prompts.check_chat()
         _talk(engine, params, system)
     finally:
         engine.loop.close()

@@ -65,6 +65,7 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         if verbose:
             for name, entry in engine.settings.items():
                 print(f"{name}: {entry.value} ({entry.reason})", file=sys.stderr)
+        _warn_of_templates(engine)
         if input_path is not None:
             from inflight.cli.run_lines import run_lines
 
@@ -74,6 +75,16 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         engine.loop.close()
         if engine.loop.watcher_fault is not None:  # the answers are there, the record is not
             raise engine.loop.watcher_fault
+
+
+def _warn_of_templates(engine: Any) -> None:
+    """Prompts that are no messages need no template, so a broken one is only told."""
+    from inflight.text import ChatTemplateError
+
+    try:
+        engine.prompts.check_chat()
+    except ChatTemplateError as error:
+        print(f"inflight: warning: {error}", file=sys.stderr)
 
 
 def _check_readable(path: Path | None) -> None:

@@ -119,6 +119,7 @@ def _load(
 
     doing("loading the model")
     engine = build_engine(engine_settings, scheduling, record, progress)
+    engine.prompts.check_chat()
     if verbose:
         for name, entry in engine.settings.items():
             _tell(f"{name}: {entry.value} ({entry.reason})")

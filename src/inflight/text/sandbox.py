@@ -248,9 +248,9 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
     return bounded
 
 
-def _bounded_test(function: Any) -> Callable[..., bool]:
+def _bounded_test(function: Any) -> Callable[..., Any]:
     @pass_context
-    def bounded(context: Context, value: Any, *args: Any, **kwargs: Any) -> bool:
+    def bounded(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
         return function(_compared(context, value), *args, **kwargs)
 
     return bounded
