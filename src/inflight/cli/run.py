@@ -65,7 +65,8 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         if verbose:
             for name, entry in engine.settings.items():
                 print(f"{name}: {entry.value} ({entry.reason})", file=sys.stderr)
-        _warn_of_templates(engine)
+        if raw or input_path is not None:
+            _warn_of_templates(engine)
         if input_path is not None:
             from inflight.cli.run_lines import run_lines
 
