@@ -178,6 +178,9 @@ server_options = stacked(
         type=click.Path(dir_okay=False, path_type=Path),
         help="TOML file of tenants, each with a key, a weight and limits.",
     ),
+    click.option(
+        "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."
+    ),
     click.option("--isolate-tenants", is_flag=True, help="Share cached prefixes within a tenant only."),
     click.option(
         "--data-dir",

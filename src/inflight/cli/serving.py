@@ -134,6 +134,7 @@ def _load(
     doing("loading the model")
     preprocessing = PreprocessingPool(model_folder(engine_settings), PREPROCESSING_BYTES)  # loads beside the engine
     engine = build_engine(engine_settings, scheduling, record, progress)
+    engine.prompts.check_chat()
     models = settings.served_model_name or (engine_settings.model or "built-in",)
     limits = Limits(
         models=models,
@@ -141,6 +142,7 @@ def _load(
         max_prompts=settings.max_prompts,
         most_sequences=most_queued(scheduling),
         max_model_len=engine.capacity.max_model_len,
+        parse_control_tokens=settings.parse_control_tokens,
     )
     preprocessing.configure(limits, Preprocessor(engine.prompts, engine.tokenizer, limits))
     if verbose:

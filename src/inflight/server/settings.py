@@ -29,6 +29,7 @@ class ServerSettings:
     request_timeout: a call that takes longer is ended. drain_timeout: what runs may go on so long after SIGTERM.
     keep_alive: an event stream that has said nothing for so long says that it is alive.
     isolate_tenants: cached prefixes are shared within a tenant only, so that timing tells nobody of another's prompts.
+    parse_control_tokens: what messages spell as a control token is one, as other servers have it.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
     at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
     keep (10,240; 10,000).
@@ -66,6 +67,7 @@ class ServerSettings:
     drain_timeout: float = 30.0
     keep_alive: float = 10.0
     isolate_tenants: bool = False
+    parse_control_tokens: bool = False
     metrics_names: Literal["inflight", "vllm"] = "inflight"
     data_dir: Path | None = None
     batch_concurrency: int | None = None
