@@ -27,6 +27,7 @@ from inflight.server.ingress.connection import Connection
 from inflight.server.ingress.connections import Connections
 from inflight.server.ingress.descriptors import RESERVED, raise_descriptor_limit
 from inflight.server.ingress.limits import ConnectionLimits
+from inflight.server.ingress.listener import Listener
 from inflight.server.ingress.refusals import Refusals
 from inflight.server.service import Served, Service
 from inflight.server.settings import LOOPBACK, ServerSettings
@@ -235,22 +236,28 @@ class _Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, with connections of our own, and a time limit for TLS handshakes, which it leaves at 60 s."""
+        """As uvicorn's, with connections of our own."""
         await self.lifespan.startup()
-        loop, config = asyncio.get_running_loop(), self.config
+        loop, config, connections = asyncio.get_running_loop(), self.config, self._connections
 
         def connection() -> Connection:
             return Connection(
-                connections=self._connections, config=config, server_state=self.server_state, app_state={}, _loop=loop
+                connections=connections, config=config, server_state=self.server_state, app_state={}, _loop=loop
             )
 
-        seconds = None if config.ssl is None else self._connections.limits.head_seconds
-        self.servers = []
-        for one in sockets or ():
-            server = await loop.create_server(
-                connection, sock=one, ssl=config.ssl, backlog=BACKLOG, ssl_handshake_timeout=seconds
+        limits = connections.limits
+        listeners = [
+            Listener(
+                one,
+                connection,
+                connections.refusals,
+                tls=config.ssl,
+                handshake_seconds=limits.head_seconds,
+                most_handshakes=max(16, limits.connections // 4),
             )
-            self.servers.append(server)
+            for one in sockets or ()
+        ]
+        self.servers = cast(list[asyncio.base_events.Server], listeners)
         self.started = True
 
     async def main_loop(self) -> None:
