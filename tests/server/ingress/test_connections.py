@@ -72,6 +72,7 @@ def test_idle_connections_stay_open_as_long_as_is_set(start: Callable[..., Serve
 def test_one_address_has_its_share_of_connections(start: Callable[..., Server]) -> None:
     server = start("--max-connections", "40", "--max-connections-per-address", "10")
     slow = [Raw(server).send(b"GET") for _ in range(10)]
+    assert server.get("/health").status_code == 200, "who came before has been read by now"
     with Raw(server) as more:
         answer = more.answer()
         assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
