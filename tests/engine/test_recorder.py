@@ -22,7 +22,7 @@ from inflight.core.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import Done
-from inflight.engine.recorder import Recorder
+from inflight.engine.recorder import Recorder, open_record
 from inflight.records.schema import (
     ChunkRecord,
     FaultRecord,
@@ -283,3 +283,9 @@ def test_a_record_replays_to_the_same_plans(
         for plan, again in zip(recorded.executor.plans, plans, strict=True)
     ]
     assert len(again.ends) == len(of_kind(records, "request"))
+
+
+def test_a_record_is_for_its_owner_only(tmp_path: Path) -> None:
+    with open_record(tmp_path / "record.jsonl") as file:
+        file.write("prompts stand here\n")
+    assert (tmp_path / "record.jsonl").stat().st_mode & 0o777 == 0o600

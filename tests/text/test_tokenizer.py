@@ -51,7 +51,7 @@ class Watched:
         return getattr(self._backend, name)
 
 
-@pytest.mark.parametrize(("length", "ending"), [(LONG - 1, ""), (LONG, "_batch")])
+@pytest.mark.parametrize(("length", "ending"), [(LONG - 1, ""), (LONG, "_batch_fast")])
 def test_long_texts_take_the_calls_that_let_other_threads_run(length: int, ending: str) -> None:
     backend = byte_level()
     tokenizer = Tokenizer(backend)

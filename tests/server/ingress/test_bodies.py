@@ -102,6 +102,9 @@ def test_half_sent_bodies_do_not_fill_the_memory(start: Callable[..., Server]) -
     grown = resident(server) - before
     assert grown < 80 * MEBIBYTE, f"{grown / MEBIBYTE:.0f} MiB"  # 240 were sent
     assert server.get("/health").status_code == 200
+    for one in attackers:
+        one.socket.close()
+    assert server.settled(lambda: resident(server) - before < 16 * MEBIBYTE, 30), "and none is kept when they have gone"
 
 
 def test_a_body_that_finds_no_room_is_told_when_to_come_back(start: Callable[..., Server]) -> None:

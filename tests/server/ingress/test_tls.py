@@ -15,6 +15,7 @@ from inflight.server.ingress.tls import TlsError, tls_context
 from inflight.server.settings import ServerSettings
 
 from ..conftest import Server
+from .raw import Raw
 
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="openssl makes the certificates")
@@ -43,6 +44,20 @@ def test_it_speaks_tls(start: Callable[..., Server], tmp_path: Path) -> None:
         with client.stream("POST", url + "/v1/completions", json={**body, "stream": True}) as stream:
             assert list(stream.iter_lines())[-2] == "data: [DONE]"
     assert server.stop() == 0
+
+
+def test_a_handshake_must_come_in_time_and_few_may_be_under_way(start: Callable[..., Server], tmp_path: Path) -> None:
+    certificate, key = made(tmp_path, "own")
+    options = ("--header-timeout", "1", "--max-connections", "64")
+    server = start("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key), *options, ready=False)
+    assert server.settled(lambda: any("Ready at https://" in line for line in server.log), 60)
+    server.url = next(line for line in server.log if "Ready at" in line).split("Ready at https://")[1].split(" ")[0]
+    silent = [Raw(server) for _ in range(40)]
+    assert server.settled(lambda: sum(one.is_closed for one in silent) >= 24, 10), "beyond 16, at once"
+    assert server.settled(lambda: all(one.is_closed for one in silent), 10)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    assert httpx.get(f"https://{server.url}/health", verify=trusting).status_code == 200
+    assert "Traceback" not in "".join(server.log)
 
 
 def test_a_password_opens_the_key(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def state_of(scope: Scope) -> dict[str, Any]:
 
 async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with the error. A body that nobody has read ends the connection: it might be of any size."""
-    state_of(scope)["error"] = error
+    state_of(scope)["error"] = error.with_traceback(None)  # which would keep what its frames hold
 
     async def closing(message: Message) -> None:
         if message["type"] == "http.response.start" and has_body(scope):

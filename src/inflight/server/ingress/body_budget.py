@@ -7,12 +7,15 @@ Bytes count when they have come, not when they are announced, until the one who 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from inflight.server.errors import ApiError
 
-_PATIENCE = 2.0  # seconds that a body waits for others to go
+_PATIENCE = 2.0  # seconds that a body waits for others to go, in all: it holds what it has meanwhile
+_WORTH_TELLING = 8 << 20  # bytes
 _MOST_WAITING = 64  # bodies; each has one piece in its hands that is not counted yet
 _MOST_WAITING_OF_ONE = 16
 
@@ -20,12 +23,13 @@ _MOST_WAITING_OF_ONE = 16
 class BodyLease:
     """Bytes of one body. Released once is released for good."""
 
-    __slots__ = ("_budget", "_released", "held", "owner")
+    __slots__ = ("_budget", "_released", "held", "owner", "patience")
 
-    def __init__(self, budget: BodyBudget, owner: str):
+    def __init__(self, budget: BodyBudget, owner: str, patience: float):
         self._budget = budget
         self.owner = owner
         self.held = 0
+        self.patience = patience  # seconds that it may still wait for others to go
         self._released = False
 
     async def grow(self, size: int) -> None:
@@ -47,9 +51,11 @@ class _Waiting:
 
 
 class BodyBudget:
-    def __init__(self, most: int, share: int, patience: float = _PATIENCE):
-        """most, share: bytes of all, and of one owner."""
+    def __init__(self, most: int, share: int, patience: float = _PATIENCE, emptied: Callable[[], None] = lambda: None):
+        """most, share: bytes of all, and of one owner. emptied: called when most of what was held is not any more."""
         self.most = most
+        self._emptied = emptied
+        self._peak = 0  # since then
         self._share = share
         self._patience = patience
         self._owners: Counter[str] = Counter()
@@ -57,7 +63,7 @@ class BodyBudget:
         self.held = 0
 
     def lease(self, owner: str) -> BodyLease:
-        return BodyLease(self, owner)
+        return BodyLease(self, owner, self._patience)
 
     async def take(self, lease: BodyLease, size: int) -> None:
         if self._fits(lease, size):
@@ -68,9 +74,11 @@ class BodyBudget:
             raise self._full(lease, size)
         waiting = _Waiting(lease, size, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
+        started = time.monotonic()
         try:
-            await asyncio.wait((waiting.granted,), timeout=self._patience)
+            await asyncio.wait((waiting.granted,), timeout=max(0.0, lease.patience))
         finally:
+            lease.patience -= time.monotonic() - started
             if not waiting.granted.done():
                 self._waiting.remove(waiting)
         if not waiting.granted.done():
@@ -82,6 +90,9 @@ class BodyBudget:
         if not self._owners[lease.owner]:
             del self._owners[lease.owner]
         lease.held = 0
+        if self._peak >= _WORTH_TELLING and self.held * 4 <= self._peak:
+            self._peak = self.held
+            self._emptied()
         for waiting in tuple(self._waiting):  # the longest waiting first, of those for whom there is room
             if self._fits(waiting.lease, waiting.size):
                 self._waiting.remove(waiting)
@@ -93,6 +104,7 @@ class BodyBudget:
 
     def _grant(self, lease: BodyLease, size: int) -> None:
         self.held += size
+        self._peak = max(self._peak, self.held)
         self._owners[lease.owner] += size
         lease.held += size
 

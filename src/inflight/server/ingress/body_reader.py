@@ -57,20 +57,23 @@ class BodyReader:
         if announced > self._most:
             raise self._too_large(announced)
         body, pace = bytearray(), Pace(self._seconds, "--body-timeout")
-        while True:
-            message = await pace.message(receive)
-            if message["type"] == "http.disconnect":
-                raise _Gone
-            piece: bytes = message.get("body", b"")
-            if len(body) + len(piece) > self._most:
-                raise self._too_large(len(body) + len(piece))
-            await lease.grow(len(piece))
-            last = not message.get("more_body", False)
-            if last and not body:
-                return piece
-            body += piece
-            if last:
-                return bytes(body)
+        try:
+            while True:
+                message = await pace.message(receive)
+                if message["type"] == "http.disconnect":
+                    raise _Gone
+                piece: bytes = message.get("body", b"")
+                if len(body) + len(piece) > self._most:
+                    raise self._too_large(len(body) + len(piece))
+                await lease.grow(len(piece))
+                last = not message.get("more_body", False)
+                if last and not body:
+                    return piece
+                body += piece
+                if last:
+                    return bytes(body)
+        finally:
+            body.clear()  # an error's traceback would keep it
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Piece by piece, at the pace of whoever asks for them; an answer before the last one ends the connection."""

@@ -84,6 +84,8 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
+            if not self._connections.may_throw_away(len(data)):
+                self.flow.pause_reading()
             return
         self._given, size = 0, len(data)
         while data and not self._deaf:
@@ -256,6 +258,8 @@ class Connection(HttpToolsProtocol):
     def _linger(self) -> None:
         """Close so that the client reads the answer: closing at once, with bytes unread, would take it away again."""
         self._deaf = True
+        if self.cycle is not None:
+            self.cycle.body.clear()  # nobody asks for it any more
         self._unset_keepalive_if_required()
         if self.transport.is_closing():
             return

@@ -6,11 +6,14 @@ Knows for each whose it is and what it is doing; nothing of HTTP. A connection i
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 from inflight.server.ingress.addresses import address_key
 from inflight.server.ingress.limits import ConnectionLimits
 from inflight.server.ingress.refusals import Refusals
+
+_THROWN_AWAY = 64 << 20  # bytes a second, of all refused clients
 
 
 class Member(Protocol):
@@ -37,6 +40,8 @@ class Connections:
         self._reading: dict[Member, int] = {}  # bytes that are kept of what has come; the oldest first
         self._reading_bytes = 0
         self._ended = False
+        self._throw_away = float(_THROWN_AWAY)
+        self._thrown_away_at = time.monotonic()
 
     def __len__(self) -> int:
         return len(self._whose)
@@ -79,6 +84,14 @@ class Connections:
         address.count -= 1
         if not address.count:
             del self._addresses[key]
+
+    def may_throw_away(self, size: int) -> bool:
+        """Whether to go on reading what refused clients send still, so that they read why. Not at any price: the more
+        they send, the less time is left for others."""
+        now = time.monotonic()
+        self._throw_away = min(_THROWN_AWAY, self._throw_away + (now - self._thrown_away_at) * _THROWN_AWAY) - size
+        self._thrown_away_at = now
+        return self._throw_away > 0
 
     # -- what a connection is doing -------------------------------------------------------------------------------
 
