@@ -21,13 +21,10 @@ class Told:
 
     def __init__(self, folder: Path):
         self._path = folder / "stderr"
+        settings = ("--port", "0", "--log-format", "json", "--data-dir", str(folder / "data"))
+        command = [sys.executable, "-m", "inflight.cli", "serve", *settings]
         with self._path.open("w") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "inflight.cli", "serve", "--port", "0", "--log-format", "json"]
-                + ["--data-dir", str(folder / "data")],
-                stdout=subprocess.DEVNULL,
-                stderr=out,
-            )
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=out)
 
     def lines(self) -> list[str]:
         return self._path.read_text().splitlines()

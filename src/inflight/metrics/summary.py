@@ -38,7 +38,8 @@ class Summary:
     the window: of the tokens and ends that fell into it, whenever their requests were sent.
 
     requests: completed ones; offered = requests + rejected + failed + unfinished, by intended send time in the window.
-    itl: over all gaps of all requests. goodput in requests/s; attainment as a share of the offered.
+    itl: over all gaps of all requests. goodput: of requests_per_s, those that met their targets; attainment: the share
+    of the offered that did.
     concurrency: requests under way, mean over the window; by_little: the same by Little's law, arrival rate × mean time
     in the system: where the two differ, the window was not steady. ttft_trend None: too few requests to tell.
     """
@@ -103,7 +104,7 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
         input_tokens_per_s=input_tokens / window.seconds,
         output_tokens_per_s=output_tokens / window.seconds,
         total_tokens_per_s=(input_tokens + output_tokens) / window.seconds,
-        goodput=goodput((one.attained for one in offered), window.seconds),
+        goodput=goodput((one.attained for one in ended), window.seconds),
         attainment=attainment(one.attained for one in offered),
         concurrency=sum(_seconds_within(one, window) for one in observations) / window.seconds,
         concurrency_by_little=math.fsum(e2es) / window.seconds,
