@@ -54,6 +54,9 @@ class Scheduler:
         latency: LatencyModel | None = None,
         admission: Admission | None = None,
     ):
+        """Raises ValueError for end token ids that are not in the vocabulary."""
+        if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
+            raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
         self._capacity = capacity
         self._strategy = strategy
         self._predictor = predictor or Quantiles()
