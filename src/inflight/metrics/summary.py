@@ -75,6 +75,12 @@ class Summary:
         completed is the most that this setting does."""
         return self.ttft_trend is not None and self.ttft_trend.growing
 
+    @property
+    def attained_per_s(self) -> float:
+        """Goodput by the requests that were sent in the window, whenever they ended: settings are compared by this in
+        windows so short that ends in them tell of what was sent before."""
+        return self.attainment * self.offered_per_s
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "saturated": self.saturated}
 
