@@ -28,6 +28,7 @@ from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
 from inflight.core.predictor import Oracle, Predictor, Quantiles
+from inflight.core.shares import Shares
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
@@ -75,7 +76,7 @@ class SchedulingSettings:
                     f"{option(name)} has no effect with {option(other)} {getattr(self, other)}; it goes with "
                     f"{' or '.join(values)}."
                 )
-        policies = {self.policy, *(lane.get("policy") for lane in self.lanes.values())}
+        policies = self.policies
         if self.predictor and "sjf" not in policies and self.admission == "off":
             raise SettingsError(
                 f"--predictor has no effect with --policy {self.policy} and --admission off; it goes with sjf or with "
@@ -134,8 +135,12 @@ class SchedulingSettings:
     @property
     def asks_predictor(self) -> bool:
         """Whether sjf, admission control or a stranger's policy wants to know how long answers will be."""
-        policies = {self.policy, *(lane.get("policy") for lane in self.lanes.values())}
-        return self.admission != "off" or any(name == "sjf" or ":" in (name or "") for name in policies)
+        return self.admission != "off" or any(name == "sjf" or ":" in (name or "") for name in self.policies)
+
+    @property
+    def policies(self) -> set[str | None]:
+        """Names that are in force anywhere; None is a lane's that has the engine's."""
+        return {self.policy, *(lane.get("policy") for lane in self.lanes.values())}
 
 
 _WHY = {
@@ -287,6 +292,7 @@ def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admis
         most_queued(settings),
         settings.max_queued_tokens,
         settings.ttft_target,
+        Shares(settings.tenant_weights) if "fair" in settings.policies else None,
     )
 
 

@@ -50,6 +50,7 @@ from . import inspect_scheduler as inside
 VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
+WEIGHTS = {"b": 2.0}  # of tenants, under fair
 POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "stranger")
 
 
@@ -163,7 +164,7 @@ def policy_of(name: str, latency: LatencyModel) -> Policy:
         case "deadline":
             return Deadline(latency)
         case "fair":
-            return Fair({"b": 2.0})
+            return Fair(WEIGHTS)
         case "stranger":
             return Guarded(Stranger(), report=lambda sentence: None)
     simple: dict[str, type[Policy]] = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
@@ -271,8 +272,15 @@ class Harness:
         """Whether the request's lane has room in its queue."""
         limit = self.setup.lane(request.lane).get("queue_limit")
         waiting = inside.waiting(self.scheduler) | inside.held_back(self.scheduler)
-        mine = sum(self.owners[number][0].request.lane == request.lane for number in waiting)
-        return limit is None or mine + request.params.n <= limit
+        mine = [self.owners[number][0].request for number in waiting]
+        mine = [one for one in mine if one.lane == request.lane]
+        if limit is None or len(mine) + request.params.n <= limit:
+            return True
+        if self.setup.lane(request.lane).policy != "fair" or request.params.n > limit:
+            return False
+        tenants = {request.tenant, *(one.tenant for one in mine)}
+        share = limit * WEIGHTS.get(request.tenant, 1.0) / sum(WEIGHTS.get(one, 1.0) for one in tenants)
+        return sum(one.tenant == request.tenant for one in mine) + request.params.n <= share
 
     def refuse(self, request: Request) -> str:
         """The sentence of the refusal; nothing else may have changed."""

@@ -233,6 +233,11 @@ class Scheduler:
         waiting = [one for other in before for one in other.queue.everyone()]
         running = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) in before]
         queued_tokens = _queued_tokens(waiting, running)
+        held, shares = None, self._admission.shares
+        if shares is not None:
+            mine = [one for one in waiting if one.request.tenant == request.tenant]
+            tenants = (one.request.tenant for one in waiting)
+            held = shares.held(request.tenant, tenants, _queued_tokens(mine, running))
         return Load(
             ahead=len(waiting),
             prompt_tokens=queued_tokens + sum(one.behind for one in running if one.behind > 1),
@@ -243,6 +248,7 @@ class Scheduler:
             rows=self._capacity.max_rows,
             budget=min(self._token_budget, self._capacity.max_model_len),
             context=sum(one.computed for one in running) / max(1, len(running)),
+            held=held,
         )
 
     def _seconds_until_served(self, request: Request) -> float:

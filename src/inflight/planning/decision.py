@@ -28,7 +28,8 @@ class Tried:
 
     @property
     def score(self) -> tuple[float, float]:
-        """Goodput in requests/s (of those sent in the window), then how far the worst promise is from being broken (more is better)."""
+        """Goodput in requests/s, of those sent in the window; then how far the worst promise is from being broken
+        (more is better)."""
         return self.trial.summary.attained_per_s, -badness(self.trial)
 
     @property
