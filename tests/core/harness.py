@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pytest
 
 from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.floor import Floor
 from inflight.core.lanes import LaneSettings
 from inflight.core.latency import LatencyModel
 from inflight.core.memory import Allocation
@@ -109,6 +110,7 @@ class Setup:
     host_blocks: int = 0
     copy_seconds: float = 0.01
     oracle: bool = False
+    lane_floor: float = 0.0
 
     @property
     def capacity(self) -> Capacity:
@@ -140,6 +142,7 @@ class Setup:
             preemption=self.preemption,
             predictor=Oracle() if self.oracle else Quantiles(),
             latency=latency,
+            lane_floor=self.lane_floor,
         )
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
@@ -445,6 +448,7 @@ class Harness:
                 lane = self.setup.lane(client.request.lane)
                 if not lane.get("background"):
                     floors = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
+                    floors += Floor(self.setup.lane_floor).most(self.setup.token_budget) if self.setup.lane_floor else 0
                     left = max(0, self.setup.early_end - tokens) + floors
 
     def _check_limits(self, plan: BatchPlan) -> None:

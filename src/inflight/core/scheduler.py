@@ -53,8 +53,10 @@ class Scheduler:
         predictor: Predictor | None = None,
         latency: LatencyModel | None = None,
         admission: Admission | None = None,
+        lane_floor: float = 0.0,
     ):
-        """Raises ValueError for end token ids that are not in the vocabulary."""
+        """lane_floor: share of the steps' tokens that background lanes have while they have work. Raises ValueError for
+        end token ids that are not in the vocabulary."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
         self._capacity = capacity
@@ -68,7 +70,9 @@ class Scheduler:
         self._token_budget = token_budget
         self._memory = KVMemory(capacity, prefix_caching, allocation)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
-        self._lanes = Lanes(settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency)
+        self._lanes = Lanes(
+            settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
+        )
         victims = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._running = Running(self._memory, self._lanes, victims, capacity.max_rows, watermark)
         self._composer = Composer(self._memory, self._lanes, self._running)

@@ -67,6 +67,7 @@ def recorded_settings(header: dict[str, Any]) -> RecordedSettings:
             if name in given:
                 given[name] = json.loads(given[name])
         given.setdefault("early_end_tokens", 0)  # records of versions that filled every step do not have it
+        given.setdefault("lane_floor", 0.0)  # nor this, of versions in which background lanes were owed nothing
         if given.get("predictor") == "quantiles":
             del given["predictor"]  # the default, where it is asked at all
         scheduling = SchedulingSettings(**given)
