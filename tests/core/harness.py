@@ -51,6 +51,7 @@ from . import inspect_scheduler as inside
 VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
+PATIENCE = 6  # steps until a lane that is overdue is served: of two in flight, victims can be taken at the third
 WEIGHTS = {"b": 2.0}  # of tenants, under fair
 POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "stranger")
 
@@ -257,6 +258,7 @@ class Harness:
         self.compute: dict[int, Compute] = {}
         self.owners: list[tuple[Client, int]] = []  # by sequence number: whose it is, and which sample
         self._rows: dict[int, Row] = {}
+        self.starved: dict[str, int] = {}  # background lane → steps without it, though it was overdue
 
     # -- verbs --------------------------------------------------------------------------------------------------
 
@@ -312,11 +314,13 @@ class Harness:
         assert len(self.flights) < self.setup.depth
         self.log.append(("plan", fail, self.now))
         shared = [(s, b) for s in inside.alive(self.scheduler) for b in s.blocks if self._holders(b) > 1]
+        kept, overdue = inside.kept(self.scheduler), inside.overdue(self.scheduler)
         plan = self.scheduler.plan(self.now)
         if isinstance(plan, BatchPlan):
             assert plan.step == len(self.plans)
             # Whoever gave way to others has given its blocks up: theirs to write.
             self._check_plan(plan, {block for sequence, block in shared if block in sequence.blocks})
+            self._check_floor(plan, kept, overdue)
             self.plans.append(plan)
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
@@ -433,6 +437,18 @@ class Harness:
             touched = set(row.table[chunk.start // size : -(-row.computed // size)])
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
+
+    def _check_floor(self, plan: BatchPlan, kept: set[int], overdue: set[str]) -> None:
+        """Nobody pushes out what is kept for a background lane, unless nothing else is left; and a lane that was owed
+        something for long is served before more than a few steps have passed."""
+        running = inside.running(self.scheduler)
+        if not kept <= {one.number for one in running}:
+            assert all(one.kept for one in running), "what was kept was pushed out for somebody"
+        served = {self.owners[chunk.sequence_id][0].request.lane for chunk in plan.chunks}
+        if any(lane.get("min_rows") or lane.get("max_rows") or lane.get("max_tokens") for lane in self.setup.lanes):
+            return  # what lanes keep of rows, and so of blocks, goes before the floor, and so do their limits
+        self.starved = {lane: self.starved.get(lane, 0) + 1 for lane in overdue - served}
+        assert all(steps <= PATIENCE for steps in self.starved.values()), f"starved: {self.starved}"
 
     def _check_early_end(self, plan: BatchPlan) -> None:
         """Behind a foreground prompt that is complete, prompts have what the step may be filled up to, and floors."""

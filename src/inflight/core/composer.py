@@ -87,8 +87,8 @@ class Composer:
     def _claim(self, lane: Lane, shape: StepShape, now: float) -> bool:
         """The first in the lane's queue has the next row and blocks; those of foreground work, if it was owed them for
         long."""
-        most, head = lane.settings.max_rows, next(lane.queue.in_order(now), None)
-        if head is None or (most is not None and lane.running >= most):
+        head = next(lane.queue.in_order(now), None)
+        if head is None or not self._lanes.may_grow(lane):
             return False
         lane.owed.rows, lane.owed.blocks = 1, self._memory.needs(head)
         if lane.owed.is_overdue:

@@ -187,7 +187,7 @@ class Lanes:
 
         without: counted as if these gave up their rows; none of them is among those that its lane keeps."""
         kept = sum(
-            max(0, other.settings.min_rows - other.running, other.owed.rows)
+            max(0, other.settings.min_rows - other.running, 0 if lane.settings.background else other.owed.rows)
             for other in self._lanes.values()
             if other is not lane
         )
@@ -195,9 +195,18 @@ class Lanes:
         return min(free + len(without) - kept, self._max_rows if cap is None else cap - running)
 
     def reserved(self, lane: Lane) -> tuple[int, int]:
-        """Rows and blocks that newcomers of other lanes have before this one's."""
-        others = [one.owed for one in self._by_kind[True] if one is not lane]
-        return sum(one.rows for one in others), sum(one.blocks for one in others)
+        """Rows and blocks that newcomers of background lanes have before this one's."""
+        owed = [] if lane.settings.background else [one.owed for one in self._by_kind[True]]
+        return sum(one.rows for one in owed), sum(one.blocks for one in owed)
+
+    def may_grow(self, lane: Lane) -> bool:
+        """Whether a background lane could have one more row, if foreground work gave way."""
+        taken = lane.running
+        for other in self._lanes.values():
+            if other is not lane:
+                taken += max(other.settings.min_rows, other.running if other.settings.background else 0)
+        cap = lane.settings.max_rows
+        return taken < self._max_rows and (cap is None or lane.running < cap)
 
     def held_up(self) -> list[Lane]:
         """Background lanes with work, while foreground work is there to take everything."""
