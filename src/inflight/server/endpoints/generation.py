@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -11,12 +13,13 @@ from inflight.server import answers
 from inflight.server.bodies.chat import ChatBody
 from inflight.server.bodies.completions import CompletionBody
 from inflight.server.json import JsonResponse, body_of, documented, json_bytes
-from inflight.server.preprocessing.wire import Kind, PreparedAnswer
+from inflight.server.preprocessing.wire import Kind, PreparedAnswer, token_bytes
 from inflight.server.service import GONE, Service
 from inflight.server.sse import ClientGone, EventStreamResponse, until_gone
 from inflight.server.tenants import Tenant
 from inflight.server.translating import Call
 
+MANY_TOKEN_BYTES = 1 << 19  # of prompts, from which on they become requests beside the event loop
 _STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
@@ -59,6 +62,7 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
         prepared = await served.preprocessing.prepare(kind, await request.body())
         request.state.body_lease.release()
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
-        return served.translator.call(prepared, tenant)
+        translate = partial(served.translator.call, prepared, tenant)
+        return translate() if token_bytes(prepared) < MANY_TOKEN_BYTES else await asyncio.to_thread(translate)
 
     return routes

@@ -70,6 +70,7 @@ class PreprocessingPool:
         self._lanes: list[_Lane] = []
         self._limits = Limits()
         self._in_place: Preprocessor | None = None
+        self._reviving = asyncio.Lock()
         self._spawn()
 
     def configure(self, limits: Limits, in_place: Preprocessor) -> None:
@@ -132,11 +133,12 @@ class PreprocessingPool:
 
     async def _child(self) -> socket.socket:
         """A fresh process's socket."""
-        if self._process.poll() is not None:  # somebody has killed the first process, which does nothing but fork
-            log.warning("The process that reads requests is gone; it is started anew.")
-            self._control.close()
-            self._spawn()
-            await asyncio.to_thread(self._wait_until_loaded)
+        async with self._reviving:
+            if self._process.poll() is not None:  # somebody has killed the first process, which does nothing but fork
+                log.warning("The process that reads requests is gone; it is started anew.")
+                self._control.close()
+                self._spawn()
+                await asyncio.to_thread(self._wait_until_loaded)
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._control, [b"f"], [theirs.fileno()])
