@@ -445,6 +445,8 @@ class Harness:
         if not kept <= {one.number for one in running}:
             assert all(one.kept for one in running), "what was kept was pushed out for somebody"
         served = {self.owners[chunk.sequence_id][0].request.lane for chunk in plan.chunks}
+        if self.setup.together:
+            return  # batches run to their ends
         if any(lane.get("min_rows") or lane.get("max_rows") or lane.get("max_tokens") for lane in self.setup.lanes):
             return  # what lanes keep of rows, and so of blocks, goes before the floor, and so do their limits
         self.starved = {lane: self.starved.get(lane, 0) + 1 for lane in overdue - served}

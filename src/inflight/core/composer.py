@@ -162,9 +162,12 @@ class Composer:
         kept = self._kept_tokens(fill)
         hungry = [lane for lane in foreground if lane.settings.name in kept]
         if owed and hungry:  # now, since prompts that are computed whole might leave nothing
-            short = self._serve_background(fill, background, kept, short, owed, now)
+            theirs = {lane.settings.name: 0 for lane in background if lane.settings.name in kept}
+            short = self._serve_background(fill, background, theirs, short, owed, now)
             for lane in background:
                 lane.owed.tokens = 0
+                if not self.running:  # whatever holds its newcomer up, nobody else need wait for it
+                    lane.owed.reserve()
             kept = self._kept_tokens(fill)
         self._serve_prompts(fill, hungry, kept, short, now)
         if any(lane.busy for lane in background):
