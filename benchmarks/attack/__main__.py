@@ -25,14 +25,16 @@ _LIMITS = (
     "use; a control group would need rights that not everybody has), and their sum is watched. The built-in model with "
     "--policy fair, a key for each tenant, everything else as it is by itself; its chat template turns hostile when a "
     "message asks for it. /health is asked every 20 ms; a wait during which more was due, and a gap of several "
-    "usual steps, count as many waits. Attackers are processes on the same machine with the lowest priority."
+    "usual steps, count as many waits. Attackers are processes on the same machine with a lower priority (nice 5)."
 )
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    arguments = _options().parse_args(given)
-    signal.signal(signal.SIGTERM, _ended)
-    known = catalogue()
+    parser, known = _options(), catalogue()
+    arguments = parser.parse_args(given)
+    for name in arguments.attacks:
+        if name not in known:
+            parser.error(f"{name!r} is unknown; --list names all attacks.")
     attacks = [known[name] for name in arguments.attacks] if arguments.attacks else list(known.values())
     if arguments.list:
         for attack in attacks:
@@ -94,4 +96,5 @@ def _options() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _ended)
     main()

@@ -1,6 +1,7 @@
-"""A process of attackers: `python -m benchmarks.attack.attacker`, a plan as JSON on standard input, a tally as JSON.
+"""A process of attackers: `python -m benchmarks.attack.attacker`, a plan as JSON on standard input.
 
-It ends when its time is over, when whoever started it is gone, and in any case soon after.
+It writes a line when its bodies are made and its time begins, and its tallies as JSON when that is over. It ends when
+whoever started it is gone, and in any case soon after its time.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from benchmarks.attack.catalogue import everything
 from benchmarks.attack.kind import Attack
 from benchmarks.attack.visit import Tally, Visit
 
-_NICE = 19  # attackers are to take the server's time, not the machine's
+_NICE = 5  # attackers are to take the server's time, not the machine's
+READY = b"ready\n"
 _GRACE = 20  # seconds after its time at which the process ends whatever it does
+_PREPARING = 120  # seconds that may pass before its time begins
 _BREATH = 0.01  # seconds between visits of one attacker
 
 
@@ -44,7 +47,13 @@ class Plan:
 
 async def attacked(plan: Plan) -> dict[str, Tally]:
     """By attack."""
-    attacks = [everything()[name] for name in plan.names]
+    known = everything()
+    attacks = [known[name] for name in plan.names]
+    for attack in attacks:
+        attack.prepare()
+    sys.stdout.buffer.write(READY)
+    sys.stdout.flush()
+    signal.alarm(int(plan.seconds) + _GRACE)
     end = time.monotonic() + plan.seconds
     tallies = {attack.name: Tally() for attack in attacks}
     if len(attacks) == 1:
@@ -98,7 +107,7 @@ def _end_with_parent() -> None:
 def main() -> None:
     os.nice(_NICE)
     plan = msgspec.json.decode(sys.stdin.readline(), type=Plan)
-    signal.alarm(int(plan.seconds) + _GRACE)
+    signal.alarm(_PREPARING)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     tallies = uvloop.run(attacked(plan))
     print(msgspec.json.encode(tallies).decode(), flush=True)

@@ -92,11 +92,11 @@ class Field:
 
         tenants: whose keys the attackers have. more: fields of the attackers' plan.
         """
-        rest = self.rest_mb
-        began = time.perf_counter()
         given = attacker.Plan(self.server.port, self._keys[:tenants], list(names), seconds, seed)
         with _child("attacker", said=replace(given, **more), told=True) as process:
             assert process.stdout is not None
+            process.stdout.readline()  # it is ready, or has ended
+            rest, began = self.rest_mb, time.perf_counter()
             try:
                 process.wait(seconds + _LATE)  # what it tells at its end is short
                 told = process.stdout.read()

@@ -15,13 +15,15 @@ Whose = Literal["own", "none", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """connections: at once. needs_key: it is for servers that ask for keys; the others are for servers without."""
+    """connections: at once. needs_key: it is for servers that ask for keys; the others are for servers without.
+    prepare: what takes long and is done once, before the attack's time begins."""
 
     name: str
     what: str
     act: Act
     connections: int = 6
     needs_key: bool = True
+    prepare: Callable[[], object] = lambda: None
 
 
 def body(
@@ -34,4 +36,4 @@ def body(
     async def act(visit: Visit) -> None:
         await visit.post(path, made(), keys[key])
 
-    return Attack(name, what, act, connections)
+    return Attack(name, what, act, connections, prepare=made)

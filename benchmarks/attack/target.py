@@ -19,9 +19,10 @@ VOCABULARY = 2048
 HONEST_KEY = "sk-honest"
 HOSTILE_KEYS = [f"sk-hostile-{number}" for number in range(4)]
 PROCESS_BYTES = 1 << 30  # RLIMIT_DATA of each of the server's processes
-# What the template does when a message says "bomb NAME": a sentence, and the Jinja of it.
+# What the template does when a message says "bomb NAME": a sentence, and the Jinja of it. None of it is constant, for
+# that would be computed when the template is compiled.
 BOMBS = {
-    "repeat": ("repeat a letter 10^10 times", "{{ 'a' * 10000000000 }}"),
+    "repeat": ("repeat a letter 10^10 times", "{{ messages[0].content * 10000000000 }}"),
     "range": (
         "count to 10^8 within 10^8",
         "{% for i in range(100000000) %}{% for j in range(100000000) %}{% endfor %}{% endfor %}",
@@ -30,8 +31,11 @@ BOMBS = {
         "run nine loops within each other",
         "".join(f"{{% for i{n} in range(99) %}}" for n in range(9)) + "x" + "{% endfor %}" * 9,
     ),
-    "power": ("compute 9^9^9", "{{ 9 ** 9 ** 9 }}"),
-    "pad": ("pad a word to 10^10 letters", "{{ '%10000000000s' % 'a' }}{{ 'a'.center(10000000000) }}"),
+    "power": ("compute 9^9^9", "{% set n = messages|length + 8 %}{{ n ** n ** n }}"),
+    "pad": (
+        "pad a word to 10^10 letters",
+        "{{ ('%' ~ messages|length ~ '0000000000s') % 'a' }}{{ messages[0].content.center(10000000000) }}",
+    ),
     "words": ("write 10^8 paragraphs", "{{ lipsum(n=100000000) }}"),
     "grow": (
         "double a list for ever",

@@ -107,8 +107,8 @@ def _trial(field: Field, attack: Attack, raid: Raid, quiet: Sequence[Window]) ->
 def report(found: Sequence[Trial], rest: str, seconds: float) -> str:
     held = sum(not trial.outcome.broken for trial in found)
     intro = (
-        f"{len(found)} attacks by themselves, {seconds:g} s each, with {QUIET:g} s of quiet between; {held} of them within "
-        f"all limits. {rest} What is beyond quiet is the difference to the {_NEAR} quiet times before and the one after, "
-        "percentile by percentile, never below 0."
+        f"{len(found)} attacks by themselves, {seconds:g} s each, with {QUIET:g} s of quiet between; {held} of them "
+        f"within all limits. {rest} What is beyond quiet is the difference to the {_NEAR} quiet times before and the "
+        "one after, percentile by percentile, never below 0."
     )
     return intro + "\n\n" + table(HEAD, [trial.row for trial in found])
