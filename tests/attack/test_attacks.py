@@ -63,10 +63,10 @@ def test_two_attacks_for_a_second_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results.md")
-    command.main(["TLS hello", "stop tokens", "--each", "1", "--write"])
+    command.main(["TLS hello", "many samples", "--each", "1", "--write"])
     printed = capsys.readouterr().out
     assert "2 attacks by themselves, 1 s each" in printed
-    for name in ("TLS hello", "stop tokens"):
+    for name in ("TLS hello", "many samples"):
         row = next(line for line in printed.splitlines() if line.startswith(f"| {name} |"))
         assert "× 400" in row
         assert "the server ended" not in row and "another text" not in row and "not to its end" not in row
