@@ -88,7 +88,7 @@ def test_prompts_that_are_none(llm: LLM, prompts: Any, sentence: str) -> None:
 
 def test_refused_before_anything_is_computed(llm: LLM) -> None:
     for wrong, sentence in (
-        ([5] * 300, "300 tokens, but the model length is 256"),
+        ([5] * 300, "maximum context length is 256 tokens.* has 300 tokens"),
         ([5, 384], "token id 384, but the vocabulary has 384 tokens"),
         ([5, -1], "token id -1"),
         ([5, 10**30], "vocabulary has 384"),

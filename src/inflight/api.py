@@ -71,9 +71,12 @@ class LLM:
         Without sampling_params the likeliest tokens are taken until the model ends.
         """
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-        texts = [self._engine.prompts.chat_text(one) for one in conversations]
-        encoded = [self._engine.prompts.rendered_tokens(text) for text in texts]
-        return self._run(encoded, texts, sampling_params or SamplingParams(temperature=0, max_tokens=None))
+        encoded = [self._engine.prompts.chat(one) for one in conversations]
+        return self._run(
+            [one.token_ids for one in encoded],
+            [one.text for one in encoded],
+            sampling_params or SamplingParams(temperature=0, max_tokens=None),
+        )
 
     def close(self) -> None:
         """Closes the record file, if there is one; the model's memory goes with the object."""

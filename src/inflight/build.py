@@ -31,7 +31,7 @@ from inflight.core.plan import Capacity, Executor
 from inflight.core.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.recorder import Recorder
+from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.checkpoint import Checkpoint, resolve_model
 from inflight.execution.config import ModelConfig, read_json
 from inflight.execution.decoder import Decoder
@@ -285,4 +285,4 @@ def _end_tokens(model: ModelConfig, tokenizer: Tokenizer | None) -> frozenset[in
 
 def _recorder(path: Path, resolved: dict[str, Resolved], capacity: Capacity) -> Recorder:
     settings: dict[str, Any] = {name: asdict(entry) for name, entry in resolved.items()}
-    return Recorder(path.open("w", encoding="utf-8"), settings, capacity)
+    return Recorder(open_record(path), settings, capacity)

@@ -70,8 +70,7 @@ def test_options(inflight: Caller, options: str, sentence: str) -> None:
 
 
 def test_prompts(inflight: Caller) -> None:
-    assert "tokens, but the model length is 256 tokens" in inflight("run", "long " * 300).sentence()
-    assert "--max-model-len" in inflight("run", "long " * 300).sentence()
+    assert "maximum context length is 256 tokens" in inflight("run", "long " * 300).sentence()
     assert "The prompt is empty" in inflight("run", "--raw", "").sentence()
     assert "KV blocks" in inflight("run", "long " * 40, "--num-blocks", 2).sentence()
 

@@ -32,7 +32,7 @@ def test_a_message_that_cannot_be_taken_is_left_out(tiny: Path) -> None:
     typed = b"caf\xe9\n" + b"long " * 300 + b"\nhello\n"
     told = finished(spawn("chat", "--model", tiny, *SHORT), typed)
     assert told.code == 0 and "Traceback" not in told.err
-    assert "half of a surrogate pair" in told.err and "but the model length is 256 tokens" in told.err
+    assert "half of a surrogate pair" in told.err and "maximum context length is 256 tokens" in told.err
     assert told.err.count("(/reset starts a new conversation.)") == 2
     assert told.out == finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n").out
 

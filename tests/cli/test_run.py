@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from inflight import __version__
+from inflight.build import BUILT_IN
 from inflight.cli import VERBS, call
 from inflight.records.schema import read_records
 
@@ -186,3 +188,19 @@ def test_doctor_as_json(inflight: Caller) -> None:
     assert 1.5 < report["model"]["kv_bytes_per_token"] / smaller["model"]["kv_bytes_per_token"] < 2
     assert 1.5 < report["model"]["weight_bytes"] / smaller["model"]["weight_bytes"] < 2
     assert smaller["flops_per_s"]["int8"] > 0
+
+
+def test_a_broken_template_is_told_where_it_is_needed(inflight: Caller, tmp_path: Path) -> None:
+    """Prompts that are no messages are answered, with a warning; a conversation and a server end at start."""
+    model = tmp_path / "model"
+    shutil.copytree(BUILT_IN, model)
+    (model / "chat_template.jinja").write_text("line\n{% if %}")
+    mistake = "The model's chat template 'default' has an error in line 2"
+    told = inflight("run", "hello", "--raw", "--model", model, *SHORT)
+    assert told.code == 0 and told.out and f"inflight: warning: {mistake}" in told.err
+    told = inflight("run", "hello", "--model", model, *SHORT)
+    assert told.code != 0 and mistake in told.err and "Traceback" not in told.err
+    for verb in ("chat", "serve"):
+        done = subprocess.run([*COMMAND, verb, "--model", str(model)], input=b"", capture_output=True, timeout=100)
+        assert done.returncode != 0
+        assert mistake in done.stderr.decode() and "Traceback" not in done.stderr.decode()

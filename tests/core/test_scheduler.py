@@ -37,7 +37,7 @@ def assert_as_alone(harness: Harness) -> None:
     ("fields", "words"),
     [
         ({"prompt": []}, "The prompt has 0 tokens"),
-        ({"prompt": [0] * 64}, "has 64 tokens, but the model length is 64"),
+        ({"prompt": [0] * 64}, "length is 64 tokens"),
         ({"prompt": [1, 8]}, "holds the token id 8, but the vocabulary has 8 tokens"),
         ({"prompt": [-1]}, "holds the token id -1"),
         ({"logit_bias": {1: 1, 8: 1}}, "logit_bias names the token id 8"),

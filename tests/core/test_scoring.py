@@ -137,9 +137,11 @@ def test_one_that_was_aborted_is_told_no_more_scores() -> None:
 def test_a_prompt_of_the_models_length_may_be_scored_but_not_answered() -> None:
     harness = Harness(Setup(num_blocks=40, block_size=4, token_budget=16, max_model_len=12))
     scoring = request("a", [1] * 12, output=None, max_tokens=0, prompt_logprobs=0)
-    assert "model length is 12 tokens and at least one must be left" in harness.refuse(request("b", [1] * 12))
+    assert "length is 12 tokens, of which at least one is left for the answer" in harness.refuse(request("b", [1] * 12))
     longer = request("c", [1] * 13, output=None, max_tokens=0)
-    assert "has 13 tokens, but the model length is 12 tokens; shorten the prompt to 12" in harness.refuse(longer)
+    assert "length is 12 tokens, and the prompt is too long: it has 13 tokens; shorten it to 12" in harness.refuse(
+        longer
+    )
     harness.add(scoring)
     harness.drain()
     assert len(harness.clients[0].scores) == 11

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NotRequired, get_origin, get_type_hints
@@ -15,14 +16,16 @@ from core.test_state_machine import SETUPS, fitted, requests
 from hypothesis import given, settings
 
 from inflight.core.events import FinishedEvent
-from inflight.core.plan import BatchPlan, Capacity, WaitUntil
-from inflight.core.request import Request, RequestRefused
+from inflight.core.plan import BatchPlan, Capacity, StepResult, WaitUntil
+from inflight.core.request import SLO, Request, RequestRefused
 from inflight.core.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.recorder import Recorder
+from inflight.engine.null import Done
+from inflight.engine.recorder import Recorder, open_record
 from inflight.records.schema import (
     ChunkRecord,
+    FaultRecord,
     Header,
     NewRowRecord,
     RecordError,
@@ -47,25 +50,33 @@ class Kept(io.StringIO):
 
 
 class Noted(FaultyExecutor):
-    """Keeps the plans that it was given."""
+    """Keeps the plans that it was given. Steps may break, or be unsound: of those the last sequence has no tokens."""
 
-    def __init__(self, setup: Setup, broken: frozenset[int] = frozenset()):
+    def __init__(self, setup: Setup, broken: frozenset[int] = frozenset(), unsound: frozenset[int] = frozenset()):
         super().__init__(setup.capacity, seconds)
         self.plans: list[BatchPlan] = []
-        self._broken = broken
+        self._broken, self._unsound = broken, unsound
 
     def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
         self.plans.append(plan)
         self.fail_next = plan.step in self._broken
-        return super().submit(plan)
+        done = super().submit(plan)
+        return Done(_unsound(done.result())) if plan.step in self._unsound else done
+
+
+def _unsound(result: StepResult) -> StepResult:
+    """The last sequence that samples, and the last that is scored, end with an error."""
+    sampled = tuple(one._replace(token_ids=(), error="Not finite.") for one in result.sampled[-1:])
+    scored = tuple(replace(one, logprobs=(), error="Not finite.") for one in result.scored[-1:])
+    return replace(result, sampled=result.sampled[:-1] + sampled, scored=result.scored[:-1] + scored)
 
 
 class Recorded:
     """An engine that records, on virtual time."""
 
-    def __init__(self, setup: Setup, broken: frozenset[int] = frozenset()):
+    def __init__(self, setup: Setup, broken: frozenset[int] = frozenset(), unsound: frozenset[int] = frozenset()):
         self.file = Kept()
-        self.executor = Noted(setup, broken)
+        self.executor = Noted(setup, broken, unsound)
         resolved = {
             "depth": {"value": setup.depth},
             "max_num_batched_tokens": {"value": setup.token_budget},
@@ -92,7 +103,7 @@ def assert_fits(record: Any, schema: Any) -> None:
 
 
 def test_every_line_fits_the_schema(tmp_path: Path) -> None:
-    recorded = Recorded(ROOMY, broken=frozenset({6}))
+    recorded = Recorded(ROOMY, broken=frozenset({6}), unsound=frozenset({1}))
     recorded.loop.add(request("a", output=2, n=2))
     recorded.loop.add(request("b", output=None, max_tokens=9, stop="ab", ignore_eos=False))
     recorded.loop.run()
@@ -113,6 +124,9 @@ def test_every_line_fits_the_schema(tmp_path: Path) -> None:
             for sample in record["samples"]:
                 assert_fits(sample, SampleRecord)
     assert [record["error"] for record in lines if "error" in record] == ["Step 6 broke."]
+    (faults,) = [record["faults"] for record in lines if "faults" in record]
+    assert [fault["error"] for fault in faults] == ["Not finite."]
+    assert_fits(faults[0], FaultRecord)
 
 
 def test_steps_are_told_as_they_were_planned(tmp_path: Path) -> None:
@@ -155,6 +169,16 @@ def test_requests_are_told_with_what_they_asked_and_got(tmp_path: Path) -> None:
     assert "forced_output_tokens" in told_a and told_a["before_step"] == told_a["before_commit"] == 0
     (end,) = [event for event in events if isinstance(event, FinishedEvent) and event.request_id == "b"]
     assert told_b["timings"] == end.timings.to_json()
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    """JSON knows neither NaN nor infinities, and a record with them could be read by Python alone."""
+    recorded = Recorded(ROOMY)
+    recorded.loop.add(request("a", output=1, slo=SLO(float("inf"), float("nan"))))
+    recorded.loop.run()
+    recorded.loop.close()
+    (line,) = [json.loads(line, parse_constant=pytest.fail) for line in recorded.file.text.splitlines()[-1:]]
+    assert (line["slo"], line["added"]) == ({"ttft": None, "itl": None}, 100.0)
 
 
 def test_refused_requests_take_no_numbers(tmp_path: Path) -> None:
@@ -208,6 +232,7 @@ def rebuilt_setup(header: dict[str, Any]) -> Setup:
         st.tuples(requests(max_prompt=6), st.integers(1, 3), st.one_of(st.none(), st.integers(0, 5))), max_size=7
     ),
     broken=st.frozensets(st.integers(0, 30), max_size=2),
+    unsound=st.frozensets(st.integers(0, 30), max_size=3),
 )
 @settings(deadline=None, max_examples=200)
 def test_a_record_replays_to_the_same_plans(
@@ -215,9 +240,10 @@ def test_a_record_replays_to_the_same_plans(
     setup: Setup,
     script: list[tuple[Request, int, int | None]],
     broken: frozenset[int],
+    unsound: frozenset[int],
 ) -> None:
     """Invariant 6. Script: a request, whom to abort then, and rounds until the next one."""
-    recorded = Recorded(setup, broken)
+    recorded = Recorded(setup, broken, unsound)
     loop = recorded.loop
     for number, (of, rounds, abort) in enumerate(script):
         try:
@@ -257,3 +283,9 @@ def test_a_record_replays_to_the_same_plans(
         for plan, again in zip(recorded.executor.plans, plans, strict=True)
     ]
     assert len(again.ends) == len(of_kind(records, "request"))
+
+
+def test_a_record_is_for_its_owner_only(tmp_path: Path) -> None:
+    with open_record(tmp_path / "record.jsonl") as file:
+        file.write("prompts stand here\n")
+    assert (tmp_path / "record.jsonl").stat().st_mode & 0o777 == 0o600

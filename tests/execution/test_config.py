@@ -180,6 +180,15 @@ def test_a_window_bounds_attention() -> None:
         ({"head_dim": 15}, "must be even"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps"),
         ({"rope_scaling": {"type": "mrope"}}, "rope type 'mrope' is not supported"),
+        (
+            {"num_hidden_layers": 2**31},
+            r"is 2147483648, more than any model has \(at most 4,096",
+        ),
+        ({"vocab_size": 10**4000}, r"vocab_size in config.json is 1000000\d+…, more than any model has"),
+        ({"max_position_embeddings": 2**40}, "max_position_embeddings .* more than any model has"),
+        ({"hidden_size": list(range(10**6))}, "whole number above 0, not a list of 1,000,000 entries"),
+        ({"architectures": None, "model_type": ["llama"]}, "names \\['llama'\\] as its architecture"),
+        ({"eos_token_id": 2**40}, "eos_token_id holds 1099511627776: that many, or such large"),
     ],
 )
 def test_what_cannot_be_served_is_named(changes: dict[str, Any], sentence: str) -> None:
@@ -190,6 +199,12 @@ def test_what_cannot_be_served_is_named(changes: dict[str, Any], sentence: str) 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"layer_types": 4}, "layer_types in config.json must be a list of names, not 4"),
+        ({"layer_types": [["full_attention"]] * 4}, "must be a list of names"),
+        (
+            {"use_sliding_window": True, "max_window_layers": None},
+            "max_window_layers .* a whole number, not None",
+        ),
         ({"layer_types": ["full_attention"]}, "layer_types names 1 layers, but num_hidden_layers is 4"),
         ({"layer_types": ["linear_attention"] * 4}, "asks for linear_attention"),
         ({"layer_types": ["sliding_attention"] * 4}, "use_sliding_window or sliding_window is not set"),
@@ -214,12 +229,12 @@ def test_folders_that_are_no_model(tmp_path: Path) -> None:
 
 def test_broken_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"vocab_size": ')
-    with pytest.raises(ModelError, match=r"config\.json cannot be read as JSON"):
+    with pytest.raises(ModelError, match=r"config\.json is not valid JSON: .* at line 1, column 16"):
         ModelConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(ModelError, match="must hold a JSON object, not a list"):
+    with pytest.raises(ModelError, match="holds a JSON list where an object is expected"):
         ModelConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(BASE))
     (tmp_path / "generation_config.json").write_text("oops")
-    with pytest.raises(ModelError, match=r"generation_config\.json cannot be read"):
+    with pytest.raises(ModelError, match=r"generation_config\.json is not valid JSON"):
         ModelConfig.from_folder(tmp_path)

@@ -182,3 +182,67 @@ def test_a_fault_is_told_in_the_result_not_raised(rig: Rig, monkeypatch: pytest.
     result = rig.executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 35, (1, 2, 3), True),), (new,))).result()
     assert isinstance(result, StepResult) and result.sampled == () and result.seconds >= 0
     assert result.error == "Step 0 with 35 tokens failed: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
+def test_logits_that_mean_nothing_end_their_own_sequence_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    params = [SamplingParams(temperature=t, max_tokens=8, logprobs=2, ignore_eos=True, seed=1) for t in (0, 0.8, 1)]
+    expected = rig.generate(*params)
+    logits, calls = rig.decoder.logits, []
+
+    def breaks(rows: Any) -> Any:
+        made = logits(rows)
+        calls.append(len(rows))
+        if len(calls) == 4:
+            made[1] = value
+        return made
+
+    monkeypatch.setattr(rig.decoder, "logits", breaks)
+    first, broken, third = rig.generate(*params)
+    assert (first, third) == (expected[0], expected[2])
+    assert (broken.finish_reason, broken.token_ids) == ("error", expected[1].token_ids[:3])
+    assert broken.detail is not None
+    assert f"after {len(PROMPT) + 3} tokens are not finite (NaN or infinite)" in broken.detail
+    assert rig.generate(*params) == expected, "nothing of it is left"
+
+
+def test_of_several_samples_the_sound_ones_go_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=1, n=2, max_tokens=5, ignore_eos=True, seed=1)
+    ((expected, _),) = [output.outputs for output in rig.outputs(params)]
+    sample = rig.executor._ops.sample
+
+    def breaks(logits: Any, batch: Any) -> Any:
+        logits[(batch.sample_index == 1) & (batch.draw_index == 2)] = np.nan
+        return sample(logits, batch)
+
+    monkeypatch.setattr(rig.executor, "_ops", _Other(rig.executor._ops, breaks))
+    ((sound, broken),) = [output.outputs for output in rig.outputs(params)]
+    assert (sound.token_ids, sound.finish_reason) == (expected.token_ids, "length")
+    assert (len(broken.token_ids), broken.finish_reason) == (2, "error")
+
+
+class _Other:
+    """An op set with another `sample`."""
+
+    def __init__(self, ops: Any, sample: Any) -> None:
+        self._ops, self.sample = ops, sample
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+
+def test_a_prompt_that_cannot_be_scored_ends_with_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(max_tokens=0, prompt_logprobs=1)
+    logits = rig.decoder.logits
+
+    def breaks(rows: Any) -> Any:
+        made = logits(rows)
+        made[rows == 6] = np.nan
+        return made
+
+    monkeypatch.setattr(rig.decoder, "logits", breaks)
+    (output,) = rig.outputs(params)
+    assert output.outputs[0].finish_reason == "error"
+    assert "logits after 7 tokens are not finite" in str(output.outputs[0].detail)

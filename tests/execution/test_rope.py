@@ -107,6 +107,11 @@ def test_yarn_without_a_factor_takes_the_ratio_of_lengths() -> None:
         ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
         ({"rope_type": "default", "rope_theta": 0.5}, "rope_theta must be larger than 1"),
         (7, "must be an object or null, not 7"),
+        ({"rope_type": "yarn", "factor": 1e300}, r"factor of rope type 'yarn' is 1e\+300, which makes no sense"),
+        ({"rope_type": "yarn", "factor": 10**400}, "factor of rope type 'yarn' is 1000000"),
+        ({"rope_type": "yarn", "factor": 1e9}, "stretches the model to 512,000,000,000 positions; at most 67,108,864"),
+        ({"rope_type": "yarn", "factor": 2.0, "beta_fast": 5e-324}, "beta_fast .* makes no sense"),
+        ({"rope_type": "yarn", "original_max_position_embeddings": 0.5}, "must be at least 1, not 0.5"),
     ],
 )
 def test_bad_settings_are_named(rope: Any, sentence: str) -> None:

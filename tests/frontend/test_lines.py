@@ -14,7 +14,7 @@ from inflight.core.request import SLO, Request
 from inflight.core.sampling import InvalidSampling, SamplingParams
 from inflight.core.stopping import Finish
 from inflight.frontend.fields import SAMPLING_FIELDS, UnknownField, with_fields
-from inflight.frontend.lines import InputLine, LineError, output_line, parse_line
+from inflight.frontend.lines import InputLine, LineError, logprob_json, output_line, parse_line
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.placement import PlacementError
 from inflight.frontend.prompts import PromptEncoder, PromptError
@@ -39,7 +39,7 @@ def test_three_kinds_of_prompt(prompts: PromptEncoder) -> None:
     assert parse(prompts, {"prompt_token_ids": list(text.prompt_token_ids)}).prompt_token_ids == text.prompt_token_ids
     chat = parse(prompts, {"messages": [{"role": "user", "content": "hello"}]})
     assert chat.prompt == "<|begin|>user: hello\n<|begin|>assistant: "
-    assert chat.prompt_token_ids == prompts.chat_tokens([{"role": "user", "content": "hello"}])
+    assert chat.prompt_token_ids == prompts.chat([{"role": "user", "content": "hello"}]).token_ids
 
 
 def test_a_line_overrides_the_defaults(prompts: PromptEncoder) -> None:
@@ -185,3 +185,8 @@ def test_output_lines_hold_the_scores_of_the_prompt() -> None:
 
 def timings() -> Timings:
     return Timings(1, 2, 3, 0, 0, 6, 2.5, 1, 0, 0, None, None, "interactive")
+
+
+def test_a_logprob_without_a_number_is_the_least() -> None:
+    entry = TokenLogprob(3, float("-inf"), ((4, -0.5), (5, float("nan"))))
+    assert logprob_json(entry) == {"token_id": 3, "logprob": -9999.0, "top": [[4, -0.5], [5, -9999.0]]}

@@ -127,6 +127,35 @@ def test_tenants_do_not_see_each_others_jobs(start: Callable[..., Server], tmp_p
     assert ended(server, acme, job.id).status == "completed"
 
 
+def test_what_is_stored_is_bounded(start: Callable[..., Server], tmp_path: Path, keys_file: Path) -> None:
+    keys_file.write_text(keys_file.read_text() + '\n[roomy]\nkey = "sk-roomy"\nmax_stored_mb = 5\n')
+    bounds = ("--max-stored-mb", "0.0625", "--max-stored-files", "2")
+    server = start("--data-dir", str(tmp_path / "data"), "--api-keys-file", str(keys_file), *bounds)
+
+    def upload(key: str, size: int) -> str:
+        return server.client(key).files.create(file=("x.jsonl", io.BytesIO(b"x" * size)), purpose="batch").id
+
+    with pytest.raises(openai.APIStatusError, match=r"of at most 0\.0625 MiB") as refused:
+        upload("sk-acme", 70_000)
+    assert refused.value.status_code == 413
+    first = upload("sk-acme", 5_000)
+    upload("sk-acme", 10)
+    with pytest.raises(openai.APIStatusError, match="You keep 2 of at most 2 files"):
+        upload("sk-acme", 10)
+    server.client("sk-acme").files.delete(first)
+    upload("sk-acme", 10)
+    upload("sk-roomy", 2_000_000)
+
+
+def test_a_folder_of_somebodys_documents_is_refused(start: Callable[..., Server], tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    server = start("--data-dir", str(tmp_path), ready=False)
+    assert server.process.wait(30) == 1
+    assert server.settled(lambda: any("give an empty folder" in line for line in server.log)), server.log
+    assert not any("Traceback" in line for line in server.log)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_two_servers_cannot_share_a_data_directory(start: Callable[..., Server], tmp_path: Path) -> None:
     start("--data-dir", str(tmp_path / "data"))
     second = start("--data-dir", str(tmp_path / "data"), ready=False)

@@ -48,7 +48,7 @@ def test_continuous_usage_counts_up(client: openai.OpenAI) -> None:
         stream_options={"continuous_usage_stats": True},  # type: ignore[typeddict-unknown-key]
     )
     counts = [frame.usage.completion_tokens for frame in frames if frame.usage is not None]
-    assert counts == sorted(counts) and counts[-1] > 5
+    assert counts[0] == 0 and counts == sorted(counts) and counts[-1] > 5
 
 
 def test_log_probabilities_with_their_bytes(client: openai.OpenAI) -> None:

@@ -8,12 +8,17 @@ from typing import Any, cast
 
 import pytest
 
+from inflight.server.answer_memory import AnswerMemory
 from inflight.server.batch.answering import NotNow, StepFailed
+from inflight.server.batch.records import LineUsage
 from inflight.server.errors import ApiError, invalid
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import ANYONE
+
+CALL = SimpleNamespace(stream=False, model="m", requests=[])
+ASSEMBLY = SimpleNamespace(collectors=[], output_tokens=7)
 
 
 def ask(service: Any) -> Any:
@@ -30,16 +35,17 @@ def serving(
         return _or_raise(prepared, None)
 
     async def open_(*_: Any, **__: Any) -> Any:
-        return _or_raise(opened, SimpleNamespace(answer=answer))
+        return _or_raise(opened, SimpleNamespace(answer=answer, generation=SimpleNamespace(assembly=ASSEMBLY)))
 
     async def answer() -> bytes:
         return cast(bytes, _or_raise(answered, b"{}"))
 
     served = SimpleNamespace(
         preprocessing=SimpleNamespace(prepare=prepare),
-        translator=SimpleNamespace(call=lambda *_, **__: SimpleNamespace(stream=False)),
+        translator=SimpleNamespace(call=lambda *_, **__: CALL),
+        max_model_len=100,
     )
-    return SimpleNamespace(served=served, open=open_)
+    return SimpleNamespace(served=served, open=open_, answer_memory=AnswerMemory(1 << 20))
 
 
 def _or_raise(error: ApiError | None, value: Any) -> Any:
@@ -92,4 +98,4 @@ def test_refusals_of_the_line_are_passed_on(place: str) -> None:
 
 def test_an_answer() -> None:
     answer = ask(serving())
-    assert (answer.status, answer.body) == (200, b"{}")
+    assert (answer.status, answer.body, answer.usage) == (200, b"{}", LineUsage("m", 0, 0, 7))

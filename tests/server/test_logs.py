@@ -91,7 +91,8 @@ def test_what_does_not_apply_is_left_out() -> None:
 
 
 def test_a_line_has_no_place_for_texts_and_secrets() -> None:
-    allowed = {"request_id", "tenant", "endpoint", "lane", "status", "finish_reason", "error_code"}
+    allowed = {"request_id", "tenant", "method", "endpoint", "lane", "status", "finish_reason"}
+    allowed |= {"error_code", "error_param", "reason"}  # a reason goes through `without_values`
     counts = {"prompt_tokens", "cached_tokens", "output_tokens", "queue_ms", "ttft_ms", "total_ms"}
     assert {field.name for field in fields(RequestLine)} == allowed | counts
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, decoders, models
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 import inflight
-from inflight.text import Tokenizer, TokenizerError
+from inflight.text import TextStream, Tokenizer, TokenizerError
 from inflight.text.tokenizer import LONG
 
 from .builders import BUILDERS, BYTE_TOKENS, CORPUS, byte_level, llama2, write_folder
@@ -51,7 +51,7 @@ class Watched:
         return getattr(self._backend, name)
 
 
-@pytest.mark.parametrize(("length", "ending"), [(LONG - 1, ""), (LONG, "_batch")])
+@pytest.mark.parametrize(("length", "ending"), [(LONG - 1, ""), (LONG, "_batch_fast")])
 def test_long_texts_take_the_calls_that_let_other_threads_run(length: int, ending: str) -> None:
     backend = byte_level()
     tokenizer = Tokenizer(backend)
@@ -198,3 +198,38 @@ def test_odd_decoders_are_taken_as_they_are(tmp_path: Path) -> None:
         backend.decoder = decoders.Sequence(parts)
         tokenizer = Tokenizer.load(write_folder(tmp_path, backend))
         assert tokenizer.token_bytes(1) == b"b"
+
+
+def unwilling() -> Backend:
+    """A tokenizer with a word less than it needs, and a decoder that panics on a token that is one space."""
+    backend = Backend(models.WordLevel({" ": 0, "b": 1}, unk_token="absent"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.Strip(" ", 1, 1)
+    return backend
+
+
+@pytest.mark.parametrize("repeats", [1, LONG])
+def test_what_the_library_raises_is_a_sentence(repeats: int) -> None:
+    tokenizer = Tokenizer(unwilling())
+    with pytest.raises(TokenizerError, match=r"^The tokenizer fails on this text \(WordLevel error: Missing"):
+        tokenizer.encode("unknown " * repeats)
+    with pytest.raises(TokenizerError, match=r"^The tokenizer's decoder fails on these tokens \(slice index"):
+        tokenizer.decode([0] * repeats)
+
+
+def test_streams_and_stop_strings_outlive_tokens_that_cannot_be_decoded() -> None:
+    tokenizer = Tokenizer(unwilling())
+    stream = TextStream(tokenizer, [0, 0, 2**40, -1], stops=["b"])
+    assert stream.push([0]) == "\ufffd"
+    stream.push([1])
+    assert stream.stopped_by == "b"
+
+
+def test_a_tokenizer_that_fails_while_it_is_loaded_is_named(tmp_path: Path) -> None:
+    backend = Backend(models.WordLevel({"a": 0}, unk_token="absent"))
+    backend.normalizer = normalizers.Prepend("x")
+    backend.add_tokens([AddedToken("a", normalized=True)])
+    document = backend.to_str()
+    (tmp_path / "tokenizer.json").write_text(document.replace('"Prepend"', '"Precompiled"'))
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json .* is not a tokenizer that can be read"):
+        Tokenizer.load(tmp_path)

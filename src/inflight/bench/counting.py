@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from inflight.bench.asking import Answer, Asker
 from inflight.bench.target import BenchError
-from inflight.text import ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
+from inflight.text import ChatEncoder, ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
 
 Messages = Sequence[dict[str, str]]
 
@@ -39,6 +39,7 @@ class LocalCounter:
         try:
             self.tokenizer = Tokenizer.load(folder)
             self._template = ChatTemplate.load(folder)
+            self._chats = ChatEncoder(self.tokenizer, self._template)
         except (TokenizerError, ChatTemplateError) as error:
             raise BenchError(f"--tokenizer {path}: {error}") from None
 
@@ -52,10 +53,9 @@ class LocalCounter:
         if not self._template.is_available:
             return None
         try:
-            text = self._template.render(list(messages), None, add_generation_prompt=True)
-        except ChatTemplateError:
+            return len(self._chats.token_ids(self._chats.render(list(messages))))
+        except (ChatTemplateError, TokenizerError):
             return None
-        return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
 class ServerCounter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from inflight.cli.bench_table import (
 from inflight.cli.files import check_writable
 from inflight.cli.interrupt import Interrupt
 from inflight.cli.progress import Progress
+from inflight.records.json_text import json_text
 from inflight.records.result import BenchRecord, PointRecord, SweepRecord
 from inflight.workload.workload import Workload
 
@@ -185,7 +185,7 @@ class _Work:
         if self.values["output"] is not None:
             _dump(self.values["output"], record)
         if self.values["as_json"]:
-            print(json.dumps(record))
+            print(json_text(record))
 
 
 def _start(values: Mapping[str, Any]) -> float:
@@ -229,7 +229,7 @@ def _settings(values: Mapping[str, Any], url: str, prompt_seed: int) -> dict[str
 
 
 def _dump(path: Path, record: Any) -> None:
-    path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    path.write_text(json_text(record) + "\n", encoding="utf-8")
 
 
 def _code(runs: list[Measured]) -> int:

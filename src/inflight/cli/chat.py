@@ -46,6 +46,7 @@ def command(system: str | None, record: Path | None, **values: Any) -> int:
     try:
         if not engine.prompts.can_chat:
             raise click.UsageError("This model has no chat template; use `inflight run --raw PROMPT` instead.")
+        engine.prompts.check_chat()
         _talk(engine, params, system)
     finally:
         engine.loop.close()
@@ -104,7 +105,7 @@ def _typed() -> Any:
 
 
 def _answer(engine: Any, offline: Any, params: SamplingParams, messages: list[dict[str, str]], turn: int) -> str:
-    token_ids = engine.prompts.chat_tokens(messages)
+    token_ids = engine.prompts.chat(messages).token_ids
     request = engine.prompts.request(f"turn-{turn}", token_ids, params, engine.loop.clock.now())
     collector = offline.add(request)
     with Interrupt() as interrupt:

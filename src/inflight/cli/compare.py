@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from inflight.cli.interrupt import Interrupt
 from inflight.cli.options import engine_options, scheduling_options
 from inflight.cli.progress import Progress
 from inflight.cli.variants import FIELD, Variant, read_variants
+from inflight.records.json_text import json_text
 from inflight.workload.arrivals import AtOnce
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _compare(
     if values["html"] is not None:
         values["html"].write_text(render(report), encoding="utf-8")
         print(f"{values['html']} is written; open it in a browser.", file=sys.stderr)
-    print(json.dumps(as_json(report), indent=2) if values["as_data"] else as_text(report))
+    print(json_text(as_json(report), indent=2) if values["as_data"] else as_text(report))
     if interrupt.wanted:
         print("Stopped; what is told is of the rounds that were whole.", file=sys.stderr)
         return 130

@@ -178,6 +178,9 @@ server_options = stacked(
         type=click.Path(dir_okay=False, path_type=Path),
         help="TOML file of tenants, each with a key, a weight and limits.",
     ),
+    click.option(
+        "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."
+    ),
     click.option("--isolate-tenants", is_flag=True, help="Share cached prefixes within a tenant only."),
     click.option(
         "--data-dir",
@@ -186,7 +189,32 @@ server_options = stacked(
     ),
     click.option("--batch-concurrency", type=int, help="Lines of batch jobs under way at once; 64 unless set."),
     click.option("--max-file-mb", type=float, help="Most MiB of an uploaded file; 512 unless set."),
-    click.option("--max-body-mb", type=float, default=32, show_default=True, help="Most MiB of any other body."),
+    click.option("--max-body-mb", type=float, default=8, show_default=True, help="Most MiB of any other body."),
+    click.option("--body-budget-mb", type=float, default=64, show_default=True, help="Most MiB of all bodies at once."),
+    click.option("--body-timeout", type=float, default=30, show_default=True, help="Most seconds of a body's arrival."),
+    click.option("--upload-timeout", type=float, default=3600, show_default=True, help="The same for uploaded files."),
+    click.option("--header-timeout", type=float, default=20, show_default=True, help="The same for headers."),
+    click.option(
+        "--http-keep-alive", type=float, default=75, show_default=True, help="Seconds that a connection may be idle."
+    ),
+    click.option("--max-connections", type=int, default=4096, show_default=True, help="Most connections at once."),
+    click.option("--max-connections-per-address", type=int, help="Most of one address; half of all unless set."),
+    click.option(
+        "--trusted-proxies", multiple=True, help="Address or network whose X-Forwarded-For is believed; several times."
+    ),
+    click.option(
+        "--allowed-hosts", multiple=True, help="Name by which the server may be called; several times, *.NAME too."
+    ),
+    click.option("--cors-origin", multiple=True, help="Origin whose pages may call the server; several times."),
+    click.option(
+        "--ssl-certfile", type=click.Path(dir_okay=False, path_type=Path), help="Certificate chain (PEM): serve TLS."
+    ),
+    click.option(
+        "--ssl-keyfile", type=click.Path(dir_okay=False, path_type=Path), help="Its key, if it is in another file."
+    ),
+    click.option("--ssl-keyfile-password", envvar="INFLIGHT_SSL_KEYFILE_PASSWORD", help="The key's password."),
+    click.option("--max-stored-mb", type=float, help="Most MiB of files that a tenant keeps; 10240 unless set."),
+    click.option("--max-stored-files", type=int, help="Most files that a tenant keeps; 10000 unless set."),
     click.option("--max-n", type=int, default=128, show_default=True, help="Most samples of one prompt."),
     click.option("--max-prompts", type=int, default=256, show_default=True, help="Most prompts of one call."),
     click.option("--max-streams", type=int, default=2048, show_default=True, help="Most calls under way at once."),

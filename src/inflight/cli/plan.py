@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from inflight.planning.proposal import Wishes
 from inflight.planning.refusal import impossible_text
 from inflight.planning.sizing import Question
 from inflight.planning.text import as_text
+from inflight.records.json_text import json_text
 
 
 @click.command("plan")
@@ -50,7 +50,7 @@ def command(**values: Any) -> int:
     question = Question(machines=machines, demand=demand, slos=slos, wishes=wishes, seed=values["seed"])
     answer = plan(question, strategies=values["compare_strategies"], progress=tell)
     if values["as_json"]:
-        print(json.dumps(as_data(answer)))
+        print(json_text(as_data(answer)))
     elif isinstance(answer, Plan):
         print(as_text(answer))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from inflight.metrics.definitions import Percentiles
+from inflight.records.json_text import json_text
 from inflight.records.schema import read_records
 from inflight.simulate.modelled import Comparison, compare
 from inflight.simulate.replay import Outcome, replay
@@ -42,7 +42,7 @@ def command(record: Path, step_model: Path | None, as_json: bool) -> int:
             "modelled": comparison.modelled.to_json(),
         }
     if as_json:
-        print(json.dumps(result, indent=1))
+        print(json_text(result, indent=1))
     return 0 if outcome.difference is None else 1
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
+
+from inflight.records.json_text import json_text
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -35,5 +36,5 @@ def command(files: tuple[Path, ...], html: Path | None, as_data: bool, title: st
     if html is not None:
         html.write_text(render(report), encoding="utf-8")
         print(f"{html} is written: {html.stat().st_size / 1e3:,.0f} kB; open it in a browser.", file=sys.stderr)
-    print(json.dumps(as_json(report), indent=2) if as_data else as_text(report), end="\n" if as_data else "")
+    print(json_text(as_json(report), indent=2) if as_data else as_text(report), end="\n" if as_data else "")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.core.sampling import SamplingParams
+from inflight.records.json_text import json_text
 
 QUESTION = "What is continuous batching?"
 
@@ -65,6 +65,8 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         if verbose:
             for name, entry in engine.settings.items():
                 print(f"{name}: {entry.value} ({entry.reason})", file=sys.stderr)
+        if raw or input_path is not None:
+            _warn_of_templates(engine)
         if input_path is not None:
             from inflight.cli.run_lines import run_lines
 
@@ -74,6 +76,16 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         engine.loop.close()
         if engine.loop.watcher_fault is not None:  # the answers are there, the record is not
             raise engine.loop.watcher_fault
+
+
+def _warn_of_templates(engine: Any) -> None:
+    """Prompts that are no messages need no template, so a broken one is only told."""
+    from inflight.text import ChatTemplateError
+
+    try:
+        engine.prompts.check_chat()
+    except ChatTemplateError as error:
+        print(f"inflight: warning: {error}", file=sys.stderr)
 
 
 def _check_readable(path: Path | None) -> None:
@@ -105,7 +117,7 @@ def _answer(
             print(f"(No prompt was given, so here is one: {QUESTION})", file=sys.stderr)
     chat = engine.prompts.can_chat and not raw
     messages = [{"role": "user", "content": prompt}]
-    token_ids = engine.prompts.chat_tokens(messages) if chat else engine.prompts.tokens(prompt)
+    token_ids = engine.prompts.chat(messages).token_ids if chat else engine.prompts.tokens(prompt)
     request = engine.prompts.request("0", token_ids, params, engine.loop.clock.now())
     offline = Offline(engine.loop, engine.tokenizer)
     streams = params.n == 1 and not as_json
@@ -117,7 +129,7 @@ def _answer(
                 print("".join(delta.text for delta in deltas), end="", file=out, flush=True)
         output = collector.output()
         if as_json:
-            print(json.dumps(output_line(0, output), ensure_ascii=False), file=out)
+            print(json_text(output_line(0, output), ensure_ascii=False), file=out)
         elif streams:
             print(file=out)
         else:

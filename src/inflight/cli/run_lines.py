@@ -6,7 +6,6 @@ and answered by an error line; the others run on. A line in OpenAI's batch form 
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -26,6 +25,7 @@ from inflight.frontend.offline import Delta, Offline
 from inflight.frontend.outputs import OutputCollector
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Window, summarize
+from inflight.records.json_text import json_text
 
 AHEAD = 4096  # requests handed to the engine and not yet answered; bounds memory for files of any length
 LINES_PER_STEP = 64  # read between two steps, so that reading never makes the running ones wait long
@@ -54,7 +54,7 @@ def run_lines(
     predictions = snapshot.predictions if "predictor" in engine.settings else None  # nobody asked, so nobody wonders
     if as_json:
         more = {"predictions": None if predictions is None else asdict(predictions)}
-        print(json.dumps(summary.to_json() | more), file=sys.stderr)
+        print(json_text(summary.to_json() | more), file=sys.stderr)
     else:
         print_summary(summary, snapshot.preemptions)
         if predictions is not None and predictions.samples:
@@ -192,7 +192,7 @@ class _Run:
 
     def _print(self, line: dict[str, Any]) -> None:
         # ASCII: a lone surrogate from a broken input file must not break the output.
-        print(json.dumps(line), file=self._out, flush=True)
+        print(json_text(line), file=self._out, flush=True)
 
     def _show(self, progress: Progress) -> None:
         rate = self._tokens / max(self._clock.now() - self.window.start, 1e-9)

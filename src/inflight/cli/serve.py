@@ -37,7 +37,7 @@ def command(name: str | None, **values: Any) -> int:
     record, verbose = values.pop("record"), values.pop("verbose")
     api_keys, keys_file = values.pop("api_key"), values.pop("api_keys_file")
     given = {item.name: values.pop(item.name) for item in fields(ServerSettings)}
-    settings = ServerSettings(**{**given, "served_model_name": tuple(given["served_model_name"])})
+    settings = ServerSettings(**given)
     engine, scheduling = engine_settings(values), scheduling_settings(values)
 
     # Loaded only now, so that a mistake above is told at once.

@@ -18,6 +18,7 @@ from inflight.scheduling import SchedulingSettings, most_queued
 from inflight.server import logs
 from inflight.server.app import make_app
 from inflight.server.batch.service import BatchService
+from inflight.server.ingress.tls import tls_context
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
 from inflight.server.preprocessing.pool import PreprocessingPool
@@ -48,6 +49,7 @@ def serve(
     """Runs until it is told to stop; returns the exit code."""
     logs.configure(log_format, log_level)
     scheduling = _with_weights(scheduling, tenants)
+    tls = tls_context(settings)
     bound = listen(settings)
     watched = _Watched()
     service = Service(settings, lambda ended: tell(ended, watched.metrics))
@@ -72,7 +74,7 @@ def serve(
             await service.loaded.preprocessing.close()
 
     app = make_app(service, tenants, partial(watched.page, service), __version__, watched.observe, jobs)
-    return Process(service, load, begin, end).run(app, bound)
+    return Process(service, load, begin, end).run(app, bound, tls)
 
 
 class _Watched:
@@ -108,6 +110,8 @@ def _jobs(service: Service, tenants: Tenants) -> BatchService | None:
         tenants.named,
         concurrency=settings.batch_concurrency or 64,
         max_file_mb=settings.max_file_mb or 512,
+        max_stored_mb=settings.max_stored_mb or 10_240,
+        max_stored_files=settings.max_stored_files or 10_000,
     )
 
 
@@ -130,6 +134,7 @@ def _load(
     doing("loading the model")
     preprocessing = PreprocessingPool(model_folder(engine_settings), PREPROCESSING_BYTES)  # loads beside the engine
     engine = build_engine(engine_settings, scheduling, record, progress)
+    engine.prompts.check_chat()
     models = settings.served_model_name or (engine_settings.model or "built-in",)
     limits = Limits(
         models=models,
@@ -137,6 +142,7 @@ def _load(
         max_prompts=settings.max_prompts,
         most_sequences=most_queued(scheduling),
         max_model_len=engine.capacity.max_model_len,
+        parse_control_tokens=settings.parse_control_tokens,
     )
     preprocessing.configure(limits, Preprocessor(engine.prompts, engine.tokenizer, limits))
     if verbose:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.planning.setting import TOGETHER
+from inflight.records.json_text import json_text
 from inflight.scheduling import SchedulingSettings
 from inflight.simulate.handover import Link
 from inflight.simulate.routers import ROUTERS
@@ -90,7 +90,7 @@ def command(**values: Any) -> int:
         result = _result(run, summary, workload, setup, device, second)
         if ends:
             result["uncertain"] = {"slow": ends[0].to_json(), "fast": ends[1].to_json()}
-        print(json.dumps(result, indent=1))
+        print(json_text(result, indent=1))
     return 0
 
 
@@ -279,7 +279,7 @@ def _search(workload: Workload, setup: Setup, total: int, as_json: bool, warmup:
         )
     if as_json:
         keys = ("prefill_replicas", "decode_replicas", "goodput")
-        print(json.dumps([dict(zip(keys, (one[0], one[1], one[3]), strict=True)) for one in found], indent=1))
+        print(json_text([dict(zip(keys, (one[0], one[1], one[3]), strict=True)) for one in found], indent=1))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from inflight.planning.steady import rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.tuning import Check, Tuning, tune
 from inflight.planning.wording import count
+from inflight.records.json_text import json_text
 
 VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
 
@@ -61,7 +61,7 @@ def command(**values: Any) -> int:
         values["output"].write_text(text, encoding="utf-8")
         tell(f"Written to {values['output']}.")
     if values["as_json"]:
-        print(json.dumps(_json(tuning)))
+        print(json_text(_json(tuning)))
     elif values["output"] is None:
         print(text, end="")
     return 0

@@ -43,7 +43,7 @@ class Door:
             )
         if allowed is not None and banned and set(allowed) <= set(banned):
             raise RequestRefused(
-                f"All {len(allowed)} tokens of allowed_token_ids end an answer, and min_tokens bans these; allow one more.",
+                f"All {len(allowed)} tokens of allowed_token_ids end an answer, which min_tokens bans; allow one more.",
                 field="allowed_token_ids",
             )
 
@@ -93,10 +93,11 @@ class Door:
             raise RequestRefused("The prompt has 0 tokens; give at least one.", field="prompt")
         most = limit if request.params.max_tokens == 0 else limit - 1
         if tokens > most:
-            answer = " and at least one must be left for the answer" if most < limit else ""
+            # The first words are what clients know this mistake by.
+            answer = ", of which at least one is left for the answer" if most < limit else ""
             raise RequestRefused(
-                f"The prompt has {tokens} tokens, but the model length is {limit} tokens{answer}; shorten the prompt "
-                f"to {most} tokens or raise --max-model-len.",
+                f"This model's maximum context length is {limit} tokens{answer}, and the prompt is too long: it has "
+                f"{tokens} tokens; shorten it to {most}.",
                 field="prompt",
                 code="context_length_exceeded",
             )

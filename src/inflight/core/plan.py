@@ -115,21 +115,26 @@ class TokenLogprob:
 
 
 class Sampled(NamedTuple):
-    """What one sampling chunk yielded: one token, or several when drafts were accepted."""
+    """What one sampling chunk yielded: one token, or several when drafts were accepted.
+
+    error: a sentence where its logits let nothing be drawn; then there are no tokens, and the sequence ends alone.
+    """
 
     sequence_id: int
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
     """What the `score` of one chunk yielded, position by position: log-probabilities of the prompt's tokens, the first
-    one that of token `start`."""
+    one that of token `start`. error: a sentence where there is none to be had; then the sequence's request ends."""
 
     sequence_id: int
     start: int
     logprobs: tuple[TokenLogprob, ...]
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,8 +153,13 @@ class Scheduler:
             events = self._fail(result.error, now)
         for scored in result.scored:
             sequence = self._planned[scored.sequence_id]
-            if sequence.finish is None:  # it may have been aborted meanwhile
+            if sequence.finish is not None:  # it may have been aborted meanwhile
+                continue
+            if scored.error is None:
                 events.append(PromptScoredEvent(sequence.request.request_id, scored.logprobs))
+            else:
+                samples = self._samples[sequence.request.request_id]
+                events += self._end_request(samples, Finish("error", detail=scored.error), now)
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
         if self._glide is not None:
@@ -273,6 +278,10 @@ class Scheduler:
         """New tokens of one sequence; those after its end (sampled ahead at depth 2) are dropped unseen."""
         if sequence.finish is not None:
             return []
+        if sampled.error is not None:
+            sequence.finish = Finish("error", detail=sampled.error)
+            self._end_sequence(sequence, now)
+            return self._finished(sequence.request, now)
         taken = 0
         for token_id in sampled.token_ids:
             sequence.append(token_id)

@@ -6,9 +6,10 @@ a run that is cut off keeps what it had finished.
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any
 
 from inflight.core.events import Event, FinishedEvent, TokensEvent
@@ -16,7 +17,13 @@ from inflight.core.features import features
 from inflight.core.plan import BatchPlan, Capacity, Chunk, StepResult
 from inflight.core.request import Request, RequestRefused
 from inflight.core.sampling import SamplingParams
+from inflight.records.json_text import json_text
 from inflight.records.schema import VERSION
+
+
+def open_record(path: Path) -> IO[str]:
+    """A new file for a record, which may hold prompts: nobody but its owner may read it."""
+    return open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 @dataclass(slots=True)
@@ -87,6 +94,10 @@ class Recorder:
         }
         if result.error is not None:
             record["error"] = result.error
+        faults = [{"sequence": one.sequence_id, "error": one.error} for one in result.sampled if one.error is not None]
+        faults += [{"sequence": one.sequence_id, "error": one.error} for one in result.scored if one.error is not None]
+        if faults:
+            record["faults"] = faults
         self._write(record)
 
     def events(self, events: list[Event], now: float) -> None:
@@ -147,7 +158,7 @@ class Recorder:
         self._file.flush()
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        self._file.write(json_text(record, separators=(",", ":")) + "\n")
 
 
 def _chunk(chunk: Chunk) -> dict[str, Any]:

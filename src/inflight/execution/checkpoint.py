@@ -15,9 +15,11 @@ from inflight.execution.config import read_json
 from inflight.execution.errors import ModelError
 from inflight.execution.ops.protocol import Array
 from inflight.execution.safetensors_file import SafetensorsFile
+from inflight.json_file import shown
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_LONGEST_NAME = 255  # bytes of a file name, by every file system there is
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # What serving needs of a hub repository. Weights in other formats and in subfolders stay where they are.
 _HUB_FILES = ["*.json", "model*.safetensors", "*.jinja", "tokenizer*", "*.tiktoken"]
@@ -68,9 +70,9 @@ class Checkpoint:
         if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
             raise ModelError(f"{path} has no weight_map of tensor names to files; download it again.")
         shards = sorted(set(shard_of.values()))
-        outside = [shard for shard in shards if Path(shard).name != shard]
+        outside = [shard for shard in shards if not _is_file_name(shard)]
         if outside:
-            raise ModelError(f"{path} names {outside[0]!r}, which is not a file of this folder; it is refused.")
+            raise ModelError(f"{path} names {shown(outside[0])}, which is not a file of this folder; it is refused.")
         missing = [shard for shard in shards if not (self.folder / shard).is_file()]
         if missing:
             raise ModelError(
@@ -80,8 +82,18 @@ class Checkpoint:
         files = {shard: SafetensorsFile(self.folder / shard) for shard in shards}
         for name, shard in shard_of.items():
             if name not in files[shard]:
-                raise ModelError(f"{path} places tensor {name!r} in {shard}, which lacks it; download both again.")
+                raise ModelError(f"{path} places tensor {shown(name)} in {shard}, which lacks it; download both again.")
         return {name: files[shard] for name, shard in shard_of.items()}
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether a file of this folder could bear it: no path, no half characters, and not longer than names may be."""
+    return (
+        Path(name).name == name
+        and name.isprintable()
+        and name not in ("", "..")
+        and len(name.encode()) <= _LONGEST_NAME
+    )
 
 
 def _why_no_weights(folder: Path) -> str:

@@ -10,7 +10,6 @@ that have no sensible default must be there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import Any
 
 from inflight.execution.errors import ModelError
 from inflight.execution.ops.protocol import DType, Quantization
-from inflight.execution.rope import RopeSettings
+from inflight.execution.rope import MOST_POSITIONS, RopeSettings
+from inflight.json_file import JsonFileError, read_json_object, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,19 @@ _ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
 }
 _SUPPORTED = "Supported are " + ", ".join(_ARCHITECTURES) + "."
+# Far above any model there is: what passes them would be looked for in memory before anything else refuses it.
+_MOST = {
+    "vocab_size": 2**24,
+    "hidden_size": 2**20,
+    "intermediate_size": 2**22,
+    "num_hidden_layers": 4096,
+    "num_attention_heads": 2**14,
+    "num_key_value_heads": 2**14,
+    "head_dim": 2**14,
+    "max_position_embeddings": MOST_POSITIONS,
+    "sliding_window": 2**31 - 1,
+}
+_MOST_END_TOKENS = 4096
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
 
 
@@ -109,7 +122,7 @@ class ModelConfig:
         begins = _token_ids(data, "bos_token_id") or _token_ids(generation or {}, "bos_token_id")
         eps = data.get("rms_norm_eps", 1e-6)
         if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
-            raise ModelError(f"rms_norm_eps in config.json must be a small number, not {eps!r}.")
+            raise ModelError(f"rms_norm_eps in config.json must be a small number, not {shown(eps)}.")
         return cls(
             family=family.name,
             vocab_size=_size(data, "vocab_size"),
@@ -216,14 +229,11 @@ class ModelConfig:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ModelError where the file is unreadable, broken, or holds something else."""
+    """The object in a JSON file of a model. Raises ModelError where it is unreadable, broken, or something else."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ModelError(f"{path} cannot be read as JSON ({error}); download or copy it again.") from None
-    if not isinstance(data, dict):
-        raise ModelError(f"{path} must hold a JSON object, not a {type(data).__name__}.")
-    return data
+        return read_json_object(path)
+    except (JsonFileError, FileNotFoundError) as error:
+        raise ModelError(str(error)) from None
 
 
 def _contents(folder: Path) -> str:
@@ -240,14 +250,16 @@ def _contents(folder: Path) -> str:
 def _family(data: Mapping[str, Any]) -> _Family:
     architectures = data.get("architectures") or []
     if not isinstance(architectures, list):
-        raise ModelError(f"architectures in config.json must be a list of names, not {architectures!r}.")
+        raise ModelError(f"architectures in config.json must be a list of names, not {shown(architectures)}.")
     named = architectures[0] if architectures else None
     family = _ARCHITECTURES.get(str(named)) if named else data.get("model_type")
-    if family in _FAMILIES:
+    if isinstance(family, str) and family in _FAMILIES:
         return _FAMILIES[family]
     asked = named or data.get("model_type")
     if not asked:
         raise ModelError(f"config.json names neither architectures nor model_type: it is no model's. {_SUPPORTED}")
+    if not isinstance(asked, str) or len(asked) > 200:
+        raise ModelError(f"config.json names {shown(asked)} as its architecture, which is no name. {_SUPPORTED}")
     experts = "num_experts" in data or "num_local_experts" in data or "moe" in str(asked).lower()
     kind = "a mixture of experts, which is" if experts else "an architecture that is"
     raise ModelError(f"{asked} is {kind} not supported. {_SUPPORTED}")
@@ -258,26 +270,30 @@ def _refuse_the_unsupported(data: Mapping[str, Any]) -> None:
     quantization = data.get("quantization_config") or data.get("compression_config")
     if quantization:
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+        told = method if isinstance(method, str) and len(method) < 40 else "quantization_config is set"
         raise ModelError(
-            f"the checkpoint is quantized ({method or 'quantization_config is set'}), which is not supported; "
+            f"the checkpoint is quantized ({told}), which is not supported; "
             "take the unquantized one (bfloat16, float16 or float32 weights)."
         )
     activation = data.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        raise ModelError(f"hidden_act {activation!r} is not supported; the gated MLP of this decoder uses 'silu'.")
+        raise ModelError(f"hidden_act {shown(activation)} is not supported; the gated MLP of this decoder uses 'silu'.")
     if data.get("mlp_bias"):
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
 
 
 def _size(data: Mapping[str, Any], key: str, default: int | None = None, when_null: int | None = None) -> int:
-    """A whole number above 0; `default` where the key is absent, `when_null` (else `default`) where it is null."""
+    """A whole number above 0, as large as a model's may be; `default` where the key is absent, `when_null` (else
+    `default`) where it is null."""
     value = data.get(key, default)
     if value is None:
         value = default if when_null is None else when_null
     if value is None:
         raise ModelError(f"config.json lacks {key}, without which the model's shape is unknown.")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ModelError(f"{key} in config.json must be a whole number above 0, not {value!r}.")
+        raise ModelError(f"{key} in config.json must be a whole number above 0, not {shown(value)}.")
+    if value > _MOST[key]:
+        raise ModelError(f"{key} in config.json is {shown(value)}, more than any model has (at most {_MOST[key]:,}).")
     return value
 
 
@@ -299,7 +315,7 @@ def _windows(data: Mapping[str, Any], family: str, layers: int) -> tuple[int, ..
     if family == "llama":
         return (0,) * layers
     window = _window_size(data)
-    types = data.get("layer_types")
+    types = _layer_types(data)
     if family == "mistral":
         if types and len(set(types)) > 1:
             raise ModelError("layer_types mixes kinds of attention, which MistralForCausalLM does not have.")
@@ -307,16 +323,25 @@ def _windows(data: Mapping[str, Any], family: str, layers: int) -> tuple[int, ..
     if not data.get("use_sliding_window", False):
         window = 0
     if types is None:
-        first = data.get("max_window_layers", 28)
+        first = data.get("max_window_layers", 28) if window else 0
+        if isinstance(first, bool) or not isinstance(first, int):
+            raise ModelError(f"max_window_layers in config.json must be a whole number, not {shown(first)}.")
         return tuple(window if layer >= first else 0 for layer in range(layers))
     if len(types) != layers:
         raise ModelError(f"layer_types names {len(types)} layers, but num_hidden_layers is {layers}.")
     unknown = set(types) - {"full_attention", "sliding_attention"}
     if unknown:
-        raise ModelError(f"layer_types asks for {', '.join(sorted(map(str, unknown)))}, which is not supported.")
+        raise ModelError(f"layer_types asks for {min(unknown)[:100]}, which is not supported.")
     if "sliding_attention" in types and not window:
         raise ModelError("layer_types asks for sliding_attention, but use_sliding_window or sliding_window is not set.")
     return tuple(window if kind == "sliding_attention" else 0 for kind in types)
+
+
+def _layer_types(data: Mapping[str, Any]) -> list[str] | None:
+    types = data.get("layer_types")
+    if types is not None and not (isinstance(types, list) and all(isinstance(kind, str) for kind in types)):
+        raise ModelError(f"layer_types in config.json must be a list of names, not {shown(types)}.")
+    return types
 
 
 def _window_size(data: Mapping[str, Any]) -> int:
@@ -331,10 +356,12 @@ def _token_ids(data: Mapping[str, Any], key: str) -> tuple[int, ...]:
     value = data.get(key)
     values = value if isinstance(value, list) else [] if value is None else [value]
     if any(isinstance(item, bool) or not isinstance(item, int) for item in values):
-        raise ModelError(f"{key} must be a token id or a list of them, not {value!r}.")
+        raise ModelError(f"{key} must be a token id or a list of them, not {shown(value)}.")
+    if len(values) > _MOST_END_TOKENS or any(abs(item) >= 2**31 for item in values):
+        raise ModelError(f"{key} holds {shown(value)}: that many, or such large, token ids no model has.")
     return tuple(dict.fromkeys(values))
 
 
 def _dtype_name(data: Mapping[str, Any]) -> str | None:
     name = data.get("dtype") or data.get("torch_dtype")
-    return str(name).removeprefix("torch.") if name else None
+    return name.removeprefix("torch.")[:40] if isinstance(name, str) and name else None

@@ -17,7 +17,7 @@ from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, Sampled, 
 from inflight.execution.decoder import Decoder
 from inflight.execution.ops.protocol import Array, KVArena, OpSet, SampledBatch, SamplingBatch
 from inflight.execution.rows import RowStore
-from inflight.execution.scoring import PromptScorer, joined, token_logprob
+from inflight.execution.scoring import UNSOUND, PromptScorer, joined, token_logprob
 from inflight.execution.slices import slices
 
 log = logging.getLogger(__name__)
@@ -101,15 +101,27 @@ class ModelExecutor:
     def _sample_slab(self, chunks: list[Chunk], hidden_rows: Array) -> list[Sampled]:
         rows = np.array([chunk.row for chunk in chunks], np.int32)
         batch = self._rows.sampling(rows)
-        drawn = self._ops.sample(self._decoder.logits(hidden_rows), batch)
+        logits = self._decoder.logits(hidden_rows)
+        drawn = self._ops.sample(logits, batch)
         self._rows.append(rows, drawn.token_ids)
         tokens = drawn.token_ids.tolist()
+        sound = np.isfinite(logits[np.arange(len(rows)), drawn.token_ids])
+        if not sound.all():
+            return [
+                _one_sampled(chunk, drawn, batch, index) if sound[index] else _unsound(chunk)
+                for index, chunk in enumerate(chunks)
+            ]
         if not batch.want_logprobs.any():
             return [Sampled(chunk.sequence_id, (token,)) for chunk, token in zip(chunks, tokens, strict=True)]
-        return [
-            Sampled(chunk.sequence_id, (token,), _logprobs(drawn, batch, index))
-            for index, (chunk, token) in enumerate(zip(chunks, tokens, strict=True))
-        ]
+        return [_one_sampled(chunk, drawn, batch, index) for index, chunk in enumerate(chunks)]
+
+
+def _one_sampled(chunk: Chunk, drawn: SampledBatch, batch: SamplingBatch, row: int) -> Sampled:
+    return Sampled(chunk.sequence_id, (int(drawn.token_ids[row]),), _logprobs(drawn, batch, row))
+
+
+def _unsound(chunk: Chunk) -> Sampled:
+    return Sampled(chunk.sequence_id, (), error=UNSOUND.format(position=chunk.start + chunk.length))
 
 
 def _logprobs(drawn: SampledBatch, batch: SamplingBatch, row: int) -> tuple[TokenLogprob, ...] | None:

@@ -20,8 +20,11 @@ import numpy as np
 
 from inflight.execution.errors import ModelError
 from inflight.execution.ops.protocol import Array, RopeTable
+from inflight.json_file import shown
 
 _DEFAULT_THETA = 10_000.0
+MOST_POSITIONS = 2**26  # seven times the longest context that a model was ever published with
+_LEAST, _MOST = 1e-9, 1e15  # of any number of a variant: beyond, floats overflow and nothing makes sense
 _SLAB_POSITIONS = 4096  # positions turned at a time: the float64 intermediate stays a few MB
 
 
@@ -51,15 +54,17 @@ class RopeSettings:
         """
         given = data.get("rope_scaling") or data.get("rope_parameters") or {}
         if not isinstance(given, Mapping):
-            raise ModelError(f"rope_scaling in config.json must be an object or null, not {given!r}.")
+            raise ModelError(f"rope_scaling in config.json must be an object or null, not {shown(given)}.")
         kind = given.get("rope_type") or given.get("type") or "default"
         if any(isinstance(value, Mapping) for value in given.values()):
             raise ModelError("config.json sets rotary embeddings per layer type, which no supported family does.")
         if not isinstance(kind, str) or kind not in _FREQUENCIES:
-            raise ModelError(f"rope type {kind!r} is not supported; these are: {', '.join(_FREQUENCIES)}.")
+            raise ModelError(f"rope type {shown(kind)} is not supported; these are: {', '.join(_FREQUENCIES)}.")
         partial = given.get("partial_rotary_factor") or data.get("partial_rotary_factor") or 1.0
         if partial != 1:
-            raise ModelError(f"partial_rotary_factor {partial} is not supported; the whole head must be rotated (1.0).")
+            raise ModelError(
+                f"partial_rotary_factor {shown(partial)} is not supported; the whole head must be rotated (1.0)."
+            )
         numbers = _Numbers(kind, given)
         theta = numbers.get("rope_theta", data.get("rope_theta") or _DEFAULT_THETA)
         if theta <= 1:
@@ -67,7 +72,15 @@ class RopeSettings:
         # Phi-style checkpoints write the original length beside the rope object; there it goes first.
         key = "original_max_position_embeddings"
         original = numbers.get(key, length) if data.get(key) is None else _Numbers(kind, data).get(key)
-        return _with_scaling(cls(kind, head_dim, theta, length, int(original)), numbers)
+        if original < 1:
+            raise ModelError(f"{key} of rope type {kind!r} must be at least 1, not {original}.")
+        settings = _with_scaling(cls(kind, head_dim, theta, length, int(original)), numbers)
+        if settings.longest > MOST_POSITIONS:
+            raise ModelError(
+                f"factor {settings.factor:g} of rope type {kind!r} stretches the model to {settings.longest:,} "
+                f"positions; at most {MOST_POSITIONS:,} are possible."
+            )
+        return settings
 
     @property
     def longest(self) -> int:
@@ -92,8 +105,13 @@ class _Numbers:
             value = default
         if value is None:
             raise ModelError(f"rope type {self.kind!r} needs {key!r}, which config.json does not give.")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-            raise ModelError(f"{key} of rope type {self.kind!r} must be a number above 0, not {value!r}.")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ModelError(f"{key} of rope type {self.kind!r} must be a number above 0, not {shown(value)}.")
+        if not _LEAST <= value <= _MOST:
+            raise ModelError(
+                f"{key} of rope type {self.kind!r} is {shown(value)}, which makes no sense; it must lie between "
+                f"{_LEAST:g} and {_MOST:g}."
+            )
         return float(value)
 
 

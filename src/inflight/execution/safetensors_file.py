@@ -11,7 +11,6 @@ as it is packed, so that the resident memory stays near the packed weights.
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
@@ -23,11 +22,13 @@ import numpy as np
 
 from inflight.execution.errors import ModelError
 from inflight.execution.ops.protocol import Array
+from inflight.json_file import LONGEST_FILE, JsonFileError, parse_json_object, shown
 
 _ITEM_BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16}
 _ITEM_BITS |= {"U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64}
 _READABLE = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
-_LONGEST_HEADER = 100_000_000  # bytes, the limit of the format's own library
+_MOST_DIMENSIONS = 16  # a weight has two
+_LARGEST = 2**63  # of a dimension or an offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +90,19 @@ def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Any],
     if len(prefix) < 8:
         raise ModelError(f"{path} is truncated: {size} bytes cannot hold a safetensors header; download it again.")
     length = int.from_bytes(prefix, "little")
-    if length > _LONGEST_HEADER:
-        raise ModelError(f"{path} is no safetensors file: its first bytes claim a header of {length} bytes.")
+    if length > LONGEST_FILE:
+        raise ModelError(
+            f"{path} is no safetensors file: its first bytes claim a header of {length:,} bytes (at most "
+            f"{LONGEST_FILE:,} are read)."
+        )
     if 8 + length > size:
         raise ModelError(
             f"{path} is truncated: its header takes {length} bytes, but the file has only {size}; download it again."
         )
     try:
-        header = json.loads(file.read(length))
-    except ValueError as error:
-        raise ModelError(f"{path} is no safetensors file: its header is not JSON ({error}).") from None
-    if not isinstance(header, dict):
-        raise ModelError(f"{path} is no safetensors file: its header is not a JSON object.")
+        header = parse_json_object(file.read(length), f"{path} is no safetensors file: its header")
+    except JsonFileError as error:
+        raise ModelError(str(error)) from None
     header.pop("__metadata__", None)
     return header, 8 + length
 
@@ -117,7 +119,7 @@ def _checked_entries(path: Path, header: tuple[dict[str, Any], int], size: int) 
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
         if entry.begin != expected:
             raise ModelError(
-                f"{path} is damaged: tensor {name!r} begins at byte {entry.begin}, where {expected} was due; "
+                f"{path} is damaged: tensor {shown(name)} begins at byte {entry.begin}, where {expected} was due; "
                 "download it again."
             )
         expected = entry.end
@@ -128,20 +130,26 @@ def _checked_entries(path: Path, header: tuple[dict[str, Any], int], size: int) 
 
 def _entry(path: Path, name: str, fields: Any, data_begin: int) -> TensorEntry:
     try:
-        dtype, shape, (begin, end) = fields["dtype"], tuple(fields["shape"]), fields["data_offsets"]
-        numbers = (*shape, begin, end)
+        dtype, shape, (begin, end) = fields["dtype"], fields["shape"], fields["data_offsets"]
     except (TypeError, KeyError, ValueError):
-        raise ModelError(f"{path} is damaged: its header describes tensor {name!r} as {fields!r}.") from None
-    if dtype not in _ITEM_BITS:
+        raise ModelError(f"{path} is damaged: its header describes tensor {shown(name)} as {shown(fields)}.") from None
+    if not isinstance(dtype, str) or dtype not in _ITEM_BITS:
         raise ModelError(
-            f"tensor {name!r} in {path} has the unknown dtype {dtype!r}; known are {', '.join(_ITEM_BITS)}."
+            f"tensor {shown(name)} in {path} has the unknown dtype {shown(dtype)}; known are {', '.join(_ITEM_BITS)}."
         )
-    if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
-        raise ModelError(f"{path} is damaged: tensor {name!r} has shape {list(shape)} at bytes {begin} to {end}.")
+    is_shape = isinstance(shape, list) and len(shape) <= _MOST_DIMENSIONS
+    if not is_shape or not all(map(_is_count, (*shape, begin, end))):
+        raise ModelError(
+            f"{path} is damaged: tensor {shown(name)} has shape {shown(shape)} at bytes {shown(begin)} to {shown(end)}."
+        )
     needed = math.prod(shape) * _ITEM_BITS[dtype] // 8
     if end - begin != needed:
         raise ModelError(
-            f"{path} is damaged: tensor {name!r} of shape {list(shape)} and dtype {dtype} needs {needed} bytes, "
+            f"{path} is damaged: tensor {shown(name)} of shape {shape} and dtype {dtype} needs {needed} bytes, "
             f"but its offsets {begin} to {end} span {end - begin}; download it again."
         )
-    return TensorEntry(dtype, shape, data_begin + begin, data_begin + end)
+    return TensorEntry(dtype, tuple(shape), data_begin + begin, data_begin + end)
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _LARGEST

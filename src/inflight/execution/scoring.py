@@ -6,6 +6,7 @@ Logits come in slabs, so that a long prompt over a large vocabulary needs no mor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,11 @@ from inflight.core.plan import Chunk, Scored, TokenLogprob
 from inflight.execution.decoder import Decoder
 from inflight.execution.ops.protocol import Array, OpSet, SampledBatch, ScoredBatch
 from inflight.execution.rows import RowStore
+
+UNSOUND = (
+    "The model's logits after {position} tokens are not finite (NaN or infinite), so they mean no token; its weights "
+    "are damaged, or its numbers overflow on this text: check the checkpoint, or try --dtype float32."
+)
 
 
 class PromptScorer:
@@ -38,10 +44,14 @@ class PromptScorer:
             for row, (token_id, top) in enumerate(zip(token_ids[slab].tolist(), tops[slab].tolist(), strict=True)):
                 entries.append(token_logprob(told, row, token_id, top))
         following = iter(entries)
-        return [
-            Scored(chunk.sequence_id, chunk.score.start + 1, tuple(next(following) for _ in chunk.score))
-            for chunk, _ in wanting
-        ]
+        return [_scored(chunk, tuple(next(following) for _ in chunk.score)) for chunk, _ in wanting]
+
+
+def _scored(chunk: Chunk, logprobs: tuple[TokenLogprob, ...]) -> Scored:
+    unsound = next((n for n, entry in enumerate(logprobs, chunk.score.start + 1) if math.isnan(entry.logprob)), None)
+    if unsound is None:
+        return Scored(chunk.sequence_id, chunk.score.start + 1, logprobs)
+    return Scored(chunk.sequence_id, chunk.score.start + 1, (), UNSOUND.format(position=unsound))
 
 
 def token_logprob(told: SampledBatch | ScoredBatch, row: int, token_id: int, top: int) -> TokenLogprob:
@@ -56,6 +66,8 @@ def joined(pieces: Iterable[Scored]) -> tuple[Scored, ...]:
     for piece in pieces:
         before = whole.get(piece.sequence_id)
         whole[piece.sequence_id] = (
-            piece if before is None else replace(before, logprobs=before.logprobs + piece.logprobs)
+            piece
+            if before is None
+            else replace(before, logprobs=before.logprobs + piece.logprobs, error=before.error or piece.error)
         )
     return tuple(whole.values())

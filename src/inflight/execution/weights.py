@@ -15,6 +15,7 @@ import numpy as np
 
 from inflight.execution.config import ModelConfig
 from inflight.execution.errors import ModelError
+from inflight.execution.memory import MachineMemory, gib, machine_memory
 from inflight.execution.ops.bf16 import from_bf16
 from inflight.execution.ops.protocol import Array, Gated, Linear, OpSet, Quantization, RopeTable, Table
 from inflight.execution.rope import rope_table
@@ -71,18 +72,21 @@ def load_weights(
     max_positions: int,
     progress: Progress | None = None,
     quantization: Quantization = "none",
+    memory: MachineMemory | None = None,
 ) -> ModelWeights:
     """Packs every tensor of the model once and lets its source go.
 
     `max_positions` is the longest sequence that will be computed, in tokens. `progress` is called after each tensor.
-    `quantization` says which matrices are packed in int8, whatever the source holds.
-    Raises ModelError for a missing or misshapen tensor, and for more positions than the model's embedding makes sense.
+    `quantization` says which matrices are packed in int8, whatever the source holds. `memory` defaults to this
+    machine's. Raises ModelError for a missing or misshapen tensor, for more positions than the model's embedding makes
+    sense, and, before anything is allocated, for a model that this memory cannot hold.
     """
     if not 1 <= max_positions <= config.longest_model_len:
         raise ModelError(
             f"the model has positions for {config.longest_model_len} tokens, not for {max_positions}; "
             f"set --max-model-len between 1 and {config.longest_model_len}."
         )
+    _check_memory(config, ops, max_positions, quantization, (memory or machine_memory()).total)
     packer = _Packer(config, source, ops, progress, quantization)
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
     table, output = packer.tables()
@@ -91,6 +95,15 @@ def load_weights(
     rope = rope_table(config.rope, max_positions)
     nbytes = packer.nbytes + final_norm.nbytes + rope.cos.nbytes + rope.sin.nbytes
     return ModelWeights(table, layers, final_norm, output, rope, nbytes)
+
+
+def _check_memory(config: ModelConfig, ops: OpSet, positions: int, quantization: Quantization, total: int) -> None:
+    needed = config.weight_bytes(ops.dtype, quantization) + positions * config.head_dim * 4  # cosines and sines
+    if needed > total:
+        raise ModelError(
+            f"the model needs {gib(needed)} for {config.parameters:,} weights and {positions:,} positions, but there "
+            f"are {gib(total)} of memory in all; take a smaller model, --quantization int8 or a lower --max-model-len."
+        )
 
 
 class _Packer:

@@ -12,6 +12,7 @@ from typing import Any
 from inflight.core.plan import TokenLogprob
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.fields import with_fields
+from inflight.frontend.logprobs import finite
 from inflight.frontend.outputs import RequestOutput
 from inflight.frontend.placement import PLACEMENT_FIELDS, placement
 from inflight.frontend.prompts import PromptEncoder
@@ -80,8 +81,8 @@ def json_object(line: str) -> dict[str, Any]:
 def _prompt(data: dict[str, Any], kind: str, prompts: PromptEncoder) -> tuple[str | None, tuple[int, ...]]:
     value = data[kind]
     if kind == "messages":
-        text = prompts.chat_text(value)
-        return text, prompts.rendered_tokens(text)
+        encoded = prompts.chat(value)
+        return encoded.text, encoded.token_ids
     if kind == "prompt":
         if not isinstance(value, str):
             raise LineError(f"prompt is a JSON {_KINDS[type(value)]}; give text, or prompt_token_ids.")
@@ -128,4 +129,5 @@ def _sample(one: Any) -> dict[str, Any]:
 
 
 def logprob_json(entry: TokenLogprob) -> dict[str, Any]:
-    return {"token_id": entry.token_id, "logprob": entry.logprob, "top": [list(pair) for pair in entry.top]}
+    top = [[token_id, finite(value)] for token_id, value in entry.top]
+    return {"token_id": entry.token_id, "logprob": finite(entry.logprob), "top": top}

@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 from inflight.core.request import SLO, Request
 from inflight.core.sampling import SamplingParams
 from inflight.core.stopping import StopText
-from inflight.text import ChatTemplate, TextStream, Tokenizer
+from inflight.text import ChatEncoder, ChatTemplate, EncodedChat, RenderedChat, TextStream, Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
@@ -24,10 +24,23 @@ class PromptError(ValueError):
 
 
 class PromptEncoder:
-    def __init__(self, tokenizer: Tokenizer | None, chat_template: ChatTemplate | None, seed: int):
-        """seed: the engine's own; request number k without a seed draws from (seed, k), so that runs repeat."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        chat_template: ChatTemplate | None,
+        seed: int,
+        *,
+        parse_control_tokens: bool = False,
+    ):
+        """seed: the engine's own; request number k without a seed draws from (seed, k), so that runs repeat.
+        parse_control_tokens: what messages spell as a control token is one, instead of text (see `text.control`)."""
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._chats = (
+            None
+            if tokenizer is None or chat_template is None
+            else ChatEncoder(tokenizer, chat_template, parse_control_tokens)
+        )
         self._seed = seed
         self._numbers = itertools.count()
 
@@ -35,35 +48,82 @@ class PromptEncoder:
     def can_chat(self) -> bool:
         return self._tokenizer is not None and self._chat_template is not None and self._chat_template.is_available
 
-    def tokens(self, prompt: Prompt) -> tuple[int, ...]:
-        """A string, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}."""
+    def tokens(self, prompt: Prompt, *, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """A string, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}. add_special_tokens: around text."""
         if isinstance(prompt, Mapping):
             if "prompt_token_ids" in prompt:
                 return _checked_ids(prompt["prompt_token_ids"])
             if isinstance(prompt.get("prompt"), str):
-                return self.tokens(prompt["prompt"])
+                return self.tokens(prompt["prompt"], add_special_tokens=add_special_tokens)
             raise PromptError(f"The prompt has the keys {sorted(prompt)}; give 'prompt' or 'prompt_token_ids'.")
         if isinstance(prompt, str):
-            return self._encode(prompt, add_special_tokens=True)
+            return self._encode(prompt, add_special_tokens=add_special_tokens)
         return _checked_ids(prompt)
 
-    def chat_text(
-        self, messages: Any, variables: Mapping[str, Any] | None = None, *, add_generation_prompt: bool = True
-    ) -> str:
-        """The prompt text that the model's chat template makes of a conversation.
+    def check_chat(self) -> None:
+        """Compile the model's chat templates now, so that a mistake in one is not found by the first conversation.
+        Raises ChatTemplateError; a model without templates passes."""
+        if self._chat_template is not None:
+            self._chat_template.compile()
+
+    def chat(
+        self,
+        messages: Any,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> EncodedChat:
+        """A conversation as the model's chat template writes it, and its tokens: `render_chat` and `chat_tokens`."""
+        rendered = self.render_chat(
+            messages,
+            variables,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        return EncodedChat(rendered.text, self.chat_tokens(rendered))
+
+    def render_chat(
+        self,
+        messages: Any,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> RenderedChat:
+        """The text that the model's chat template makes of a conversation, of any length yet.
 
         variables: further ones of the template. add_generation_prompt: end with the beginning of an answer.
+        continue_final_message: end with the last message's text instead. Raises ChatTemplateError or PromptError.
         """
         if self._chat_template is None:
             raise PromptError("This model has no chat template; give prompt text instead of messages.")
-        return self._chat_template.render(messages, variables, add_generation_prompt=add_generation_prompt)
+        if self._chats is None:
+            return RenderedChat(
+                self._chat_template.render(
+                    messages,
+                    variables,
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                )
+            )
+        return self._chats.render(
+            messages,
+            variables,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
 
-    def chat_tokens(self, messages: Any) -> tuple[int, ...]:
-        return self.rendered_tokens(self.chat_text(messages))
-
-    def rendered_tokens(self, text: str) -> tuple[int, ...]:
-        """Token ids of what `chat_text` gave: the template has written the special tokens itself."""
-        return self._encode(text, add_special_tokens=False)
+    def chat_tokens(self, rendered: RenderedChat) -> tuple[int, ...]:
+        """Token ids of what `render_chat` gave: the template has written the control tokens itself."""
+        if self._chats is None:
+            raise PromptError("This model has no tokenizer; give prompt_token_ids instead of messages.")
+        return _not_empty(self._chats.token_ids(rendered))
 
     def request(
         self,
@@ -99,14 +159,17 @@ class PromptEncoder:
     def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         if self._tokenizer is None:
             raise PromptError("This model has no tokenizer; give prompt_token_ids instead of text.")
-        token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
-        if not token_ids:
-            raise PromptError("The prompt is empty: it has 0 tokens; give at least one.")
-        return token_ids
+        return _not_empty(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def _draw_seed(self, number: int) -> int:
         digest = hashlib.blake2b(f"{self._seed}/{number}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little")
+
+
+def _not_empty(token_ids: Sequence[int]) -> tuple[int, ...]:
+    if not token_ids:
+        raise PromptError("The prompt is empty: it has 0 tokens; give at least one.")
+    return tuple(token_ids)
 
 
 def _checked_ids(token_ids: object) -> tuple[int, ...]:

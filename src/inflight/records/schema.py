@@ -40,6 +40,11 @@ class NewRowRecord(TypedDict):
     prompt_tokens: int
 
 
+class FaultRecord(TypedDict):
+    sequence: int
+    error: str
+
+
 class StepRecord(TypedDict):
     kind: str  # "step"
     step: int
@@ -53,6 +58,7 @@ class StepRecord(TypedDict):
     moves: dict[str, list[list[int]]]  # "out": [device block, host block], "back": [host block, device block]
     features: dict[str, float]  # core.features of the plan
     error: NotRequired[str]
+    faults: NotRequired[list[FaultRecord]]  # of sequences that ended alone, because nothing could be drawn or scored
 
 
 class SampleRecord(TypedDict):

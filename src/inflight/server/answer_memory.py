@@ -48,9 +48,9 @@ class AnswerMemory:
     def _exceeded(self, entries: int) -> ApiError:
         return ApiError(
             503,
-            f"The server's memory for answers ({self.most_entries:,} tokens and log-probabilities) is used up, and this "
-            f"call holds the most of it ({entries:,}); ask for fewer samples or alternatives in one call, and read "
-            "streams as they come.",
+            f"The server's memory for answers ({self.most_entries:,} tokens and log-probabilities) is used up, and "
+            f"this call holds the most of it ({entries:,}); ask for fewer samples or alternatives in one call, and "
+            "read streams as they come.",
             type="server_error",
             code="answer_memory",
             retry_after=1.0,

@@ -117,11 +117,15 @@ class Tokenized(BaseModel):
 
 
 class TokenizerInfo(BaseModel):
+    """And whatever other special tokens the model's settings name."""
+
     tokenizer_class: str
     vocab_size: int
     model_max_length: int
-    special_tokens: dict[str, str | list[str]]
-    special_token_ids: list[int]
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
 
 
 class Detokenized(BaseModel):

@@ -14,8 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import RedirectResponse, Response
 
 from inflight.server.batch.bodies import BatchBody
 from inflight.server.batch.endpoints import router as batch_routes
@@ -27,9 +27,18 @@ from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.state import Metrics, state_routes
 from inflight.server.errors import ApiError, invalid
+from inflight.server.ingress import request_id
+from inflight.server.ingress.authentication import Authentication
+from inflight.server.ingress.body_budget import BodyBudget
+from inflight.server.ingress.body_reader import BodyReader
+from inflight.server.ingress.browser_guard import BrowserGuard
+from inflight.server.ingress.heap import Heap
+from inflight.server.ingress.hosts import Hosts
+from inflight.server.ingress.request_share import RequestShare
+from inflight.server.ingress.route_table import RouteTable
 from inflight.server.json import body_schemas, error_response
-from inflight.server.limits import BodyLimit
 from inflight.server.service import Service
+from inflight.server.settings import ServerSettings
 from inflight.server.telling import HttpWatch, Observe
 from inflight.server.tenants import Tenant, Tenants
 
@@ -54,15 +63,20 @@ def make_app(
         separate_input_output_schemas=False,
     )
     tenant_of = authenticated(tenants)
-    app.include_router(generation_routes(service, tenant_of))
-    app.include_router(model_routes(service, tenant_of))
-    app.include_router(state_routes(service, metrics, version))
-    app.include_router(_no_jobs() if jobs is None else batch_routes(jobs, tenant_of))
-    app.add_middleware(BodyLimit, most=int(service.settings.max_body_mb * 2**20))
-    app.add_middleware(HttpWatch, observe=observe)
+    routers = [
+        generation_routes(service, tenant_of),
+        model_routes(service, tenant_of),
+        state_routes(service, metrics, version),
+        _no_jobs() if jobs is None else batch_routes(jobs, tenant_of),
+        _front_page(),
+    ]
+    for router in routers:
+        app.include_router(router)
+    table = RouteTable([*app.routes, *(route for router in routers for route in router.routes)])
+    _add_ingress(app, service.settings, tenants, table, observe)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _wrong_query)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, partial(_http_error, table))
     app.add_exception_handler(Exception, _fault)
     app.openapi = partial(_document, app.openapi)  # type: ignore[method-assign]
     return app
@@ -87,6 +101,43 @@ def _document(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return document
 
 
+def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table: RouteTable, observe: Observe) -> None:
+    """What a request passes before its route, the last one added first."""
+    mebibyte = 1 << 20
+    most, budget = int(settings.max_body_mb * mebibyte), int(settings.body_budget_mb * mebibyte)
+    app.add_middleware(
+        BodyReader,
+        budget=BodyBudget(budget, share=max(budget // 4, most), emptied=Heap().trim_soon),
+        most=most,
+        seconds=settings.body_timeout,
+        upload_seconds=settings.upload_timeout,
+    )
+    app.add_middleware(RequestShare, most=settings.max_connections_per_address or max(1, settings.max_connections // 2))
+    app.add_middleware(Authentication, tenants=tenants)
+    if not tenants.required:
+        hosts = Hosts((settings.host, *settings.allowed_hosts))
+        app.add_middleware(BrowserGuard, hosts=hosts, origins=settings.cors_origin)
+    if settings.cors_origin:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origin,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=("X-Request-Id", "Retry-After"),
+        )
+    app.add_middleware(HttpWatch, observe=observe, template=table.template)
+
+
+def _front_page() -> APIRouter:
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/")
+    async def front_page() -> RedirectResponse:
+        return RedirectResponse("docs", 307)
+
+    return routes
+
+
 def _no_jobs() -> APIRouter:
     """What is said where batch jobs would be."""
     routes = APIRouter(include_in_schema=False)
@@ -100,10 +151,11 @@ def _no_jobs() -> APIRouter:
 
 
 def authenticated(tenants: Tenants) -> Any:
-    """The dependency that tells whose request it is. Raises ApiError 401."""
+    """The dependency that tells whose request it is, as the ingress has found out."""
 
     async def tenant_of(request: Request) -> Tenant:
-        return tenants.of(request.headers.get("authorization"))
+        tenant: Tenant = request.state.tenant
+        return tenant
 
     async def tenant_of_key(request: Request, _: Any = Depends(_SCHEME)) -> Tenant:
         return await tenant_of(request)
@@ -111,9 +163,9 @@ def authenticated(tenants: Tenants) -> Any:
     return tenant_of_key if tenants.required else tenant_of  # the document asks for keys where the server does
 
 
-async def _api_error(_: Request, error: Exception) -> Response:
+async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return _told(request, error)
 
 
 async def _wrong_query(request: Request, error: Exception) -> Response:
@@ -121,13 +173,11 @@ async def _wrong_query(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     name, given = str(first["loc"][-1])[:60], repr(first.get("input"))[:60]
     message = str(first["msg"])
-    return error_response(invalid(f"{name} is {given}; {message[:1].lower()}{message[1:]}.", name, "invalid_value"))
+    return _told(request, invalid(f"{name} is {given}; {message[:1].lower()}{message[1:]}.", name, "invalid_value"))
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+async def _http_error(table: RouteTable, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, ApiError):  # raised while the body was read
-        return error_response(error.__cause__)
     if error.status_code == 404:
         told = ApiError(
             404, f"There is nothing at {request.url.path}; GET /docs lists what there is.", code="not_found"
@@ -136,20 +186,21 @@ async def _http_error(request: Request, error: Exception) -> Response:
         told = ApiError(405, f"{request.method} is not for {request.url.path}.", code="method_not_allowed")
     else:
         told = ApiError(error.status_code, f"{error.detail}.")
-    response = error_response(told)
+    response = _told(request, told)
     response.headers.update(error.headers or {})
-    if error.status_code == 405:
-        response.headers["Allow"] = ", ".join(sorted(_allowed(request)))
+    if error.status_code == 405:  # the web framework names the methods of the first route of the path
+        response.headers["Allow"] = ", ".join(sorted(table.methods(request.scope)))
     return response
 
 
-def _allowed(request: Request) -> set[str]:
-    """Methods of all routes of the path; the web framework names those of the first."""
-    routes = [route for route in request.app.routes if isinstance(route, Route)]
-    fitting = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return {method for route in fitting for method in route.methods or ()}
-
-
-async def _fault(_: Request, error: Exception) -> Response:
+async def _fault(request: Request, error: Exception) -> Response:
     told = f"The server made a mistake ({type(error).__name__}); its log has the details."
-    return error_response(ApiError(500, told, type="server_error", code="internal_error"))
+    response = _told(request, ApiError(500, told, type="server_error", code="internal_error"))
+    response.headers[request_id.HEADER.decode()] = request.state.request_id  # answered outside the ingress
+    return response
+
+
+def _told(request: Request, error: ApiError) -> Response:
+    """The answer; the log has it from the request's state."""
+    request.state.error = error
+    return error_response(error)

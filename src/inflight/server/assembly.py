@@ -78,18 +78,20 @@ class Assembly:
 
     def frames(self, events: Iterable[Event]) -> bytes:
         """Server-sent events of what these events add; nothing where they add nothing. Raises ApiError."""
-        call, choices, changes = self._call, [], self._fold(events)
+        call, before = self._call, self.output_tokens
+        choices: list[tuple[dict[str, Any], int]] = []  # and the output tokens so far
+        changes = self._fold(events)
         for collector, _ in changes.values():
             _check(collector)  # one that failed is told at once, and not as a choice
         for index, (collector, change) in changes.items():
             if index not in self._shapes:
                 shape = self._shapes[index] = self._shape(collector, index)
                 first = shape.first()
-                choices += [] if first is None else [first]
+                choices += [] if first is None else [(first, before)]
             if change.text or change.finish_reason or call.logprobs is not None or call.return_token_ids:
-                choices.append(self._shapes[index].part(change))
-        finished = self.finished
-        return b"".join([self._frame(choice, last=finished and choice is choices[-1]) for choice in choices])
+                choices.append((self._shapes[index].part(change), self.output_tokens))
+        last = len(choices) - 1 if self.finished else None
+        return b"".join([self._frame(*choice, last=number == last) for number, choice in enumerate(choices)])
 
     def last_frames(self) -> bytes:
         """What comes when all have finished: the usage, if it was asked for."""
@@ -97,10 +99,10 @@ class Assembly:
             return b""
         return frame({**self._frame_envelope, "choices": [], "usage": self._usage(), **self._timings()})
 
-    def _frame(self, choice: dict[str, Any], last: bool) -> bytes:
+    def _frame(self, choice: dict[str, Any], output_tokens: int, last: bool) -> bytes:
         whole: dict[str, Any] = {**self._frame_envelope, "choices": [choice]}
         if self._call.include_usage or self._call.continuous_usage:
-            whole["usage"] = self._usage() if self._call.continuous_usage else None
+            whole["usage"] = self._usage(output_tokens) if self._call.continuous_usage else None
         if last and not self._call.include_usage:
             whole |= self._timings()
         return frame(whole)
@@ -144,8 +146,9 @@ class Assembly:
             "service_tier": call.tier,
         }
 
-    def _usage(self) -> dict[str, Any]:
-        return usage(self._collectors.values(), self.output_tokens)
+    def _usage(self, output_tokens: int | None = None) -> dict[str, Any]:
+        """output_tokens: of a frame; None: all there are."""
+        return usage(self._collectors.values(), self.output_tokens if output_tokens is None else output_tokens)
 
     def _timings(self) -> dict[str, Any]:
         """One account for one prompt; a list for several."""

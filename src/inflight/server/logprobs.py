@@ -10,9 +10,8 @@ from typing import Any
 
 from inflight.core.plan import TokenLogprob
 from inflight.core.request import Request
+from inflight.frontend.logprobs import finite
 from inflight.text import IncrementalDetokenizer, Tokenizer
-
-LEAST = -9999.0  # JSON has no infinity; what OpenAI writes for "as good as impossible"
 
 
 class TokenNames:
@@ -45,10 +44,6 @@ class TokenNames:
             return raw.decode("utf-8"), list(raw)
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw), list(raw)
-
-
-def finite(value: float) -> float:
-    return max(value, LEAST)
 
 
 def chat_logprobs(entries: Iterable[TokenLogprob], names: TokenNames) -> dict[str, Any]:

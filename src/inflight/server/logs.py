@@ -11,10 +11,14 @@ import logging
 import re
 import sys
 import time
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from typing import IO, Any, Literal
 
 Format = Literal["auto", "text", "json"]
+
+# The id of the HTTP request that is being served; every line that is written meanwhile has it.
+REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 LONGEST_VALUE = 256  # characters of one value; who sends longer names does not fill the disk with them
 _REQUESTS = logging.getLogger("inflight.request")
@@ -22,20 +26,29 @@ _FAMILIES = ("inflight", "uvicorn")  # of everybody else, warnings are told
 # C0 and C1 controls, line and paragraph separators, signs that reorder a line on a terminal, halves of characters.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',;]+")
+# What a sentence shows of a request: in quotes, or a list or an object, closed or cut off.
+_VALUE = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)|`[^`]*(?:`|$)|[\[{].*)""", re.DOTALL)
+_LONGEST_REASON = 160
 _NEEDS_QUOTES = re.compile(r"[\s=\"\\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLine:
-    """What is told of a finished request. status: of HTTP. None: does not apply, or was never reached."""
+    """What is told of a finished request. status: of HTTP. None: does not apply, or was never reached.
+
+    request_id: of the call, as its answer has it. reason: why it was refused, without what the client wrote.
+    """
 
     request_id: str
     tenant: str = ""
+    method: str | None = None
     endpoint: str
     lane: str | None = None
     status: int
     finish_reason: str | None = None
     error_code: str | None = None
+    error_param: str | None = None
+    reason: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
@@ -115,6 +128,11 @@ def escaped(text: str) -> str:
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def without_values(sentence: str) -> str:
+    """A refusal's sentence for the log: what it shows of the request, which may be a prompt or a key, is left out."""
+    return _VALUE.sub("…", sentence)[:_LONGEST_REASON]
+
+
 def _message(record: logging.LogRecord) -> str:
     return _without_keys(record.getMessage())
 
@@ -126,7 +144,9 @@ def _fault(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields = getattr(record, "fields", {})
-    return fields if isinstance(fields, dict) else {}
+    fields = fields if isinstance(fields, dict) else {}
+    known = REQUEST_ID.get()
+    return fields if known is None else {**fields, "x_request_id": known}
 
 
 def _quoted(value: object) -> str:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from inflight.config import SettingsError, option
+from inflight.server.ingress.addresses import Networks
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+_ABOVE_ZERO = (
+    *("max_n", "max_prompts", "max_streams", "request_timeout", "keep_alive", "max_body_mb", "body_budget_mb"),
+    *("body_timeout", "upload_timeout", "header_timeout", "http_keep_alive", "max_connections"),
+)
+_ORIGIN = re.compile(r"https?://[^/?#@\s]+")
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +29,18 @@ class ServerSettings:
     request_timeout: a call that takes longer is ended. drain_timeout: what runs may go on so long after SIGTERM.
     keep_alive: an event stream that has said nothing for so long says that it is alive.
     isolate_tenants: cached prefixes are shared within a tenant only, so that timing tells nobody of another's prompts.
+    parse_control_tokens: what messages spell as a control token is one, as other servers have it.
     data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
-    at once (64). max_file_mb: most of an uploaded file (512).
+    at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
+    keep (10,240; 10,000).
+
+    Of the ingress: max_body_mb: most of any body but an upload's. body_budget_mb: most of all those bodies in memory.
+    body_timeout, upload_timeout: a body, an uploaded file must have come by then. header_timeout: a request's headers,
+    once they have begun. http_keep_alive: an idle connection is closed after so long (keep_alive is of event streams).
+    max_connections: open at once. max_connections_per_address: of one address, where half of them is the most that is
+    sensible (None). trusted_proxies: addresses and networks whose X-Forwarded-For is believed. allowed_hosts: names by
+    which the server may be called, besides those it knows of itself. cors_origin: origins whose pages may call it.
+    ssl_certfile, ssl_keyfile, ssl_keyfile_password: TLS.
     """
 
     host: str = "127.0.0.1"
@@ -30,24 +49,40 @@ class ServerSettings:
     max_n: int = 128
     max_prompts: int = 256
     max_streams: int = 2048
-    max_body_mb: float = 32.0
+    max_body_mb: float = 8.0
+    body_budget_mb: float = 64.0
+    body_timeout: float = 30.0
+    upload_timeout: float = 3600.0
+    header_timeout: float = 20.0
+    http_keep_alive: float = 75.0
+    max_connections: int = 4096
+    max_connections_per_address: int | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origin: tuple[str, ...] = ()
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+    ssl_keyfile_password: str | None = field(default=None, repr=False)
     request_timeout: float = 600.0
     drain_timeout: float = 30.0
     keep_alive: float = 10.0
     isolate_tenants: bool = False
+    parse_control_tokens: bool = False
     metrics_names: Literal["inflight", "vllm"] = "inflight"
     data_dir: Path | None = None
     batch_concurrency: int | None = None
     max_file_mb: float | None = None
+    max_stored_mb: float | None = None
+    max_stored_files: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise SettingsError(f"--port is {self.port}; give a number from 1 to 65535, or 0 for a free one.")
-        for name in ("max_n", "max_prompts", "max_streams", "max_body_mb", "request_timeout", "keep_alive"):
+        for name in _ABOVE_ZERO:
             value = getattr(self, name)
             if not 0 < value < 2**31:
                 raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
-        for name in ("batch_concurrency", "max_file_mb"):
+        for name in ("batch_concurrency", "max_file_mb", "max_stored_mb", "max_stored_files"):
             value = getattr(self, name)
             if value is not None and self.data_dir is None:
                 raise SettingsError(f"{option(name)} has no effect without --data-dir, which says where jobs are kept.")
@@ -59,3 +94,35 @@ class ServerSettings:
             raise SettingsError(f"--metrics-names is {self.metrics_names!r}; known are inflight and vllm.")
         if any(not name for name in self.served_model_name):
             raise SettingsError("--served-model-name is empty; give a name, or leave it out.")
+        self._check_ingress()
+
+    def _check_ingress(self) -> None:
+        own = self.max_connections_per_address
+        if own is not None and not 0 < own <= self.max_connections:
+            raise SettingsError(
+                f"--max-connections-per-address is {own}; give a number from 1 to --max-connections "
+                f"({self.max_connections})."
+            )
+        if self.body_budget_mb < self.max_body_mb:
+            raise SettingsError(
+                f"--body-budget-mb is {self.body_budget_mb:g} and --max-body-mb {self.max_body_mb:g}: the largest body "
+                "would never fit; raise the budget or lower the other."
+            )
+        Networks(self.trusted_proxies)
+        for origin in self.cors_origin:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise SettingsError(
+                    f"--cors-origin is {origin!r}; give scheme, host and port as browsers do, such as "
+                    "https://chat.example.com or http://localhost:3000, or * for every page."
+                )
+        for host in self.allowed_hosts:
+            if host != "*" and not _HOST.fullmatch(host):
+                raise SettingsError(
+                    f"--allowed-hosts is {host!r}; give a name without scheme and port, such as llm.example.com or "
+                    "*.example.com, or * for any."
+                )
+        if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_keyfile_password is not None):
+            given = "--ssl-keyfile" if self.ssl_keyfile is not None else "--ssl-keyfile-password"
+            raise SettingsError(
+                f"{given} has no effect without --ssl-certfile, the certificate that clients are shown."
+            )

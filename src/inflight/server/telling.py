@@ -11,13 +11,15 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from inflight.server.errors import ApiError
 from inflight.server.generating import Generation
-from inflight.server.logs import RequestLine, log_request
+from inflight.server.ingress.answering import header, state_of
+from inflight.server.ingress.request_id import HEADER, request_id
+from inflight.server.logs import REQUEST_ID, RequestLine, log_request, without_values
 from inflight.server.metrics import Metrics
 from inflight.server.metrics.requests import finish_reason
 from inflight.server.service import GONE, Ended
 
-GENERATION = ("/v1/completions", "/v1/chat/completions")  # of which every request has its line
 Observe = Callable[[str, int, float], None]  # route, status, seconds
 
 
@@ -58,28 +60,46 @@ def _served(line: RequestLine, generation: Generation) -> RequestLine:
 
 
 class HttpWatch:
-    """Counts requests by route and status, around everything else."""
+    """Around everything else: the request's id, counts by route and status, a line for each refusal. HEAD is GET whose
+    answer has no body, which uvicorn leaves out."""
 
-    def __init__(self, app: ASGIApp, observe: Observe):
+    def __init__(self, app: ASGIApp, observe: Observe, template: Callable[[Scope], str]):
+        """template: the route's path for a request; told where none of the routes was reached."""
         self._app = app
         self._observe = observe
+        self._template = template
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        known = request_id(header(scope, HEADER))
+        state_of(scope)["request_id"] = known
+        REQUEST_ID.set(known)
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         started, status = time.monotonic(), GONE
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (HEADER, known.encode("ascii"))]
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(inner, receive, noted)
+        except Exception:
+            status = 500
+            raise
         finally:
-            # The route's template, not what a client wrote: there must be few.
-            route, seconds = getattr(scope.get("route"), "path", "other"), time.monotonic() - started
-            self._observe(route, status, seconds)
-            if route in GENERATION and not scope.get("state", {}).get("told"):  # refused before it was a call
-                log_request(RequestLine(request_id="-", endpoint=route, status=status, total_ms=seconds * 1e3))
+            self._tell(scope["method"], inner, status, time.monotonic() - started)
+
+    def _tell(self, method: str, scope: Scope, status: int, seconds: float) -> None:
+        # The route's template, not what a client wrote: there must be few.
+        route, state = getattr(scope.get("route"), "path", None) or self._template(scope), state_of(scope)
+        self._observe(route, status, seconds)
+        error = state.get("error")
+        if state.get("told") or not isinstance(error, ApiError):
+            return  # the service has told of it, or nothing was refused
+        line = RequestLine(request_id="-", method=method, endpoint=route, status=status, total_ms=seconds * 1e3)
+        reason = without_values(error.message)
+        log_request(replace(line, error_code=error.code, error_param=error.param, reason=reason))

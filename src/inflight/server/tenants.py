@@ -7,6 +7,8 @@ A keys file is TOML, one table a tenant:
     weight = 2.0              # share under --policy fair
     max_concurrent = 16       # requests under way at once
     max_batch_jobs = 4        # batch jobs that are not ended
+    max_stored_mb = 2048      # MiB of files, uploads and outputs; instead of --max-stored-mb
+    max_stored_files = 500    # instead of --max-stored-files
 """
 
 from __future__ import annotations
@@ -28,20 +30,28 @@ class KeysError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """Whose request it is. name "" is everybody, where the server has no keys. None: no limit."""
+    """Whose request it is. name "" is everybody, where the server has no keys.
+
+    None: no limit; for max_stored_mb and max_stored_files, the one that the server has for everybody.
+    """
 
     name: str = ""
     weight: float = 1.0
     max_concurrent: int | None = None
     max_batch_jobs: int | None = None
+    max_stored_mb: float | None = None
+    max_stored_files: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.weight, bool) or not isinstance(self.weight, int | float) or not 0 < self.weight < 1e9:
             raise KeysError(f"The tenant {self.name!r} has the weight {self.weight!r}; give a number above 0.")
-        for name in ("max_concurrent", "max_batch_jobs"):
+        for name in ("max_concurrent", "max_batch_jobs", "max_stored_files"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise KeysError(f"The tenant {self.name!r} has {name} {value!r}; give a whole number above 0.")
+        most = self.max_stored_mb
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int | float) or not 0 < most < 2**31):
+            raise KeysError(f"The tenant {self.name!r} has max_stored_mb {most!r}; give a number above 0.")
 
 
 ANYONE = Tenant()
@@ -81,7 +91,7 @@ class Tenants:
             if hmac.compare_digest(known, given):
                 found = tenant
         if found is None:
-            raise ApiError(401, "The API key is not known here; check it.", code="invalid_api_key")
+            raise ApiError(401, "Incorrect API key provided: it is not known here; check it.", code="invalid_api_key")
         return found
 
 

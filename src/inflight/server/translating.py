@@ -29,7 +29,14 @@ from inflight.server.tenants import Tenant
 
 T = TypeVar("T")
 Settings = CompletionSettings | ChatSettings
-TIERS = {None: "default", "auto": "default", "default": "default", "priority": "priority", "flex": "flex"}
+TIERS = {
+    None: "default",
+    "auto": "default",
+    "default": "default",
+    "scale": "default",
+    "priority": "default",
+    "flex": "flex",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +114,7 @@ class RequestTranslator:
 
     def _chat(self, prepared: PreparedChat, tenant: Tenant, batch: bool) -> Call:
         body = prepared.settings
-        if body.top_logprobs is not None and not body.logprobs:
+        if body.top_logprobs and not body.logprobs:
             raise invalid(f"top_logprobs is {body.top_logprobs}, but logprobs is not true; set it.", "top_logprobs")
         shown = (body.top_logprobs or 0) if body.logprobs else None
         params = self._params(body, n=body.n or 1, logprobs=shown, scores=None)
@@ -141,7 +148,7 @@ class RequestTranslator:
     ) -> Call:
         body = prepared.settings
         options = body.stream_options
-        if options is not None and not body.stream:
+        if options is not None and body.stream is None:
             raise invalid(
                 "stream_options are set, but stream is not true; set it, or leave them out.", "stream_options"
             )

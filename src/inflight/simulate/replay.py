@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from inflight.assembly import make_rules, make_scheduler
 from inflight.config import EngineSettings
 from inflight.core.events import Event, FinishedEvent
-from inflight.core.plan import BatchPlan, Capacity, Sampled, StepResult
+from inflight.core.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
 from inflight.core.request import SLO, Request
 from inflight.core.sampling import SamplingParams
 from inflight.core.scheduler import Scheduler
@@ -191,17 +191,21 @@ class Replay:
 
     def _commit(self, plan: BatchPlan) -> None:
         record = self.steps[plan.step]
-        sampled = (
-            ()
-            if "error" in record
-            else tuple(
-                Sampled(chunk.sequence_id, (next(self._tokens[chunk.sequence_id], 0),))  # 0: drawn ahead, and dropped
-                for chunk in plan.chunks
-                if chunk.sample
-            )
+        faults = {fault["sequence"]: fault["error"] for fault in record.get("faults", ())}
+        chunks = () if "error" in record else plan.chunks
+        sampled = tuple(self._sampled(chunk.sequence_id, faults) for chunk in chunks if chunk.sample)
+        scored = tuple(
+            Scored(chunk.sequence_id, 0, (), faults[chunk.sequence_id])
+            for chunk in chunks
+            if chunk.score and chunk.sequence_id in faults
         )
-        result = StepResult(plan.step, sampled, record["seconds"], record.get("error"))
+        result = StepResult(plan.step, sampled, record["seconds"], record.get("error"), scored)
         self.events.append((record["committed"], self._scheduler.commit(plan, result, record["committed"])))
+
+    def _sampled(self, sequence: int, faults: Mapping[int, str]) -> Sampled:
+        if sequence in faults:
+            return Sampled(sequence, (), error=faults[sequence])
+        return Sampled(sequence, (next(self._tokens[sequence], 0),))  # 0: drawn ahead, and dropped
 
 
 Command = tuple[int, bool, float, dict[str, Any]]  # its number, whether it is an abort, its time, the request's record

@@ -8,13 +8,14 @@ those are what people want to size; and the simulator may not import execution.
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from inflight.json_file import JsonFileError, read_json_object
 
 Precision = Literal["bf16", "fp8", "int8"]
 ITEM_BYTES: dict[Precision, int] = {"bf16": 2, "fp8": 1, "int8": 1}
@@ -168,11 +169,11 @@ def read_shape(model: str) -> ModelShape:
 
 def _read_file(path: Path) -> ModelShape:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ShapeError(f"{path} cannot be read as a model's config.json: {error}.") from None
-    if not isinstance(data, dict):
-        raise ShapeError(f"{path} holds no JSON object, as a model's config.json does.")
+        data = read_json_object(path)
+    except JsonFileError as error:
+        raise ShapeError(str(error)) from None
+    except FileNotFoundError:
+        raise ShapeError(f"{path} does not exist; give a model's folder or its config.json.") from None
     try:
         return replace(shape_from_config(data), name=path.parent.name or str(path))
     except ShapeError as error:

@@ -16,7 +16,7 @@ from inflight.config import EngineSettings
 from inflight.core.plan import Capacity
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.recorder import Recorder
+from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.scheduling import SchedulingSettings
@@ -144,7 +144,7 @@ def _replica(pool: Pool, number: int, record: Path | None, skips: bool) -> Repli
     scheduler = scheduler_for(pool.capacity, pool.settings, pool.scheduling)
     watchers = []
     if record is not None:
-        file = record.open("w", encoding="utf-8")
+        file = open_record(record)
         watchers.append(Recorder(file, in_force(pool), pool.capacity, created=CREATED))
     loop = EngineLoop(scheduler, executor, VirtualClock(), watchers=watchers)
     return Replica(loop, executor, scheduler if skips else None)

@@ -7,6 +7,7 @@ weights. Importing it is cheap: `tokenizers` and `jinja2` are imported by the fi
 from __future__ import annotations
 
 from .chat import ChatTemplate
+from .chat_encoder import ChatEncoder, EncodedChat, RenderedChat
 from .detokenizer import IncrementalDetokenizer
 from .errors import ChatTemplateError, TemplateVariableError, TokenizerError
 from .stops import StopStringFinder
@@ -14,9 +15,12 @@ from .stream import TextStream
 from .tokenizer import Tokenizer
 
 __all__ = [
+    "ChatEncoder",
     "ChatTemplate",
     "ChatTemplateError",
+    "EncodedChat",
     "IncrementalDetokenizer",
+    "RenderedChat",
     "StopStringFinder",
     "TemplateVariableError",
     "TextStream",

@@ -7,8 +7,10 @@ either. Does not know Jinja's environment (`sandbox`), tokens, or HTTP.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .budget import RenderLimits
 from .errors import ChatTemplateError, TemplateVariableError
 from .tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
 
@@ -21,22 +23,47 @@ _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _RESERVED = ("messages", "tools", "add_generation_prompt")  # variables that have a place of their own
 
 
+_LONGEST_SOURCE = 2**18  # characters; the longest that are published have a quarter of it
+_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as transformers does: the space tells whether the template trims
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedChat:
+    """A conversation in the form that a template takes, with nothing in it but plain JSON values.
+
+    variables: the client's own. continues: the prompt ends where the last message ends.
+    """
+
+    template: str
+    messages: list[dict[str, Any]]
+    tools: Any
+    variables: dict[str, Any]
+    add_generation_prompt: bool
+    continues: bool
+
+
 class _Compiled(NamedTuple):
     template: jinja2.Template
     loops_over_parts: bool
     asks_for_strings: bool
+    looked_for: frozenset[str]
 
 
 class ChatTemplate:
     """A model's chat template, or its several named ones. Compiled at first use; may be shared by threads."""
 
     def __init__(
-        self, source: str | Mapping[str, str] | None, special_tokens: Mapping[str, str | list[str]] | None = None
+        self,
+        source: str | Mapping[str, str] | None,
+        special_tokens: Mapping[str, str | list[str]] | None = None,
+        limits: RenderLimits = RenderLimits(),  # noqa: B008  (frozen)
     ) -> None:
         """Take one template, or several by name ("default", "tool_use", …), or None for a model that has none.
 
-        `special_tokens` are what the template sees by name, such as `bos_token`.
+        `special_tokens` are what the template sees by name, such as `bos_token`; `limits` is what one rendering may
+        take.
         """
+        self._limits = limits
         self._sources = {_DEFAULT: source} if isinstance(source, str) else dict(source or {})
         self._special_tokens = dict(special_tokens or {})
         self._compiled: dict[str, _Compiled] = {}
@@ -59,6 +86,15 @@ class ChatTemplate:
         """Whether the model has a chat template at all."""
         return bool(self._sources)
 
+    @property
+    def written(self) -> str:
+        """The sources of all its templates."""
+        return "\n".join(self._sources.values())
+
+    def looked_for(self) -> frozenset[str]:
+        """Strings that the templates search messages for, such as `</think>`. Raises ChatTemplateError."""
+        return frozenset().union(*(self._compile(name).looked_for for name in self._sources))
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -66,6 +102,7 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> str:
         """Write messages as one prompt text, to be encoded without adding special tokens.
 
@@ -77,22 +114,63 @@ class ChatTemplate:
                 client's, any strings at all, which is why they come as one mapping.
             tools: descriptions of functions that the model may call.
             add_generation_prompt: end with the beginning of an assistant's message.
+            continue_final_message: end with the last message's text, so that the model goes on with it.
 
         Raises:
             TemplateVariableError: a variable has a name that is taken, or holds no JSON.
             ChatTemplateError: the model has no template, the messages have a wrong shape, or the template fails.
         """
-        compiled = self._compile(self._choose(has_tools=bool(tools)))
+        return self.write(
+            self.check(
+                messages,
+                variables,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
+        )
+
+    def check(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> CheckedChat:
+        """The first half of `render`, whose errors it raises: everything but running the template."""
+        if continue_final_message and add_generation_prompt:
+            raise ChatTemplateError(
+                "continue_final_message and add_generation_prompt are both set, but a prompt cannot end in the last "
+                "message and in the beginning of another; set add_generation_prompt to false."
+            )
+        name = self._choose(has_tools=bool(tools))
         try:
-            context = {
-                "documents": None,
-                **self._special_tokens,
-                **_checked_variables(variables or {}),
-                "messages": _checked(messages, compiled),
-                "tools": _plain(tools, "tools"),
-                "add_generation_prompt": add_generation_prompt,
-            }
-            return compiled.template.render(context)
+            return CheckedChat(
+                name,
+                _checked(messages, self._compile(name)),
+                _plain(tools, "tools"),
+                _checked_variables(variables or {}),
+                add_generation_prompt,
+                continue_final_message,
+            )
+        except RecursionError:
+            raise ChatTemplateError("The messages are nested too deeply; send them flatter.") from None
+
+    def write(self, chat: CheckedChat) -> str:
+        """The second half of `render`, whose errors it raises: runs the template."""
+        messages = _to_be_continued(chat.messages) if chat.continues else chat.messages
+        context = {
+            "documents": None,
+            **self._special_tokens,
+            **chat.variables,
+            "messages": messages,
+            "tools": chat.tools,
+            "add_generation_prompt": chat.add_generation_prompt,
+        }
+        try:
+            text = self._run(chat.template, context)
         except ChatTemplateError:
             raise
         except Exception as error:  # a template is a program: it may fail in any way
@@ -100,6 +178,17 @@ class ChatTemplate:
                 f"The model's chat template fails on these {len(messages)} messages ({type(error).__name__}: {error}); "
                 "check the roles and fields it expects, or give the prompt as text."
             ) from error
+        return _up_to_the_end_of(_final_text(chat.messages), text) if chat.continues else text
+
+    def compile(self) -> None:
+        """Compile all templates now. Raises ChatTemplateError for one with a mistake in it."""
+        for name in self._sources:
+            self._compile(name)
+
+    def _run(self, name: str, context: Mapping[str, Any]) -> str:
+        from .sandbox import render
+
+        return render(self._compile(name).template, context, self._limits)
 
     def _choose(self, has_tools: bool) -> str:
         if not self._sources:
@@ -120,15 +209,29 @@ class ChatTemplate:
         if name not in self._compiled:
             from jinja2 import TemplateSyntaxError  # here, because it takes longer to import than all of this package
 
-            from .sandbox import chat_environment, takes_parts
+            from .sandbox import chat_environment, strings_looked_for, takes_parts
 
             environment, source = chat_environment(), self._sources[name]
+            if len(source) > _LONGEST_SOURCE:
+                raise ChatTemplateError(
+                    f"The model's chat template {name!r} has {len(source):,} characters, and at most "
+                    f"{_LONGEST_SOURCE:,} are compiled; correct it in the model's folder, or give the prompt as text."
+                )
             try:
-                self._compiled[name] = _Compiled(environment.from_string(source), *takes_parts(environment, source))
+                self._compiled[name] = _Compiled(
+                    environment.from_string(source),
+                    *takes_parts(environment, source),
+                    strings_looked_for(environment, source),
+                )
             except TemplateSyntaxError as error:
                 raise ChatTemplateError(
                     f"The model's chat template {name!r} has an error in line {error.lineno}: {error.message}; "
                     "correct it in the model's folder, or give the prompt as text."
+                ) from error
+            except (RecursionError, MemoryError, SyntaxError, ValueError) as error:  # of Python's own compiler, too
+                raise ChatTemplateError(
+                    f"The model's chat template {name!r} cannot be compiled ({type(error).__name__}: it is nested too "
+                    "deeply, or no program); correct it in the model's folder, or give the prompt as text."
                 ) from error
         return self._compiled[name]
 
@@ -141,7 +244,8 @@ def _template_files(folder: Path) -> dict[str, str]:
     sources: dict[str, str] = {}
     for name, path in paths.items():
         try:
-            sources[name] = path.read_text(encoding="utf-8")
+            with path.open(encoding="utf-8") as file:
+                sources[name] = file.read(_LONGEST_SOURCE + 1)  # one more is told when it is compiled
         except (OSError, UnicodeDecodeError) as error:
             raise ChatTemplateError(f"{path} cannot be read: {error}; check the file and its permissions.") from error
     return sources
@@ -219,6 +323,41 @@ def _text(part: object, where: str) -> str:
     if not isinstance(text, str):
         raise ChatTemplateError(f"{where}.text must be a string, not a {type(text).__name__}.")
     return text
+
+
+def _final_text(messages: list[dict[str, Any]]) -> str:
+    """The text that is to be continued: the last message's, or its last part's."""
+    content = messages[-1].get("content")
+    if isinstance(content, list) and content:
+        content = content[-1]["text"]
+    if not isinstance(content, str):
+        raise ChatTemplateError(
+            "continue_final_message is set, but the last message has no text to go on with; give it some content."
+        )
+    return content
+
+
+def _to_be_continued(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, with a tag where the last one's text ends."""
+    *before, last = messages
+    text = _final_text(messages) + _CONTINUED
+    content = last["content"]
+    return [
+        *before,
+        {**last, "content": text if isinstance(content, str) else [*content[:-1], {**content[-1], "text": text}]},
+    ]
+
+
+def _up_to_the_end_of(final: str, rendered: str) -> str:
+    """A rendered conversation up to the tag. As in transformers, spaces before it go where the template trims."""
+    place = rendered.rfind(_CONTINUED.strip())
+    if place < 0 or final.strip() not in rendered:
+        raise ChatTemplateError(
+            "continue_final_message is set, but the model's chat template leaves out or changes the end of the last "
+            "message, so that there is nothing to go on with; leave it false."
+        )
+    text = rendered[:place]
+    return text if rendered.startswith(_CONTINUED, place) else text.rstrip()
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -14,8 +14,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from .errors import TokenizerError
+from .faults import LibraryFaults
+
 if TYPE_CHECKING:
     import tokenizers
+
+_UNDECODABLE = "\ufffd"
 
 
 class TokenPieces:
@@ -39,7 +44,8 @@ class TokenPieces:
     def after(self, token_id: int, previous: int | None) -> bytes | None:
         """The bytes that `token_id` adds after `previous` (None: it is the first, where a leading space may vanish).
 
-        None stands for ids without a token, as in embeddings padded to a round size: they add nothing at all.
+        None stands for ids without a token, as in embeddings padded to a round size: they add nothing at all. A token
+        that the model's own decoder fails on is one U+FFFD: streams and stop strings must not end with it.
         """
         if previous is None or not self._is_context_free:
             return self._work_out(token_id, previous)
@@ -54,7 +60,7 @@ class TokenPieces:
         return self.after(token_id, token_id)
 
     def _work_out(self, token_id: int, previous: int | None) -> bytes | None:
-        token = self._backend.id_to_token(token_id)
+        token = self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
         if token is None:
             return None
         if self._byte_of_character is not None:
@@ -63,13 +69,25 @@ class TokenPieces:
         # A first token that is a space of its own is left to the library, whose decoder may strip it.
         if value is not None and (previous is not None or value > 0x7F):
             return bytes((value,))
-        if previous is None:
-            return self._decode([token_id]).encode()
-        before, both = self._decode([previous]), self._decode([previous, token_id])
-        return (both.removeprefix(before) if both.startswith(before) else self._decode([token_id])).encode()
+        return self._asked(token_id, previous).encode()
+
+    def _asked(self, token_id: int, previous: int | None) -> str:
+        """What the library says that a token adds; by itself, where it fails on the one before."""
+        try:
+            if previous is not None:
+                before, both = self._decode([previous]), self._decode([previous, token_id])
+                if both.startswith(before):
+                    return both.removeprefix(before)
+        except TokenizerError:
+            pass
+        try:
+            return self._decode([token_id])
+        except TokenizerError:
+            return _UNDECODABLE
 
     def _decode(self, token_ids: list[int]) -> str:
-        return self._backend.decode(token_ids, skip_special_tokens=False)
+        with LibraryFaults("The tokenizer's decoder fails"):
+            return self._backend.decode(token_ids, skip_special_tokens=False)
 
 
 def _decoder_parts(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:

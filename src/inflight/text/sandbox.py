@@ -9,24 +9,64 @@ Imports Jinja, so import this only where a template is compiled.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import BuiltinMethodType, ModuleType
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
-from jinja2 import nodes
+from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.parser import Parser
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
+from .bounds import before_filter, before_method, before_operator
+from .budget import Budget, RenderLimits
 from .errors import ChatTemplateError
+
+_BUDGET, _SPEND, _MADE, _COMPARED, _JOINED = (
+    " budget",
+    " spend",
+    " made",
+    " compared",
+    " joined",
+)  # names none can write
+# Nothing for a prompt, and much of little: lists of lists, random or endless text, slow searches.
+_TAKEN_AWAY = ("batch", "slice", "groupby", "random", "urlize", "xmlattr", "pprint", "striptags", "wordwrap")
+_COMPARING = (
+    "eq",
+    "equalto",
+    "==",
+    "ne",
+    "!=",
+    "in",
+    "lt",
+    "lessthan",
+    "<",
+    "le",
+    "<=",
+    "gt",
+    "greaterthan",
+    ">",
+    "ge",
+    ">=",
+)
+_NODES_A_UNIT, _CHARACTERS_A_UNIT = 16, 64  # of a template, run once
+_FILTER_UNITS = 3
+_MACRO_UNITS = 6  # a call of a macro, which binds arguments and joins what it wrote
 
 
 def chat_environment() -> jinja2.Environment:
-    """A fresh sandbox with the filters and functions chat templates use."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    """A fresh sandbox with the filters and functions chat templates use; its templates are rendered by `render`."""
+    environment = _BoundedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, jinja2.ext.loopcontrols],
+        finalize=_write,
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
@@ -34,7 +74,186 @@ def chat_environment() -> jinja2.Environment:
     # The built-in ones are real Python classes, with attributes that lead out of the sandbox.
     environment.globals["dict"] = _DictMaker()
     environment.globals["namespace"] = _PlainNamespace
+    del environment.globals["lipsum"]
+    for name in _TAKEN_AWAY:
+        del environment.filters[name]
+    environment.filters = {name: _bounded_filter(name, function) for name, function in environment.filters.items()}
+    environment.filters |= {_SPEND: _spend, _MADE: _made, _COMPARED: _compared, _JOINED: _join}
+    environment.tests |= {name: _bounded_test(environment.tests[name]) for name in _COMPARING}
     return environment
+
+
+def render(template: jinja2.Template, context: Mapping[str, Any], limits: RenderLimits) -> str:
+    """Run a template of this environment. Raises whatever it raises, and ChatTemplateError beyond the limits."""
+    budget = Budget(limits)
+    text = template.render({**context, _BUDGET: budget})
+    budget.allow(len(text))
+    return text
+
+
+class _BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox, in which every operation that makes much of little asks a budget first."""
+
+    intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        budget = _budget(context)
+        before_operator(budget, operator, left, right)
+        return budget.charge(super().call_binop(context, operator, left, right))
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        budget = _budget(__context)
+        budget.spend(_MACRO_UNITS if isinstance(__obj, Macro) else 1)
+        method = getattr(__obj, "__wrapped__", __obj)  # str.format comes wrapped
+        if isinstance(method, BuiltinMethodType) and not isinstance(method.__self__, ModuleType | type):
+            args = tuple(before_method(budget, method.__self__, method.__name__, args, kwargs))
+        result = super().call(__context, __obj, *args, **kwargs)
+        if isinstance(__obj, _DictMaker | BuiltinMethodType):
+            budget.measure(result)
+        return budget.charge(result) if isinstance(result, str | bytes | list | tuple | dict) else result
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        return super()._generate(_Rewriter(self).visit(source), *args, **kwargs)
+
+
+class _Rewriter(NodeTransformer):
+    """Puts the budget's questions where Jinja has no place for them: into loops, macros, literals, comparisons."""
+
+    def __init__(self, environment: jinja2.Environment) -> None:
+        self._environment = environment
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        body = self._toll(node.body)
+        self.generic_visit(node)
+        node.body = [body, *node.body]
+        if node.test is not None:
+            node.iter = self._asked(node.iter, _MADE)  # type: ignore[arg-type]  # what the test leaves out passes no toll
+        return node
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        return self._with_toll(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
+        return self._with_toll(node)
+
+    def visit_Block(self, node: nodes.Block) -> nodes.Node:
+        return self._with_toll(node)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return self._literal(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return node if node.ctx == "store" else self._literal(node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        return self._literal(node)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return self._asked(nodes.List(node.nodes, lineno=node.lineno), _JOINED)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = self._asked(node.expr, _COMPARED)
+        for operand in node.ops[:-1]:
+            operand.expr = self._asked(operand.expr, _COMPARED)
+        return node
+
+    def _with_toll(self, node: Any) -> nodes.Node:
+        toll = self._toll(node.body)
+        self.generic_visit(node)
+        node.body = [toll, *node.body]
+        return node  # type: ignore[no-any-return]
+
+    def _literal(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        leaves = (nodes.Const, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair, nodes.Neg)
+        is_plain = all(isinstance(child, leaves) for child in node.find_all(nodes.Node))
+        return node if is_plain else self._asked(node, _MADE)
+
+    def _toll(self, body: list[nodes.Node]) -> nodes.Node:
+        inner = [node for statement in body for node in (statement, *statement.find_all(nodes.Node))]
+        written = sum(len(node.data) for node in inner if isinstance(node, nodes.TemplateData))
+        cost = 1 + len(inner) // _NODES_A_UNIT + written // _CHARACTERS_A_UNIT
+        asked = self._asked(nodes.Const(cost, lineno=1), _SPEND)
+        return nodes.ExprStmt(asked, lineno=1).set_environment(self._environment)
+
+    def _asked(self, node: nodes.Expr, name: str) -> nodes.Expr:
+        asked = nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+        asked.set_environment(self._environment)
+        return asked
+
+
+def _budget(context: Context) -> Budget:
+    budget: Budget = context.parent[_BUDGET]
+    return budget
+
+
+@pass_context
+def _spend(context: Context, units: int) -> None:
+    _budget(context).spend(units)
+
+
+@pass_context
+def _made(context: Context, value: Any) -> Any:
+    """A list, tuple or mapping that a template wrote down, or goes through."""
+    budget = _budget(context)
+    if isinstance(value, list | tuple | dict):
+        budget.measure(value)
+    elif not isinstance(value, str):
+        value = before_filter(budget, "list", value, (), {})
+    return value
+
+
+@pass_context
+def _compared(context: Context, value: Any) -> Any:
+    if isinstance(value, list | tuple | dict):
+        _budget(context).measure(value)
+    return value
+
+
+@pass_context
+def _join(context: Context, values: list[Any]) -> str:
+    budget = _budget(context)
+    texts = [budget.text(value) for value in values]
+    budget.allow(sum(map(len, texts)))
+    joined: str = budget.charge("".join(texts))
+    return joined
+
+
+@pass_context
+def _write(context: Context, value: Any) -> str:
+    """What stands in `{{ }}`, as text."""
+    budget = _budget(context)
+    text = budget.text(value)
+    budget.write(len(text))
+    return text
+
+
+def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    first = getattr(function, "jinja_pass_arg", None)
+
+    @pass_context
+    def bounded(context: Context, value: Any = None, *args: Any, **kwargs: Any) -> Any:
+        budget = _budget(context)
+        budget.spend(_FILTER_UNITS)
+        value = before_filter(budget, name, value, args, kwargs)
+        if first is None:
+            result = function(value, *args, **kwargs)
+        else:
+            given = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
+            result = function(given[first.name], value, *args, **kwargs)
+        return budget.charge(result) if isinstance(result, str | bytes | list | tuple | dict) else result
+
+    return bounded
+
+
+def _bounded_test(function: Any) -> Callable[..., Any]:
+    @pass_context
+    def bounded(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(_compared(context, value), *args, **kwargs)
+
+    return bounded
 
 
 def takes_parts(environment: jinja2.Environment, source: str) -> tuple[bool, bool]:
@@ -53,6 +272,17 @@ def takes_parts(environment: jinja2.Environment, source: str) -> tuple[bool, boo
     loops = any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
     asks = any(test.name == "string" for test in tree.find_all(nodes.Test))
     return loops, asks
+
+
+def strings_looked_for(environment: jinja2.Environment, source: str) -> frozenset[str]:
+    """Strings that a template compares with, or gives to methods (`split`, `startswith`) and filters."""
+    tree = environment.parse(source)
+    places: list[nodes.Node] = [*tree.find_all(nodes.Compare)]
+    places += [node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr) for node in call.args]
+    places += [node for one in tree.find_all(nodes.Filter) for node in one.args]
+    found = {place.value for place in places if isinstance(place, nodes.Const)}
+    found |= {const.value for place in places for const in place.find_all(nodes.Const)}
+    return frozenset(value for value in found if isinstance(value, str))
 
 
 def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
@@ -97,6 +327,9 @@ class _PlainNamespace(Namespace):
     def __setitem__(self, name: str, value: Any) -> None:
         _refuse_underscore(name)
         super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        return "<Namespace>"  # it may hold itself, or one list very many times
 
 
 def _refuse_underscore(name: object) -> None:

@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from .apart import ApartEncoder
+from .control import AddedToken
 from .errors import TokenizerError
+from .faults import LibraryFaults, is_fault
 from .longest import longest_token
 from .pieces import TokenPieces
 from .tokenizer_config import read_tokenizer_config, special_tokens
@@ -61,13 +64,14 @@ class Tokenizer:
         from tokenizers import Tokenizer as Backend  # here, because it takes longer to import than all of this package
 
         try:
-            backend = Backend.from_file(str(path))
-        except Exception as error:  # the library raises bare Exceptions
+            return cls(Backend.from_file(str(path)), config)
+        except BaseException as error:
+            if not is_fault(error) or isinstance(error, MemoryError):
+                raise
             raise TokenizerError(
                 f"{path} ({path.stat().st_size} bytes) is not a tokenizer that can be read: {error}; "
                 "download or export the model's files again."
             ) from error
-        return cls(backend, config)
 
     @property
     def vocab_size(self) -> int:
@@ -78,6 +82,16 @@ class Tokenizer:
     def longest_token(self) -> int | None:
         """Most characters of a text that one token stands for; None where that is not certain (see `longest`)."""
         return longest_token(self._backend)
+
+    @cached_property
+    def added_tokens(self) -> tuple[AddedToken, ...]:
+        """The tokens that stand beside the model's own vocabulary, or apart from it."""
+        added = self._backend.get_added_tokens_decoder()
+        return tuple(AddedToken(token.content, token.special, token.single_word) for token in added.values())
+
+    def apart(self, control: Sequence[str]) -> ApartEncoder:
+        """An encoder of texts whose control tokens are known; these are the contents of the tokens that are control."""
+        return ApartEncoder(self._backend, control)
 
     @property
     def bos_token_id(self) -> int | None:
@@ -98,29 +112,31 @@ class Tokenizer:
                 a rendered chat, whose template has written them already.
 
         Raises:
-            TokenizerError: the text holds half of a surrogate pair, which no token can stand for.
+            TokenizerError: the text holds half of a surrogate pair, which no token can stand for, or the library fails
+                on it in another way.
         """
         try:
-            token_ids = self._encoding(text, add_special_tokens).ids
-        except TypeError as error:
-            raise TokenizerError(_not_text(text)) from error
+            with LibraryFaults("The tokenizer fails on this text"):
+                token_ids = self._encoding(text, add_special_tokens).ids
+        except TokenizerError:
+            _check_is_text(text)
+            raise
         return [*self._before, *token_ids, *self._after] if add_special_tokens else token_ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids, as the library decodes them; ids without a token add nothing.
 
         Raises:
-            TokenizerError: an id is negative or has more than 32 bits.
+            TokenizerError: an id is negative or has more than 32 bits, or the model's decoder fails on them.
         """
         try:
-            if len(token_ids) < LONG:
-                return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
-            return self._backend.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
-        except OverflowError as error:
-            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < 2**32)
-            raise TokenizerError(
-                f"{wrong} is not a token id; send ids from 0 to {self.vocab_size - 1} (the vocabulary's last)."
-            ) from error
+            with LibraryFaults("The tokenizer's decoder fails on these tokens"):
+                if len(token_ids) < LONG:
+                    return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+                return self._backend.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
+        except TokenizerError:
+            self._check_are_ids(token_ids)
+            raise
 
     def id_to_token(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it (`Ġthe`, `▁the`, `<0x0A>`), or None if there is no such id."""
@@ -136,8 +152,15 @@ class Tokenizer:
 
     def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         if isinstance(text, str) and len(text) >= LONG:
-            return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+            return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         return self._backend.encode(text, add_special_tokens=add_special_tokens)
+
+    def _check_are_ids(self, token_ids: Sequence[int]) -> None:
+        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < 2**32), None)
+        if wrong is not None:
+            raise TokenizerError(
+                f"{wrong} is not a token id; send ids from 0 to {self.vocab_size - 1} (the vocabulary's last)."
+            ) from None
 
     def _named_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)
@@ -184,13 +207,15 @@ def _missing(folder: Path) -> str:
     )
 
 
-def _not_text(text: object) -> str:
+def _check_is_text(text: object) -> None:
+    """Say what it is about a text that the library could not take, where that can be seen."""
     if not isinstance(text, str):
-        return f"A text is expected, not a {type(text).__name__}; pass token ids where token ids are taken."
+        raise TokenizerError(
+            f"A text is expected, not a {type(text).__name__}; pass token ids where token ids are taken."
+        ) from None
     position = next((n for n, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
-    if position is None:
-        return f"The tokenizer cannot take this text of {len(text)} characters."
-    return (
-        f"The text holds half of a surrogate pair (U+{ord(text[position]):04X}) at character {position}; "
-        "send the whole character."
-    )
+    if position is not None:
+        raise TokenizerError(
+            f"The text holds half of a surrogate pair (U+{ord(text[position]):04X}) at character {position}; "
+            "send the whole character."
+        ) from None

@@ -6,9 +6,10 @@ chat template does (see `chat`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from inflight.json_file import JsonFileError, read_json_object
 
 from .errors import TokenizerError
 
@@ -22,26 +23,15 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     """Read `tokenizer_config.json`; a model folder without one has no settings, which is no error.
 
     Raises:
-        TokenizerError: the file cannot be read, is not JSON, or is not a JSON object.
+        TokenizerError: the file cannot be read, is not JSON, or is not a JSON object (see `json_file`).
     """
     path = folder / FILE_NAME
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        return read_json_object(path)
     except FileNotFoundError:
         return {}
-    except json.JSONDecodeError as error:
-        raise TokenizerError(
-            f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
-            "download or export the model's files again."
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path} cannot be read: {error}; check the file and its permissions.") from error
-    if not isinstance(config, dict):
-        raise TokenizerError(
-            f"{path} holds a JSON {type(config).__name__} where an object is expected; "
-            "download or export the model's files again."
-        )
-    return config
+    except JsonFileError as error:
+        raise TokenizerError(str(error)) from None
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str | list[str]]:

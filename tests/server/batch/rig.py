@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.server.batch.answering import Answer
+from inflight.server.batch.clock import Clocks
 from inflight.server.batch.records import ENDED, Job, StoredFile
 from inflight.server.batch.service import BatchService
 from inflight.server.errors import ApiError
@@ -69,14 +70,21 @@ class Bytes:
 
 
 class Rig:
-    """now: the wall clock."""
+    """now: the wall clock. passed: seconds since the machine was booted."""
 
     def __init__(self, folder: Path, answerer: Any = None, **settings: Any) -> None:
         self.answerer: Any = answerer or Echo()
-        self.now = 1_000_000.0
-        settings = {"concurrency": 4, "retry_seconds": 0.01, "now": lambda: self.now, **settings}
+        self.now, self.passed = 1_000_000.0, 500.0
+        clocks = Clocks(wall=lambda: self.now, since_boot=lambda: self.passed, boot=settings.pop("boot", "this boot"))
+        self.passed = settings.pop("passed", self.passed)
+        settings = {"concurrency": 4, "retry_seconds": 0.01, "clocks": clocks, **settings}
         self.service = BatchService(folder, self.answerer, lambda name: Tenant(name=name), **settings)
         self.files, self.jobs = self.service.files, self.service.jobs
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, on every clock."""
+        self.now += seconds
+        self.passed += seconds
 
     async def upload(self, content: bytes, tenant: Tenant = ANYONE) -> StoredFile:
         return await self.files.receive(tenant, Bytes(content))
@@ -133,3 +141,15 @@ def live(
             await rig.service.stop()
 
     asyncio.run(whole())
+
+
+def snapshot(folder: Path) -> dict[str, bytes | str]:
+    """Everything in a folder, by its path: the content of files, where links lead to, "" for folders."""
+    held: dict[str, bytes | str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            held[name] = f"-> {path.readlink()}"
+        else:
+            held[name] = path.read_bytes() if path.is_file() else ""
+    return held

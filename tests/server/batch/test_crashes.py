@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.server.batch.data import Draft
+from inflight.server.batch.draft import Draft
 from inflight.server.batch.lines import line_id
 from inflight.server.batch.records import ENDED, Job
 from inflight.server.errors import ApiError
@@ -71,7 +71,7 @@ async def life(folder: Path, echo: Echo, power: Power, begin: Callable[[Rig], An
             await asyncio.sleep(0.001)
             try:
                 jobs, _ = await rig.jobs.page(ANYONE, after=None, limit=100)
-            except OSError:
+            except ApiError:
                 break
             if all(job.status in ENDED for job in jobs):
                 return jobs
@@ -101,7 +101,8 @@ def whole(folder: Path, job: Job) -> list[dict[str, Any]]:
 )
 def test_power_cuts_lose_and_double_nothing(crashes: list[tuple[int, bool]], cancel: bool) -> None:
     echo = Echo()
-    publish, write = Draft.publish, Draft.write
+    discard = Draft.discard
+    steps = {name: getattr(Draft, name) for name in ("write", "seal", "publish")}
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
 
@@ -120,8 +121,9 @@ def test_power_cuts_lose_and_double_nothing(crashes: list[tuple[int, bool]], can
         for number, (operation, after) in enumerate([*crashes, (None, False)]):
             power = Power(operation, after)
             begin = cancelled if cancel and number == 1 else None
-            patch.setattr(Draft, "publish", power.around(publish))
-            patch.setattr(Draft, "write", power.around(write))
+            for name, step in steps.items():
+                patch.setattr(Draft, name, power.around(step))
+            patch.setattr(Draft, "discard", lambda draft, power=power: None if power.off else discard(draft))
             durable = {
                 line_id(*row) for row in rows(folder, "SELECT j.id, line FROM answers JOIN jobs j ON j.number = job")
             }
@@ -129,6 +131,7 @@ def test_power_cuts_lose_and_double_nothing(crashes: list[tuple[int, bool]], can
             jobs = asyncio.run(life(folder, echo, power, begin))
             assert all(echo.calls[name] == times for name, times in before.items()), "a durable answer is final"
         (job,) = jobs
+        asyncio.run(Rig(folder).service.stop())  # the last life may have ended before the files took their place
         lines = whole(folder, job)
         names = sorted(line["custom_id"] or "" for line in lines)
         if job.status == "cancelled":
@@ -139,6 +142,8 @@ def test_power_cuts_lose_and_double_nothing(crashes: list[tuple[int, bool]], can
         assert max(echo.calls.values(), default=0) <= 1 + len(crashes)
         assert rows(folder, "SELECT * FROM answers") == []
         assert {name for (name,) in rows(folder, "SELECT id FROM files")} == set(os.listdir(folder / "files"))
+        assert os.listdir(folder / "partial") == [] and not (folder / "unknown").exists()
+        assert rows(folder, "SELECT * FROM leftovers") == []
 
 
 def rows(folder: Path, query: str) -> list[Any]:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from inflight.server.batch.data import DataDirectory, DataDirectoryError, Draft
-from inflight.server.batch.database import Database, DatabaseError
+from inflight.server.batch.data import DataDirectory, DataDirectoryError
+from inflight.server.batch.database import Database
+from inflight.server.batch.draft import Draft, new_file_id
+from inflight.server.batch.reserve import Reserve
 
 from .rig import Rig
 
@@ -60,24 +62,8 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
             DataDirectory(place)
 
 
-def test_databases_that_cannot_be_used(tmp_path: Path) -> None:
-    (tmp_path / "rubbish").write_bytes(b"x" * 5000)
-    with pytest.raises(DatabaseError, match="cannot be used as a database: file is not a database"):
-        Database(tmp_path / "rubbish")
-    with sqlite3.connect(tmp_path / "later") as later:
-        later.execute("PRAGMA user_version = 9")
-    with pytest.raises(DatabaseError, match="has the schema version 9, but this program knows 1; use the program"):
-        Database(tmp_path / "later")
-    # A failure lets go of the directory.
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "batch.sqlite").write_bytes(b"x" * 5000)
-    for _ in range(2):
-        with pytest.raises(DatabaseError):
-            Rig(tmp_path / "data")
-
-
 def test_commits_are_durable_and_failures_undone(tmp_path: Path) -> None:
-    database = Database(tmp_path / "d")
+    database = Database(tmp_path / "d", Reserve(tmp_path / "reserve"))
     read = database.run_now(
         lambda connection: [
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
@@ -97,11 +83,27 @@ def test_commits_are_durable_and_failures_undone(tmp_path: Path) -> None:
 
 def test_drafts_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path)
-    draft, dropped = Draft(data), Draft(data)
+    draft, dropped = Draft(data, new_file_id()), Draft(data, new_file_id())
     draft.write(b"one")
     dropped.write(b"two")
+    draft.seal()
     assert list(data.files.iterdir()) == []
     draft.publish()
     dropped.discard()
     assert [path.read_bytes() for path in data.files.iterdir()] == [b"one"] and not any(data.partial.iterdir())
+    data.close()
+
+
+def test_a_draft_takes_nobodys_place(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path)
+    file_id = new_file_id()
+    (data.partial / file_id).write_bytes(b"mine")
+    with pytest.raises(FileExistsError):
+        Draft(data, file_id)
+    (data.partial / file_id).rename(data.files / file_id)
+    draft = Draft(data, file_id)
+    draft.seal()
+    with pytest.raises(FileExistsError):
+        draft.publish()
+    assert (data.files / file_id).read_bytes() == b"mine"
     data.close()

@@ -234,6 +234,12 @@ FILE, PURPOSE = ('name="file"; filename="f"', LINES), ('name="purpose"', b"batch
     [
         ({"content": b"x", "headers": {"content-type": "application/json"}}, None),
         ({"content": b"", "headers": {"content-type": "multipart/form-data"}}, None),
+        ({"content": b"", "headers": {"content-type": "multipart/form-data; boundary="}}, None),
+        ({"content": b"", "headers": {"content-type": f"multipart/form-data; boundary={'B' * 257}"}}, None),
+        ({"content": b"", "headers": {"content-type": f"multipart/form-data; boundary={'B' * 60_000}"}}, None),
+        ({"content": b"", "headers": {"content-type": 'multipart/form-data; boundary="B{}"'}}, None),
+        ({"content": b"", "headers": {"content-type": b"multipart/form-data; boundary=B\xff"}}, None),
+        ({"content": b"", "headers": {"content-type": 'multipart/form-data; boundary="B "'}}, None),
         ({**form(FILE, PURPOSE), "content": b"rubbish"}, None),
         ({**form(FILE, PURPOSE), "content": b""}, "file"),
         (form(FILE), "purpose"),

@@ -14,13 +14,14 @@ import pytest
 
 from inflight.server.batch.database import Database
 from inflight.server.batch.faults import storage_sentence, unavailable
+from inflight.server.batch.reserve import Reserve
 
 ROW = "INSERT INTO files (id, tenant, filename, purpose, bytes, created_at) VALUES ('a', 't', ?, 'batch', 1, 1)"
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(tmp_path / "batch.sqlite")
+    database = Database(tmp_path / "batch.sqlite", Reserve(tmp_path / "reserve"))
     yield database
     database.close()
 

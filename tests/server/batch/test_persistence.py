@@ -4,11 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import sqlite3
+import time
+from types import SimpleNamespace
 
 import pytest
 
+from inflight.server.batch import persistence
 from inflight.server.batch.persistence import InputGone, Pause, Persistence
+
+
+def test_the_log_has_one_line_a_minute_of_all_that_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    seconds = 1000.0
+    monkeypatch.setattr(persistence, "time", SimpleNamespace(monotonic=lambda: seconds, time=time.time))
+    storage, full = Persistence(retry_seconds=0.001), True
+
+    async def work() -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def whole() -> None:
+        nonlocal full, seconds
+        for pause in range(2):  # the second one comes within the minute, and is not told at once
+            full = True
+            waiting = [asyncio.create_task(storage.durably(work)) for _ in range(64)]
+            await asyncio.sleep(0.05)
+            assert len(caplog.records) == (1, 3)[pause]
+            seconds += 61 - 60 * pause
+            await asyncio.sleep(0.05)
+            assert len(caplog.records) == (2, 3)[pause]
+            full = False
+            await asyncio.gather(*waiting)
+            assert len(caplog.records) == 3
+
+    asyncio.run(whole())
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR", "WARNING"]
+    assert "64 reads or writes wait" in caplog.records[1].getMessage()
+    assert all(record.exc_info is None for record in caplog.records)
 
 
 def test_a_disk_is_asked_until_it_gives_in() -> None:

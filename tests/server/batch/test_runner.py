@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from inflight.server.batch.data import Draft
+from inflight.server.batch.draft import Draft
 from inflight.server.batch.lines import line_id
 from inflight.server.errors import ApiError, invalid
 from inflight.server.tenants import ANYONE, Tenant
 
-from .rig import Echo, Rig, jsonl, live, request_line, until
+from .rig import URL, Echo, Rig, jsonl, live, request_line, until
 
 
 def test_every_line_is_answered_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -133,8 +133,44 @@ def test_an_input_file_that_vanishes(tmp_path: Path) -> None:
         rig.files.path(job.input_file_id).unlink()
         rig.answerer.gate.set()
         job = await rig.ended(job)
-        assert job.status == "failed" and job.errors[0]["code"] == "input_file_missing"
+        missing, lost = job.errors
+        assert job.status == "failed" and missing["code"] == "input_file_missing"
+        assert "bytes) is gone from the data directory; upload it again." in missing["message"]
         assert 4 <= job.completed == len(await rig.lines(job.output_file_id)) < 500
+        # Those that had been read stand in the error file, and how many had not is told.
+        assert len(await rig.lines(job.error_file_id)) == job.failed > 0
+        assert lost["code"] == "lines_lost" and lost["message"].startswith(
+            f"{500 - job.completed - job.failed} of 500 "
+        )
+
+    live(tmp_path, test)
+
+
+def test_an_input_file_that_is_cut_off(tmp_path: Path) -> None:
+    content = jsonl(*(request_line(str(number)) for number in range(500)))
+
+    async def test(rig: Rig) -> None:
+        rig.answerer.gate = asyncio.Event()
+        job = await rig.create(content)
+        await until(lambda: rig.answerer.running == 4)
+        with rig.files.path(job.input_file_id).open("r+b") as file:
+            file.truncate(len(content) // 2)
+        rig.answerer.gate.set()
+        job = await rig.ended(job)
+        damaged, lost = job.errors
+        assert job.status == "failed" and f"{len(content) // 2} bytes, but {len(content)} were" in damaged["message"]
+        lines = await rig.lines(job.output_file_id) + await rig.lines(job.error_file_id)
+        # All that is left of the input stands in one of the files; its last line is half of one.
+        names = [int(line["custom_id"]) for line in lines if line["custom_id"] is not None]
+        assert sorted(names) == list(range(len(names))) and len(names) > 200 and len(lines) == len(names) + 1
+        assert lost["message"].startswith(f"{500 - len(lines)} of 500 ")
+        # Of a job that comes later, nothing is run.
+        calls = rig.answerer.calls.total()
+        file = await rig.files.retrieve(ANYONE, job.input_file_id)
+        late = await rig.jobs.create(ANYONE, input_file_id=file.id, endpoint=URL, window="1h", metadata=None)
+        late = await rig.ended(late)
+        assert (late.status, late.total, rig.answerer.calls.total()) == ("failed", 0, calls)
+        assert late.errors[0]["message"] == damaged["message"]
 
     live(tmp_path, test)
 
@@ -185,14 +221,14 @@ def test_the_window_ends(tmp_path: Path) -> None:
         gate = rig.answerer.gate = asyncio.Event()
         job = await rig.create(jsonl(*(request_line(str(number)) for number in range(9))), window="90m")
         await until(lambda: rig.answerer.running == 4)
-        rig.now += 90 * 60 - 1
+        rig.wait(90 * 60 - 1)
         rig.service._runner.notice()
         await asyncio.sleep(0.02)
         assert (await rig.jobs.retrieve(ANYONE, job.id)).status == "in_progress"
-        rig.now += 0.95
+        rig.wait(0.95)
         rig.service._runner.notice()
         await asyncio.sleep(0.01)
-        rig.now += 0.05  # the runner has set its own alarm
+        rig.wait(0.05)  # the runner has set its own alarm
         job = await rig.ended(job)
         assert (job.status, job.expired_at, job.output_file_id) == ("expired", int(rig.now), None)
         errors = await rig.lines(job.error_file_id)
@@ -340,14 +376,11 @@ def test_ends_that_a_crash_cut_off_are_done_again(tmp_path: Path) -> None:
                 database.execute("INSERT INTO answers VALUES (?, ?, ?, 200, '{}')", (job.number, line, str(line - 1)))
         database.commit()
         database.close()
-        (tmp_path / "partial" / "file-half").write_bytes(b"half")
-        (tmp_path / "files" / "file-orphan").write_bytes(b"nobody's")
         return [job.id for job in jobs]
 
     async def after(ids: list[str]) -> None:
         rig = Rig(tmp_path)
-        assert not (tmp_path / "partial" / "file-half").exists() and not (tmp_path / "files" / "file-orphan").exists()
-        rig.now += 86400
+        rig.wait(86400)
         rig.service.start()
         jobs = [await rig.ended(await rig.jobs.retrieve(ANYONE, one)) for one in ids]
         assert [job.status for job in jobs] == ["completed", "cancelled", "expired"]

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from inflight.server.batch import runner as runner_module
+from inflight.server.batch import ending
 from inflight.server.batch.lines import line_id
 from inflight.server.batch.output_files import assemble
 from inflight.server.batch.records import LineAnswer
+from inflight.server.batch.source import JobInput
 from inflight.server.tenants import ANYONE
 
 from .rig import Rig, jsonl, live, request_line, until
 
 
-def test_an_answer_that_cannot_be_kept_ends_its_job_and_no_other(
+def test_a_line_that_cannot_be_kept_at_all_ends_its_job_and_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(rig: Rig) -> None:
@@ -36,14 +37,78 @@ def test_an_answer_that_cannot_be_kept_ends_its_job_and_no_other(
         gate.set()
         broken, sound = await rig.ended(broken), await rig.ended(sound)
         assert (sound.status, sound.completed, rig.service.paused) == ("completed", 20, None)
-        assert broken.status == "failed" and broken.errors[0]["code"] == "server_error"
+        assert broken.status == "failed"
+        assert [error["code"] for error in broken.errors] == ["server_error", "lines_lost"]
+        assert broken.errors[1]["message"].startswith("1 of 20 lines ")
         names = [line["custom_id"] for line in await rig.lines(broken.output_file_id)]
-        assert len(names) == broken.completed < 20 and "1" not in names
+        errors = await rig.lines(broken.error_file_id)
+        assert len(names) == broken.completed < 20
+        assert sorted(map(int, names + [line["custom_id"] for line in errors])) == [0, *range(2, 20)]
+        assert {line["error"]["code"] for line in errors} == {"server_error"}
         assert rig.answerer.calls[line_id(broken.id, 2)] == 1
-        (told,) = [record for record in caplog.records if "cannot be kept" in record.getMessage()]
-        assert told.exc_info is not None and isinstance(told.exc_info[1], TypeError)
+        told = [record.exc_info for record in caplog.records if "that cannot be kept" in record.getMessage()]
+        assert len(told) == 1 and told[0] is not None and isinstance(told[0][1], TypeError)
 
     live(tmp_path, test, start=False)
+
+
+def test_an_answer_that_cannot_be_kept_is_an_error_line(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        keep = rig.service._store.keep
+
+        async def fails(answers: list[LineAnswer]) -> None:
+            if any(one.line == 2 and one.good for one in answers):
+                raise TypeError("a bug")
+            await keep(answers)
+
+        rig.service._store.keep = fails  # type: ignore[method-assign,assignment]
+        job = await rig.ended(await rig.create(jsonl(*(request_line(str(number)) for number in range(20)))))
+        assert (job.status, job.completed, job.failed) == ("completed", 19, 1)
+        (line,) = await rig.lines(job.error_file_id)
+        assert (line["custom_id"], line["error"]["code"]) == ("1", "server_error")
+
+    live(tmp_path, test)
+
+
+class PanicException(BaseException):
+    """As native code raises it: no Exception."""
+
+
+def test_a_panic_is_the_end_of_its_line_alone(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.answerer.refuse = {"panic": [PanicException("index out of bounds")]}
+        lines = [request_line(str(number), "panic" if number == 7 else "x") for number in range(20)]
+        job = await rig.ended(await rig.create(jsonl(*lines)))
+        assert (job.status, job.completed, job.failed, job.errors) == ("completed", 19, 1, [])
+        (line,) = await rig.lines(job.error_file_id)
+        assert line["custom_id"] == "7" and line["response"]["status_code"] == 500
+        assert "bounds" not in str(line)
+
+    live(tmp_path, test)
+
+
+def test_a_job_that_meets_a_bug_leaves_every_line_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bug comes while its input is read on; what it had and what it had not is told."""
+
+    async def test(rig: Rig) -> None:
+        gate = rig.answerer.gate = asyncio.Event()
+        job = await rig.create(jsonl(*(request_line(str(number)) for number in range(300))))
+        await until(lambda: rig.answerer.running == 4)
+
+        async def breaks(*_: Any) -> Any:
+            raise PanicException("in a thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(JobInput, "page", breaks)
+            gate.set()
+            job = await rig.ended(job)
+        assert job.status == "failed" and [error["code"] for error in job.errors] == ["server_error"]
+        output, errors = await rig.lines(job.output_file_id), await rig.lines(job.error_file_id)
+        assert (len(output), len(errors)) == (job.completed, job.failed) and job.completed >= 4
+        assert sorted(int(line["custom_id"]) for line in output + errors) == list(range(300))
+        assert {line["error"]["code"] for line in errors} == {"server_error"}
+
+    live(tmp_path, test)
 
 
 def test_an_end_that_meets_a_bug_is_tried_again_at_the_next_start_only(
@@ -60,7 +125,7 @@ def test_an_end_that_meets_a_bug_is_tried_again_at_the_next_start_only(
         job = await rig.create(jsonl(request_line("a")))
         await until(lambda: ends == 2)  # as completed, then as failed
         with monkeypatch.context() as mended:
-            mended.setattr(runner_module, "assemble", assemble)
+            mended.setattr(ending, "assemble", assemble)
             await rig.ended(await rig.create(jsonl(request_line("b"))))
         assert ends == 2 and (await rig.jobs.retrieve(ANYONE, job.id)).status == "finalizing"
         assert set(rig.answerer.calls.values()) == {1}
@@ -72,6 +137,6 @@ def test_an_end_that_meets_a_bug_is_tried_again_at_the_next_start_only(
         assert rig.answerer.calls == {}
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner_module, "assemble", fails)
+        patch.setattr(ending, "assemble", fails)
         live(tmp_path, with_bug)
     live(tmp_path, without)

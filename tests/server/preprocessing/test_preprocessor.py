@@ -84,7 +84,7 @@ def test_text_that_certainly_cannot_fit_is_not_cut_into_tokens() -> None:
     for asked, field in ((completion(["y" * (most + 1)]), "prompt"), (chat("y" * (most + 1)), "messages")):
         error = refusal(strict, asked)
         assert "maximum context length is 16 tokens" in error.message
-        assert f"a token stands for at most {longest} characters" in error.message
+        assert f"a token stands for at most {longest};" in error.message
         assert (error.param, error.code) == (field, "context_length_exceeded")
     for text, of in (("y" * most, strict), ("y" * (most + 1), preprocessor(Uncut))):
         with pytest.raises(Cut):  # it might fit, as far as anybody knows here

@@ -212,7 +212,8 @@ class OpSet(Protocol):
         are rounded before they meet the values (over quantized ones, see `KVShape`); their sum is not. scale > 0."""
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
-        """logits float32[S, V]; may be overwritten."""
+        """logits float32[S, V]; may be overwritten, but where the drawn token stood, its logit stands (biased or not):
+        if that is not finite, the row had nothing to draw, or an infinity."""
 
     def score(self, logits: Array, token_ids: Array, top_logprobs: Array) -> ScoredBatch:
         """What `sample` would report had it drawn token_ids int32[S] from logits float32[S, V], which may be

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from inflight.server.batch.records import LineUsage
 from inflight.server.errors import ApiError
 from inflight.server.tenants import Tenant
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status: HTTP status that the endpoint would have given. body: what it would have sent, JSON."""
+    """status: HTTP status that the endpoint would have given. body: what it would have sent, JSON. usage: of a line
+    that was served."""
 
     status: int
     body: bytes
+    usage: LineUsage | None = None
 
 
 class NotNow(Exception):

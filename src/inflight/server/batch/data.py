@@ -1,20 +1,32 @@
 """The data directory: one server's own folder, locked while it lives.
 
-Knows paths, the lock and what is made durable when; not what the files hold. Names in here are drawn at random, never
-taken from a client.
+Knows paths, the lock, and whether a folder is ours: nothing in it is changed before that is certain, and what cannot be
+proven to be ours is never removed. Names in here are drawn at random, never taken from a client.
 
-    lock             held by the process whose id it names
-    batch.sqlite     files, jobs and answers
-    files/           one file per id
-    partial/         files that are being written; emptied at the start
+    inflight-data.json   the marker, see `marker`
+    lock                 held by the process whose id it names
+    batch.sqlite         files, jobs and answers
+    files/               one file per id
+    partial/             files that are being written
+    reserve              room for deletions on a full disk
+    unknown/             what was found in files/ and partial/ and is not ours, moved aside by the time it was found
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import secrets
+import stat
 from pathlib import Path
+
+from inflight.server.batch.checking import Found, inspect
+from inflight.server.batch.marker import MARKER, Identity, read_marker, write_marker
+from inflight.server.batch.reserve import Reserve
+
+_DATABASE = "batch.sqlite"
+# What a start that died before it wrote the marker may have left; and what a file system of its own holds by itself.
+_BEGUN = {"lock", _DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", "files", "partial", "reserve", f".{MARKER}.new"}
+_NOBODYS = {"lost+found"}
 
 
 class DataDirectoryError(ValueError):
@@ -23,20 +35,24 @@ class DataDirectoryError(ValueError):
 
 class DataDirectory:
     def __init__(self, path: Path):
-        """Creates the folders and takes the lock. Raises DataDirectoryError."""
+        """Takes the folder, or makes it. Raises DataDirectoryError, DatabaseError; then it is as it was."""
         self.path = path.absolute()
-        self.files, self.partial = self.path / "files", self.path / "partial"
-        self.database = self.path / "batch.sqlite"
+        self.files, self.partial, self.unknown = (self.path / name for name in ("files", "partial", "unknown"))
+        self.database, self.reserve = self.path / _DATABASE, self.path / "reserve"
         try:
-            for folder in (self.path, self.files, self.partial):
-                folder.mkdir(mode=0o700, parents=folder == self.path, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._refuse_foreign()
+            had_lock = os.path.lexists(self.path / "lock")
             self._lock = self._locked()
             try:
-                # SQLite would create it readable by everyone; its side files take their mode from it.
-                os.close(os.open(self.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-                for path in self.partial.iterdir():
-                    path.unlink()
+                self._refuse_foreign()
+                self._check()
+                for folder in (self.files, self.partial):
+                    _make_folder(folder)
+                self._sign()
             except BaseException:
+                if not had_lock:
+                    (self.path / "lock").unlink()
                 self.close()
                 raise
         except OSError as error:
@@ -44,14 +60,109 @@ class DataDirectory:
                 f"The data directory {path} cannot be used: {error.strerror}; give a folder that may be written to."
             ) from None
 
+    def mark(self, identity: Identity) -> None:
+        """Says whose database lies here. Raises OSError."""
+        write_marker(self.path, identity)
+
+    def close(self) -> None:
+        """Lets the next server in. The lock file stays: to remove it would let two servers lock two files."""
+        os.close(self._lock)
+
+    # -- whose it is ----------------------------------------------------------------------------------------------
+
+    def _refuse_foreign(self) -> None:
+        """By names alone, so that nothing is changed."""
+        names = set(os.listdir(self.path)) - _NOBODYS
+        if MARKER in names or _DATABASE in names:
+            return
+        if held := names - _BEGUN or self._held():
+            one = min(held)
+            raise DataDirectoryError(
+                f"The data directory {self.path} holds {one!r} (entries in all: {len(held)}), but neither {MARKER} nor "
+                f"{_DATABASE}, so it is not known to be a server's; give an empty folder, or restore what is missing."
+            )
+
+    def _held(self) -> set[str]:
+        """Names in files/ and partial/."""
+        folders = [folder for folder in (self.files, self.partial) if os.path.lexists(folder)]
+        return {f"{folder.name}/{name}" for folder in folders for name in os.listdir(folder)}
+
+    def _check(self) -> None:
+        marker = self._marker()
+        if self._database_bytes() == 0:
+            self._refuse_without_database(marker)
+            return
+        found = self._inspected(marker)
+        if marker is None:
+            if found.version == 0 and (held := len(self._held())):
+                raise DataDirectoryError(
+                    f"{self.database} has no tables, but there are {held} files beside it; restore it from a backup, "
+                    "or use another --data-dir."
+                )
+            return
+        self._refuse_unfitting(marker, found)
+
+    def _inspected(self, marker: Identity | None) -> Found:
+        try:
+            return inspect(self.database)
+        except OSError:
+            if marker is None:
+                raise
+            Reserve(self.reserve).give_up()  # it may be for want of room, and then nothing could ever be deleted
+            return inspect(self.database)
+
+    def _marker(self) -> Identity | None:
+        try:
+            return read_marker(self.path)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise DataDirectoryError(
+                f"{self.path / MARKER} is damaged, so it does not say which database belongs here; restore it, or "
+                f"remove it to go on with {_DATABASE} as it is."
+            ) from None
+
+    def _database_bytes(self) -> int:
+        """0 where there is none."""
+        try:
+            found = self.database.lstat()
+        except FileNotFoundError:
+            return 0
+        if not stat.S_ISREG(found.st_mode):
+            raise DataDirectoryError(f"{self.database} is no file but a link or a folder; move it away.")
+        return found.st_size
+
+    def _refuse_without_database(self, marker: Identity | None) -> None:
+        log = self.database.with_name(f"{_DATABASE}-wal")
+        held = len(self._held())
+        if marker is None and not held and not (log.exists() and log.stat().st_size):
+            return  # a folder that is being made
+        raise DataDirectoryError(
+            f"The data directory {self.path} has lost its database ({_DATABASE} is missing or empty) and still has "
+            f"{held} files; restore the database from a backup, or use another --data-dir."
+        )
+
+    def _refuse_unfitting(self, marker: Identity, found: Found) -> None:
+        otherwise = f"or remove {MARKER} to go on with it as it is"
+        if found.identity is None or found.identity.store != marker.store:
+            raise DataDirectoryError(
+                f"{self.database} (schema version {found.version}) is not the database that {MARKER} names; put back "
+                f"the one that belongs here, {otherwise}."
+            )
+        if found.identity.generation < marker.generation:
+            raise DataDirectoryError(
+                f"{self.database} is an older copy, or lost its {_DATABASE}-wal: it stands at generation "
+                f"{found.identity.generation}, the folder at {marker.generation}; put back the newer one, {otherwise} "
+                "(files it does not know are then moved aside)."
+            )
+
     def _locked(self) -> int:
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.path / "lock", flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         except BlockingIOError:
-            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+            holder = _holder(descriptor)
             os.close(descriptor)
             raise DataDirectoryError(
                 f"The data directory {self.path} is in use by the server with process id {holder or 'unknown'}; "
@@ -62,57 +173,19 @@ class DataDirectory:
             raise
         return descriptor
 
-    def close(self) -> None:
-        """Lets the next server in. The lock file stays: to remove it would let two servers lock two files."""
-        os.close(self._lock)
-
-    def sweep(self, known: set[str]) -> None:
-        """Remove files that the database does not know: a crash came between the two."""
-        for path in self.files.iterdir():
-            if path.name not in known:
-                path.unlink()
+    def _sign(self) -> None:
+        """Says in the lock who holds it, unless it is somebody's file."""
+        if _holder(self._lock).isdigit() or os.fstat(self._lock).st_size == 0:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
 
-class Draft:
-    """A file that is being written: invisible until it is published, gone without a trace when it is discarded."""
-
-    def __init__(self, data: DataDirectory, file_id: str | None = None):
-        """file_id: of a file that may be written again, after a crash; the new one takes its place."""
-        self.id = file_id or f"file-{secrets.token_hex(16)}"
-        self.bytes = 0
-        self._partial, self._final = data.partial / self.id, data.files / self.id
-        self._file = open(self._partial, "wb", opener=_private)  # noqa: SIM115  (closed by publish and discard)
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self.bytes += len(data)
-
-    def publish(self) -> None:
-        """On return the file is whole under its final name, and stays so through a power cut."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        os.rename(self._partial, self._final)
-        _sync_folder(self._final.parent)
-
-    def discard(self) -> None:
-        """Also after `publish`, where what was to follow it failed."""
-        try:
-            self._file.close()
-        except OSError:  # what it holds back cannot be written, and need not be
-            pass
-        finally:
-            self._partial.unlink(missing_ok=True)
-            self._final.unlink(missing_ok=True)
+def _holder(lock: int) -> str:
+    """The process id that a lock file names."""
+    return os.pread(lock, 20, 0).decode("ascii", "replace").strip()
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise DataDirectoryError(f"{folder} is no folder of its own but a link; put the folder itself there.")

@@ -1,78 +1,39 @@
-"""One SQLite connection in a thread of its own. Knows transactions, durability and the schema's version; no queries."""
+"""One SQLite connection in a thread of its own. Knows transactions, durability and checkpoints; no queries."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from inflight.server.batch.faults import storage_fault
+from inflight.server.batch.checking import DatabaseError
+from inflight.server.batch.faults import DamagedDatabase, is_full, storage_fault
+from inflight.server.batch.marker import Identity
+from inflight.server.batch.reserve import Reserve
+from inflight.server.batch.schema import bring_up_to_date
 
 T = TypeVar("T")
 
-VERSION = 1
-SCHEMA = """
-CREATE TABLE files (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    tenant TEXT NOT NULL,
-    filename TEXT NOT NULL,
-    purpose TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    created_at INTEGER NOT NULL
-);
-CREATE INDEX files_of_tenant ON files (tenant, number);
-CREATE TABLE jobs (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    tenant TEXT NOT NULL,
-    endpoint TEXT NOT NULL,
-    input_file_id TEXT NOT NULL,
-    completion_window TEXT NOT NULL,
-    metadata TEXT NOT NULL,
-    status TEXT NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL,
-    in_progress_at INTEGER,
-    finalizing_at INTEGER,
-    completed_at INTEGER,
-    failed_at INTEGER,
-    expired_at INTEGER,
-    cancelling_at INTEGER,
-    cancelled_at INTEGER,
-    output_file_id TEXT,
-    error_file_id TEXT,
-    total INTEGER NOT NULL DEFAULT 0,
-    completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    errors TEXT NOT NULL DEFAULT '[]'
-);
-CREATE INDEX jobs_of_tenant ON jobs (tenant, number);
-CREATE INDEX jobs_by_status ON jobs (status);
-CREATE TABLE answers (
-    job INTEGER NOT NULL REFERENCES jobs (number),
-    line INTEGER NOT NULL,
-    custom_id TEXT,
-    status INTEGER,
-    payload TEXT NOT NULL,
-    PRIMARY KEY (job, line)
-);
-"""
-
-
-class DatabaseError(ValueError):
-    """The database cannot be used; the sentence says why."""
+LOG_BYTES = 4 << 20  # of the write-ahead log, from which on it is brought into the database
 
 
 class Database:
-    def __init__(self, path: Path):
-        """Raises DatabaseError. The path's folder must be this process's alone."""
+    def __init__(self, path: Path, reserve: Reserve, identified: Callable[[Identity], None] = lambda identity: None):
+        """Opens a database that `checking` has passed, or makes a new one.
+
+        identified: told in the database's thread whose database it is, whenever its generation was counted up. Raises
+        DatabaseError. The path's folder must be this process's alone.
+        """
+        self._path, self._log, self._reserve, self._identified = path, Path(f"{path}-wal"), reserve, identified
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inflight-batch-store")
         try:
-            self._connection = self._thread.submit(_connect, path).result()
+            self._thread.submit(self._open).result()
         except BaseException:
             self._thread.shutdown()
             raise
@@ -84,8 +45,16 @@ class Database:
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
 
+    async def run_on_full_disk(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The same for what makes room: where there is none for it, the reserve is given up."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact_relieved, work)
+
+    async def restore_reserve(self) -> None:
+        """After room was made; where there is not enough of it, some later call does it."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._restore_reserve)
+
     def run_now(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The same for who has no event loop; waits."""
+        """`run` for who has no event loop; waits."""
         return self._thread.submit(self._transact, work).result()
 
     def close(self) -> None:
@@ -93,13 +62,67 @@ class Database:
         self._thread.submit(self._connection.close).result()
         self._thread.shutdown()
 
-    def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
         try:
-            return self._committed(work)
+            try:
+                self._connection = self._connected()
+            except sqlite3.Error as error:
+                if (fault := storage_fault(error)) is None or not (is_full(fault) or fault.errno == errno.EIO):
+                    raise
+                self._reserve.give_up()  # it may be for want of room, and then nothing could ever be deleted
+                self._connection = self._connected()
+            with contextlib.suppress(OSError):  # on a full disk the generation stays; what is there can be deleted
+                self._count_up()
+            self._places = self._places_now()
+        except sqlite3.Error as error:
+            raise DatabaseError(
+                f"{self._path} cannot be used as a database ({error}); check the disk, or use another --data-dir."
+            ) from None
+
+    def _connected(self) -> sqlite3.Connection:
+        # SQLite would create it readable by everyone; its side files take their mode from it.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        connection = sqlite3.connect(self._path, isolation_level=None)
+        try:
+            connection.row_factory = sqlite3.Row
+            # A damaged byte of text is not to keep a row from being read; what JSON makes of it, its reader sees.
+            connection.text_factory = lambda text: text.decode("utf-8", "replace")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")  # a commit that returned survives a power cut
+            connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute("PRAGMA wal_autocheckpoint=0")  # see `_checkpoint`
+            bring_up_to_date(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        self._check_places()
+        try:
+            result = self._committed(work)
         except sqlite3.Error as error:
             if (fault := storage_fault(error)) is not None:
                 raise fault from error
             raise
+        self._checkpoint()
+        return result
+
+    def _transact_relieved(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return self._transact(work)
+        except OSError as error:
+            if isinstance(error, DamagedDatabase):
+                raise
+            self._reserve.give_up()  # also where SQLite says no more than "I/O error" of a full disk
+            return self._transact(work)
+
+    def _restore_reserve(self) -> None:
+        with contextlib.suppress(OSError):
+            self._checkpoint(LOG_BYTES // 4)
+        self._reserve.restore()
 
     def _committed(self, work: Callable[[sqlite3.Connection], T]) -> T:
         connection = self._connection
@@ -113,26 +136,43 @@ class Database:
                 connection.execute("ROLLBACK")
             raise
 
+    def _checkpoint(self, most: int = LOG_BYTES) -> None:
+        """Bring the log into the database when it has grown, and count the generation up behind it.
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        connection.row_factory = sqlite3.Row
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")  # a commit that returned survives a power cut
-        connection.execute("PRAGMA foreign_keys=ON")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
-        elif version != VERSION:
-            raise DatabaseError(
-                f"{path} has the schema version {version}, but this program knows {VERSION}; "
-                "use the program that wrote it, or another --data-dir."
-            )
-    except sqlite3.Error as error:
-        connection.close()
-        raise DatabaseError(f"{path} cannot be used as a database: {error}; use another --data-dir.") from None
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        So the generation of the marker is always in the log, and nowhere else: a database without its log, or an
+        earlier copy of it, is behind its marker. Where the disk refuses, the next transaction tries again.
+        """
+        try:
+            if self._log.stat().st_size > most:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                self._count_up()
+                self._reserve.restore()
+        except (OSError, sqlite3.Error):
+            pass
+
+    def _count_up(self) -> None:
+        def work(connection: sqlite3.Connection) -> Identity:
+            connection.execute("UPDATE store SET generation = generation + 1")
+            row = connection.execute("SELECT id, generation FROM store").fetchone()
+            return Identity(row["id"], row["generation"])
+
+        try:
+            identity = self._committed(work)
+        except sqlite3.Error as error:
+            if (fault := storage_fault(error)) is not None:
+                raise fault from error
+            raise
+        self._identified(identity)
+
+    def _places_now(self) -> list[tuple[int, int]]:
+        return [(found.st_dev, found.st_ino) for found in map(os.stat, (self._path, self._log))]
+
+    def _check_places(self) -> None:
+        """What is written into files that nobody finds again is lost: SQLite itself goes on without a word."""
+        try:
+            same = self._places_now() == self._places
+        except FileNotFoundError:
+            same = False
+        if not same:
+            told = f"{self._path.name} or its log was removed or replaced while the server runs"
+            raise DamagedDatabase(errno.EIO, told)

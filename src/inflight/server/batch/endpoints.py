@@ -31,7 +31,7 @@ _MEANINGS = {
     401: "No API key, or an unknown one.",
     404: "There is no such file or batch.",
     409: "Not while it is in this state.",
-    413: "The file is too large.",
+    413: "The file is too large, or does not fit beside what is stored.",
     429: "A limit of this API key is reached.",
     507: "The server's disk is full or broken.",
 }
@@ -62,7 +62,7 @@ def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
             raise too_large(files.most_bytes)
         return FileObject.of(await files.receive(tenant, MultipartUpload(request)))
 
-    @routes.get("/v1/files", tags=["files"], responses=_refusals(400, 401, 404))
+    @routes.get("/v1/files", tags=["files"], responses=_refusals(400, 401, 404, 507))
     async def list_files(
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
@@ -75,7 +75,7 @@ def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
             *await files.page(tenant, after=after, limit=limit, purpose=purpose, descending=order == "desc")
         )
 
-    @routes.get("/v1/files/{file_id}", tags=["files"], responses=_refusals(401, 404))
+    @routes.get("/v1/files/{file_id}", tags=["files"], responses=_refusals(401, 404, 507))
     async def retrieve_file(file_id: str, tenant: Tenant = asking) -> FileObject:
         return FileObject.of(await files.retrieve(tenant, file_id))
 
@@ -83,7 +83,7 @@ def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
         "/v1/files/{file_id}/content",
         tags=["files"],
         response_class=StreamingResponse,
-        responses={**_CONTENT, **_refusals(401, 404)},
+        responses={**_CONTENT, **_refusals(401, 404, 409, 507)},
     )
     async def file_content(file_id: str, tenant: Tenant = asking) -> StreamingResponse:
         file, content = await files.open(tenant, file_id)
@@ -122,14 +122,14 @@ def _add_batches(routes: APIRouter, service: BatchService, asking: Any) -> None:
         )
         return Batch.of(job, service.paused)
 
-    @routes.get("/v1/batches", tags=["batches"], responses=_refusals(400, 401, 404))
+    @routes.get("/v1/batches", tags=["batches"], responses=_refusals(400, 401, 404, 507))
     async def list_batches(
         after: str | None = None, limit: Annotated[int, Query(ge=1, le=100)] = 20, tenant: Tenant = asking
     ) -> BatchPage:
         """Batches, the newest first."""
         return BatchPage.of(*await jobs.page(tenant, after=after, limit=limit), service.paused)
 
-    @routes.get("/v1/batches/{batch_id}", tags=["batches"], responses=_refusals(401, 404))
+    @routes.get("/v1/batches/{batch_id}", tags=["batches"], responses=_refusals(401, 404, 507))
     async def retrieve_batch(batch_id: str, tenant: Tenant = asking) -> Batch:
         return Batch.of(await jobs.retrieve(tenant, batch_id), service.paused)
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from inflight.server.batch.data import DataDirectory, Draft
-from inflight.server.batch.faults import unavailable
+from inflight.server.batch.data import DataDirectory
+from inflight.server.batch.draft import Draft, new_file_id
+from inflight.server.batch.faults import storage_sentence, storage_told
+from inflight.server.batch.quotas import Intake, OverQuota, Quotas
 from inflight.server.batch.records import StoredFile
 from inflight.server.batch.store import InUse, Missing, Store
 from inflight.server.errors import ApiError, invalid
 from inflight.server.tenants import Tenant
 
 LONGEST_NAME = 255  # characters
+
+log = logging.getLogger(__name__)
 
 
 class Upload(Protocol):
@@ -30,46 +37,81 @@ class Upload(Protocol):
 
 
 class Files:
-    def __init__(self, data: DataDirectory, store: Store, *, most_bytes: int, now: Callable[[], float] = time.time):
+    def __init__(
+        self,
+        data: DataDirectory,
+        store: Store,
+        quotas: Quotas,
+        *,
+        most_bytes: int,
+        now: Callable[[], float] = time.time,
+    ):
         """most_bytes: of one upload. now: seconds of the wall clock."""
-        self._data, self._store, self._now = data, store, now
+        self._data, self._store, self._quotas, self._now = data, store, quotas, now
         self.most_bytes = most_bytes
 
     def path(self, file_id: str) -> Path:
-        """Where a file's content lies. Only for ids that came out of the store."""
-        return self._data.files / file_id
+        """Where a file's content lies now. Only for ids that came out of the store."""
+        place = self._data.files / file_id
+        before = self._data.partial / file_id  # its row is there, and it has not taken its place yet
+        return before if not place.exists() and before.exists() else place
 
-    def draft(self, file_id: str | None = None) -> Draft:
-        """A new file; file_id as for `Draft`. Raises OSError."""
+    def draft(self, file_id: str) -> Draft:
+        """A new file, which the store knows is being written. Raises OSError."""
         return Draft(self._data, file_id)
 
     async def receive(self, tenant: Tenant, upload: Upload) -> StoredFile:
         """Stores an upload; one that breaks off leaves nothing. Raises ApiError."""
-        try:
-            draft = await asyncio.to_thread(self.draft)
-        except OSError as error:
-            raise unavailable(error) from None
-        published = False
+        with storage_told():
+            stored = await self._store.usage(tenant.name)
+            with self._quotas.intake(tenant, stored) as intake:
+                return await self._receive(tenant, upload, intake)
+
+    async def _receive(self, tenant: Tenant, upload: Upload, intake: Intake) -> StoredFile:
+        file_id = new_file_id()
+        await self._store.begin_files([file_id])
+        draft = await asyncio.to_thread(self.draft, file_id)
+        sealed = False
         try:
             async for piece in upload.content():
                 if draft.bytes + len(piece) > self.most_bytes:
                     raise too_large(self.most_bytes)
+                intake.take(len(piece))
                 await asyncio.to_thread(draft.write, piece)
             purpose, name = _purpose(upload.purpose), _name(upload.filename)
             if draft.bytes == 0:
                 raise invalid("The file is empty; give one with at least one line.", "file", "empty_file")
-            await asyncio.to_thread(draft.publish)
-            published = True
+            await asyncio.to_thread(draft.seal)
+            sealed = True
             file = self.described(draft, tenant.name, name, purpose)
-            await self._store.add_file(file)
+            await self._add(file, tenant)
         except BaseException as error:
-            # Cancelled behind `publish`, the row may still be on its way; if it is not, the next start sweeps the file.
-            if not published or isinstance(error, Exception):
+            # Cancelled behind `seal`, the row may be on its way; if it is not, the next start removes the content.
+            if not sealed or isinstance(error, Exception):
                 draft.discard()
-            if isinstance(error, OSError):
-                raise unavailable(error) from None
+                await self.forget([file_id])
             raise
+        await self.publish([draft])
         return file
+
+    async def _add(self, file: StoredFile, tenant: Tenant) -> None:
+        try:
+            await self._store.add_file(file, self._quotas.of(tenant))
+        except OverQuota as over:
+            raise self._quotas.refusal(tenant, over.args[0]) from None
+
+    async def publish(self, drafts: Iterable[Draft]) -> None:
+        """After their rows were committed. What fails is found in partial/, and done at the next start."""
+        for draft in drafts:
+            try:
+                await asyncio.to_thread(draft.publish)
+            except OSError as error:
+                log.warning("%s stays in partial/ until the next start: %s", draft.id, storage_sentence(error))
+
+    async def forget(self, ids: Iterable[str]) -> None:
+        """What has no content any more; where the disk refuses, the next start does it."""
+        with contextlib.suppress(OSError):
+            await self._store.forget(ids)
 
     def described(self, draft: Draft, tenant: str, name: str, purpose: str) -> StoredFile:
         return StoredFile(
@@ -79,34 +121,58 @@ class Files:
     async def retrieve(self, tenant: Tenant, file_id: str) -> StoredFile:
         """Raises ApiError 404."""
         try:
-            return await self._store.file(file_id, tenant.name)
+            with storage_told():
+                return await self._store.file(file_id, tenant.name)
         except Missing:
             raise no_file(file_id) from None
 
     async def open(self, tenant: Tenant, file_id: str) -> tuple[StoredFile, BinaryIO]:
-        """The content, from the beginning. Stays readable if the file is deleted meanwhile. Raises ApiError 404."""
+        """The content, from the beginning. Stays readable if the file is deleted meanwhile. Raises ApiError 404, or 409
+        where it is not what was stored."""
         file = await self.retrieve(tenant, file_id)
+        with storage_told():
+            try:
+                content = await asyncio.to_thread(self._opened, file.id)
+            except (FileNotFoundError, IsADirectoryError):
+                raise ApiError(
+                    404,
+                    f"{no_content(file)}; delete the file, or ask the operator to restore it.",
+                    code="content_missing",
+                ) from None
+            there = os.fstat(content.fileno()).st_size
+        if there != file.bytes:
+            content.close()
+            raise ApiError(
+                409,
+                f"{other_length(file, there)}; delete the file, or ask the operator to restore it.",
+                code="content_damaged",
+            )
+        return file, content
+
+    def _opened(self, file_id: str) -> BinaryIO:
         try:
-            return file, await asyncio.to_thread(self.path(file.id).open, "rb")
-        except FileNotFoundError:
-            raise no_file(file_id) from None
+            return self.path(file_id).open("rb")
+        except FileNotFoundError:  # it took its place between two looks
+            return (self._data.files / file_id).open("rb")
 
     async def page(
         self, tenant: Tenant, *, after: str | None, limit: int, purpose: str | None, descending: bool
     ) -> tuple[list[StoredFile], bool]:
         """Files, and whether there are more. Raises ApiError 404 for an unknown `after`."""
         try:
-            found = await self._store.files(
-                tenant.name, after=after, limit=limit + 1, purpose=purpose, descending=descending
-            )
+            with storage_told():
+                found = await self._store.files(
+                    tenant.name, after=after, limit=limit + 1, purpose=purpose, descending=descending
+                )
         except Missing:
             raise no_file(after, "after") from None
         return found[:limit], len(found) > limit
 
     async def delete(self, tenant: Tenant, file_id: str) -> None:
-        """Raises ApiError: 404, or 409 while a job that has not ended reads it."""
+        """Also on a full disk. Raises ApiError: 404, or 409 while a job that has not ended reads it."""
         try:
-            await self._store.delete_file(file_id, tenant.name)
+            with storage_told():
+                await self._store.delete_file(file_id, tenant.name)
         except Missing:
             raise no_file(file_id) from None
         except InUse as user:
@@ -115,10 +181,30 @@ class Files:
                 f"The file is the input of the job {user.args[0]}, which has not ended; cancel it, or wait.",
                 code="file_in_use",
             ) from None
+        # A crash before the end leaves content that the store knows to be deleted, and the next start removes it.
+        if await asyncio.to_thread(self._remove, file_id):
+            await self.forget([file_id])
+        await self._store.restore_reserve()
+
+    def _remove(self, file_id: str) -> bool:
+        """Whether it is gone."""
+        try:
+            for folder in (self._data.files, self._data.partial):
+                (folder / file_id).unlink(missing_ok=True)
         except OSError as error:
-            raise unavailable(error) from None
-        # A crash before this line leaves content without a row, which the next start sweeps away.
-        await asyncio.to_thread(self.path(file_id).unlink, missing_ok=True)
+            log.warning(
+                "the content of %s cannot be removed until the next start: %s", file_id, storage_sentence(error)
+            )
+            return False
+        return True
+
+
+def no_content(file: StoredFile) -> str:
+    return f"The content of the file {file.id} ({file.bytes} bytes) is gone from the data directory"
+
+
+def other_length(file: StoredFile, there: int) -> str:
+    return f"The content of the file {file.id} is damaged: it has {there} bytes, but {file.bytes} were stored"
 
 
 def too_large(most_bytes: int) -> ApiError:

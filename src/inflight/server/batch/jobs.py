@@ -7,7 +7,8 @@ import secrets
 import time
 from collections.abc import Callable
 
-from inflight.server.batch.faults import unavailable
+from inflight.server.batch.clock import StoreClock
+from inflight.server.batch.faults import storage_told
 from inflight.server.batch.files import no_file
 from inflight.server.batch.records import ENDED, Job
 from inflight.server.batch.store import Missing, Store, TooMany
@@ -19,15 +20,18 @@ _SECONDS = {"m": 60, "h": 3600, "d": 86400}
 
 
 class Jobs:
-    def __init__(self, store: Store, changed: Callable[[], None], *, now: Callable[[], float] = time.time):
-        """changed: called after a job was created or cancelled. now: seconds of the wall clock."""
-        self._store, self._changed, self._now = store, changed, now
+    def __init__(
+        self, store: Store, changed: Callable[[], None], clock: StoreClock, *, now: Callable[[], float] = time.time
+    ):
+        """changed: called after a job was created or cancelled. clock: windows are measured by it. now: seconds of the
+        wall clock."""
+        self._store, self._changed, self._clock, self._now = store, changed, clock, now
 
     async def create(
         self, tenant: Tenant, *, input_file_id: str, endpoint: str, window: str, metadata: dict[str, str] | None
     ) -> Job:
         """On return the job survives the process. Raises ApiError."""
-        created = int(self._now())
+        created, seconds = int(self._now()), window_seconds(window)
         values = {
             "id": f"batch_{secrets.token_hex(16)}",
             "tenant": tenant.name,
@@ -37,10 +41,12 @@ class Jobs:
             "metadata": metadata,
             "status": "validating",
             "created_at": created,
-            "expires_at": created + window_seconds(window),
+            "expires_at": created + seconds,
+            "due": self._clock.now() + seconds,
         }
         try:
-            job = await self._store.add_job(values, tenant.max_batch_jobs)
+            with storage_told():
+                job = await self._store.add_job(values, tenant.max_batch_jobs)
         except Missing:
             raise no_file(input_file_id, "input_file_id") from None
         except TooMany as limit:
@@ -50,22 +56,22 @@ class Jobs:
                 type="rate_limit_error",
                 code="too_many_batch_jobs",
             ) from None
-        except OSError as error:
-            raise unavailable(error) from None
         self._changed()
         return job
 
     async def retrieve(self, tenant: Tenant, job_id: str) -> Job:
         """Raises ApiError 404."""
         try:
-            return await self._store.job(job_id, tenant.name)
+            with storage_told():
+                return await self._store.job(job_id, tenant.name)
         except Missing:
             raise _no_job(job_id) from None
 
     async def page(self, tenant: Tenant, *, after: str | None, limit: int) -> tuple[list[Job], bool]:
         """The newest first, and whether there are more. Raises ApiError 404 for an unknown `after`."""
         try:
-            found = await self._store.jobs(tenant.name, after=after, limit=limit + 1)
+            with storage_told():
+                found = await self._store.jobs(tenant.name, after=after, limit=limit + 1)
         except Missing:
             raise _no_job(after, "after") from None
         return found[:limit], len(found) > limit
@@ -75,10 +81,8 @@ class Jobs:
         job = await self.retrieve(tenant, job_id)
         # The runner may move the job in between; each time round it is further on its way to an end.
         while job.status in ("validating", "in_progress"):
-            try:
+            with storage_told():
                 job = await self._store.move(job, "cancelling", cancelling_at=job.stamp(self._now()))
-            except OSError as error:
-                raise unavailable(error) from None
             self._changed()
         if job.status == "finalizing" or (job.status in ENDED and job.status != "cancelled"):
             raise ApiError(

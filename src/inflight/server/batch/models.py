@@ -66,6 +66,34 @@ class RequestCounts(BaseModel):
     failed: int
 
 
+class InputTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class OutputTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
+class BatchUsage(BaseModel):
+    """Tokens of the lines that were served."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+    @classmethod
+    def of(cls, job: Job) -> BatchUsage:
+        return cls(
+            input_tokens=job.input_tokens,
+            input_tokens_details=InputTokensDetails(cached_tokens=job.cached_tokens),
+            output_tokens=job.output_tokens,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+            total_tokens=job.input_tokens + job.output_tokens,
+        )
+
+
 class BatchError(BaseModel):
     code: str
     message: str
@@ -105,6 +133,8 @@ class Batch(BaseModel):
     cancelling_at: int | None
     cancelled_at: int | None
     request_counts: RequestCounts
+    model: str | None
+    usage: BatchUsage
     metadata: dict[str, str] | None
     paused: PauseObject | None
 
@@ -116,7 +146,7 @@ class Batch(BaseModel):
         counts = RequestCounts(total=job.total, completed=job.completed, failed=job.failed)
         waits = pause is not None and job.status not in ENDED
         paused = PauseObject(reason=pause.reason, since=pause.since) if pause is not None and waits else None
-        return cls(**own, request_counts=counts, paused=paused)
+        return cls(**own, request_counts=counts, usage=BatchUsage.of(job), paused=paused)
 
 
 class BatchPage(BaseModel):

@@ -8,52 +8,84 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass
 
-from inflight.server.batch.data import Draft
+from inflight.server.batch.draft import Draft
 from inflight.server.batch.files import Files
-from inflight.server.batch.lines import answered, line_id, unanswered
+from inflight.server.batch.lines import answered, error_of, line_id, unanswered
 from inflight.server.batch.records import Job, LineAnswer, StoredFile
 from inflight.server.batch.store import Store
 
 _PAGE_LINES = 256
 
 
-async def assemble(job: Job, store: Store, files: Files) -> tuple[StoredFile | None, StoredFile | None]:
-    """The output file (lines answered with 2xx) and the error file (the others); None for one without lines.
+@dataclass(slots=True)
+class Outputs:
+    """The files of a job, on the disk and not in the store yet; None for one without lines."""
 
-    They are durable, but not in the store yet. Raises OSError.
-    """
+    output: StoredFile | None
+    errors: StoredFile | None
+    drafts: list[Draft]
+
+    @property
+    def files(self) -> list[StoredFile]:
+        return [file for file in (self.output, self.errors) if file is not None]
+
+
+async def assemble(job: Job, store: Store, files: Files) -> Outputs:
+    """The output file (lines answered with 2xx) and the error file (the others). Raises OSError, and leaves nothing."""
     drafts: dict[str, Draft] = {}
     try:
         after = 0
         while page := await store.answers(job, after, _PAGE_LINES):
-            await asyncio.to_thread(_write, job, files, drafts, page)
+            lines = await asyncio.to_thread(_lines, job, page)
+            await _begin(job, store, files, drafts, {kind for kind, _ in lines})
+            await asyncio.to_thread(_write, drafts, lines)
             after = page[-1].line
         for draft in drafts.values():
-            await asyncio.to_thread(draft.publish)
+            await asyncio.to_thread(draft.seal)
     except Exception:
-        for draft in drafts.values():
-            draft.discard()
+        await abandon(drafts.values(), files)
         raise
-    found = {
+    described = {
         kind: files.described(draft, job.tenant, f"{job.id}_{kind}.jsonl", "batch_output")
         for kind, draft in drafts.items()
     }
-    return found.get("output"), found.get("error")
+    return Outputs(described.get("output"), described.get("error"), list(drafts.values()))
 
 
-def _write(job: Job, files: Files, drafts: dict[str, Draft], page: Sequence[LineAnswer]) -> None:
-    for answer in page:
-        kind = "output" if answer.good else "error"
-        if kind not in drafts:
-            digest = hashlib.sha256(f"{job.id}/{kind}".encode()).hexdigest()[:32]
-            drafts[kind] = files.draft(f"file-{digest}")
-        drafts[kind].write(json.dumps(_line(job, answer)).encode() + b"\n")
+async def abandon(drafts: Collection[Draft], files: Files) -> None:
+    """Instead of rows."""
+    for draft in drafts:
+        draft.discard()
+    await files.forget([draft.id for draft in drafts])
 
 
-def _line(job: Job, answer: LineAnswer) -> dict[str, object]:
-    request_id, payload = line_id(job.id, answer.line), json.loads(answer.payload)
+async def _begin(job: Job, store: Store, files: Files, drafts: dict[str, Draft], kinds: Set[str]) -> None:
+    for kind in sorted(kinds - drafts.keys()):
+        file_id = f"file-{hashlib.sha256(f'{job.id}/{kind}'.encode()).hexdigest()[:32]}"
+        await store.begin_files([file_id])
+        drafts[kind] = await asyncio.to_thread(files.draft, file_id)
+
+
+def _write(drafts: dict[str, Draft], lines: list[tuple[str, bytes]]) -> None:
+    for kind, line in lines:
+        drafts[kind].write(line)
+
+
+def _lines(job: Job, page: Sequence[LineAnswer]) -> list[tuple[str, bytes]]:
+    """Each with the kind of file that it belongs in."""
+    return [(kind, json.dumps(line).encode() + b"\n") for kind, line in (_line(job, answer) for answer in page)]
+
+
+def _line(job: Job, answer: LineAnswer) -> tuple[str, dict[str, object]]:
+    request_id = line_id(job.id, answer.line)
+    try:
+        payload = json.loads(answer.payload)
+    except ValueError:  # a damaged byte of the database; the other lines are none the worse
+        message = "The answer to the line was damaged in the data directory; send the line again."
+        return "error", unanswered(request_id, answer.custom_id, error_of("damaged_answer", message, answer.line))
     if answer.status is None:
-        return unanswered(request_id, answer.custom_id, payload)
-    return answered(request_id, answer.custom_id, answer.status, payload)
+        return "error", unanswered(request_id, answer.custom_id, payload)
+    return "output" if answer.good else "error", answered(request_id, answer.custom_id, answer.status, payload)

@@ -16,6 +16,8 @@ from inflight.server.batch.faults import storage_sentence
 
 T = TypeVar("T")
 
+TELL_SECONDS = 60.0  # between two lines of the log about the same trouble
+
 log = logging.getLogger(__name__)
 
 
@@ -28,7 +30,7 @@ class Pause:
 
 
 class InputGone(LookupError):
-    """The content of a job's input file is no longer there; to ask again would not help."""
+    """The content of a job's input file is no longer there, or not what was stored; to ask again would not help."""
 
 
 class Persistence:
@@ -38,6 +40,8 @@ class Persistence:
         self.changed = asyncio.Event()
         self._retry_seconds, self._now = retry_seconds, now
         self._stuck: dict[object, Pause] = {}
+        self._told_at = -TELL_SECONDS  # seconds of the monotonic clock
+        self._pause_told = False
 
     @property
     def paused(self) -> Pause | None:
@@ -50,12 +54,25 @@ class Persistence:
         try:
             while True:
                 try:
-                    return await work()
+                    result = await work()
                 except OSError as error:
-                    if token not in self._stuck:
-                        log.error("batch jobs are paused: %s", storage_sentence(error), exc_info=error)
-                        self._stuck[token] = Pause(storage_sentence(error), int(self._now()))
+                    self._stuck.setdefault(token, Pause(storage_sentence(error), int(self._now())))
+                    self._tell_pause(storage_sentence(error))
+                else:
+                    self._tell_end(token)
+                    return result
                 await asyncio.sleep(self._retry_seconds)
         finally:
             if self._stuck.pop(token, None) is not None:
                 self.changed.set()
+
+    def _tell_pause(self, sentence: str) -> None:
+        """One line for all that wait, now and then."""
+        if time.monotonic() - self._told_at >= TELL_SECONDS:
+            self._told_at, self._pause_told = time.monotonic(), True
+            log.error("batch jobs are paused, %d reads or writes wait: %s", len(self._stuck), sentence)
+
+    def _tell_end(self, token: object) -> None:
+        if self._pause_told and set(self._stuck) <= {token}:
+            self._pause_told = False
+            log.warning("batch jobs go on: the data directory can be read and written again")

@@ -29,7 +29,7 @@ class Job:
     """A batch job. Times are whole seconds of the wall clock; the order of jobs is `number`'s, which no clock moves.
 
     total, completed, failed: lines of the input file, those answered with 2xx, those answered otherwise.
-    errors: why validation failed, a list of {code, message, param, line}.
+    errors: why the job failed, a list of {code, message, param, line}. due: the store's clock when the window ends.
     """
 
     number: int
@@ -55,6 +55,11 @@ class Job:
     completed: int = 0
     failed: int = 0
     errors: list[dict[str, Any]] = field(default_factory=list)
+    model: str | None = None  # that served its lines
+    input_tokens: int = 0  # of the lines that were served, cached ones among them
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    due: float = 0.0
 
     def stamp(self, now: float) -> int:
         """The time of the next thing that happens to this job: never before what has happened, if a clock jumps."""
@@ -62,12 +67,22 @@ class Job:
         return max(int(now), *(time for time in happened if time is not None))
 
 
+@dataclass(frozen=True, slots=True)
+class LineUsage:
+    """Tokens that a line was served with, and by which model. input_tokens: cached ones among them."""
+
+    model: str
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineAnswer:
     """How one line ended. line: its number in the file, from 1.
 
     status: HTTP status of the answer, with its body as `payload`; None when the line never came that far, and then
-    `payload` is the error. payload: JSON text.
+    `payload` is the error. payload: JSON text. usage: of a line that was served; its job counts it.
     """
 
     job: int
@@ -75,6 +90,7 @@ class LineAnswer:
     custom_id: str | None
     status: int | None
     payload: str
+    usage: LineUsage | None = None
 
     @property
     def good(self) -> bool:

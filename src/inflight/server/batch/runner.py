@@ -1,43 +1,37 @@
 """The runner: takes jobs through their life and keeps a bounded number of their lines under way.
 
 Knows whose turn it is, deadlines, what a crash left behind and what a fault does to a job; how a line comes to its
-answer, `Tries` knows. What is not in the store has not happened: an answer counts when it is durable, and after a
-restart exactly the lines without one are run.
+answer, `Tries` knows, and what a job leaves, `Ending`. What is not in the store has not happened: an answer counts when
+it is durable, and after a restart exactly the lines without one are run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from inflight.server.batch.answering import Answerer
+from inflight.server.batch.clock import KEEP_SECONDS, StoreClock
+from inflight.server.batch.ending import Ending, line_fault
 from inflight.server.batch.files import Files
-from inflight.server.batch.input_file import InputFile, count_lines
-from inflight.server.batch.lines import BadLine, BatchLine, error_of
-from inflight.server.batch.output_files import assemble
+from inflight.server.batch.lines import BadLine, BatchLine
 from inflight.server.batch.persistence import InputGone, Persistence
-from inflight.server.batch.records import ENDED, Job, LineAnswer
+from inflight.server.batch.records import ENDED, Job
+from inflight.server.batch.source import PAGE_LINES, JobInput, job_input
 from inflight.server.batch.store import Store
 from inflight.server.batch.tries import Tries
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
 
-T = TypeVar("T")
-
-PAGE_LINES = 64  # read ahead of each job
-LONGEST_SLEEP = 30.0  # seconds; the wall clock, which deadlines are in, may jump
-_WHY_UNANSWERED = {
-    "expired": ("batch_expired", "The line was not answered before the completion window ended."),
-    "cancelled": ("batch_cancelled", "The line was not answered before the job was cancelled."),
-}
+HELD_BYTES = 16 << 20  # of bodies in memory, read ahead or under way, of all jobs; above it nothing more is read
+_UNKEPT = ("server_error", "The line was answered, but the server cannot keep the answer; its log has the details.")
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +41,7 @@ class _Active:
     """A job that has not ended, and what is held of it in memory."""
 
     job: Job
-    source: InputFile | None = None
+    source: JobInput | None = None
     answered: set[int] = field(default_factory=set)  # before this process took it up
     lines: deque[BatchLine] = field(default_factory=deque)  # read, and not under way
     answering: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by line; may still be cancelled
@@ -66,20 +60,25 @@ class Runner:
         storage: Persistence,
         answerer: Answerer,
         tenant_of: Callable[[str], Tenant],
+        clock: StoreClock,
         *,
         concurrency: int,
         most_lines: int = 50_000,
-        longest_line: int = 1 << 24,
+        longest_line: int = 1 << 23,
         now: Callable[[], float] = time.time,
     ):
-        """tenant_of: the tenant of that name, as it is today. concurrency: lines under way at once, of all jobs.
-        most_lines: of a job. longest_line: bytes. now: seconds of the wall clock."""
+        """tenant_of: the tenant of that name, as it is today. clock: windows are measured by it. concurrency: lines
+        under way at once, of all jobs. most_lines: of a job. longest_line: bytes. now: seconds of the wall clock."""
         self._store, self._files, self._storage = store, files, storage
         self._tries = Tries(answerer, tenant_of)
+        self._ending_of = Ending(store, files, storage, self._input, now)
         self._concurrency, self._most_lines, self._longest_line = concurrency, most_lines, longest_line
-        self._now = now
+        self._clock, self._now = clock, now
+        self._time_kept = clock.now()
         self._jobs: dict[str, _Active] = {}
         self._turn = 0
+        self._held_bytes = 0  # of lines that are read and not served
+        self._readers = 0  # one at a time: what a page brings is not known before
         self._counts = BatchCounts()
         self._changed = storage.changed
         self._reload = True
@@ -118,10 +117,11 @@ class Runner:
             if self._reload:
                 self._reload = False
                 await self._take_up()
-            for active in list(self._jobs.values()):
-                self._attend(active)
             self._launch()
+            for active in list(self._jobs.values()):  # after it, since what it took is to be read anew
+                self._attend(active)
             self._counts.jobs(Counter(active.job.status for active in self._jobs.values()))
+            await self._keep_time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._sleep_seconds()):
                     await self._changed.wait()
@@ -133,9 +133,16 @@ class Runner:
     def _sleep_seconds(self) -> float | None:
         if not self._jobs:
             return None
-        left = [active.job.expires_at - self._now() for active in self._jobs.values()]
+        left = [active.job.due - self._clock.now() for active in self._jobs.values()]
         # Overdue ones are seen to already.
-        return min([LONGEST_SLEEP, *(seconds for seconds in left if seconds > 0)])
+        return min([KEEP_SECONDS, *(seconds for seconds in left if seconds > 0)])
+
+    async def _keep_time(self) -> None:
+        """So that a boot of the machine costs the jobs no more of their windows than this."""
+        if self._jobs and self._clock.now() - self._time_kept >= KEEP_SECONDS:
+            self._time_kept = self._clock.now()
+            with contextlib.suppress(OSError):  # the next time, then
+                await self._store.keep_time(self._clock.to_keep())
 
     def _attend(self, active: _Active) -> None:
         """Start what is to be done to the job itself, if anything is."""
@@ -158,8 +165,14 @@ class Runner:
         if status == "in_progress" and source is None:
             return self._open(active)
         if source is not None and not source.ended:
-            return self._read(active, source) if len(active.lines) < PAGE_LINES // 2 else None
+            return self._read(active, source) if self._may_read(active) else None
         return None if active.lines or active.under_way else self._complete(active)
+
+    def _may_read(self, active: _Active) -> bool:
+        if self._readers or self._held_bytes >= HELD_BYTES or len(active.lines) >= PAGE_LINES // 2:
+            return False
+        self._readers += 1
+        return True
 
     def _ending(self, active: _Active) -> str | None:
         """The status that the job is about to end with, where that is not by its last answer."""
@@ -168,7 +181,7 @@ class Runner:
             return "cancelled"
         if active.broken is not None:
             return "failed"
-        overdue = status in ("validating", "in_progress") and self._now() >= active.job.expires_at
+        overdue = status in ("validating", "in_progress") and self._clock.now() >= active.job.due
         return "expired" if overdue else None
 
     def _chore_done(self, active: _Active, ending: bool, chore: asyncio.Task[None]) -> None:
@@ -208,7 +221,12 @@ class Runner:
         answer = await self._tries.answer(active.job, line)
         # From here on nothing but the end of the process keeps the answer from being kept.
         del active.answering[line.number]
-        await self._storage.durably(partial(self._store.keep, [answer]))
+        try:
+            await self._storage.durably(partial(self._store.keep, [answer]))
+        except Exception:  # a bug; to run the line again would meet it again
+            log.exception("line %d of batch job %s has an answer that cannot be kept", line.number, active.job.id)
+            answer = line_fault(active.job, BadLine(line.number, *_UNKEPT, line.custom_id))
+            await self._storage.durably(partial(self._store.keep, [answer]))
         self._counts.lines("completed" if answer.status == 200 else "failed")
 
     def _served(self, active: _Active, line: BatchLine, task: asyncio.Task[None]) -> None:
@@ -216,10 +234,11 @@ class Runner:
         active.under_way.discard(task)
         if task.cancelled():
             active.lines.appendleft(line)
-        elif (error := task.exception()) is not None:  # to run it again would meet the same fault
-            log.error(
-                "line %d of batch job %s has an answer that cannot be kept", line.number, active.job.id, exc_info=error
-            )
+            self._changed.set()
+            return
+        self._held_bytes -= len(line.body)
+        if (error := task.exception()) is not None:  # not even that it has no answer can be kept
+            log.error("line %d of batch job %s met a fault", line.number, active.job.id, exc_info=error)
             _break(active, error)
         self._changed.set()
 
@@ -228,9 +247,7 @@ class Runner:
     async def _validate(self, active: _Active) -> None:
         job = active.job
         try:
-            total = await self._storage.durably(
-                partial(_reading, count_lines, self._files.path(job.input_file_id), self._longest_line)
-            )
+            total = await (await self._input(job)).count()
         except InputGone as gone:
             active.broken = {"code": "input_file_missing", "message": str(gone)}
             return
@@ -246,19 +263,30 @@ class Runner:
 
     async def _open(self, active: _Active) -> None:
         active.answered = await self._storage.durably(partial(self._store.answered, active.job))
-        active.source = InputFile(self._files.path(active.job.input_file_id), active.job.endpoint, self._longest_line)
-
-    async def _read(self, active: _Active, source: InputFile) -> None:
         try:
-            page = await self._storage.durably(partial(_reading, source.page, PAGE_LINES, active.answered))
+            active.source = await self._input(active.job)
+        except InputGone as gone:
+            active.broken = {"code": "input_file_missing", "message": str(gone)}
+
+    async def _input(self, job: Job) -> JobInput:
+        """Raises InputGone."""
+        return await job_input(job, self._store, self._files, self._storage, self._longest_line)
+
+    async def _read(self, active: _Active, source: JobInput) -> None:
+        try:
+            page = await source.page(active.answered)
         except InputGone as gone:
             active.broken = {"code": "input_file_missing", "message": str(gone)}
             return
-        bad = [_line_fault(active.job, line) for line in page if isinstance(line, BadLine)]
+        finally:
+            self._readers -= 1
+        bad = [line_fault(active.job, line) for line in page if isinstance(line, BadLine)]
         if bad:
             await self._storage.durably(partial(self._store.keep, bad))
             self._counts.lines("failed", len(bad))
-        active.lines.extend(line for line in page if isinstance(line, BatchLine))
+        lines = [line for line in page if isinstance(line, BatchLine)]
+        self._held_bytes += sum(len(line.body) for line in lines)
+        active.lines.extend(lines)
 
     async def _complete(self, active: _Active) -> None:
         job = active.job
@@ -271,34 +299,11 @@ class Runner:
             await self._end(active, "completed")
 
     async def _end(self, active: _Active, status: str) -> None:
-        job = active.job
-        if status in _WHY_UNANSWERED and job.in_progress_at is not None:
-            with contextlib.suppress(InputGone):
-                await self._mark_unanswered(job, *_WHY_UNANSWERED[status])
-        output, errors = await self._storage.durably(partial(assemble, job, self._store, self._files))
-        values: dict[str, Any] = {f"{status}_at": job.stamp(self._now())}
-        values["output_file_id"] = output.id if output is not None else None
-        values["error_file_id"] = errors.id if errors is not None else None
-        if active.broken is not None:
-            values["errors"] = [{"param": None, "line": None, **active.broken}]
-        files = [file for file in (output, errors) if file is not None]
-        active.job = await self._storage.durably(partial(self._store.end, job, status, files, **values))
-        self._counts.ended(status)
-
-    async def _mark_unanswered(self, job: Job, code: str, message: str) -> None:
-        """An answer for every line that has none, so that each line stands in one of the job's files."""
-        answered = await self._storage.durably(partial(self._store.answered, job))
-        source = InputFile(self._files.path(job.input_file_id), job.endpoint, self._longest_line)
-        while not source.ended:
-            page = await self._storage.durably(partial(_reading, source.page, PAGE_LINES, answered))
-            faults = [
-                _line_fault(
-                    job, line if isinstance(line, BadLine) else BadLine(line.number, code, message, line.custom_id)
-                )
-                for line in page
-            ]
-            if faults:
-                await self._storage.durably(partial(self._store.keep, faults))
+        ahead, active.lines = active.lines, deque()
+        self._held_bytes -= sum(len(line.body) for line in ahead)
+        active.job = await self._ending_of.end(active.job, status, active.broken, ahead)
+        if active.job.status == status:
+            self._counts.ended(status)
 
 
 def _tell_fault(main: asyncio.Task[None]) -> None:
@@ -310,15 +315,3 @@ def _break(active: _Active, error: BaseException) -> None:
     """The job is to end by a fault that is not its own; the first one is told."""
     if active.broken is None:
         active.broken = {"code": "server_error", "message": f"The job met a fault of the server: {error!r}."}
-
-
-async def _reading(read: Callable[..., T], *arguments: Any) -> T:
-    try:
-        return await asyncio.to_thread(read, *arguments)
-    except FileNotFoundError:
-        raise InputGone("The content of the input file is gone from the data directory; upload it again.") from None
-
-
-def _line_fault(job: Job, bad: BadLine) -> LineAnswer:
-    payload = json.dumps(error_of(bad.code, str(bad), bad.number))
-    return LineAnswer(job=job.number, line=bad.number, custom_id=bad.custom_id, status=None, payload=payload)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from inflight.server.batch.answering import Answerer
+from inflight.server.batch.clock import Clocks, StoreClock
 from inflight.server.batch.data import DataDirectory, DataDirectoryError
 from inflight.server.batch.database import Database
 from inflight.server.batch.files import Files
 from inflight.server.batch.jobs import Jobs
 from inflight.server.batch.persistence import Pause, Persistence
+from inflight.server.batch.quotas import Quotas
+from inflight.server.batch.reserve import Reserve
 from inflight.server.batch.runner import Runner
 from inflight.server.batch.store import Store
+from inflight.server.batch.sweep import sweep
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
+
+log = logging.getLogger(__name__)
 
 
 class BatchService:
@@ -27,40 +34,64 @@ class BatchService:
         *,
         concurrency: int = 32,
         max_file_mb: float = 200,
+        max_stored_mb: float = 10_240,
+        max_stored_files: int = 10_000,
         retry_seconds: float = 5.0,
-        now: Callable[[], float] = time.time,
+        clocks: Clocks | None = None,
     ):
-        """Takes the data directory, and removes what a crash left half done.
+        """Takes the data directory, and sorts what a crash or a stranger left in it.
 
         tenant_of: the tenant of that name, as it is today; asked for each line. concurrency: lines under way at once,
-        of all jobs. max_file_mb: MiB of one upload. retry_seconds: between tries to write to a full disk. now: seconds
-        of the wall clock. Raises DataDirectoryError, DatabaseError.
+        of all jobs. max_file_mb: MiB of one upload. max_stored_mb, max_stored_files: what each tenant may keep that has
+        no limits of its own. retry_seconds: between tries to write to a full disk. clocks: the machine's. Raises
+        DataDirectoryError, DatabaseError; what is in the directory is as it was then.
         """
+        clocks = clocks or Clocks()
         self._data = DataDirectory(data_dir)
         try:
-            self._store = Store(Database(self._data.database))
-            self._data.sweep(self._store.file_ids())
+            reserve = Reserve(self._data.reserve)
+            database = Database(self._data.database, reserve, self._data.mark)
+            try:
+                self._store = Store(database)
+                self._sort()
+                reserve.restore()
+                self._clock = StoreClock(self._store.kept_time(), clocks)
+            except BaseException:
+                database.close()
+                raise
         except OSError as error:
             self._data.close()
             raise DataDirectoryError(f"The data directory {data_dir} cannot be used: {error}; check it.") from None
         except BaseException:
             self._data.close()
             raise
-        self._storage = Persistence(retry_seconds=retry_seconds, now=now)
-        self.files = Files(self._data, self._store, most_bytes=int(max_file_mb * 2**20), now=now)
+        self._storage = Persistence(retry_seconds=retry_seconds, now=clocks.wall)
+        quotas = Quotas(max_stored_mb, max_stored_files)
+        self.files = Files(self._data, self._store, quotas, most_bytes=int(max_file_mb * 2**20), now=clocks.wall)
         self._runner = Runner(
-            self._store, self.files, self._storage, answerer, tenant_of, concurrency=concurrency, now=now
+            self._store,
+            self.files,
+            self._storage,
+            answerer,
+            tenant_of,
+            self._clock,
+            concurrency=concurrency,
+            now=clocks.wall,
         )
-        self.jobs = Jobs(self._store, self._runner.notice, now=now)
+        self.jobs = Jobs(self._store, self._runner.notice, self._clock, now=clocks.wall)
+
+    def _sort(self) -> None:
+        proofs = self._store.proofs()
+        findings = sweep(self._data, proofs)
+        for sentence in findings.sentences(proofs.lengths):
+            log.warning(sentence)
+        with contextlib.suppress(OSError):  # the next start finds nothing more under these ids
+            self._store.forget_now(findings.gone)
 
     @property
     def paused(self) -> Pause | None:
         """Why jobs do not go on, while they do not."""
         return self._storage.paused
-
-    @property
-    def lines_under_way(self) -> int:
-        return self._runner.under_way
 
     def start(self, counts: BatchCounts | None = None) -> None:
         """Take up the jobs that have not ended. Within the event loop of the server. counts: told of their fate."""
@@ -69,5 +100,7 @@ class BatchService:
     async def stop(self) -> None:
         """Lines under way are abandoned, and run again after the next start. Lets go of the directory."""
         await self._runner.stop()
+        with contextlib.suppress(OSError):
+            await self._store.keep_time(self._clock.to_keep())
         await self._store.close()
         self._data.close()

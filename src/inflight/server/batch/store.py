@@ -2,6 +2,9 @@
 
 Knows the queries, and group commits of answers: those that come while a commit runs share the next one. A tenant's
 verbs see that tenant's rows alone.
+
+Before content is written, and when a row is deleted whose content is still there, the id stands among the leftovers: so
+the next start can tell what is ours to remove.
 """
 
 from __future__ import annotations
@@ -9,16 +12,23 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, fields
 from functools import partial
 from typing import Any
 
+from inflight.server.batch.clock import KeptTime
 from inflight.server.batch.database import Database
+from inflight.server.batch.quotas import OverQuota, Usage
 from inflight.server.batch.records import RUNNING, Job, LineAnswer, StoredFile
+from inflight.server.batch.sweep import Proofs
 
 _FILE_COLUMNS = tuple(item.name for item in fields(StoredFile))
-_ANSWER_COLUMNS = tuple(item.name for item in fields(LineAnswer))
+_ANSWER_COLUMNS = tuple(item.name for item in fields(LineAnswer) if item.name != "usage")  # its job sums it up
+_ADD_USAGE = (
+    "UPDATE jobs SET model = ?, input_tokens = input_tokens + ?, cached_tokens = cached_tokens + ?, "
+    "output_tokens = output_tokens + ? WHERE number = ?"
+)
 _RUNNING = f"status IN ({', '.join(repr(status) for status in RUNNING)})"
 
 
@@ -46,10 +56,61 @@ class Store:
             await asyncio.wait([self._committer])
         await asyncio.to_thread(self._database.close)
 
+    # -- the store itself -----------------------------------------------------------------------------------------
+
+    def proofs(self) -> Proofs:
+        """Of everybody's content. Waits; for the start."""
+
+        def work(connection: sqlite3.Connection) -> Proofs:
+            lengths = {row["id"]: row["bytes"] for row in connection.execute("SELECT id, bytes FROM files")}
+            leftovers = connection.execute("SELECT id, kind FROM leftovers").fetchall()
+            kinds = ({row["id"] for row in leftovers if row["kind"] == kind} for kind in ("writing", "deleting"))
+            return Proofs(lengths, *kinds)
+
+        return self._database.run_now(work)
+
+    def kept_time(self) -> KeptTime:
+        """Waits; for the start."""
+        query = "SELECT seconds, boot, boot_seconds FROM store"
+        return self._database.run_now(lambda connection: KeptTime(*connection.execute(query).fetchone()))
+
+    async def keep_time(self, time: KeptTime) -> None:
+        query = "UPDATE store SET seconds = ?, boot = ?, boot_seconds = ?"
+        values = (time.seconds, time.boot, time.boot_seconds)
+        await self._database.run(lambda connection: connection.execute(query, values).rowcount)
+
+    def forget_now(self, ids: Iterable[str]) -> None:
+        """`forget` for the start; waits."""
+        self._database.run_now(partial(_forget, list(ids)))
+
+    async def forget(self, ids: Iterable[str]) -> None:
+        """Leftovers whose content is gone."""
+        await self._database.run(partial(_forget, list(ids)))
+
+    async def restore_reserve(self) -> None:
+        """After content was removed."""
+        await self._database.restore_reserve()
+
     # -- files --------------------------------------------------------------------------------------------------
 
-    async def add_file(self, file: StoredFile) -> None:
-        await self._database.run(partial(_insert_file, file))
+    async def begin_files(self, ids: Iterable[str]) -> None:
+        """On return content may be written under these ids. They get a row, or are forgotten."""
+        rows = [(file_id, "writing") for file_id in ids]
+        await self._database.run(lambda connection: _remember(rows, connection))
+
+    async def usage(self, tenant: str) -> Usage:
+        return await self._database.run(partial(_usage, tenant))
+
+    async def add_file(self, file: StoredFile, most: Usage) -> None:
+        """most: what the tenant may keep, this one included. Raises OverQuota."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            usage = _usage(file.tenant, connection)
+            if usage.files >= most.files or usage.bytes + file.bytes > most.bytes:
+                raise OverQuota(usage)
+            _insert_file(file, connection)
+
+        await self._database.run(work)
 
     async def file(self, file_id: str, tenant: str) -> StoredFile:
         """Raises Missing."""
@@ -69,7 +130,7 @@ class Store:
         return await self._database.run(work)
 
     async def delete_file(self, file_id: str, tenant: str) -> None:
-        """Raises Missing, or InUse."""
+        """Its content is a leftover then, until it is forgotten. Raises Missing, or InUse."""
 
         def work(connection: sqlite3.Connection) -> None:
             _file(file_id, tenant, connection)
@@ -78,14 +139,9 @@ class Store:
             if user is not None:
                 raise InUse(user["id"])
             connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
+            _remember([(file_id, "deleting")], connection)
 
-        await self._database.run(work)
-
-    def file_ids(self) -> set[str]:
-        """Of everybody. Waits; for the start."""
-        return self._database.run_now(
-            lambda connection: {row["id"] for row in connection.execute("SELECT id FROM files")}
-        )
+        await self._database.run_on_full_disk(work)
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
@@ -216,6 +272,20 @@ def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> 
 
 def _insert_file(file: StoredFile, connection: sqlite3.Connection) -> None:
     _insert(connection, "files", {name: getattr(file, name) for name in _FILE_COLUMNS})
+    _forget([file.id], connection)
+
+
+def _remember(rows: list[tuple[str, str]], connection: sqlite3.Connection) -> None:
+    connection.executemany("INSERT OR REPLACE INTO leftovers (id, kind) VALUES (?, ?)", rows)
+
+
+def _forget(ids: list[str], connection: sqlite3.Connection) -> None:
+    connection.executemany("DELETE FROM leftovers WHERE id = ?", [(one,) for one in ids])
+
+
+def _usage(tenant: str, connection: sqlite3.Connection) -> Usage:
+    query = "SELECT coalesce(sum(bytes), 0), count(*) FROM files WHERE tenant = ?"
+    return Usage(*connection.execute(query, (tenant,)).fetchone())
 
 
 def _insert_answers(answers: list[LineAnswer], connection: sqlite3.Connection) -> None:
@@ -226,6 +296,8 @@ def _insert_answers(answers: list[LineAnswer], connection: sqlite3.Connection) -
         if connection.execute(insert, values).rowcount:
             column = "completed" if answer.good else "failed"
             connection.execute(f"UPDATE jobs SET {column} = {column} + 1 WHERE number = ?", (answer.job,))
+            if answer.usage is not None:
+                connection.execute(_ADD_USAGE, (*astuple(answer.usage), answer.job))
 
 
 def _update(connection: sqlite3.Connection, job: Job, values: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from inflight.server.batch.answering import Answer, Answerer, NotNow, StepFailed
 from inflight.server.batch.lines import BatchLine, line_id
-from inflight.server.batch.records import Job, LineAnswer
+from inflight.server.batch.records import Job, LineAnswer, LineUsage
 from inflight.server.errors import ApiError
 from inflight.server.tenants import Tenant
 
@@ -38,7 +38,7 @@ class Tries:
             wait = USUAL_WAIT
             try:
                 answer = await (self._ask_alone(job, line) if failed_steps else self._ask(job, line))
-                return _line_answer(job, line, answer.status, answer.body.decode())
+                return _line_answer(job, line, answer.status, answer.body.decode(), answer.usage)
             except NotNow as reason:
                 log.debug("line %d of batch job %s waits: %s", line.number, job.id, reason)
                 wait = reason.retry_after or USUAL_WAIT
@@ -52,7 +52,9 @@ class Tries:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-            except Exception:
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException:  # a panic of native code is no Exception, and is this line's alone as well
                 log.exception("line %d of batch job %s met a fault", line.number, job.id)
                 fault = ApiError(500, "The server met a fault while it answered this line.", type="server_error")
                 return _line_answer(job, line, fault.status, _json(fault))
@@ -76,6 +78,8 @@ def _json(error: ApiError) -> str:
     return json.dumps(error.body, allow_nan=False)
 
 
-def _line_answer(job: Job, line: BatchLine, status: int, payload: str) -> LineAnswer:
+def _line_answer(job: Job, line: BatchLine, status: int, payload: str, usage: LineUsage | None = None) -> LineAnswer:
     """payload: JSON."""
-    return LineAnswer(job=job.number, line=line.number, custom_id=line.custom_id, status=status, payload=payload)
+    return LineAnswer(
+        job=job.number, line=line.number, custom_id=line.custom_id, status=status, payload=payload, usage=usage
+    )

@@ -5,6 +5,7 @@ Knows the form (`file` and `purpose`) and its mistakes; not what becomes of the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 from python_multipart.exceptions import FormParserError
@@ -15,6 +16,8 @@ from inflight.server.errors import ApiError, invalid
 
 PIECE_BYTES = 1 << 20
 _LONGEST_VALUE = 1000  # bytes of a field that is no file
+_LONGEST_BOUNDARY = 256  # RFC 2046 allows 70; the parser takes this much
+_BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,\-./:=? ]*[0-9A-Za-z'()+_,\-./:=?]")
 
 
 class MultipartUpload:
@@ -34,7 +37,7 @@ class MultipartUpload:
         self._value = bytearray()
         self._header, self._header_value, self._disposition = b"", b"", b""
         self._parser = MultipartParser(
-            options[b"boundary"],
+            _boundary(options[b"boundary"]),
             {
                 "on_part_begin": self._begin_part,
                 "on_header_field": self._take_header,
@@ -113,6 +116,16 @@ class MultipartUpload:
 
     def _end(self) -> None:
         self._ended = True
+
+
+def _boundary(given: bytes) -> bytes:
+    """Raises ApiError where no form can have it."""
+    if len(given) > _LONGEST_BOUNDARY:
+        told = f"The form's boundary has {len(given)} characters, but may have {_LONGEST_BOUNDARY}; take a shorter one."
+        raise invalid(told)
+    if not _BOUNDARY.fullmatch(given):
+        raise invalid("The form's boundary holds a character that none may hold; take letters and digits.")
+    return given
 
 
 def _text(value: bytes) -> str:

@@ -68,7 +68,7 @@ class GenerationSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Name | None = None
-    service_tier: Literal["auto", "default", "priority", "flex"] | None = None
+    service_tier: Literal["auto", "default", "priority", "flex", "scale"] | None = None
     priority: Int32 | None = None
     slo: Slo | None = None
     cache_salt: Name | None = None
@@ -97,6 +97,10 @@ COMMON_NEUTRAL: Neutral = {
     "return_hidden_states": ((False,), "hidden states are not returned."),
     "no_stop_trim": ((False,), "use include_stop_str_in_output."),
     "logits_processors": (([],), "no code is taken from clients."),
+    **dict.fromkeys(
+        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+        ((), "grammars and schemas are not enforced; ask for the form in the prompt."),
+    ),
     "prompt_embeds": ((), "prompts are text or token ids."),
     "lora_path": ((), "there are no adapters."),
 }
@@ -104,6 +108,7 @@ COMMON_HINTS = frozenset(
     {
         *("metadata", "store", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
         *("kv_transfer_params", "vllm_xargs", "data_parallel_rank", "bootstrap_host", "bootstrap_port"),
+        *("include_reasoning", "drop_params", "caching", "extra_body", "vllm_request_id"),
         *("bootstrap_room", "rid", "session_id", "session_params", "return_cached_tokens_details"),
     }
 )

@@ -57,6 +57,7 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
     async def call_of(request: Request, kind: Kind, tenant: Tenant) -> Call:
         served = service.served
         prepared = await served.preprocessing.prepare(kind, await request.body())
+        request.state.body_lease.release()
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
         return served.translator.call(prepared, tenant)
 

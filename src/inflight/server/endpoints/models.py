@@ -49,15 +49,9 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         tokenizer = served.tokenizer
         if tokenizer is None:
             raise ApiError(404, "This model has no tokenizer; use token ids.", code="not_found")
-        return JsonResponse(
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "vocab_size": tokenizer.vocab_size,
-                "model_max_length": served.max_model_len,
-                "special_tokens": tokenizer.special_tokens,
-                "special_token_ids": sorted(tokenizer.special_token_ids),
-            }
-        )
+        named = {f"{name}_token": None for name in ("bos", "eos", "pad", "unk")}
+        about = {"tokenizer_class": "PreTrainedTokenizerFast", "vocab_size": tokenizer.vocab_size}
+        return JsonResponse({**named, **tokenizer.special_tokens, **about, "model_max_length": served.max_model_len})
 
     @routes.post(
         "/tokenize",
@@ -83,6 +77,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         served = service.served
         with service.entered(tenant):
             answer = await served.preprocessing.prepare(kind, await request.body())
+        request.state.body_lease.release()
         assert isinstance(answer, PreparedAnswer), "nothing is left to do"
         return json_bytes(answer.json)
 

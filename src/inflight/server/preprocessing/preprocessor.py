@@ -28,7 +28,7 @@ from inflight.server.preprocessing.wire import (
     Prompt,
     packed,
 )
-from inflight.text import ChatTemplateError, TemplateVariableError, Tokenizer
+from inflight.text import ChatTemplateError, RenderedChat, TemplateVariableError, Tokenizer
 
 LONG_FOR_ITS_TOKENS = 6  # characters a token: English has four, and text beyond this seldom fits
 PART = 1 << 16  # characters of a text that are counted at once
@@ -85,8 +85,7 @@ class Preprocessor:
             added = True if body.add_special_tokens is None else body.add_special_tokens
             tokens = _said(lambda: tokenizer.encode(body.prompt or "", add_special_tokens=added), "prompt")
         else:
-            text = self._chat_text(body)
-            tokens = _said(lambda: tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens)), "messages")
+            tokens = list(self._chat_tokens(body))
         answer: dict[str, Any] = {
             "count": len(tokens),
             "max_model_len": self._limits.max_model_len or 0,
@@ -127,9 +126,8 @@ class Preprocessor:
     def _completion_prompt(self, given: str | list[int], body: CompletionBody) -> Prompt:
         if isinstance(given, str):
             self._check_length(given, "prompt", body.truncate_prompt_tokens)
-            plain = body.add_special_tokens is False
-            encode = self._encoder.rendered_tokens if plain else self._encoder.tokens
-            tokens = _said(lambda: encode(given), "prompt")
+            added = body.add_special_tokens is not False
+            tokens = _said(lambda: self._encoder.tokens(given, add_special_tokens=added), "prompt")
         else:
             tokens = _said(lambda: self._encoder.tokens(given), "prompt")
         kept = self._truncated(tokens, body.truncate_prompt_tokens)
@@ -138,22 +136,40 @@ class Preprocessor:
             text = given if isinstance(given, str) and len(kept) == len(tokens) else self._text(kept)
         return Prompt(packed(kept), text)
 
-    def _chat_tokens(self, body: ChatBody) -> tuple[int, ...]:
-        text = self._chat_text(body)
-        self._check_length(text, "messages", body.truncate_prompt_tokens)
-        encode = self._encoder.tokens if body.add_special_tokens else self._encoder.rendered_tokens
-        return self._truncated(_said(lambda: encode(text), "messages"), body.truncate_prompt_tokens)
+    def _chat_tokens(self, body: ChatBody | TokenizeBody) -> tuple[int, ...]:
+        """Tokens of what the model's template makes of the messages."""
+        rendered = self._rendered(body)
+        truncated = body.truncate_prompt_tokens if isinstance(body, ChatBody) else None
+        if isinstance(body, ChatBody):
+            self._check_length(rendered.text, "messages", truncated)
+        tokens = _said(lambda: self._encoder.chat_tokens(rendered), "messages")
+        return self._truncated(self._surrounded(tokens) if body.add_special_tokens else tokens, truncated)
 
-    def _chat_text(self, body: ChatBody | TokenizeBody) -> str:
-        """What the model's template makes of the messages."""
-        begins = True if body.add_generation_prompt is None else body.add_generation_prompt
+    def _rendered(self, body: ChatBody | TokenizeBody) -> RenderedChat:
+        continues = bool(body.continue_final_message)
+        if continues and body.add_generation_prompt:
+            raise invalid(
+                "continue_final_message and add_generation_prompt are both true, but a message is either continued or "
+                "begun; set one.",
+                "continue_final_message",
+            )
+        begins = not continues if body.add_generation_prompt is None else body.add_generation_prompt
         plain = [_plain(message) for message in body.messages or ()]
         try:
-            return self._encoder.chat_text(plain, body.chat_template_kwargs, add_generation_prompt=begins)
+            return self._encoder.render_chat(
+                plain, body.chat_template_kwargs, add_generation_prompt=begins, continue_final_message=continues
+            )
         except TemplateVariableError as error:
             raise invalid(str(error), "chat_template_kwargs") from None
         except (PromptError, ChatTemplateError) as error:
             raise invalid(str(error), "messages") from None
+
+    def _surrounded(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """With the special tokens that the tokenizer puts around a text of its own."""
+        tokenizer = self._with_tokenizer()
+        alone, whole = tokenizer.encode("a", add_special_tokens=False), tokenizer.encode("a")
+        begin = next(n for n in range(len(whole)) if whole[n : n + len(alone)] == alone)
+        return (*whole[:begin], *tokens, *whole[begin + len(alone) :])
 
     def _truncated(self, tokens: tuple[int, ...], most: int | None) -> tuple[int, ...]:
         """The last `most` tokens; -1: as many as the model takes."""
@@ -205,8 +221,8 @@ class Preprocessor:
         longest = self._tokenizer.longest_token
         if longest is not None and len(text) > (most := length * longest):
             raise invalid(
-                f"This model's maximum context length is {length} tokens; the prompt has {len(text)} characters, and a "
-                f"token stands for at most {longest} characters; shorten the prompt to well below {most} characters.",
+                f"This model's maximum context length is {length} tokens, and the prompt is too long: it has "
+                f"{len(text)} characters, and a token stands for at most {longest}; shorten it to well below {most}.",
                 field,
                 "context_length_exceeded",
             )
@@ -224,8 +240,8 @@ class Preprocessor:
             start, tokens = end, tokens - CUT_TOKENS
             if tokens > length:
                 raise invalid(
-                    f"This model's maximum context length is {length} tokens; the first {end} of the prompt's "
-                    f"{len(text)} characters are {tokens} tokens or more; shorten the prompt.",
+                    f"This model's maximum context length is {length} tokens, and the prompt is too long: the first "
+                    f"{end} of its {len(text)} characters are {tokens} tokens or more; shorten it.",
                     field,
                     "context_length_exceeded",
                 )

@@ -29,6 +29,7 @@ class Limits(Struct, frozen=True):
 
     models: names by which the model may be called; none: any. most_sequences: what may wait at once. max_model_len:
     tokens of prompt and answer together. None: no bound. max_logprobs: log-probabilities of one answer.
+    parse_control_tokens: what messages spell as a control token is one.
     """
 
     models: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class Limits(Struct, frozen=True):
     most_sequences: int | None = None
     max_model_len: int | None = None
     max_logprobs: int = 1 << 19
-    allow_control_tokens: bool = False
+    parse_control_tokens: bool = False
 
 
 class Setup(Struct, frozen=True):

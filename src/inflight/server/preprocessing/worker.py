@@ -55,7 +55,9 @@ def main() -> int:
         return 0  # the server did not come up
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are nobody's zombies
     _spare_the_server()
-    preprocessor = Preprocessor(PromptEncoder(tokenizer, template, 0), tokenizer, limits)
+    encoder = PromptEncoder(tokenizer, template, 0, parse_control_tokens=limits.parse_control_tokens)
+    encoder.check_chat()
+    preprocessor = Preprocessor(encoder, tokenizer, limits)
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:

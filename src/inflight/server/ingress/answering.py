@@ -1,0 +1,39 @@
+"""Refusals of the ASGI layers, and what they look up in a request's headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+from inflight.server.errors import ApiError
+from inflight.server.json import error_response
+
+CLOSE = (b"connection", b"close")
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first of that name (in small letters)."""
+    return next((value for known, value in scope["headers"] if known == name), None)
+
+
+def has_body(scope: Scope) -> bool:
+    length = header(scope, b"content-length")
+    return header(scope, b"transfer-encoding") is not None or (length is not None and length.strip(b"0") != b"")
+
+
+def state_of(scope: Scope) -> dict[str, Any]:
+    state: dict[str, Any] = scope.setdefault("state", {})
+    return state
+
+
+async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the error. A body that nobody has read ends the connection: it might be of any size."""
+    state_of(scope)["error"] = error.with_traceback(None)  # which would keep what its frames hold
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start" and has_body(scope):
+            message["headers"].append(CLOSE)
+        await send(message)
+
+    await error_response(error)(scope, receive, closing)

@@ -1,0 +1,35 @@
+"""Who asks, told from the headers alone, before a byte of the body is read."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from inflight.server.errors import ApiError
+from inflight.server.ingress.answering import header, refuse, state_of
+from inflight.server.tenants import Tenants
+
+_OPEN = frozenset(("/", "/health", "/version", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"))
+_OPEN_FOLDER = "/static-offline-docs/"  # what the page /docs is made of
+
+
+class Authentication:
+    """Puts the tenant into the request's state, where the routes find it."""
+
+    def __init__(self, app: ASGIApp, tenants: Tenants):
+        self._app = app
+        self._tenants = tenants
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not is_open(scope["path"]):
+            given = header(scope, b"authorization")
+            try:
+                tenant = self._tenants.of(None if given is None else given.decode("latin-1"))
+            except ApiError as error:
+                return await refuse(error, scope, receive, send)
+            state_of(scope)["tenant"] = tenant
+        await self._app(scope, receive, send)
+
+
+def is_open(path: str) -> bool:
+    """For those who run the server, and the documentation: nothing that tells of what is asked."""
+    return path in _OPEN or path.startswith(_OPEN_FOLDER)

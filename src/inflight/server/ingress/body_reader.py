@@ -1,0 +1,120 @@
+"""Bodies on their way in: bounded in size, in time and, all of them together, in memory.
+
+The application is called when the body is here, and gets it in one piece. Files are the exception: they go to the disk
+as they come, and have a limit of their own.
+"""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from inflight.server.errors import ApiError
+from inflight.server.ingress.answering import CLOSE, has_body, header, refuse, state_of
+from inflight.server.ingress.body_budget import BodyBudget, BodyLease
+from inflight.server.ingress.pace import Pace
+from inflight.server.ingress.request_share import client_key
+from inflight.server.tenants import Tenant
+
+UPLOADS = "/v1/files"
+
+
+class _Gone(Exception):
+    """The client went away before its body was here."""
+
+
+class BodyReader:
+    """Puts the body's lease into the request's state as `body_lease`: who has used the body may release it early; what
+    is left is released when the request ends."""
+
+    def __init__(self, app: ASGIApp, budget: BodyBudget, most: int, seconds: float, upload_seconds: float):
+        """most: bytes of one body. seconds, upload_seconds: until it must be here."""
+        self._app = app
+        self._budget = budget
+        self._most = most
+        self._seconds, self._upload_seconds = seconds, upload_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        lease = state_of(scope)["body_lease"] = self._budget.lease(_owner(scope))
+        if not has_body(scope):
+            return await self._app(scope, receive, send)
+        if scope["method"] == "POST" and scope["path"].rstrip("/") == UPLOADS:
+            return await self._stream(scope, receive, send)
+        try:
+            try:
+                parts = [await self._read(scope, receive, lease)]
+            except ApiError as error:
+                return await refuse(error, scope, receive, send)
+            except _Gone:
+                return
+            await self._app(scope, _whole(parts, receive), send)
+        finally:
+            lease.release()
+
+    async def _read(self, scope: Scope, receive: Receive, lease: BodyLease) -> bytes:
+        announced = int(header(scope, b"content-length") or 0)
+        if announced > self._most:
+            raise self._too_large(announced)
+        body, pace = bytearray(), Pace(self._seconds, "--body-timeout")
+        try:
+            while True:
+                message = await pace.message(receive)
+                if message["type"] == "http.disconnect":
+                    raise _Gone
+                piece: bytes = message.get("body", b"")
+                if len(body) + len(piece) > self._most:
+                    raise self._too_large(len(body) + len(piece))
+                await lease.grow(len(piece))
+                last = not message.get("more_body", False)
+                if last and not body:
+                    return piece
+                body += piece
+                if last:
+                    return bytes(body)
+        finally:
+            body.clear()  # an error's traceback would keep it
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Piece by piece, at the pace of whoever asks for them; an answer before the last one ends the connection."""
+        pace, ended = Pace(self._upload_seconds, "--upload-timeout"), False
+
+        async def paced() -> Message:
+            nonlocal ended
+            if ended:
+                return await receive()
+            message = await pace.message(receive)
+            ended = not message.get("more_body", False)
+            return message
+
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and not ended:
+                message["headers"].append(CLOSE)
+            await send(message)
+
+        await self._app(scope, paced, closing)
+
+    def _too_large(self, size: int) -> ApiError:
+        return ApiError(
+            413,
+            f"The body has {size:,} bytes or more, and {self._most:,} are allowed (--max-body-mb); send less.",
+            code="body_too_large",
+        )
+
+
+def _whole(parts: list[bytes], receive: Receive) -> Receive:
+    """Gives the body once, keeping nothing of it, and then what else becomes of the connection."""
+
+    async def once() -> Message:
+        if parts:
+            return {"type": "http.request", "body": parts.pop(), "more_body": False}
+        return await receive()
+
+    return once
+
+
+def _owner(scope: Scope) -> str:
+    tenant = state_of(scope).get("tenant")
+    if isinstance(tenant, Tenant) and tenant.name:
+        return f"tenant {tenant.name}"
+    return client_key(scope)

@@ -1,0 +1,272 @@
+"""One connection: uvicorn's HTTP protocol with limits that hold while a request arrives, before it is kept anywhere.
+
+Knows bytes, headers and time; whom to admit, `Connections` knows. uvicorn parses and answers; here stands what it does
+not do: sizes of URL and headers, a deadline for them, a bound on pipelined requests, bodies taken piece by piece as
+they are asked for, refusals that the client can read, upgrades ignored without losing the body, a quiet end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from inflight.server.errors import ApiError
+from inflight.server.ingress.connections import Connections
+from inflight.server.ingress.lingering import Lingering
+
+_MOST_PIPELINED = 8  # requests that wait for the answers before theirs
+_LINGER_SECONDS = 2.0  # for a client to read why it was refused
+_LAST_SECONDS = 1.5  # at shutdown: for an answer that is being sent; uvicorn waits 2 s before it makes noise
+
+
+class Connection(HttpToolsProtocol):
+    def __init__(self, *, connections: Connections, **of_uvicorn: Any):
+        super().__init__(**of_uvicorn)
+        self._connections = connections
+        self._limits = connections.limits
+        self._refusal: ApiError | None = None  # why the parser was stopped
+        self._deaf = False  # what still comes is thrown away
+        self._in_head = False
+        self._head_bytes = 0  # of the URL, names and values so far
+        self._pending = 0  # bytes that have come, and that nobody has been given yet
+        self._given = 0  # bytes of the chunk that is being parsed that somebody was given
+        self._upgrading = False
+        self._late: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None  # uvicorn's `cycle` is the newest, of pipelined ones the last
+
+    # -- its life -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        why = self._connections.admit(self, self.client[0] if self.client else "")
+        if why is not None:
+            self._deaf = True
+            busy = ApiError(503, f"{why}; try again in a moment.", type="server_error", code="too_many_connections")
+            self._write(busy, retry_after=1)
+            self.transport.close()
+            return
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        self._unset_keepalive_if_required()
+        for timer in (self._late, self._closing):
+            if timer is not None:
+                timer.cancel()
+        running = self._running
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+        super().connection_lost(exc)
+
+    def give_way(self) -> None:
+        self._deaf = True
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        """The server ends: what carries no call is closed now, an answer that is being sent has a moment."""
+        if not self._answering or self.cycle.more_body:
+            self.transport.abort()
+            return
+        self.cycle.keep_alive = False
+        self._closing = self.loop.call_later(_LAST_SECONDS, self.transport.abort)
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    # -- bytes come -----------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            if not self._connections.may_throw_away(len(data)):
+                self.flow.pause_reading()
+            return
+        self._given, size = 0, len(data)
+        while data and not self._deaf:
+            data = self._feed(data)
+        if self._deaf:
+            return
+        if self._in_head or (self._answering and self.cycle.more_body):
+            self._pending = max(0, self._pending + size - self._given)
+            if self._pending > self._limits.url_bytes + self._limits.header_bytes:
+                self._refuse(self._headers_too_large())
+                return
+        self._note()
+        if self._answering and self.cycle.more_body and self.cycle.body:
+            self.flow.pause_reading()  # until the application asks for more: one piece is kept, not all that comes
+
+    def _feed(self, data: bytes) -> bytes:
+        """Returns what is to be fed next: all of it again where an upgrade was asked for, which nobody gets here."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._without_upgrade() + data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            refusal, self._refusal = self._refusal, None
+            self._refuse(refusal or ApiError(400, "This is no HTTP request that can be read.", code="bad_http"))
+        return b""
+
+    def _without_upgrade(self) -> bytes:
+        """The head once more, for a parser that knows of no upgrade: the one that saw it takes the body for another
+        protocol's."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        headers = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        self._upgrading = False
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return b"\r\n".join([method + b" " + self.url + b" HTTP/" + version, *headers, b"", b""])
+
+    def _note(self) -> None:
+        """Tell what the connection is doing now, and mind the time of a head that is on its way."""
+        if self._answering:
+            if self.cycle.more_body and not self.pipeline:
+                self._connections.reading(self, 0)  # the budget of bodies counts what is kept
+            else:
+                self._connections.at_work(self)
+        elif self._in_head:
+            self._unset_keepalive_if_required()
+            self._connections.reading(self, self._pending)
+            if self._late is None:
+                self._late = self.loop.call_later(self._limits.head_seconds, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._late = None
+        seconds = self._limits.head_seconds
+        self._refuse(
+            ApiError(408, f"The headers did not come within {seconds:g} s (--header-timeout).", code="header_timeout")
+        )
+
+    # -- the parser's calls ---------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > self._limits.url_bytes:
+            self._stop(414, f"The URL has more than {self._limits.url_bytes:,} bytes.", "url_too_long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Of trailers too."""
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._limits.header_bytes:
+            self._refusal = self._headers_too_large()
+            raise self._refusal
+        if len(self.headers) >= self._limits.headers:
+            self._stop(431, f"The request has more than {self._limits.headers} headers.", "headers_too_large")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        if self.parser.get_method() == b"CONNECT":
+            self._stop(405, "CONNECT is for proxies, and this is none.", "method_not_allowed")
+        if self.parser.should_upgrade():
+            self._upgrading = True
+            return
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            self._stop(400, f"More than {_MOST_PIPELINED} requests were sent ahead of their answers.", "pipelined")
+        self._in_head, self._pending = False, 0
+        self._given += len(self.url) + self._head_bytes
+        self._unset_keepalive_if_required()
+        super().on_headers_complete()
+        transport = Lingering(self.transport, self._close_after_answer)
+        self.cycle.transport = cast(asyncio.Transport, transport)
+
+    def on_body(self, body: bytes) -> None:
+        self._pending = 0
+        self._given += len(body) + 12  # and the signs around a chunk
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._upgrading:
+            return
+        self._pending = 0
+        super().on_message_complete()
+
+    def _stop(self, status: int, why: str, code: str) -> None:
+        """Raises, which ends the parsing; what is raised is told."""
+        self._refusal = ApiError(status, why, code=code)
+        raise self._refusal
+
+    def _headers_too_large(self) -> ApiError:
+        most = self._limits.header_bytes
+        return ApiError(431, f"The headers have more than {most:,} bytes.", code="headers_too_large")
+
+    # -- answers and ends -----------------------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self._running = None
+        if (self._deaf and not self.pipeline) or self.transport.is_closing():
+            self.server_state.total_requests += 1
+            return
+        if not self.pipeline and self.cycle.more_body:  # answered before it was all here, and nobody reads the rest
+            self._linger()
+            return
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is None:
+            return  # the next one is being answered
+        if self._in_head:
+            self._note()
+        else:
+            self._connections.idle(self)
+
+    def _close_after_answer(self) -> None:
+        if self.cycle.more_body:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: ApiError) -> None:
+        """What came cannot be served. What was asked before is answered; then the connection ends."""
+        self._connections.refusals.count(f"requests refused with {error.status}: {error.code}")
+        self._deaf = True
+        if self._late is not None:
+            self._late.cancel()
+        if self._answering and (not self.cycle.more_body or self.pipeline or self.cycle.response_started):
+            self.cycle.keep_alive = False
+            if self.cycle.more_body:
+                self.transport.abort()
+            return
+        if self._answering:  # its body was to come still
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._write(error)
+        self._linger()
+
+    def _write(self, error: ApiError, retry_after: int | None = None) -> None:
+        body = json.dumps(error.body).encode("ascii")
+        headers = [*self.server_state.default_headers, (b"content-type", b"application/json")]
+        headers += [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+        if retry_after is not None:
+            headers.append((b"retry-after", b"%d" % retry_after))
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        self.transport.write(STATUS_LINE[error.status] + lines + b"\r\n" + body)
+
+    def _linger(self) -> None:
+        """Close so that the client reads the answer: closing at once, with bytes unread, would take it away again."""
+        self._deaf = True
+        if self.cycle is not None:
+            self.cycle.body.clear()  # nobody asks for it any more
+        self._unset_keepalive_if_required()
+        if self.transport.is_closing():
+            return
+        if not self.transport.can_write_eof():  # TLS says its own goodbye
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        if self._closing is None:
+            self._closing = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)

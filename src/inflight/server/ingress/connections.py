@@ -1,0 +1,151 @@
+"""All connections: how many there may be, and which of them have to make room for a new one.
+
+Knows for each whose it is and what it is doing; nothing of HTTP. A connection is idle (nothing has been asked), reading
+(a request is on its way in) or at work (a request is being answered). Those at work are never closed for others.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from inflight.server.ingress.addresses import address_key
+from inflight.server.ingress.limits import ConnectionLimits
+from inflight.server.ingress.refusals import Refusals
+
+_THROWN_AWAY = 64 << 20  # bytes a second, of all refused clients
+
+
+class Member(Protocol):
+    def give_way(self) -> None:
+        """Close now, for others need the room."""
+
+
+class _Address:
+    """The connections of one address; idle and reading in the order in which they became so."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.idle: dict[Member, None] = {}
+        self.reading: dict[Member, None] = {}
+
+
+class Connections:
+    def __init__(self, limits: ConnectionLimits, refusals: Refusals):
+        self.limits = limits
+        self.refusals = refusals
+        self._addresses: dict[str, _Address] = {}
+        self._whose: dict[Member, str] = {}
+        self._idle: dict[Member, None] = {}  # the longest idle first
+        self._reading: dict[Member, int] = {}  # bytes that are kept of what has come; the oldest first
+        self._reading_bytes = 0
+        self._ended = False
+        self._throw_away = float(_THROWN_AWAY)
+        self._thrown_away_at = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._whose)
+
+    def admit(self, member: Member, host: str) -> str | None:
+        """Count it as idle, and make room for it if need be; or say why there is none."""
+        if self._ended:
+            return "The server is shutting down"
+        key = address_key(host)
+        address = self._addresses.get(key) or _Address()
+        limits = self.limits
+        if address.count >= limits.per_address and host not in limits.trusted:
+            if not address.idle:
+                self.refusals.count("connections refused: their address has as many as it may have")
+                return f"Your address has {address.count} connections, the most that it may have"
+            self._close(next(iter(address.idle)))
+        if len(self._whose) >= limits.connections:
+            victim = self._least_needed()
+            if victim is None:
+                self.refusals.count("connections refused: the server has as many as it takes, all of them at work")
+                return f"The server has {len(self._whose)} connections, the most that it takes"
+            self._close(victim)
+        self._addresses[key] = address
+        address.count += 1
+        self._whose[member] = key
+        self.idle(member)
+        return None
+
+    def end(self) -> None:
+        """Admit nobody any more: who was in the line of the socket when it was closed may come still."""
+        self._ended = True
+
+    def discard(self, member: Member) -> None:
+        """It is closed, or was never admitted."""
+        key = self._whose.pop(member, None)
+        if key is None:
+            return
+        address = self._addresses[key]
+        self._leave_state(member, address)
+        address.count -= 1
+        if not address.count:
+            del self._addresses[key]
+
+    def may_throw_away(self, size: int) -> bool:
+        """Whether to go on reading what refused clients send still, so that they read why. Not at any price: the more
+        they send, the less time is left for others."""
+        now = time.monotonic()
+        self._throw_away = min(_THROWN_AWAY, self._throw_away + (now - self._thrown_away_at) * _THROWN_AWAY) - size
+        self._thrown_away_at = now
+        return self._throw_away > 0
+
+    # -- what a connection is doing -------------------------------------------------------------------------------
+
+    def idle(self, member: Member) -> None:
+        address = self._left(member)
+        if address is not None:
+            address.idle[member] = None
+            self._idle[member] = None
+
+    def at_work(self, member: Member) -> None:
+        self._left(member)
+
+    def reading(self, member: Member, kept_bytes: int) -> None:
+        """kept_bytes: of what has come of the request, in all."""
+        if member in self._reading:
+            self._reading_bytes += kept_bytes - self._reading[member]
+            self._reading[member] = kept_bytes
+        else:
+            address = self._left(member)
+            if address is None:
+                return
+            address.reading[member] = None
+            self._reading[member] = kept_bytes
+            self._reading_bytes += kept_bytes
+        while self._reading_bytes > self.limits.head_bytes and len(self._reading) > 1:
+            self._close(next(iter(self._reading)))
+
+    def _left(self, member: Member) -> _Address | None:
+        """Its address, once it has left the state it was in; None when it is gone."""
+        key = self._whose.get(member)
+        if key is None:
+            return None
+        address = self._addresses[key]
+        self._leave_state(member, address)
+        return address
+
+    def _leave_state(self, member: Member, address: _Address) -> None:
+        if member in self._idle:
+            del self._idle[member], address.idle[member]
+        elif member in self._reading:
+            self._reading_bytes -= self._reading.pop(member)
+            del address.reading[member]
+
+    # -- making room ----------------------------------------------------------------------------------------------
+
+    def _least_needed(self) -> Member | None:
+        """The longest idle; else the oldest half-sent request of the address that has most of them."""
+        if self._idle:
+            return next(iter(self._idle))
+        if self._reading:
+            return next(iter(max(self._addresses.values(), key=lambda one: len(one.reading)).reading))
+        return None
+
+    def _close(self, member: Member) -> None:
+        self.refusals.count("connections closed to make room for others")
+        self.discard(member)
+        member.give_way()

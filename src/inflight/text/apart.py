@@ -1,0 +1,128 @@
+"""Encodes a text whose control tokens are known: those are tokens, and whatever else looks like one is plain text.
+
+Knows how to make a second tokenizer that shares the first one's model (a vocabulary is large; this costs nothing), in
+which control tokens bear names that no text holds. Does not know which tokens are control tokens (`control`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .errors import TokenizerError
+from .faults import LibraryFaults
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_LEADS = range(0x10FFFD, 0xF0000, -1)  # characters of private use; the first that a text lacks begins all names
+_FIRST = 0xF0000  # the second character of the first name
+_UNKNOWN = "\U0010fffe"  # in no vocabulary
+
+
+class ApartEncoder:
+    """Encodes text and control tokens apart."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, control: Sequence[str]) -> None:
+        """control: the contents of the added tokens that are control tokens."""
+        self._backend = backend
+        self._control = sorted(control)
+        with LibraryFaults("The tokenizer cannot name its control tokens"):
+            self._control_ids = {backend.token_to_id(content) for content in self._control}
+            self._unknown_ids = _ids_of(backend, _UNKNOWN)
+        self._made = self._make(_LEADS[0])
+
+    def encode(self, parts: Sequence[str]) -> list[int]:
+        """Token ids of text and control tokens in turn: an odd number of strings, the control tokens at odd places.
+
+        Raises:
+            TokenizerError: the library fails on the text, or a control token comes out where text went in.
+        """
+        texts = parts[::2]
+        made = self._made
+        if any(chr(made.lead) in text for text in texts):
+            made = self._made = self._make(next(n for n in _LEADS if not any(chr(n) in text for text in texts)))
+        named = [part if place % 2 == 0 else made.names[part] for place, part in enumerate(parts)]
+        with LibraryFaults("The tokenizer fails on this text"):
+            # By the batch call, which lets other threads run.
+            ids = made.backend.encode_batch(["".join(named)], add_special_tokens=False)[0].ids
+        if sum(token_id in made.named_ids for token_id in ids) != len(parts) // 2:
+            raise TokenizerError(
+                f"The tokenizer does not take the {len(parts) // 2} control tokens of this prompt for what they are "
+                "beside text that spells such tokens; leave the control tokens out of the messages."
+            )
+        found: list[int] = []
+        for token_id in ids:
+            found += made.ids.get(token_id) or self._text_ids(token_id)
+        return found
+
+    def _text_ids(self, token_id: int) -> list[int]:
+        """Of a token that came out of text. Where the model itself has a control token among its words (those of
+        sentencepiece's Unigram do), its characters stand for it."""
+        if token_id not in self._control_ids or token_id in self._unknown_ids:
+            return [token_id]
+        content = self._backend.id_to_token(token_id) or ""
+        spelled = [one for character in content for one in _ids_of(self._backend, character)]
+        if not spelled or not self._control_ids.isdisjoint(set(spelled) - set(self._unknown_ids)):
+            raise TokenizerError(
+                f"The tokenizer has no way to write {content!r} as text; leave it out of the messages."
+            )
+        return spelled
+
+    def _make(self, lead: int) -> _Made:
+        from tokenizers import AddedToken, Tokenizer
+
+        with LibraryFaults("The tokenizer's control tokens cannot be renamed"):
+            backend = Tokenizer(self._backend.model)
+            if self._backend.normalizer is not None:
+                backend.normalizer = self._backend.normalizer
+            if self._backend.pre_tokenizer is not None:
+                backend.pre_tokenizer = self._backend.pre_tokenizer
+            names = {content: chr(lead) + chr(_FIRST + n) for n, content in enumerate(self._control)}
+            added = sorted(self._backend.get_added_tokens_decoder().items())
+            renamed = [names.get(token.content, token.content) for _, token in added]
+            backend.add_tokens(
+                [
+                    AddedToken(
+                        name,
+                        single_word=token.single_word,
+                        lstrip=token.lstrip,
+                        rstrip=token.rstrip,
+                        normalized=token.normalized,
+                        special=token.special,
+                    )
+                    for name, (_, token) in zip(renamed, added, strict=True)
+                ]
+            )
+            ids = {
+                own: [token_id]
+                for name, (token_id, _) in zip(renamed, added, strict=True)
+                if (own := backend.token_to_id(name)) is not None
+            }
+        named_ids = {own for name in names.values() if (own := backend.token_to_id(name)) is not None}
+        return _Made(backend, lead, names, ids, frozenset(named_ids))
+
+
+class _Made:
+    """A second tokenizer. ids: what its added tokens are called in the first one."""
+
+    __slots__ = ("backend", "ids", "lead", "named_ids", "names")
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        lead: int,
+        names: dict[str, str],
+        ids: dict[int, list[int]],
+        named_ids: frozenset[int],
+    ) -> None:
+        self.backend, self.lead, self.names, self.ids, self.named_ids = backend, lead, names, ids, named_ids
+
+
+def _ids_of(backend: tokenizers.Tokenizer, piece: str) -> list[int]:
+    """What the model alone makes of a piece of text; nothing, where it cannot."""
+    try:
+        with LibraryFaults("The model cannot take this"):
+            return [token.id for token in backend.model.tokenize(piece)]
+    except TokenizerError:
+        return []

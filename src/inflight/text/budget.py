@@ -1,0 +1,135 @@
+"""What one rendering of a chat template may use up: steps of work, and characters of text.
+
+Knows how large a value is before it is made, and what a rendering has spent. Does not know Jinja (`sandbox`), which
+spends, or which model the template belongs to.
+
+A unit of work is about what takes a microsecond: a call, an operator, a pass through a small loop, a kilobyte of text
+read or written. The largest values are bounded before they are made, because one operation (`'a' * 10**10`) can take
+all of a machine's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ChatTemplateError
+
+_CHARACTERS_A_UNIT = 1024
+_MOST_BITS = 4096  # of a whole number
+
+
+@dataclass(frozen=True, slots=True)
+class RenderLimits:
+    """characters: of the prompt, and of any text on the way to it; what max_model_len of the longest tokens come to is
+    enough. work: units (see above). items: of one list."""
+
+    characters: int = 2**24
+    work: int = 2_000_000
+    items: int = 2**20
+
+
+class Budget:
+    """Of one rendering."""
+
+    __slots__ = ("_limits", "_work", "_written")
+
+    def __init__(self, limits: RenderLimits) -> None:
+        self._limits = limits
+        self._work = limits.work
+        self._written = 0
+
+    def spend(self, units: int) -> None:
+        """Raises ChatTemplateError where nothing is left."""
+        self._work -= units
+        if self._work < 0:
+            raise ChatTemplateError(
+                f"The model's chat template takes more than {self._limits.work:,} steps on these messages and was "
+                "stopped; send fewer or shorter messages, or correct its loops."
+            )
+
+    def write(self, characters: int) -> None:
+        """Text that goes into the prompt."""
+        self._written += characters
+        self.allow(self._written)
+
+    def allow(self, characters: int) -> None:
+        """A text of this length is about to be made, or was."""
+        if characters > self._limits.characters:
+            raise ChatTemplateError(
+                f"The model's chat template makes a text of {characters:,} characters of these messages, and at most "
+                f"{self._limits.characters:,} are allowed; send fewer or shorter messages."
+            )
+
+    def allow_items(self, count: int) -> None:
+        """A list of this length is about to be made, or was."""
+        if count > self._limits.items:
+            raise ChatTemplateError(
+                f"The model's chat template makes a list of {count:,} entries of these messages, and at most "
+                f"{self._limits.items:,} are allowed; send fewer or shorter messages."
+            )
+
+    def allow_number(self, value: Any) -> None:
+        """A number that may become a width or a count."""
+        if isinstance(value, int) and abs(value) > self._limits.characters:
+            raise ChatTemplateError(
+                f"The model's chat template asks for {_digits(value)} of something, and at most "
+                f"{self._limits.characters:,} are allowed; correct the template."
+            )
+
+    def allow_bits(self, bits: int) -> None:
+        if bits > _MOST_BITS:
+            raise ChatTemplateError(
+                f"The model's chat template computes a number of {_digits(bits)} bits, and at most {_MOST_BITS:,} are "
+                "allowed; correct the template."
+            )
+
+    def charge(self, value: Any) -> Any:
+        """A value was made, or is read once; itself."""
+        if isinstance(value, str | bytes):
+            self.allow(len(value))
+            self.spend(1 + len(value) // _CHARACTERS_A_UNIT)
+        elif isinstance(value, list | tuple | dict | range):
+            self.allow_items(len(value))
+            self.spend(1 + len(value))
+        else:
+            self.spend(1)
+        return value
+
+    def measure(self, value: Any, indent: int = 0) -> int:
+        """About how many characters a value and all within it has when it is written; each entry is charged. (Lists
+        that hold one list many times are small, and endless to write or compare.)"""
+        if not isinstance(value, list | tuple | Mapping):
+            return self._measured(value)
+        characters = 0
+        waiting = [(value, 1)]
+        while waiting:
+            one, depth = waiting.pop()
+            if isinstance(one, list | tuple | Mapping):
+                entries = [*one.keys(), *one.values()] if isinstance(one, Mapping) else one
+                self.spend(2 + len(entries))
+                characters += (4 + indent * depth) * (1 + len(entries))
+                waiting += [(entry, depth + 1) for entry in entries]
+            else:
+                characters += self._measured(one)
+            if characters > self._limits.characters:
+                self.allow(characters)
+        return characters
+
+    def text(self, value: Any) -> str:
+        """A value as text, as `str` writes it."""
+        if isinstance(value, str):
+            return value
+        self.measure(value)
+        return str(value)
+
+    def _measured(self, value: Any) -> int:
+        if isinstance(value, str | bytes):
+            self.spend(len(value) // _CHARACTERS_A_UNIT)
+            return len(value)
+        return 24
+
+
+def _digits(value: int) -> str:
+    return f"{value:,}" if abs(value) < 10**30 else "a number of more than thirty digits"

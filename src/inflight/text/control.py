@@ -1,0 +1,245 @@
+"""Which strings are a model's control tokens, and how to keep those that a client wrote apart from the template's own.
+
+Knows added tokens, what a chat template writes and looks for, and marks: the signs (`<`, `|`, `[`) of which control
+tokens are made. Where client text could make a control token, its marks are hidden: each becomes one character of
+private use that the conversation does not hold, so that lengths stay, and trimming and joining do what they always do.
+Does not know how a template is rendered (`chat`) or how text becomes tokens (`apart`).
+
+What counts as control: special tokens; tokens spelled with bars, such as `<|fim_prefix|>`; and other added tokens with
+marks that the template itself writes (`<tool_call>`). Added tokens that are none of these (`<table>`, runs of
+spaces) are words of the vocabulary, and stay so in everybody's text.
+
+An assistant's message is what the model once wrote. It keeps the markup that the template looks for (`</think>`) and
+the added tokens that are not special, as transformers would read them; special ones and those with bars are text in it
+as in any other message. A role is the template's word, not content.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ChatTemplateError
+
+_BARS = ("<|", "|>", "<\uff5c", "\uff5c>")  # the second two are wide ones
+_NO_MARKS = frozenset("_-./,:;'\"\\")  # common in plain words and names, or written otherwise by JSON
+_ASSISTANTS = ("assistant", "model")
+_PRIVATE = range(0xF0000, 0x10FFFE)
+_Hide = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """An added token of a tokenizer, as far as it matters here. single_word: it is none within a word."""
+
+    content: str
+    special: bool
+    single_word: bool
+
+
+class ControlTokens:
+    """The control tokens of one model."""
+
+    def __init__(self, added: Iterable[AddedToken], written: str, looked_for: Iterable[str]) -> None:
+        """written: the sources of its chat templates. looked_for: strings that these search messages for."""
+        looked_for = tuple(looked_for)
+        control = [token for token in added if _is_control(token, written)]
+        hard = [token for token in control if _is_hard(token, looked_for)]
+        self._all, self._hard = _Finder(control), _Finder(hard)
+        self.contents = frozenset(token.content for token in control)
+
+    def split(self, text: str) -> list[str]:
+        """Text and control tokens in turn: an odd number of strings, the control tokens at odd places."""
+        return self._all.split(text)
+
+    def may_be_made_by(self, messages: Sequence[Mapping[str, Any]], others: Any) -> bool:
+        """Whether something that a client wrote holds a control token, or the beginning or end of one. One scan."""
+        return any(self._finder_of(message).is_in(message) for message in messages) or self._all.is_in(others)
+
+    def hiding(self, messages: Sequence[Mapping[str, Any]], others: Any) -> Hiding:
+        """How to hide the marks in this conversation."""
+        alphabet = self._all.marks
+        used: set[str] = set()
+        for text in _strings([messages, others]):
+            used |= set(text)
+        return Hiding(self, dict(zip(alphabet, _unused(used, len(alphabet)), strict=True)))
+
+    def _finder_of(self, message: Mapping[str, Any]) -> _Finder:
+        return self._hard if message.get("role") in _ASSISTANTS else self._all
+
+
+class Hiding:
+    """Hides the marks of one conversation, and shows them again."""
+
+    def __init__(self, tokens: ControlTokens, hidden: Mapping[str, str]) -> None:
+        self._tokens = tokens
+        self._hide = str.maketrans(dict(hidden))
+        self._show = {ord(secret): mark for mark, secret in hidden.items()}
+
+    def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        finder = self._tokens._finder_of(message)
+        hide = self._whole if finder is self._tokens._all else self._found
+        role = self._all_found(message["role"])
+        return {**_mapped(message, hide), "role": role}
+
+    def other(self, value: Any) -> Any:
+        """Tools, and variables of the template."""
+        return _mapped(value, self._whole)
+
+    def shown(self, text: str) -> str:
+        text = text.translate(self._show)
+        if "\\ud" in text:  # a template that writes JSON in ASCII spells them out
+            for secret, mark in self._show.items():
+                text = text.replace(json.dumps(chr(secret))[1:-1], mark)
+        return text
+
+    def _whole(self, text: str) -> str:
+        """Every mark, wherever it stands: pieces of a token that are put together again stay text too."""
+        return self._tokens._all.hide_bare(text, self._hide).translate(self._tokens._all.only_marks(self._hide))
+
+    def _found(self, text: str) -> str:
+        """Whole tokens that an assistant may not write, and pieces of them at both ends."""
+        return self._tokens._hard.hide_found(text, self._hide)
+
+    def _all_found(self, text: str) -> str:
+        return self._tokens._all.hide_found(text, self._hide)
+
+
+class _Finder:
+    """Finds some tokens in text: whole ones, longest first, and beginnings and ends of them at its edges."""
+
+    def __init__(self, tokens: Sequence[AddedToken]) -> None:
+        contents = [token.content for token in tokens]
+        self._pattern = re.compile(_any_of(tokens)) if tokens else None
+        self._bare = {content for content in contents if not _marks(content)}
+        bare = [token for token in tokens if token.content in self._bare]
+        self._bare_pattern = re.compile(_any_of(bare)) if bare else None
+        self._signs = {mark for content in contents for mark in _marks(content)}
+        self.marks = sorted(self._signs | {content[0] for content in self._bare})
+        whole = [content for content in contents if content not in self._bare]
+        self._reach = max(map(len, whole), default=1) - 1
+        cuts = [(content[:n], content[n:]) for content in whole for n in range(1, len(content))]
+        self._beginnings = {begin for begin, _ in cuts if not self._signs.isdisjoint(begin)}
+        self._ends = {end for _, end in cuts if not self._signs.isdisjoint(end)}
+
+    def split(self, text: str) -> list[str]:
+        if self._pattern is None:
+            return [text]
+        parts, done = [], 0
+        for found in self._pattern.finditer(text):
+            parts += [text[done : found.start()], found[0]]
+            done = found.end()
+        return [*parts, text[done:]]
+
+    def is_in(self, value: Any) -> bool:
+        pattern = self._pattern
+        if pattern is None:
+            return False
+        return any(pattern.search(text) or self._edge(text) != (0, 0) for text in _strings(value))
+
+    def only_marks(self, table: Mapping[int, str]) -> dict[int, str]:
+        return {ord(sign): table[ord(sign)] for sign in self._signs}
+
+    def hide_bare(self, text: str, table: Mapping[int, str]) -> str:
+        """Tokens without a mark lose their first character."""
+        if self._bare_pattern is None:
+            return text
+        return self._bare_pattern.sub(lambda found: table[ord(found[0][0])] + found[0][1:], text)
+
+    def hide_found(self, text: str, table: Mapping[int, str]) -> str:
+        if self._pattern is None:
+            return text
+        signs = self.only_marks(table)
+        hidden = self._pattern.sub(lambda found: self.hide_bare(found[0], table).translate(signs), text)
+        begin, end = self._edge(hidden)
+        middle = hidden[begin : len(hidden) - end]
+        return hidden[:begin].translate(signs) + middle + hidden[len(hidden) - end :].translate(signs)
+
+    def _edge(self, text: str) -> tuple[int, int]:
+        """How many characters at the beginning could end a token, and how many at the end could begin one; spaces
+        outside of them, which templates trim, counted in."""
+        head, tail = text.lstrip()[: self._reach], text.rstrip()[-self._reach :] if self._reach else ""
+        ends = beginnings = 0
+        if not self._signs.isdisjoint(head):
+            ends = next((n for n in range(len(head), 0, -1) if head[:n] in self._ends), 0)
+        if not self._signs.isdisjoint(tail):
+            beginnings = next((n for n in range(len(tail), 0, -1) if tail[-n:] in self._beginnings), 0)
+        before, after = len(text) - len(text.lstrip()), len(text) - len(text.rstrip())
+        begin = before + ends if ends else 0
+        return begin, min(after + beginnings, len(text) - begin) if beginnings else 0
+
+
+def _is_control(token: AddedToken, written: str) -> bool:
+    if not token.content.strip(" \t\r\n▁"):
+        return False
+    if token.special or any(bar in token.content for bar in _BARS):
+        return True
+    return bool(_marks(token.content)) and token.content in written
+
+
+def _is_hard(token: AddedToken, looked_for: Iterable[str]) -> bool:
+    """Whether it is text even in an assistant's message."""
+    if any(token.content in one for one in looked_for):
+        return False
+    return token.special or any(bar in token.content for bar in _BARS)
+
+
+def _marks(content: str) -> list[str]:
+    return [one for one in content if not one.isalnum() and not one.isspace() and one not in _NO_MARKS]
+
+
+def _any_of(tokens: Sequence[AddedToken]) -> str:
+    """A pattern of a tree of characters: of many tokens that begin alike, each character is looked at once."""
+    plain = _tree([token.content for token in tokens if not token.single_word])
+    words = _tree([token.content for token in tokens if token.single_word])
+    return "|".join([*([plain] if plain else []), *([rf"(?<!\w)(?:{words})(?!\w)"] if words else [])])
+
+
+def _tree(contents: Iterable[str]) -> str:
+    contents = set(contents)
+    by_first: dict[str, list[str]] = {}
+    for content in sorted(contents - {""}):
+        by_first.setdefault(content[0], []).append(content[1:])
+    branches = [re.escape(first) + _tree(rest) for first, rest in by_first.items()]
+    if not branches:
+        return ""
+    joined = branches[0] if len(branches) == 1 and "" not in contents else f"(?:{'|'.join(branches)})"
+    return joined + "?" if "" in contents else joined
+
+
+def _strings(value: Any) -> Iterable[str]:
+    """Every string within a JSON value, keys too."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            waiting += one.keys()
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one
+
+
+def _mapped(value: Any, change: _Hide) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(item, change) for item in value]
+    return value
+
+
+def _unused(used: set[str], count: int) -> list[str]:
+    """Characters of private use that stand nowhere yet."""
+    found = [character for number in _PRIVATE if (character := chr(number)) not in used]
+    if len(found) < count:
+        raise ChatTemplateError(
+            f"The conversation uses all but {len(found)} of Unicode's {len(_PRIVATE):,} characters of private use, so "
+            "that its control tokens cannot be told from the template's; leave some out."
+        )
+    return found[-count:]

@@ -1,0 +1,98 @@
+"""Windows end by time that passed, whatever the wall clock is set to, and however often the server starts anew."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from inflight.server.batch.clock import KEEP_SECONDS, Clocks, KeptTime, StoreClock
+from inflight.server.batch.records import Job
+from inflight.server.tenants import ANYONE
+
+from .rig import Rig, jsonl, live, request_line, until
+
+LINES = jsonl(*(request_line(str(number)) for number in range(9)))
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize("jump", [400 * DAY, -400 * DAY])
+def test_a_clock_that_is_set_ends_no_window(tmp_path: Path, jump: float) -> None:
+    async def test(rig: Rig) -> None:
+        gate = rig.answerer.gate = asyncio.Event()
+        job = await rig.create(LINES, window="60m")
+        await until(lambda: rig.answerer.running == 4)
+        rig.now += jump
+        rig.service._runner.notice()
+        await asyncio.sleep(0.02)
+        assert (await rig.jobs.retrieve(ANYONE, job.id)).status == "in_progress"
+        rig.wait(3599)
+        rig.service._runner.notice()
+        await asyncio.sleep(0.02)
+        assert (await rig.jobs.retrieve(ANYONE, job.id)).status == "in_progress"
+        gate.set()
+        assert (await rig.ended(job)).status == "completed"
+
+    live(tmp_path, test)
+
+
+def after_restart(folder: Path, *, off: float, boot: str, passed: float, jump: float = 0.0) -> Job:
+    """What becomes of a job of 60 minutes of which 40 had passed when the server ended. passed: since the new boot."""
+
+    async def before() -> None:
+        rig = Rig(folder)
+        rig.answerer.gate = asyncio.Event()
+        rig.service.start()
+        await rig.create(LINES, window="60m")
+        await until(lambda: rig.answerer.running == 4)
+        rig.wait(2400)
+        await rig.service.stop()
+
+    async def after() -> Job:
+        rig = Rig(folder, boot=boot, passed=passed)
+        rig.now += 2400 + off + jump
+        rig.answerer.gate = asyncio.Event()
+        rig.answerer.gate.set()
+        rig.service.start()
+        ((job,), _) = await rig.jobs.page(ANYONE, after=None, limit=1)
+        job = await rig.ended(job)
+        await rig.service.stop()
+        return job
+
+    asyncio.run(before())
+    return asyncio.run(after())
+
+
+@pytest.mark.parametrize("jump", [0, 400 * DAY, -400 * DAY])
+@pytest.mark.parametrize(("off", "status"), [(600, "completed"), (1300, "expired")])
+def test_the_time_between_two_servers_counts(tmp_path: Path, off: float, status: str, jump: float) -> None:
+    job = after_restart(tmp_path, off=off, boot="this boot", passed=2900 + off, jump=jump)
+    assert job.status == status
+
+
+def test_the_time_that_a_machine_was_off_does_not(tmp_path: Path) -> None:
+    """Nothing but its clock says how long that was, and the clock may have been set."""
+    assert after_restart(tmp_path, off=400 * DAY, boot="the next boot", passed=20).status == "completed"
+
+
+def test_the_time_is_kept_while_there_are_jobs(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.answerer.gate = asyncio.Event()
+        await rig.create(LINES, window="60m")
+        await until(lambda: rig.answerer.running == 4)
+        for _ in range(3):
+            rig.wait(KEEP_SECONDS)
+            rig.service._runner.notice()
+            kept = rig.passed - 500
+            async with asyncio.timeout(30):
+                while (await asyncio.to_thread(rig.service._store.kept_time)).seconds < kept:
+                    await asyncio.sleep(0.002)
+
+    live(tmp_path, test)
+
+
+def test_a_boot_that_nobody_can_name_is_never_the_same() -> None:
+    clock = StoreClock(KeptTime(100.0, "", 5.0), Clocks(since_boot=lambda: 50.0, boot=""))
+    assert clock.now() == 100.0
+    assert Clocks().since_boot() > 0

@@ -1,0 +1,101 @@
+"""What a tenant may keep: refused with numbers while it comes in, and never exceeded by uploads at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from inflight.server.batch.quotas import Usage
+from inflight.server.errors import ApiError
+from inflight.server.tenants import KeysError, Tenant
+
+from .rig import Bytes, Rig, jsonl, live, refused, request_line
+
+MEBIBYTE = 1 << 20
+SMALL, OTHER = Tenant(name="small", max_stored_mb=2), Tenant(name="other")
+
+
+class Endless(Bytes):
+    """An upload that goes on; `sent`: bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+        self.sent = 0
+
+    async def content(self) -> AsyncIterator[bytes]:
+        while self.sent < 100 * MEBIBYTE:
+            self.sent += 1 << 16
+            yield b"x" * (1 << 16)
+
+
+def left(folder: Path) -> int:
+    return sum(1 for name in ("files", "partial") for _ in (folder / name).iterdir())
+
+
+def test_bytes_are_bounded_while_they_come(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        first = await rig.upload(b"x" * MEBIBYTE, SMALL)
+        await rig.upload(b"x" * 3 * MEBIBYTE, OTHER)
+        endless = Endless()
+        error = await refused(rig.files.receive(SMALL, endless))
+        assert (error.status, error.code, error.param) == (413, "storage_quota_exceeded", "file")
+        assert "1 of at most 10000 files with 1.0 of at most 2 MiB" in error.message
+        assert endless.sent <= MEBIBYTE + (1 << 16) and left(tmp_path) == 2
+        await rig.files.delete(SMALL, first.id)
+        await rig.upload(b"x" * 2 * MEBIBYTE, SMALL)
+        assert (await refused(rig.upload(b"x", SMALL))).status == 413
+
+    live(tmp_path, test)
+
+
+def test_files_are_bounded(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        few = Tenant(name="few", max_stored_files=5)
+        files = [await rig.upload(b"x", few) for _ in range(3)]
+        files.append(await rig.upload(b"x", OTHER))
+        for tenant, count in ((few, 5), (OTHER, 3)):
+            while count > sum(file.tenant == tenant.name for file in files):
+                files.append(await rig.upload(b"x", tenant))
+            error = await refused(rig.upload(b"x", tenant))
+            assert error.status == 413 and f"{count} of at most {count} files" in error.message
+
+    live(tmp_path, test, max_stored_files=3)
+
+
+def test_uploads_at_the_same_time_share_what_is_left(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        results = await asyncio.gather(
+            *(rig.upload(b"x" * (MEBIBYTE // 2), SMALL) for _ in range(20)), return_exceptions=True
+        )
+        stored = [one for one in results if not isinstance(one, BaseException)]
+        assert len(stored) <= 4 and all(isinstance(one, ApiError) for one in results if one not in stored)
+        usage = await rig.service._store.usage("small")
+        assert usage == Usage(len(stored) * MEBIBYTE // 2, len(stored)) and left(tmp_path) == len(stored)
+        while len(stored) < 4:  # what the refused ones held is given back
+            stored.append(await rig.upload(b"x" * (MEBIBYTE // 2), SMALL))
+
+    live(tmp_path, test)
+
+
+def test_outputs_count_and_are_always_written(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        content = jsonl(request_line("a", "y" * (MEBIBYTE + MEBIBYTE // 2)))
+        job = await rig.ended(await rig.create(content, SMALL), SMALL)
+        assert job.status == "completed" and len(await rig.lines(job.output_file_id, SMALL)) == 1
+        error = await refused(rig.upload(b"x", SMALL))
+        assert "2 of at most 10000 files with 3.0 of at most 2 MiB" in error.message
+        await rig.files.delete(SMALL, job.input_file_id)
+        await rig.upload(b"x", SMALL)
+
+    live(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_stored_mb": 0}, {"max_stored_mb": "2"}, {"max_stored_files": 1.5}, {"max_stored_files": -1}]
+)
+def test_limits_that_are_none(limits: dict[str, object]) -> None:
+    with pytest.raises(KeysError, match=r"max_stored_(mb|files) .*; give a (whole )?number above 0\.$"):
+        Tenant(name="x", **limits)  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""Bodies on their way in: who may send one, how large, how slowly, and how many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from inflight.server.errors import ApiError
+from inflight.server.ingress.body_budget import BodyBudget
+
+from ..conftest import Server
+from .raw import GENERATE, Raw, head, request
+
+COMPLETIONS = "/v1/completions"
+MEBIBYTE = 1 << 20
+
+
+def resident(server: Server) -> int:
+    """Bytes."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text(encoding="ascii")
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def test_keys_are_told_from_the_headers_before_the_body(start: Callable[..., Server], keys_file: Path) -> None:
+    server = start("--api-keys-file", str(keys_file))
+    for headers, code in (((), "missing_api_key"), (("Authorization: Bearer no",), "invalid_api_key")):
+        with Raw(server) as raw:  # not one byte of the body is there
+            answer = raw.send(head("POST", COMPLETIONS, *headers, length=7 * MEBIBYTE)).answer()
+            assert (answer.status, answer.error["code"]) == (401, code)
+            assert answer.headers["connection"] == "close"
+        with Raw(server) as raw:  # and all of it
+            answer = raw.send(head("POST", COMPLETIONS, *headers, length=MEBIBYTE) + b"x" * MEBIBYTE).answer()
+            assert answer.error["code"] == code, "the answer is read, although the body was not"
+    with Raw(server) as raw:
+        assert raw.send(head("GET", "/v1/models")).one().status == 401
+        assert raw.send(head("GET", "/v1/models", "Authorization: Bearer sk-acme")).one().status == 200
+        for path in ("/health", "/version", "/metrics", "/docs", "/openapi.json"):
+            assert raw.send(head("GET", path)).one().status == 200, path
+    assert "bearer" in server.get("/openapi.json").text.lower()
+    assert server.post("/v1/files", {}).status_code == 401
+
+
+def test_a_body_that_is_too_large_is_refused_when_it_says_so(start: Callable[..., Server]) -> None:
+    server = start("--max-body-mb", "1")
+    with Raw(server) as raw:
+        answer = raw.send(head("POST", COMPLETIONS, length=MEBIBYTE + 1)).answer()
+        assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+    with Raw(server) as raw:
+        chunks = b"%x\r\n" % 65536 + b"x" * 65536 + b"\r\n"
+        answer = raw.send(head("POST", COMPLETIONS, "Transfer-Encoding: chunked") + chunks * 20).answer()
+        assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+    body = b'{"prompt": "Once", "max_tokens": 1}' + b" " * (MEBIBYTE - 40)
+    json_type = {"Content-Type": "application/json"}
+    assert httpx.post(server.url + COMPLETIONS, content=body, headers=json_type, timeout=60).status_code == 200
+
+
+def test_a_body_must_come_in_time_and_not_too_slowly(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--body-timeout", "0.5", "--upload-timeout", "0.5", "--data-dir", str(tmp_path))
+    with Raw(server) as raw:
+        answer = raw.send(head("POST", COMPLETIONS, length=100) + b"{").answer()
+        assert (answer.status, answer.error["code"]) == (408, "body_timeout")
+        assert "--body-timeout" in answer.error["message"]
+    with Raw(server) as raw:
+        form = head("POST", "/v1/files", "Content-Type: multipart/form-data; boundary=b", length=10_000)
+        answer = raw.send(form.replace(b"Content-Type: application/json\r\n", b"") + b"--b\r\n").answer()
+        assert answer.status == 408 and "--upload-timeout" in answer.error["message"]
+    slow = start("--body-timeout", "100")
+    with Raw(slow) as raw:
+        answer = raw.send(head("POST", COMPLETIONS, length=100) + b"{").answer()
+        assert answer.status == 408 and "1,024 bytes a second" in answer.error["message"]
+
+
+def test_expecting_clients_are_told_before_they_send(server: Server) -> None:
+    with Raw(server) as raw:
+        raw.send(head("POST", COMPLETIONS, "Expect: 100-continue", length=100 * MEBIBYTE))
+        assert raw.answer().status == 413
+    whole = request(GENERATE, "Expect: 100-continue")
+    first, _, body = whole.partition(b"\r\n\r\n")
+    with Raw(server) as raw:
+        raw.send(first + b"\r\n\r\n")
+        assert raw.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert raw.send(body).one().status == 200
+
+
+def test_half_sent_bodies_do_not_fill_the_memory(start: Callable[..., Server]) -> None:
+    server = start("--body-budget-mb", "16", "--max-body-mb", "4", "--body-timeout", "60")
+    server.post(COMPLETIONS, GENERATE)
+    before = resident(server)
+    length = 4 * MEBIBYTE
+    attackers = [
+        Raw(server, f"127.0.0.{2 + number % 20}").send(head("POST", COMPLETIONS, length=length)) for number in range(60)
+    ]
+    for one in attackers:
+        one.socket.settimeout(0.05)
+        with contextlib.suppress(OSError):  # it takes no more
+            one.socket.sendall(b"x" * (length - 1))
+    grown = resident(server) - before
+    assert grown < 80 * MEBIBYTE, f"{grown / MEBIBYTE:.0f} MiB"  # 240 were sent
+    assert server.get("/health").status_code == 200
+    for one in attackers:
+        one.socket.close()
+    assert server.settled(lambda: resident(server) - before < 16 * MEBIBYTE, 30), "and none is kept when they have gone"
+
+
+def test_a_body_that_finds_no_room_is_told_when_to_come_back(start: Callable[..., Server]) -> None:
+    server = start("--body-budget-mb", "1", "--max-body-mb", "1", "--body-timeout", "60")
+    with Raw(server) as holder, Raw(server, "127.0.0.3") as other:
+        holder.send(head("POST", COMPLETIONS, length=MEBIBYTE) + b"x" * (MEBIBYTE - 1))
+        assert server.settled(lambda: server.get("/health").status_code == 200)
+        answer = other.send(request({"prompt": "x" * 500_000})).answer()
+        assert (answer.status, answer.error["code"]) == (503, "body_budget")
+        assert int(answer.headers["retry-after"]) >= 1
+    assert server.settled(lambda: server.post(COMPLETIONS, GENERATE).status_code == 200)
+
+
+def test_an_owner_has_a_share_of_the_budget_and_others_the_rest() -> None:
+    async def scenario() -> None:
+        budget = BodyBudget(100, share=40, patience=0.05)
+        first, second = budget.lease("a"), budget.lease("a")
+        await first.grow(40)
+        with pytest.raises(ApiError) as caught:
+            await second.grow(1)
+        assert caught.value.status == 503 and "Your requests have bodies of 40 bytes" in caught.value.message
+        await budget.lease("b").grow(40)
+        waiting = asyncio.ensure_future(second.grow(30))
+        await asyncio.sleep(0)
+        first.release()
+        await waiting
+        assert budget.held == 70
+        first.release()
+        assert budget.held == 70, "released once"
+        with pytest.raises(ApiError, match="Bodies of 70 bytes"):
+            await budget.lease("c").grow(40)
+        second.release()
+        assert budget.held == 40
+
+    asyncio.run(scenario())
+
+
+def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
+    async def scenario() -> None:
+        budget = BodyBudget(10, share=10, patience=60)
+        first, second = budget.lease("a"), budget.lease("b")
+        await first.grow(10)
+        waiting = asyncio.ensure_future(second.grow(5))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        first.release()
+        second.release()
+        assert budget.held == 0
+        await budget.lease("c").grow(10)
+
+    asyncio.run(scenario())

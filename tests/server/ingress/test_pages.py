@@ -1,0 +1,106 @@
+"""Pages of other sites, and clients that are no pages."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from inflight.server.ingress.hosts import Hosts
+
+from ..conftest import Server
+
+COMPLETIONS = "/v1/completions"
+BODY = {"prompt": "Once", "max_tokens": 1}
+
+
+def told(answer: httpx.Response) -> tuple[int, str | None]:
+    return answer.status_code, answer.json().get("error", {}).get("code")
+
+
+def test_names_with_a_dot_must_be_known() -> None:
+    hosts = Hosts(("127.0.0.1", "llm.example.com", "*.corp.example.com"))
+    for host in (
+        *(
+            "localhost",
+            "localhost:8000",
+            "127.0.0.1:8000",
+            "[::1]:8000",
+            "::1",
+            "10.1.2.3",
+            "gpu-box:80",
+            "a.localhost",
+        ),
+        *("LLM.example.com", "llm.example.com.", "llm.example.com:443", "x.corp.example.com", ""),
+    ):
+        assert hosts.knows(host), host
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "corp.example.com", "1.2.3"):
+        assert not hosts.knows(host), host
+    assert Hosts(("*",)).knows("evil.example")
+
+
+def test_a_name_that_was_made_to_point_here_is_refused(server: Server) -> None:
+    for path in ("/health", "/v1/models", "/metrics"):
+        assert told(server.get(path, headers={"Host": "evil.example:8000"})) == (403, "unknown_host")
+    assert told(server.post(COMPLETIONS, BODY, headers={"Host": "evil.example"})) == (403, "unknown_host")
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port))) as raw:
+        raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+        assert raw.recv(100).startswith(b"HTTP/1.1 400")
+    with socket.create_connection((host, int(port))) as raw:
+        raw.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert raw.recv(100).startswith(b"HTTP/1.1 200"), "old clients send none"
+
+
+def test_pages_of_others_may_not_call_it(server: Server) -> None:
+    form = {"purpose": (None, "batch"), "file": ("a.jsonl", b"{}\n")}
+    for headers in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:3000"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"},
+    ):
+        assert told(server.post(COMPLETIONS, BODY, headers=headers)) == (403, "cross_origin"), headers
+        upload = httpx.post(server.url + "/v1/files", files=form, headers=headers)
+        assert told(upload) == (403, "cross_origin"), headers
+    for headers in ({}, {"Origin": server.url}, {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}):
+        assert server.post(COMPLETIONS, BODY, headers=headers).status_code == 200, headers
+    answer = server.get("/v1/models", headers={"Origin": "https://evil.example"})
+    assert answer.status_code == 200 and "access-control-allow-origin" not in answer.headers
+    preflight = httpx.options(server.url + COMPLETIONS, headers={"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in preflight.headers
+
+
+def test_origins_that_are_named_may(start: Callable[..., Server], keys_file: Path) -> None:
+    friend = "https://chat.example.com"
+    server = start("--cors-origin", friend, "--cors-origin", "http://localhost:3000", "--allowed-hosts", "a.example")
+    asked = {
+        "Origin": friend,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
+    preflight = httpx.options(server.url + COMPLETIONS, headers=asked)
+    assert preflight.status_code == 200 and preflight.headers["access-control-allow-origin"] == friend
+    answer = server.post(COMPLETIONS, BODY, headers={"Origin": friend, "Host": "a.example"})
+    assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == friend
+    assert told(server.post(COMPLETIONS, BODY, headers={"Origin": "https://evil.example"})) == (403, "cross_origin")
+    keyed = start("--cors-origin", "*", "--api-keys-file", str(keys_file))
+    preflight = httpx.options(keyed.url + COMPLETIONS, headers={**asked, "Origin": "https://x.example"})
+    assert preflight.status_code == 200, "a preflight has no key"
+    refused = keyed.post(COMPLETIONS, BODY, headers={"Origin": "https://x.example"})
+    assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "*", "and may be read"
+
+
+def test_with_keys_names_and_origins_do_not_matter(start: Callable[..., Server], keys_file: Path) -> None:
+    server = start("--api-keys-file", str(keys_file))
+    headers = {"Host": "llm.example", "Origin": "https://x.example", "Authorization": "Bearer sk-acme"}
+    assert server.post(COMPLETIONS, BODY, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_reading_needs_no_origin(server: Server, method: str) -> None:
+    assert httpx.request(method, server.url + "/health", headers={"Origin": "https://x.example"}).status_code == 200

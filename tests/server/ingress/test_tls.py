@@ -1,0 +1,87 @@
+"""TLS with a certificate made for the occasion, and every way to give a wrong one."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from inflight.server.ingress.tls import TlsError, tls_context
+from inflight.server.settings import ServerSettings
+
+from ..conftest import Server
+from .raw import Raw
+
+OPENSSL = shutil.which("openssl")
+pytestmark = pytest.mark.skipif(OPENSSL is None, reason="openssl makes the certificates")
+
+
+def made(folder: Path, name: str, *more: str) -> tuple[Path, Path]:
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    arguments = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"]
+    arguments += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate)]
+    arguments += ["-keyout", str(key), *(more or ("-nodes",))]
+    subprocess.run([str(OPENSSL), *arguments], check=True, capture_output=True)
+    return certificate, key
+
+
+def test_it_speaks_tls(start: Callable[..., Server], tmp_path: Path) -> None:
+    certificate, key = made(tmp_path, "own")
+    server = start("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key), ready=False)
+    assert server.settled(lambda: any("Ready at https://127.0.0.1:" in line for line in server.log), 60)
+    url = next(line for line in server.log if "Ready at" in line).split("Ready at ")[1].split(" ")[0]
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with httpx.Client(verify=trusting, timeout=30) as client:
+        assert client.get(url + "/health").status_code == 200
+        body = {"prompt": "Once", "max_tokens": 3}
+        assert client.post(url + "/v1/completions", json=body).json()["choices"]
+        assert client.post(url + "/v1/completions", content=b"x" * (9 << 20)).status_code == 413
+        with client.stream("POST", url + "/v1/completions", json={**body, "stream": True}) as stream:
+            assert list(stream.iter_lines())[-2] == "data: [DONE]"
+    assert server.stop() == 0
+
+
+def test_a_handshake_must_come_in_time_and_few_may_be_under_way(start: Callable[..., Server], tmp_path: Path) -> None:
+    certificate, key = made(tmp_path, "own")
+    options = ("--header-timeout", "1", "--max-connections", "64")
+    server = start("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key), *options, ready=False)
+    assert server.settled(lambda: any("Ready at https://" in line for line in server.log), 60)
+    server.url = next(line for line in server.log if "Ready at" in line).split("Ready at https://")[1].split(" ")[0]
+    silent = [Raw(server) for _ in range(40)]
+    assert server.settled(lambda: sum(one.is_closed for one in silent) >= 24, 10), "beyond 16, at once"
+    assert server.settled(lambda: all(one.is_closed for one in silent), 10)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    assert httpx.get(f"https://{server.url}/health", verify=trusting).status_code == 200
+    assert "Traceback" not in "".join(server.log)
+
+
+def test_a_password_opens_the_key(tmp_path: Path) -> None:
+    certificate, key = made(tmp_path, "locked", "-passout", "pass:secret")
+    given = {"ssl_certfile": certificate, "ssl_keyfile": key}
+    assert tls_context(ServerSettings(**given, ssl_keyfile_password="secret")) is not None
+    for password in (None, "wrong"):
+        with pytest.raises(TlsError, match="--ssl-keyfile-password"):
+            tls_context(ServerSettings(**given, ssl_keyfile_password=password))
+    assert "secret" not in repr(ServerSettings(**given, ssl_keyfile_password="secret"))
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    certificate, key = made(tmp_path, "own")
+    other = made(tmp_path, "other")[1]
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("no certificate", encoding="ascii")
+    for given, said in (
+        ((tmp_path / "none.pem", key), "--ssl-certfile .*none.pem cannot be read"),
+        ((certificate, tmp_path / "none.key"), "--ssl-keyfile .*none.key cannot be read"),
+        ((certificate, other), "does not belong to the certificate"),
+        ((certificate, None), "cannot be used"),
+        ((rubbish, key), "give PEM files"),
+        ((certificate, rubbish), "give PEM files"),
+    ):
+        with pytest.raises(TlsError, match=said):
+            tls_context(ServerSettings(ssl_certfile=given[0], ssl_keyfile=given[1]))

@@ -1,0 +1,130 @@
+"""Templates that would take all of a machine's time or memory: told in a sentence, soon, with little memory."""
+
+from __future__ import annotations
+
+import resource
+import time
+
+import pytest
+
+from inflight.text import ChatTemplate, ChatTemplateError
+from inflight.text.budget import RenderLimits
+
+from .test_chat import TEMPLATES, TOOLS, user
+
+DOUBLED = "{% set ns = namespace(x=['a']) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+GROWN = "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = GROW %}{% endfor %}{{ ns.x }}"
+TIMES = "{% for a in range(99999) %}{% for b in range(99999) %}BODY{% endfor %}{% endfor %}"
+HOSTILE = {
+    "product": "{{ 'a' * 10**10 }}",
+    "product of lists": "{{ ([1] * 10**9) | length }}",
+    "power": "{{ 10 ** (10 ** 10) }}",
+    "squares": "{% set ns = namespace(x=3) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "sum of texts": GROWN.replace("GROW", "ns.x + ns.x"),
+    "joined texts": GROWN.replace("GROW", "ns.x ~ ns.x"),
+    "formatted": GROWN.replace("GROW", "'%s%s' % (ns.x, ns.x)"),
+    "formatted by filter": GROWN.replace("GROW", "'%s%s' | format(ns.x, ns.x)"),
+    "formatted by name": GROWN.replace("GROW", "'%(a)s%(a)s' % {'a': ns.x}"),
+    "formatted with braces": GROWN.replace("GROW", "'{0}{0}'.format(ns.x)"),
+    "formatted by a mapping": GROWN.replace("GROW", "'{a}{a}'.format_map({'a': ns.x})"),
+    "replaced": GROWN.replace("GROW", "ns.x.replace('a', ns.x)"),
+    "replaced by filter": GROWN.replace("GROW", "ns.x | replace('', ns.x)"),
+    "joined": GROWN.replace("GROW", "ns.x.join([ns.x, ns.x])"),
+    "joined by filter": GROWN.replace("GROW", "[ns.x, ns.x] | join(ns.x)"),
+    "joined in a block": GROWN.replace(
+        "{% set ns.x = GROW %}", "{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}"
+    ),
+    "translated": GROWN.replace("GROW", "ns.x.translate({97: ns.x, 98: ns.x})"),
+    "a width": "{{ '%10000000000d' % 1 }}",
+    "a width given": "{{ '%*d' % (10**10, 1) }}",
+    "a precision": "{{ '%.10000000000f' % 1 }}",
+    "a width in braces": "{{ '{:10000000000}'.format(1) }}",
+    "a width in nested braces": "{{ '{:{}}'.format(1, 9**10) }}",
+    "ljust": "{{ 'a'.ljust(10**10) }}",
+    "zfill": "{{ 'a'.zfill(10**10) }}",
+    "expandtabs": "{{ '\t\t'.expandtabs(2**24) }}",
+    "center": "{{ 'a' | center(10**10) }}",
+    "indent": "{{ ('a\n' * 1000) | indent(2**20) }}",
+    "indent by text": "{{ ('a\n' * 10000) | indent('a' * 10000) }}",
+    "json": "{{ [[[1]] * 1000] | tojson(indent=2**20) }}",
+    "bytes": "{{ (1).to_bytes(10**10, 'big') | length }}",
+    "round": "{{ 1.5 | round(10**9, 'ceil') }}",
+    "split": "{{ ('a ' * 2**22).split() | length }}",
+    "splitlines": "{{ ('\n' * 2**22).splitlines() | length }}",
+    "list": "{{ ('a' * 2**22) | list | length }}",
+    "loops": TIMES.replace("BODY", ""),
+    "loops with a test": "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
+    "loops of filters": "{% for a in range(99999) %}{{ range(99999) | sum }}{% endfor %}",
+    "loops of lists": "{% for a in range(99999) %}{% set x = range(99999) | list %}{% endfor %}",
+    "loops of maps": "{% for a in range(99999) %}{{ range(99999) | map('string') | join | length }}{% endfor %}",
+    "loops of text": TIMES.replace("BODY", "text " * 1000),
+    "loops of long texts": "{% set x = 'a' * 2**23 %}{% for a in range(99999) %}{% set y = x.upper() %}{% endfor %}",
+    "loops of prints": "{% set x = 'a' * 2**23 %}{% for a in range(99999) %}{{ x }}{% endfor %}",
+    "prints in a macro": "{% set x = 'a' * 2**23 %}{% macro m() %}{% for a in range(999) %}{{ x }}{% endfor %}"
+    "{% endmacro %}{% set y = m() %}",
+    "a macro that calls itself": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ m(60) }}",
+    "a macro without end": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "a recursive loop": "{% for a in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}",
+    "blocks": "{% block a %}{{ self.b() }}{{ self.b() }}{% endblock %}{% block b %}{{ self.a() }}{% endblock %}",
+    "lists of lists printed": DOUBLED + "{{ ns.x }}",
+    "lists of lists as json": DOUBLED + "{{ ns.x | tojson }}",
+    "lists of lists compared": DOUBLED + "{{ ns.x == ns.x[0] }}",
+    "mappings of mappings": DOUBLED.replace("[ns.x, ns.x]", "{'a': ns.x, 'b': ns.x}") + "{{ ns.x }}",
+    "mappings made": DOUBLED.replace("[ns.x, ns.x]", "dict(a=ns.x, b=ns.x)") + "{{ ns.x }}",
+    "tuples as keys": DOUBLED.replace("['a']", "'a'").replace("[ns.x, ns.x]", "(ns.x, ns.x)") + "{{ {}.get(ns.x) }}",
+    "a namespace of itself": "{% set n = namespace() %}{% set m = [n, n] %}{% set n.x = m %}{{ m * 2**22 }}",
+    "endless text": "{{ lipsum(n=10**9) }}",
+    "batches": "{{ [1] | batch(10**9, 1) | list }}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_templates_are_stopped(name: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.perf_counter()
+    with pytest.raises(ChatTemplateError) as told:
+        ChatTemplate(HOSTILE[name]).render(user("a"))
+    assert len(str(told.value)) < 400
+    assert time.perf_counter() - started < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
+
+
+def test_limits_are_told_with_their_numbers() -> None:
+    limits = RenderLimits(characters=1000, work=5000, items=100)
+
+    def told(source: str) -> str:
+        with pytest.raises(ChatTemplateError) as error:
+            ChatTemplate(source, limits=limits).render(user("a" * 600))
+        return str(error.value)
+
+    assert "makes a text of 1,200 characters" in told("{{ messages[0].content }}{{ messages[0].content }}")
+    assert "at most 1,000 are allowed" in told("{{ messages[0].content + messages[0].content }}")
+    assert "takes more than 5,000 steps" in told("{% for a in range(9999) %}{% endfor %}")
+    assert "makes a list of 101 entries" in told("{{ range(101) | list }}")
+    assert "asks for 2,000 of something" in told("{{ 'a' | center(2000) }}")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ (" * 3000, "has an error|cannot be compiled"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "cannot be compiled"),
+        ("{% if a %}" * 3000 + "{% endif %}" * 3000, "cannot be compiled"),
+        ("a" * (2**18 + 1), "has 262,145 characters, and at most 262,144 are compiled"),
+        ("{{ 'a' | nonsense }}", "has an error in line 1: No filter named 'nonsense'"),
+    ],
+)
+def test_templates_that_cannot_be_compiled(source: str, message: str) -> None:
+    with pytest.raises(ChatTemplateError, match=message):
+        ChatTemplate(source).compile()
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_published_templates_need_little_of_their_limits(template: str) -> None:
+    """A thousand turns, and a prompt of a megabyte, are far from the defaults."""
+    limits = RenderLimits(characters=2**23, work=RenderLimits().work // 5)
+    one = ChatTemplate(TEMPLATES[template], {"bos_token": "<s>", "eos_token": "</s>"}, limits)
+    turns = [message for _ in range(500) for message in (*user("why? " * 20), {"role": "assistant", "content": "so"})]
+    one.render(turns, {"date_string": "1 May"}, tools=TOOLS)
+    one.render([*user("words " * 200_000)], {"date_string": "1 May"}, tools=TOOLS)
