@@ -25,7 +25,9 @@ _LIMITS = (
     "use; a control group would need rights that not everybody has), and their sum is watched. The built-in model with "
     "--policy fair, a key for each tenant, everything else as it is by itself; its chat template turns hostile when a "
     "message asks for it. /health is asked every 20 ms; a wait during which more was due, and a gap of several "
-    "usual steps, count as many waits. Attackers are processes on the same machine with a lower priority (nice 5)."
+    "usual steps, count as many waits. Attackers are processes on the same machine with a lower priority (nice 5). "
+    "Of the server's own doing is what is left without the time for which its event loop was ready and others had the "
+    "core, and that is what is judged."
 )
 
 

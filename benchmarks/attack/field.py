@@ -74,7 +74,9 @@ class Field:
             file.unlink(missing_ok=True)
         given = replace(plan or honest.Plan(), port=self.server.port, key=self._key, file=str(files[1]))
         clients = [
-            self._exit.enter_context(_child("health", str(self.server.port), str(files[0]))),
+            self._exit.enter_context(
+                _child("health", str(self.server.port), str(files[0]), str(self.server.process.pid))
+            ),
             self._exit.enter_context(_child("honest", said=given)),
         ]
         sightings = Sightings(*files)

@@ -1,8 +1,8 @@
-"""The clock on `/health`: `python -m benchmarks.attack.health PORT FILE`; a line of JSON for every question.
+"""The clock on `/health`: `python -m benchmarks.attack.health PORT FILE PID`; a line of JSON for every question.
 
 Asks over one connection at times 20 ms apart; times that pass while it waits for an answer are left out here, and made
 up for where the waits are counted. What the process itself waited for a core, as Linux tells it, does not count against
-the server. Ends with its standard input.
+the server. What the server's event loop waited for a core is written down beside. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Clock:
             self._line = None
 
 
-def _waited() -> float:
-    """Seconds for which this thread was ready and others had the core."""
+def _waited(thread: str = "thread-self") -> float:
+    """Seconds for which a thread was ready and others had the core."""
     try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+        return int(Path(f"/proc/{thread}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
         return 0.0
 
@@ -72,7 +72,7 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    clock = Clock(int(sys.argv[1]))
+    clock, loop = Clock(int(sys.argv[1])), f"{sys.argv[3]}/task/{sys.argv[3]}"
     due = time.perf_counter()
     with open(sys.argv[2], "w", encoding="ascii", buffering=1) as file:
         while True:
@@ -82,7 +82,8 @@ def main() -> None:
             time.sleep(due - now)
             before = clock.failures
             wait = clock.wait()
-            file.write(json.dumps([round(due, 6), round(wait, 6), clock.failures - before]) + "\n")
+            told = (due, wait, clock.failures - before, time.perf_counter(), _waited(loop))
+            file.write(json.dumps([round(one, 6) for one in told]) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from benchmarks.attack.attacker import Plan
 from benchmarks.attack.field import Field, Raid
 from benchmarks.attack.kind import Attack
 from benchmarks.attack.sightings import Window
-from benchmarks.attack.trials import ms, told
+from benchmarks.attack.trials import held, ms, told
 from benchmarks.attack.waits import BACK, BUDGET_MB, P99, TREE_MB, WORST, Outcome
 from benchmarks.comparison import tell
 from benchmarks.results import table
@@ -30,7 +30,7 @@ def mixture(folder: Path, attacks: Sequence[Attack], seconds: float, seed: int) 
             raids.append(field.raid(names, min(ROUND, left), seed + len(raids)))
             left -= ROUND
             outcome = field.outcome(raids[-1:], quiet[-1:])
-            tell(f"{seconds - max(0.0, left):.0f} s: {', '.join(outcome.broken) or 'held'}; {told(outcome)}")
+            tell(f"{seconds - max(0.0, left):.0f} s: {held(outcome)}; {told(outcome)}")
         if not field.died:
             quiet.append(field.quiet(QUIET))
         outcome = field.outcome(raids, quiet)
@@ -46,6 +46,10 @@ def report(outcome: Outcome, names: Sequence[str], seconds: float, seed: int, re
     back = "not within its time" if outcome.back is None else f"{outcome.back:.1f} s"
     wrong = "; ".join(f"{count} {why}" for why, count in outcome.attacked.wrong.items()) or "none"
     rows: list[list[object]] = [
+        [f"{name}, of the server's own doing, beyond quiet", f"{ms(after - before)} ms", "p99 ≤ 50, longest ≤ 250"]
+        for name, (before, after) in outcome.own.items()
+    ]
+    rows += [
         ["/health, p99 beyond quiet", f"{more[0].p99 * 1e3:.1f} ms", f"≤ {P99 * 1e3:g} ms"],
         ["/health, longest beyond quiet", f"{more[0].worst * 1e3:.0f} ms", f"≤ {WORST * 1e3:g} ms"],
         ["streams' gaps, p99 beyond quiet", f"{more[1].p99 * 1e3:.1f} ms", f"≤ {P99 * 1e3:g} ms"],

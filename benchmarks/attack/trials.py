@@ -17,13 +17,9 @@ QUIET = 1.5  # seconds before each attack, and after the last
 _NEAR = 3  # quiet times before an attack that it is compared with, beside the one after it
 HEAD = [
     *("attack", "what it does", "at once", "told (visits)", "MB sent"),
-    *(
-        "/health quiet: p50, p99, max ms",
-        "attacked, beyond quiet",
-        "gaps quiet: p50, p99, max ms",
-        "attacked, beyond quiet",
-    ),
-    *("texts the same", "memory above rest, MB", "back after s", "held"),
+    *("/health quiet: p50, p99, max ms", "attacked, beyond quiet", "gaps quiet: p50, p99, max ms"),
+    *("attacked, beyond quiet", "texts the same", "memory above rest, MB", "back after s"),
+    *("beyond quiet of the server's own doing: /health, gaps", "held"),
 ]
 
 
@@ -49,8 +45,17 @@ class Trial:
             f"{outcome.attacked.same:,}",
             f"{outcome.peak_mb:+.0f}",
             "not" if outcome.back is None else f"{outcome.back:.1f}",
-            "; ".join(outcome.broken) or "yes",
+            "; ".join(ms(after - before) for before, after in outcome.own.values()),
+            held(outcome),
         ]
+
+
+def held(outcome: Outcome) -> str:
+    if outcome.broken:
+        return "; ".join(outcome.broken)
+    return (
+        f"yes, but for want of a core: {', '.join(outcome.for_want_of_cores)}" if outcome.for_want_of_cores else "yes"
+    )
 
 
 def told(outcome: Outcome, most: int = 4) -> str:
@@ -105,9 +110,9 @@ def _trial(field: Field, attack: Attack, raid: Raid, quiet: Sequence[Window]) ->
 
 
 def report(found: Sequence[Trial], rest: str, seconds: float) -> str:
-    held = sum(not trial.outcome.broken for trial in found)
+    passed = sum(not trial.outcome.broken for trial in found)
     intro = (
-        f"{len(found)} attacks by themselves, {seconds:g} s each, with {QUIET:g} s of quiet between; {held} of them "
+        f"{len(found)} attacks by themselves, {seconds:g} s each, with {QUIET:g} s of quiet between; {passed} of them "
         f"within all limits. {rest} What is beyond quiet is the difference to the {_NEAR} quiet times before and the "
         "one after, percentile by percentile, never below 0."
     )

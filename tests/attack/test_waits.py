@@ -12,7 +12,8 @@ from benchmarks.attack.memory import back_after
 from benchmarks.attack.sightings import Seen
 from benchmarks.attack.waits import Outcome, expected, waits
 
-CALM = Seen(health=[0.002] * 200, gaps=[0.01] * 400, same=20)
+_HEALTH, _GAPS = [0.002] * 200, [0.01] * 400
+CALM = Seen(health=_HEALTH, gaps=_GAPS, own_health=_HEALTH, own_gaps=_GAPS, same=20)
 HELD = Outcome(quiet=CALM, attacked=CALM, peak_mb=10.0, back=0.5, tree_mb=120.0)
 
 
@@ -39,8 +40,8 @@ def test_what_held_is_told_as_held() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"attacked": replace(CALM, health=[0.002] * 190 + [0.2] * 10)}, ["/health p99"]),
-        ({"attacked": replace(CALM, gaps=[0.01] * 4000 + [0.3])}, ["streams longest"]),
+        ({"attacked": replace(CALM, own_health=[0.002] * 190 + [0.2] * 10)}, ["/health p99"]),
+        ({"attacked": replace(CALM, own_gaps=[0.01] * 4000 + [0.3])}, ["streams longest"]),
         ({"attacked": replace(CALM, unanswered=2)}, ["/health unanswered 2 times"]),
         ({"attacked": replace(CALM, wrong=Counter({"another text": 1}))}, ["1 streams: another text"]),
         ({"attacked": replace(CALM, same=0)}, ["no stream came to its end"]),
@@ -53,6 +54,11 @@ def test_what_held_is_told_as_held() -> None:
 )
 def test_each_limit_that_is_broken_is_named(change: dict[str, object], told: list[str]) -> None:
     assert replace(HELD, **change).broken == told  # type: ignore[arg-type]
+
+
+def test_what_the_machine_lacked_is_no_fault_of_the_servers_but_told() -> None:
+    crowded = replace(HELD, attacked=replace(CALM, health=[0.002] * 190 + [0.2] * 10))
+    assert (crowded.broken, crowded.for_want_of_cores) == ([], ["/health p99"])
 
 
 def test_memory_is_back_when_it_is_low_and_stays_so() -> None:
