@@ -143,8 +143,8 @@ def _row(one: Tried, decision: Decision) -> Sequence[object]:
     name = f"**{one.setting}**" if one is decision.chosen else str(one.setting)
     attained = spread([run.attainment * 100 for run in one.measured], 0, " %")
     summary = one.trial.summary
-    goodputs = spread(run.goodput for run in one.measured)
-    return [name, f"{summary.goodput:.2f}", goodputs, f"{summary.attainment:.0%}", attained]
+    goodputs = spread(run.attained_per_s for run in one.measured)
+    return [name, f"{summary.attained_per_s:.2f}", goodputs, f"{summary.attainment:.0%}", attained]
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from models import write_model
 
 import inflight
 from inflight import LLM, AsyncEngine, RequestOutput, SamplingParams
@@ -243,6 +245,28 @@ def test_settings_say_what_is_in_force(llm: LLM) -> None:
     assert llm.settings["max_model_len"].value == 256
     assert all(entry.reason for entry in llm.settings.values())
     assert llm.capacity.vocab_size == 384
+
+
+@pytest.mark.parametrize(
+    ("named", "value", "why"),
+    [
+        ([257, 99_999, -1], "257", "without -1, 99999"),
+        ([384], "361", "the tokenizer's, without 384"),
+        (256, "256", "as the model's files say"),
+    ],
+)
+def test_end_tokens_that_are_not_in_the_vocabulary_break_nobodys_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, named: Any, value: str, why: str
+) -> None:
+    folder = write_model(tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    with LLM(str(folder), threads=1) as llm:
+        outputs = llm.generate(["one", "two"], SamplingParams(temperature=0, max_tokens=5, min_tokens=3))
+        assert all(3 <= len(one.outputs[0].token_ids) <= 5 for one in outputs)
+        assert {one.outputs[0].finish_reason for one in outputs} <= {"stop", "length"}
+        shown = llm.settings["end_token_ids"]
+    assert (shown.value, why in shown.reason) == (value, True), shown
+    assert ("they are left out" in caplog.text) == ("without" in why)
 
 
 @pytest.mark.parametrize(

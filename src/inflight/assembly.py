@@ -67,6 +67,7 @@ def make_scheduler(
         predictor=rules.predictor,
         latency=rules.latency,
         admission=rules.admission,
+        lane_floor=scheduling.lane_floor,
     )
 
 

@@ -6,9 +6,10 @@ line and the Python API import it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
 from inflight.scheduling import SchedulingSettings
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
+
+log = logging.getLogger(__name__)
 
 BUILT_IN = Path(__file__).parent / "builtin_model"
 Progress = Callable[[int, int], None]
@@ -146,7 +149,8 @@ def _assemble(
     shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8")
     executor, size = _executor(folder, model, shape, settings, scheduling, limits, ops, packed)
     tokenizer, template = text.result()
-    in_force = _in_force(settings, scheduling, limits, model, ops.name, size)
+    ends = _end_tokens(model, tokenizer)
+    in_force = {**_in_force(settings, scheduling, limits, model, ops.name, size), "end_token_ids": ends.resolved()}
     clock = MonotonicClock()
     watchers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
     scheduler = make_scheduler(
@@ -154,7 +158,7 @@ def _assemble(
         rules,
         settings,
         scheduling,
-        end_token_ids=_end_tokens(model, tokenizer),
+        end_token_ids=ends.ids,
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
     )
     return Engine(
@@ -275,12 +279,39 @@ def _weights(
     return load_weights(model, source, ops, positions, progress, settings.quantization)
 
 
-def _end_tokens(model: ModelConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
-    """What the model's files name; the tokenizer's end token only where they name none."""
-    if model.end_token_ids:
-        return frozenset(model.end_token_ids)
+@dataclass(frozen=True, slots=True)
+class _EndTokens:
+    """Ids that end an answer, where they were found, and those named that the model cannot draw."""
+
+    ids: frozenset[int]
+    source: str
+    dropped: tuple[int, ...]
+
+    def resolved(self) -> Resolved:
+        value = ", ".join(map(str, sorted(self.ids))) or "none"
+        dropped = ", ".join(map(str, self.dropped))
+        return Resolved(value, f"{self.source}, without {dropped}: not in the vocabulary" if dropped else self.source)
+
+
+def _end_tokens(model: ModelConfig, tokenizer: Tokenizer | None) -> _EndTokens:
+    """What the model's files name; the tokenizer's end token only where they name none that there is. An id outside
+    the vocabulary can never be drawn, and banning it (`min_tokens`) would break the steps of everybody beside it."""
     named = tokenizer.eos_token_id if tokenizer is not None else None
-    return frozenset(() if named is None else (named,))
+    ends = _EndTokens(frozenset(), "none: answers end by their length and by stop rules of their own", ())
+    for source, ids in (("as the model's files say", model.end_token_ids), ("the tokenizer's", (named,))):
+        known = {one for one in ids if one is not None}
+        usable = frozenset(one for one in known if 0 <= one < model.vocab_size)
+        ends = replace(ends, dropped=(*ends.dropped, *sorted(known - usable)))
+        if usable:
+            ends = replace(ends, ids=usable, source=source)
+            break
+    if ends.dropped:
+        log.warning(
+            "The model's files name end tokens that its vocabulary of %d tokens does not have (%s); they are left out.",
+            model.vocab_size,
+            ", ".join(map(str, ends.dropped)),
+        )
+    return ends
 
 
 def _recorder(path: Path, resolved: dict[str, Resolved], capacity: Capacity) -> Recorder:

@@ -17,7 +17,7 @@ from typing import Any
 
 from inflight.config import MOST, Resolved, SettingsError, option
 from inflight.core.admission import Admission
-from inflight.core.lanes import LaneSettings
+from inflight.core.lanes import HEAVIEST, LaneSettings
 from inflight.core.latency import LatencyModel
 from inflight.core.policies import Policy
 from inflight.core.policies.deadline import Deadline
@@ -28,6 +28,7 @@ from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
 from inflight.core.predictor import Oracle, Predictor, Quantiles
+from inflight.core.shares import Shares
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
@@ -36,12 +37,15 @@ from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.guarded import Guarded as GuardedStrategy
 from inflight.core.strategies.static import Static
 
+LANE_FLOOR = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingSettings:
     """What a user may set about scheduling. None: not set. Seconds, tokens, requests, GiB.
 
     early_end_tokens: a step that completes a prompt ends with it once it holds so many tokens; 0: it is filled.
+    lane_floor: share of the steps' tokens that background lanes have while they have work, whatever comes; 0: none.
     lanes: name → settings of that lane, as `[lanes.NAME]` in a configuration file. tenant_weights: shares that are not
     1, under the policy fair.
     """
@@ -63,6 +67,7 @@ class SchedulingSettings:
     max_queued_requests: int | None = None
     max_queued_tokens: int | None = None
     ttft_target: float | None = None
+    lane_floor: float = LANE_FLOOR
     lanes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,7 +80,7 @@ class SchedulingSettings:
                     f"{option(name)} has no effect with {option(other)} {getattr(self, other)}; it goes with "
                     f"{' or '.join(values)}."
                 )
-        policies = {self.policy, *(lane.get("policy") for lane in self.lanes.values())}
+        policies = self.policies
         if self.predictor and "sjf" not in policies and self.admission == "off":
             raise SettingsError(
                 f"--predictor has no effect with --policy {self.policy} and --admission off; it goes with sjf or with "
@@ -83,13 +88,23 @@ class SchedulingSettings:
             )
         if self.strategy in _TOGETHER:
             self._refuse_what_reservation_makes_vain()
-        for name in _POSITIVE:
+        for name, most in _MOST.items():
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
+            if value is not None and not 0 < value <= most:
+                raise SettingsError(f"{option(name)} is {value}; give a number above 0, at most {most:,}.")
+        for tenant, weight in self.tenant_weights.items():
+            if not 0 < weight <= HEAVIEST:
+                raise SettingsError(
+                    f"The tenant {tenant!r} has the weight {weight}; give a number above 0, at most {HEAVIEST:,}."
+                )
         if self.early_end_tokens is not None and not 0 <= self.early_end_tokens <= MOST:
             raise SettingsError(
                 f"--early-end-tokens is {self.early_end_tokens}; give a whole number from 0 (never) to {MOST:,}."
+            )
+        if not 0 <= self.lane_floor < 1:
+            raise SettingsError(
+                f"--lane-floor is {self.lane_floor}; give a share of the steps' tokens from 0 (none) to below 1, "
+                f"such as {LANE_FLOOR}."
             )
         if self.preemption != "recompute" and self.swap_space is None:
             raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")
@@ -134,8 +149,12 @@ class SchedulingSettings:
     @property
     def asks_predictor(self) -> bool:
         """Whether sjf, admission control or a stranger's policy wants to know how long answers will be."""
-        policies = {self.policy, *(lane.get("policy") for lane in self.lanes.values())}
-        return self.admission != "off" or any(name == "sjf" or ":" in (name or "") for name in policies)
+        return self.admission != "off" or any(name == "sjf" or ":" in (name or "") for name in self.policies)
+
+    @property
+    def policies(self) -> set[str | None]:
+        """Names that are in force anywhere; None is a lane's that has the engine's."""
+        return {self.policy, *(lane.get("policy") for lane in self.lanes.values())}
 
 
 _WHY = {
@@ -164,10 +183,12 @@ _MEANINGFUL_WITH = {
     "max_queued_tokens": ("admission", ("queue", "auto")),
     "ttft_target": ("admission", ("slo",)),
 }
-_POSITIVE = (
-    *("batch_size", "max_wait", "window", "itl_target", "swap_space"),
-    *("max_queued_requests", "max_queued_tokens", "ttft_target"),
-)
+DAY = 86_400
+_MOST = {  # of settings that are above 0, in their units
+    **dict.fromkeys(("batch_size", "max_queued_requests", "max_queued_tokens"), MOST),
+    **dict.fromkeys(("max_wait", "window", "itl_target", "ttft_target"), DAY),
+    "swap_space": 2**20,
+}
 MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing else bounds them
 EARLY_END = 32
 _WHY_EARLY_END = (
@@ -287,6 +308,7 @@ def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admis
         most_queued(settings),
         settings.max_queued_tokens,
         settings.ttft_target,
+        Shares(settings.tenant_weights) if "fair" in settings.policies else None,
     )
 
 

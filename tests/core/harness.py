@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pytest
 
 from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.floor import Floor
 from inflight.core.lanes import LaneSettings
 from inflight.core.latency import LatencyModel
 from inflight.core.memory import Allocation
@@ -50,6 +51,8 @@ from . import inspect_scheduler as inside
 VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
+PATIENCE = 6  # steps until a lane that is overdue is served: of two in flight, victims can be taken at the third
+WEIGHTS = {"b": 2.0}  # of tenants, under fair
 POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "stranger")
 
 
@@ -108,6 +111,7 @@ class Setup:
     host_blocks: int = 0
     copy_seconds: float = 0.01
     oracle: bool = False
+    lane_floor: float = 0.0
 
     @property
     def capacity(self) -> Capacity:
@@ -139,6 +143,7 @@ class Setup:
             preemption=self.preemption,
             predictor=Oracle() if self.oracle else Quantiles(),
             latency=latency,
+            lane_floor=self.lane_floor,
         )
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
@@ -163,7 +168,7 @@ def policy_of(name: str, latency: LatencyModel) -> Policy:
         case "deadline":
             return Deadline(latency)
         case "fair":
-            return Fair({"b": 2.0})
+            return Fair(WEIGHTS)
         case "stranger":
             return Guarded(Stranger(), report=lambda sentence: None)
     simple: dict[str, type[Policy]] = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
@@ -253,6 +258,7 @@ class Harness:
         self.compute: dict[int, Compute] = {}
         self.owners: list[tuple[Client, int]] = []  # by sequence number: whose it is, and which sample
         self._rows: dict[int, Row] = {}
+        self.starved: dict[str, int] = {}  # background lane → steps without it, though it was overdue
 
     # -- verbs --------------------------------------------------------------------------------------------------
 
@@ -271,8 +277,15 @@ class Harness:
         """Whether the request's lane has room in its queue."""
         limit = self.setup.lane(request.lane).get("queue_limit")
         waiting = inside.waiting(self.scheduler) | inside.held_back(self.scheduler)
-        mine = sum(self.owners[number][0].request.lane == request.lane for number in waiting)
-        return limit is None or mine + request.params.n <= limit
+        mine = [self.owners[number][0].request for number in waiting]
+        mine = [one for one in mine if one.lane == request.lane]
+        if limit is None or len(mine) + request.params.n <= limit:
+            return True
+        if self.setup.lane(request.lane).policy != "fair" or request.params.n > limit:
+            return False
+        tenants = {request.tenant, *(one.tenant for one in mine)}
+        share = limit * WEIGHTS.get(request.tenant, 1.0) / sum(WEIGHTS.get(one, 1.0) for one in tenants)
+        return sum(one.tenant == request.tenant for one in mine) + request.params.n <= share
 
     def refuse(self, request: Request) -> str:
         """The sentence of the refusal; nothing else may have changed."""
@@ -301,11 +314,13 @@ class Harness:
         assert len(self.flights) < self.setup.depth
         self.log.append(("plan", fail, self.now))
         shared = [(s, b) for s in inside.alive(self.scheduler) for b in s.blocks if self._holders(b) > 1]
+        kept, overdue = inside.kept(self.scheduler), inside.overdue(self.scheduler)
         plan = self.scheduler.plan(self.now)
         if isinstance(plan, BatchPlan):
             assert plan.step == len(self.plans)
             # Whoever gave way to others has given its blocks up: theirs to write.
             self._check_plan(plan, {block for sequence, block in shared if block in sequence.blocks})
+            self._check_floor(plan, kept, overdue)
             self.plans.append(plan)
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
@@ -423,6 +438,18 @@ class Harness:
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
 
+    def _check_floor(self, plan: BatchPlan, kept: set[int], overdue: set[str]) -> None:
+        """Nobody pushes out what is kept for a background lane, unless nothing else is left; and a lane that was owed
+        something for long is served before more than a few steps have passed."""
+        running = inside.running(self.scheduler)
+        if not kept <= {one.number for one in running}:
+            assert all(one.kept for one in running), "what was kept was pushed out for somebody"
+        served = {self.owners[chunk.sequence_id][0].request.lane for chunk in plan.chunks}
+        if any(lane.get("min_rows") or lane.get("max_rows") or lane.get("max_tokens") for lane in self.setup.lanes):
+            return  # what lanes keep of rows, and so of blocks, goes before the floor, and so do their limits
+        self.starved = {lane: self.starved.get(lane, 0) + 1 for lane in overdue - served}
+        assert all(steps <= PATIENCE for steps in self.starved.values()), f"starved: {self.starved}"
+
     def _check_early_end(self, plan: BatchPlan) -> None:
         """Behind a foreground prompt that is complete, prompts have what the step may be filled up to, and floors."""
         new, tokens, left = {new.row for new in plan.new_rows}, 0, None
@@ -437,6 +464,7 @@ class Harness:
                 lane = self.setup.lane(client.request.lane)
                 if not lane.get("background"):
                     floors = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
+                    floors += Floor(self.setup.lane_floor).most(self.setup.token_budget) if self.setup.lane_floor else 0
                     left = max(0, self.setup.early_end - tokens) + floors
 
     def _check_limits(self, plan: BatchPlan) -> None:

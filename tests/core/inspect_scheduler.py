@@ -51,6 +51,16 @@ def lane_of(scheduler: Scheduler, sequence: Sequence) -> Lane:
     return scheduler._lanes.of(sequence)
 
 
+def kept(scheduler: Scheduler) -> set[int]:
+    """Numbers of those that are kept for their lanes."""
+    return {one.number for one in running(scheduler) if one.kept and one.finish is None}
+
+
+def overdue(scheduler: Scheduler) -> set[str]:
+    """Background lanes to which foreground work is to give way."""
+    return {lane.settings.name for lane in scheduler._lanes.held_up() if lane.owed.is_overdue}
+
+
 def host_blocks_in_use(scheduler: Scheduler) -> int:
     swap = scheduler._memory.swap
     return swap.host_blocks - swap.free

@@ -238,6 +238,7 @@ def test_unknown_lanes_and_priorities_that_mean_nothing_are_refused() -> None:
     ("settings", "words"),
     [
         ({"weight": 0}, "weight 0; give a number above 0"),
+        ({"weight": float("inf")}, "weight inf; give a number above 0, at most 1,000,000"),
         ({"min_rows": 3, "max_rows": 2}, "keeps 3 rows but may have at most 2"),
         ({"min_tokens": -1}, "keeps -1 tokens"),
         ({"chunk": 0}, "chunk 0; give a whole number"),

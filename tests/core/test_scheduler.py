@@ -12,6 +12,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduler import Scheduler
 from inflight.core.stopping import Finish
 from inflight.core.strategies import Fixed, StepShape, StepView
+from inflight.core.strategies.chunked import Chunked
 
 from . import inspect_scheduler as inside
 from .builders import request
@@ -54,6 +55,13 @@ def test_a_prompt_that_can_never_fit_is_refused_and_one_that_just_fits_is_not() 
     assert "needs 4 KV blocks of 4 tokens, but there are 3" in harness.refuse(request("r", [0] * 13))
     harness.add(request("r", [0] * 12, output=5))
     harness.drain()
+
+
+@pytest.mark.parametrize("token_id", [-1, 8])
+def test_end_tokens_are_in_the_vocabulary(token_id: int) -> None:
+    """Banning another would break every step with the request in it."""
+    with pytest.raises(ValueError, match=rf"names \[{token_id}\], but the vocabulary has 8 tokens"):
+        Scheduler(Setup().capacity, Chunked(4), Fcfs(), end_token_ids=frozenset({7, token_id}))
 
 
 def test_an_id_is_refused_while_it_is_alive_and_taken_again_afterwards() -> None:

@@ -64,6 +64,7 @@ def setups(draw: st.DrawFn) -> Setup:
         host_blocks=draw(st.sampled_from([0, 2, 30])),
         copy_seconds=draw(st.sampled_from([1e-4, 0.1])),
         oracle=draw(st.booleans()),
+        lane_floor=draw(st.sampled_from([0.0, 0.05, 0.4])),
     )
 
 

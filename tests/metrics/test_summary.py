@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,16 @@ def test_warm_up_and_drain_are_outside_of_the_window() -> None:
     assert summary.output_tokens_per_s == pytest.approx(3 * 11 / 10)
     assert summary.concurrency == pytest.approx(3.0)
     assert summary.concurrency_by_little == pytest.approx(3.3)
+
+
+def test_goodput_is_of_the_ends_that_throughput_counts() -> None:
+    """Answers take longer and longer: fewer end in the window than are sent in it."""
+    runs = [seen(float(n), [n + 1.0, 2.0 * n + 2.0]) for n in range(20)]
+    summary = summarize(runs, Window(5.0, 15.0))
+    assert summary.goodput == summary.requests_per_s == 5 / 10
+    assert (summary.attainment, summary.attained_per_s) == (1.0, 11 / 10)
+    strict = summarize([replace(one, targets=Targets(e2e=7.5)) for one in runs], Window(5.0, 15.0))
+    assert (strict.goodput, strict.requests_per_s) == (4 / 10, 5 / 10)
 
 
 def test_where_tokens_were_not_watched_they_count_at_their_end() -> None:

@@ -143,3 +143,30 @@ def test_tokens_there_and_back(server: Server) -> None:
     assert server.post("/detokenize", {"tokens": ids}).json() == {"prompt": TEXT}
     chat = server.post("/tokenize", {"messages": [{"role": "user", "content": TEXT}], "return_token_strs": True}).json()
     assert chat["count"] == len(chat["tokens"]) == len(chat["token_strs"]) > len(ids)
+
+
+def test_only_allowed_tokens_and_no_bad_words(client: openai.OpenAI, server: Server) -> None:
+    ask = {"model": "built-in", "prompt": "A block is", "max_tokens": 12, "temperature": 0}
+    plain = server.post("/v1/completions", {**ask, "return_token_ids": True}).json()["choices"][0]
+    allowed = sorted(set(plain["token_ids"][:3]) | {65, 66})
+    only = server.post("/v1/completions", {**ask, "allowed_token_ids": allowed, "return_token_ids": True}).json()
+    assert set(only["choices"][0]["token_ids"]) <= set(allowed)
+    word = plain["text"].split()[1]
+    without = server.post("/v1/completions", {**ask, "bad_words": [word]}).json()["choices"][0]["text"]
+    assert word in plain["text"] and word not in without.split()
+    for wrong in ({"allowed_token_ids": []}, {"allowed_token_ids": [10**6]}, {"bad_words": [" "]}):
+        refused = server.post("/v1/completions", {**ask, **wrong})
+        assert refused.status_code == 400 and refused.json()["error"]["param"] in wrong
+
+
+def test_names_of_tokens_and_calls(server: Server) -> None:
+    ask = {"prompt": "A block is", "max_tokens": 3, "logprobs": 1, "return_token_ids": True, "request_id": "mine-7"}
+    answer = server.post("/v1/completions", {**ask, "return_tokens_as_token_ids": True}).json()
+    choice = answer["choices"][0]
+    assert answer["id"] == "cmpl-mine-7"
+    assert choice["logprobs"]["tokens"] == [f"token_id:{token}" for token in choice["token_ids"]]
+    assert (
+        server.post("/v1/completions", ask).json()["choices"][0]["logprobs"]["tokens"] != choice["logprobs"]["tokens"]
+    )
+    info = server.get("/tokenizer_info").json()
+    assert info["eos_token"] and info["vocab_size"] > 100 and info["model_max_length"] > 100

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -86,3 +88,24 @@ def test_the_batch_lane_answers_beside_the_interactive_one(server: Server) -> No
         "auto": "interactive", "default": "interactive", "priority": "interactive", "flex": "batch",
     }  # fmt: skip
     assert len({answer["choices"][0]["text"] for answer in answers.values()}) == 1
+
+
+def test_a_tenants_flood_refuses_another_nothing_below_its_share(start: Callable[..., Server]) -> None:
+    server = start("--policy", "fair", "--max-num-seqs", "2", "--max-queued-requests", "256")
+    flood = {**LONG, "n": 32, "user": "flood"}
+    with httpx.Client(base_url=server.url, timeout=60) as client, contextlib.ExitStack() as opened:
+        for _ in range(16):
+            answer = opened.enter_context(client.stream("POST", "/v1/completions", json=flood))
+            if answer.status_code == 429:
+                answer.read()
+                break
+        else:
+            raise AssertionError("the flood was never refused")
+        assert "of them are this tenant's, whose share is 256" in answer.json()["error"]["message"]
+
+        def ask(number: int) -> int:
+            body = {"prompt": f"Say {number}", "max_tokens": 2, "n": 4, "user": "light"}
+            return client.post("/v1/completions", json=body).status_code
+
+        with ThreadPoolExecutor(30) as crowd:
+            assert set(crowd.map(ask, range(30))) == {200}

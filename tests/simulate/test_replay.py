@@ -12,7 +12,7 @@ import pytest
 from inflight.records.schema import RecordError, read_records
 from inflight.scheduling import SchedulingSettings
 from inflight.simulate.modelled import compare
-from inflight.simulate.replay import recorded_settings, replay
+from inflight.simulate.replay import of_kind, recorded_settings, replay
 from inflight.simulate.simulation import Setup, simulate
 from inflight.workload.workload import Workload
 
@@ -104,6 +104,18 @@ def test_a_record_from_before_steps_ended_early_replays_with_filled_steps(tmp_pa
     records = recorded(tmp_path / "r.jsonl", SchedulingSettings(early_end_tokens=0))
     assert records[0]["settings"].pop("early_end_tokens")["value"] == 0
     assert replay(records)[1].difference is None
+
+
+def test_a_record_from_before_background_lanes_were_owed_anything_replays_without(tmp_path: Path) -> None:
+    """The interactive requests come so fast that the batch lane would have its floor."""
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings(lane_floor=0.0))
+    assert records[0]["settings"].pop("lane_floor")["value"] == 0.0
+    assert replay(records)[1].difference is None
+    with_floor = recorded(tmp_path / "w.jsonl", SchedulingSettings(lane_floor=0.3))
+    assert replay(with_floor)[1].difference is None
+    assert of_kind(with_floor, "step") != of_kind(records, "step")
+    del with_floor[0]["settings"]["lane_floor"]
+    assert replay(with_floor)[1].difference is not None
 
 
 def test_the_model_that_made_a_record_has_no_error_on_it(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
         )
         return calibrate(measured, seconds, lambda sentence: print(sentence, file=sys.stderr))
     finally:
+        gc.unfreeze()  # or the engine would outlive the interpreter
         engine.loop.close()
 
 

@@ -157,6 +157,13 @@ scheduling_options = stacked(
     click.option("--policy", default="fcfs", show_default=True, help="fcfs, sjf, priority, fair, deadline, prefix."),
     click.option("--predictor", help="Output lengths for sjf and admission: quantiles or oracle."),
     click.option("--tenant-weight", "tenant_weights", multiple=True, metavar="NAME=W", help="Share under fair."),
+    click.option(
+        "--lane-floor",
+        type=float,
+        default=0.05,
+        show_default=True,
+        help="Share of the steps' tokens that the batch lane has while it has work; 0: what others leave.",
+    ),
     click.option("--kv-allocation", default="paged", show_default=True, help="paged, reserve-request, reserve-max."),
     click.option("--preemption", default="recompute", show_default=True, help="recompute, swap or auto."),
     click.option("--swap-space", type=float, help="GiB that preempted sequences may be swapped to."),

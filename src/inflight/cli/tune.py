@@ -168,7 +168,7 @@ def _json(tuning: Tuning) -> dict[str, Any]:
     def shown(one: Tried) -> dict[str, Any]:
         return {
             "settings": {name: entry.value for name, entry in one.setting.options().items()},
-            "goodput": one.trial.summary.goodput,
+            "goodput": one.trial.summary.attained_per_s,
             "attainment": one.trial.summary.attainment,
             "saturated": one.trial.saturated,
             "measured_goodput": one.goodput if one.measured else None,

@@ -20,6 +20,7 @@ from typing import Literal
 from inflight.core.features import Features
 from inflight.core.latency import LatencyModel
 from inflight.core.request import Request, RequestRefused
+from inflight.core.shares import Held, Shares
 
 FORGETTING = 0.99  # a round counts half after about 70 more
 NEAR = 0.5  # of a target: below it a prediction decides nothing, and what came of it teaches nothing
@@ -33,7 +34,8 @@ class Load:
     ahead: sequences waiting before it, all samples counted. prompt_tokens: still to be computed for those and for
     running ones. queued_tokens: known tokens of all that wait; samples share their prompt's. remaining: expected output
     tokens of each running sequence, and of those ahead. free_rows, rows: places. budget: tokens per step. context:
-    tokens of a running sequence, on average.
+    tokens of a running sequence, on average. held: what of ahead and queued_tokens is the newcomer's tenant's, where
+    tenants share the places.
     """
 
     ahead: int
@@ -45,6 +47,7 @@ class Load:
     rows: int
     budget: int
     context: float
+    held: Held | None = None
 
 
 class Margin:
@@ -74,9 +77,11 @@ class Admission:
         max_requests: int | None = None,
         max_tokens: int | None = None,
         default_ttft: float | None = None,
+        shares: Shares | None = None,
     ):
         """max_requests, max_tokens: most that may wait (modes queue and auto). default_ttft: target in seconds of
-        requests that name none (mode slo)."""
+        requests that name none (mode slo). shares: by which tenants share what may wait."""
+        self.shares = shares
         self._mode = mode
         self._latency = latency
         self._max_requests = max_requests
@@ -111,24 +116,31 @@ class Admission:
             self._check_slo(request, load)
 
     def _check_queue(self, request: Request, load: Load) -> None:
-        most, samples = self._max_requests, request.params.n
+        most, samples, held = self._max_requests, request.params.n, load.held
         if most is not None and samples > most:  # no later time would be better
             raise RequestRefused(
                 f"The request asks for {samples} samples, but at most {most} requests may wait; ask for at most {most} "
                 "samples or raise --max-queued-requests.",
                 field="n",
             )
-        if most is not None and load.ahead + samples > most:
+        if most is not None and load.ahead + samples > most and not (held and held.may_take(samples, most)):
             these = "" if samples == 1 else f", but these would be {samples} more"
+            mine = f"; {held.told(most)}" if held else ""
             raise RequestRefused(
-                f"{load.ahead} requests wait already, and at most {most} may{these}; try again later.",
+                f"{load.ahead} requests wait already, and at most {most} may{these}{mine}; try again later.",
                 retry_after=self.seconds_to_first_token(0, load),
             )
-        tokens = load.queued_tokens + len(request.prompt_token_ids)
-        if self._max_tokens is not None and tokens > self._max_tokens and load.ahead:
+        self._check_tokens(len(request.prompt_token_ids), load)
+
+    def _check_tokens(self, prompt_tokens: int, load: Load) -> None:
+        most, held = self._max_tokens, load.held
+        if most is None or not load.ahead or load.queued_tokens + prompt_tokens <= most:
+            return
+        if held is None or not held.may_take_tokens(prompt_tokens, most):
+            mine = f" ({held.tokens} of them are this tenant's, whose share is {int(held.part * most)})" if held else ""
             raise RequestRefused(
-                f"{load.queued_tokens} tokens wait already, and with this prompt's {len(request.prompt_token_ids)} it "
-                f"would be more than the {self._max_tokens} that may; try again later.",
+                f"{load.queued_tokens} tokens wait already{mine}, and with this prompt's {prompt_tokens} it would be "
+                f"more than the {most} that may; try again later.",
                 retry_after=self.seconds_to_first_token(0, load),
             )
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from inflight.core.fill import Fill
+from inflight.core.floor import CHUNK
 from inflight.core.glide import Glide
 from inflight.core.lanes import Lane, Lanes
 from inflight.core.ledger import OTHER
@@ -43,13 +44,16 @@ class Composer:
             self._begin_glide(self.glide, fill)
         self.running.sort(now)
         fill.prompts = [one for one in self.running.sequences if not one.glides and one.behind > 1]
+        fill.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
         if shape.joins is None:
+            self._reserve(fill, now)
             self._make_way(shape, now)
             self._serve_lanes(fill, now)
         else:
             self._serve_together(fill, now)
         if not fill.chunks and fill.glided is None:
             return None
+        self._lanes.settle(sum(chunk.length for chunk in fill.chunks), now)
         padding = fill.padding(len(self.running)) if self.together else ()
         freed, moves = self.running.drain_freed_rows(), self._memory.swap.drain()
         return BatchPlan(step, tuple(fill.chunks), tuple(fill.new_rows), freed, padding, moves, fill.glided)
@@ -61,6 +65,35 @@ class Composer:
         elif all(one.finish is not None and not one.in_flight for one in self.running.sequences):
             for one in tuple(self.running.sequences):
                 self.running.leave(one)
+
+    def _reserve(self, fill: Fill, now: float) -> None:
+        """What background lanes are owed of this step is theirs before anybody else is served."""
+        for lane in self._lanes.in_turn(background=True):
+            lane.owed.reserve()
+        for lane in self._lanes.held_up():
+            own = [one for one in self.running.sequences if one.finish is None and self._lanes.of(one) is lane]
+            claims = False
+            if lane.owed.is_due:
+                fresh = next((one for one in own if not one.kept), None)
+                if fresh is not None:
+                    fresh.kept = True
+                else:
+                    claims = self._claim(lane, fill.shape, now)
+            decodes = sum(one.kept and one.behind == 1 for one in own)
+            if claims or any(one.kept and one.behind > 1 for one in own):
+                decodes += max(CHUNK, int(lane.owed.credit))
+            lane.owed.tokens = min(decodes, self._lanes.floor.most(fill.shape.token_budget))
+
+    def _claim(self, lane: Lane, shape: StepShape, now: float) -> bool:
+        """The first in the lane's queue has the next row and blocks; those of foreground work, if it was owed them for
+        long."""
+        head = next(lane.queue.in_order(now), None)
+        if head is None or not self._lanes.may_grow(lane):
+            return False
+        lane.owed.rows, lane.owed.blocks = 1, self._memory.needs(head)
+        if lane.owed.is_overdue:
+            self.running.push_out_foreground_for(head, lane, shape, now)
+        return True
 
     def _make_way(self, shape: StepShape, now: float) -> None:
         """The first of a foreground lane pushes out background sequences to get in; and others of its own lane where
@@ -79,7 +112,7 @@ class Composer:
             (one.glides or one.behind == 1) and not self._lanes.of(one).settings.background
             for one in self.running.sequences
         )
-        kept = sum(other.settings.min_tokens for other in self._lanes.all() if other is not lane and other.busy)
+        kept = sum(other.least_tokens for other in self._lanes.all() if other is not lane and other.busy)
         return shape.token_budget > decodes + kept
 
     # -- running sequences that need one token ------------------------------------------------------------------
@@ -108,6 +141,8 @@ class Composer:
                 sequence.condemned = False  # whoever still needs its blocks ranks before it and takes them in this loop
             if sequence.row is None or sequence.condemned or sequence.finish is not None:
                 continue
+            if sequence.number in fill.served:
+                continue
             if sequence.behind == 1 and fill.budget > 0:
                 new_blocks = self.running.make_room(sequence, now)
                 if new_blocks is not None:
@@ -117,24 +152,38 @@ class Composer:
     # -- prompts ------------------------------------------------------------------------------------------------
 
     def _serve_lanes(self, fill: Fill, now: float) -> None:
-        """Foreground lanes, then background lanes with what those leave: decodes first, then prompts."""
-        kept = self._kept_tokens(fill)
+        """Foreground lanes, then background lanes with what those leave and what they are owed: decodes first, then
+        prompts."""
         foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
-        hungry = [lane for lane in foreground if lane.settings.name in kept]
+        owed = min(sum(lane.owed.tokens for lane in background), fill.budget)
+        fill.budget -= owed
         short = self._serve_decodes(fill, foreground, now)
+        fill.budget += owed
+        kept = self._kept_tokens(fill)
+        hungry = [lane for lane in foreground if lane.settings.name in kept]
+        if owed and hungry:  # now, since prompts that are computed whole might leave nothing
+            short = self._serve_background(fill, background, kept, short, owed, now)
+            for lane in background:
+                lane.owed.tokens = 0
+            kept = self._kept_tokens(fill)
         self._serve_prompts(fill, hungry, kept, short, now)
         if any(lane.busy for lane in background):
             kept_back = sum(kept.values())
-            short = self._serve_background(fill, background, kept, short, now)
-            if kept_back and fill.budget > 0:
-                self._serve_prompts(fill, hungry, {}, short, now)  # background lanes could not use all that they kept
+            tokens = self._lanes.background_tokens(fill.chunks, fill.budget, now)
+            tokens = tokens if hungry else max(tokens, owed)
+            short = self._serve_background(fill, background, kept, short, tokens, now)
+            if (kept_back or owed) and fill.budget > 0:  # background lanes could not use all that they kept
+                self._serve_decodes(fill, foreground, now)
+                self._serve_prompts(fill, hungry, {}, short, now)
         for lane in self._lanes.all():
             reason = fill.lacks.get(lane.settings.name, OTHER) if len(lane.queue) else OTHER
             lane.clock.charge(now, reason, self._behind(lane, reason, fill.used))
 
-    def _serve_background(self, fill: Fill, lanes: list[Lane], kept: dict[str, int], short: bool, now: float) -> bool:
-        """Returns whether somebody was preempted, by them or before them."""
-        withheld = fill.budget - self._lanes.background_tokens(fill.chunks, fill.budget, now)
+    def _serve_background(
+        self, fill: Fill, lanes: list[Lane], kept: dict[str, int], short: bool, tokens: int, now: float
+    ) -> bool:
+        """With so many tokens. Returns whether somebody was preempted, by them or before them."""
+        withheld = fill.budget - min(tokens, fill.budget)
         fill.budget -= withheld
         if fill.new_rows and any(lane.running for lane in lanes):
             self.running.sort(now)  # background ones give way to those that have just joined, too
@@ -149,7 +198,7 @@ class Composer:
         kept = {}
         for lane in self._lanes.all():
             if len(lane.queue) or lane.settings.name in inside:
-                kept[lane.settings.name] = lane.settings.min_tokens
+                kept[lane.settings.name] = lane.least_tokens
         return kept
 
     def _serve_prompts(self, fill: Fill, lanes: list[Lane], kept: dict[str, int], short: bool, now: float) -> None:
@@ -160,7 +209,7 @@ class Composer:
             kept.pop(lane.settings.name, None)
             share = math.ceil(budget * lane.settings.weight / weights)
             most = fill.budget - sum(kept.values())
-            self._serve_lane(fill, lane, min(most, max(share, lane.settings.min_tokens)), short, now)
+            self._serve_lane(fill, lane, min(most, max(share, lane.least_tokens)), short, now)
         if len(lanes) > 1:
             for lane in lanes:
                 self._serve_lane(fill, lane, fill.budget - sum(kept.values()), short, now)
@@ -179,12 +228,14 @@ class Composer:
             left = self._left(fill, lane, upto)
             if left > 0:
                 self._add_prompt(fill, sequence, lane, left, (), now)
-        fill.lacks[name] = "blocks" if short else self._admit_from(fill, lane, upto, now)
+        # Whoever was promised the next row and blocks has them before who is preempted now comes back.
+        waits = short and not lane.owed.rows
+        fill.lacks[name] = "blocks" if waits else self._admit_from(fill, lane, upto, now)
 
     @staticmethod
     def _left(fill: Fill, lane: Lane, upto: int) -> int:
         """Tokens that the lane's prompts may have now, of a quota that is used up at this budget."""
-        return fill.left(fill.budget - upto, lane.settings.min_tokens - fill.used[lane.settings.name])
+        return fill.left(fill.budget - upto, lane.least_tokens - fill.used[lane.settings.name])
 
     def _admit_from(self, fill: Fill, lane: Lane, upto: int, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
@@ -253,10 +304,11 @@ class Composer:
 
     def _admit(self, fill: Fill, sequence: Sequence, lane: Lane, now: float, left: int) -> bool:
         """Row, blocks and first chunk for a waiting sequence; False (nothing changed) where blocks are missing."""
-        table = self._memory.admit(sequence, self.running.spare, to_the_end=fill.shape.together)
+        table = self._memory.admit(sequence, self.running.spare_for(lane), to_the_end=fill.shape.together)
         if table is None:
             return False
         lane.queue.take(sequence)
+        sequence.kept = lane.settings.name in fill.owed
         if not sequence.lost:
             sequence.ledger.cached_tokens = sequence.computed
             self.prefix_queries += sequence.known
@@ -294,6 +346,7 @@ class Composer:
         self._memory.publish(sequence)
         lane = self._lanes.of(sequence)
         lane.served(length)
+        lane.owed.take(length, sequence.kept)
         if start >= prompt_tokens:
             return
         if sequence.sample_index == 0 and prompt_tokens <= sequence.computed:

@@ -80,9 +80,14 @@ class Door:
                 f"{limit}; ask for fewer.",
                 field="n",
             )
-        if limit is not None and len(lane.queue) + samples > limit:
+        if limit is None or len(lane.queue) + samples <= limit:
+            return
+        shares = policy.shares
+        held = None if shares is None else shares.held(request.tenant, lane.queue.tenants())
+        if held is None or not held.may_take(samples, limit):
+            mine = f"; {held.told(limit)}" if held else ""
             raise RequestRefused(
-                f"{len(lane.queue)} requests wait in the lane {request.lane!r}, and it holds at most {limit}; "
+                f"{len(lane.queue)} requests wait in the lane {request.lane!r}, and it holds at most {limit}{mine}; "
                 "try again later.",
                 retry_after=self._seconds_until_served(request),
             )

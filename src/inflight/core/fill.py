@@ -16,8 +16,8 @@ from inflight.core.strategies import StepShape
 
 class Fill:
     __slots__ = (
-        *("budget", "chunks", "completes", "due", "glided", "lacks", "new_rows", "prompts", "served", "shape", "step"),
-        "used",
+        *("budget", "chunks", "completes", "due", "glided", "lacks", "new_rows", "owed", "prompts", "served", "shape"),
+        *("step", "used"),
     )
 
     def __init__(self, step: int, shape: StepShape):
@@ -32,6 +32,7 @@ class Fill:
         self.used: Counter[str] = Counter()  # prompt tokens by lane
         self.glided: Glided | None = None  # decodes without a chunk
         self.due: Set[Sequence] = frozenset()  # those of them that need or fill a block
+        self.owed: set[str] = set()  # lanes whose newcomers are kept (`floor`)
         self.lacks: dict[str, str] = {}  # what the first that stays in a lane's queue waits for
 
     def left(self, quota: int, kept: int) -> int:

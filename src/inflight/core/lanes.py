@@ -2,8 +2,8 @@
 
 Knows which lanes there are, who waits in each, what each was served, and how many rows and tokens each may have; takes
 and gives nothing itself (the composer does). Foreground lanes share a step by weight; background lanes have what those
-leave, and give way first. They have no more of a step than keeps its predicted time within a target, which is learnt
-from what foreground work takes by itself (`step_target`), or set.
+leave, and give way first, but for what they are owed (`floor`). Beyond that they have no more of a step than keeps its
+predicted time within a target, which is learnt from what foreground work takes by itself (`step_target`), or set.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from inflight.core.features import Features, features
+from inflight.core.floor import Floor, Owed
 from inflight.core.forecast import LIKELY, Forecast
 from inflight.core.latency import LatencyModel
 from inflight.core.ledger import QueueClock
@@ -23,6 +24,8 @@ from inflight.core.policies import Policy
 from inflight.core.queue import WaitingQueue
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.step_target import StepTarget
+
+HEAVIEST = 10**6  # weight: shares are to be finite numbers
 
 
 class LaneError(ValueError):
@@ -53,8 +56,10 @@ class LaneSettings:
     step_target: float | Literal["auto", "off"] = "auto"
 
     def __post_init__(self) -> None:
-        if not self.weight > 0:
-            raise LaneError(f"Lane {self.name!r} has the weight {self.weight}; give a number above 0.")
+        if not 0 < self.weight <= HEAVIEST:
+            raise LaneError(
+                f"Lane {self.name!r} has the weight {self.weight}; give a number above 0, at most {HEAVIEST:,}."
+            )
         for what, least, most in (("rows", self.min_rows, self.max_rows), ("tokens", self.min_tokens, self.max_tokens)):
             if least < 0 or (most is not None and most < max(1, least)):
                 raise LaneError(f"Lane {self.name!r} keeps {least} {what} but may have at most {most}; change one.")
@@ -78,8 +83,18 @@ class Lane:
     queue: WaitingQueue
     clock: QueueClock = field(default_factory=QueueClock)
     forecast: Forecast = field(default_factory=Forecast)
+    owed: Owed = field(default_factory=Owed)
     running: int = 0
     service: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        return self.settings.weight
+
+    @property
+    def least_tokens(self) -> int:
+        """Prompt tokens of the step under construction that are its own."""
+        return max(self.settings.min_tokens, self.owed.tokens)
 
     @property
     def busy(self) -> bool:
@@ -97,8 +112,11 @@ class Lanes:
         token_budget: int,
         cached_tokens: Callable[[Sequence], int],
         latency: LatencyModel | None = None,
+        floor: float = 0.0,
     ):
-        """max_rows, token_budget: what there is to share; floors may not add up to more."""
+        """max_rows, token_budget: what there is to share; what lanes keep may not add up to more. floor: share of the
+        steps' tokens that background lanes have while they have work."""
+        self.floor = Floor(floor)
         self._latency = latency or LatencyModel()
         self._target = StepTarget()
         self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens)) for one in settings}
@@ -143,8 +161,9 @@ class Lanes:
         return lanes if len(lanes) < 2 else sorted(lanes, key=lambda lane: lane.service)
 
     def views(self) -> list[SequenceView]:
-        """The waiting of all lanes, foreground first."""
-        return [view for kind in (False, True) for lane in self.in_turn(kind) for view in lane.queue.views()]
+        """The waiting of all lanes: foreground first, unless a background lane is owed more than it had."""
+        kinds = (True, False) if any(lane.owed.is_due for lane in self._by_kind[True]) else (False, True)
+        return [view for kind in kinds for lane in self.in_turn(kind) for view in lane.queue.views()]
 
     def select(self, numbers: Iterable[int]) -> list[Sequence]:
         found = {one.number: one for lane in self._lanes.values() for one in lane.queue.select(numbers)}
@@ -168,10 +187,36 @@ class Lanes:
 
         without: counted as if these gave up their rows; none of them is among those that its lane keeps."""
         kept = sum(
-            max(0, other.settings.min_rows - other.running) for other in self._lanes.values() if other is not lane
+            max(0, other.settings.min_rows - other.running, 0 if lane.settings.background else other.owed.rows)
+            for other in self._lanes.values()
+            if other is not lane
         )
         cap, running = lane.settings.max_rows, lane.running - sum(self.of(one) is lane for one in without)
         return min(free + len(without) - kept, self._max_rows if cap is None else cap - running)
+
+    def reserved(self, lane: Lane) -> tuple[int, int]:
+        """Rows and blocks that newcomers of background lanes have before this one's."""
+        owed = [] if lane.settings.background else [one.owed for one in self._by_kind[True]]
+        return sum(one.rows for one in owed), sum(one.blocks for one in owed)
+
+    def may_grow(self, lane: Lane) -> bool:
+        """Whether a background lane could have one more row, if foreground work gave way."""
+        taken = lane.running
+        for other in self._lanes.values():
+            if other is not lane:
+                taken += max(other.settings.min_rows, other.running if other.settings.background else 0)
+        cap = lane.settings.max_rows
+        return taken < self._max_rows and (cap is None or lane.running < cap)
+
+    def held_up(self) -> list[Lane]:
+        """Background lanes with work, while foreground work is there to take everything."""
+        behind = [lane for lane in self._by_kind[True] if lane.busy] if self.floor.share else []
+        return behind if behind and any(lane.busy for lane in self._by_kind[False]) else []
+
+    def settle(self, tokens: int, now: float) -> None:
+        """A step of so many tokens is planned."""
+        if self.floor.share and any(lane.busy or lane.owed.credit for lane in self._by_kind[True]):
+            self.floor.settle(self._by_kind[True], self.held_up(), tokens, now)
 
     def expected(self, now: float, horizon: float) -> float:
         """Requests forecast for the foreground lanes from now until `horizon` seconds later."""

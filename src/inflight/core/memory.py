@@ -9,7 +9,9 @@ or, as older systems do and for comparison, `reserve-request` (for the longest o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
+from collections.abc import Sequence as Sequences
 from typing import Literal
 
 from inflight.core.blocks import BlockPool
@@ -61,9 +63,16 @@ class KVMemory:
         sequence.computed = max(len(hits) * self.block_size, self._handed(sequence))
         return tuple(sequence.blocks)
 
-    def fits(self, sequence: Sequence, spare: int) -> bool:
-        """Whether `admit` would succeed now."""
-        return self._affordable(sequence, self._find(sequence), spare, False)
+    def fits(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
+        """Whether `admit` would succeed now, or when these had given up their blocks."""
+        hits = self._find(sequence)
+        return self._affordable(sequence, hits, spare - self._given_up(without, hits), False)
+
+    def needs(self, sequence: Sequence) -> int:
+        """Blocks that its admission takes of those that are available."""
+        hits = self._find(sequence)
+        idle_hits = sum(place.block is not None and self.pool.is_idle(place.block) for place in hits)
+        return self._size(sequence, False) - sum(place.block is not None for place in hits) + idle_hits
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """Leading tokens of a waiting sequence that are cached now."""
@@ -164,6 +173,14 @@ class KVMemory:
         host_hits = sum(place.block is None for place in hits)
         fresh = self._size(sequence, to_the_end) - len(hits) + host_hits
         return self.pool.available - idle_hits - fresh >= spare
+
+    def _given_up(self, without: Sequences[Sequence], hits: list[Place]) -> int:
+        """Blocks that nobody else holds, and the newcomer does not find in the cache anyway."""
+        if not without:
+            return 0
+        found = {place.block for place in hits}
+        held = Counter(block for one in without for block in one.blocks)
+        return sum(self.pool.holders(block) == count and block not in found for block, count in held.items())
 
     def _root(self, sequence: Sequence) -> Hashable:
         """Whom a sequence shares prefixes with: its salt; without prefix caching only the samples of its request, and

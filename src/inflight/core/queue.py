@@ -63,6 +63,10 @@ class WaitingQueue:
         """All that wait, those that may not be served yet too, in no order."""
         return [*self.sequences(), *itertools.chain.from_iterable(self._held.values())]
 
+    def tenants(self) -> list[str]:
+        """Whose they are, each as often as it waits."""
+        return [one.request.tenant for one in self.everyone()]
+
     def views(self) -> list[SequenceView]:
         """Everyone who may be served, by rank of when they came."""
         return [SequenceView(entry[3]) for entry in sorted(self._valid())]

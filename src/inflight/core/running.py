@@ -44,6 +44,10 @@ class Running:
         """Blocks that a newcomer must leave available."""
         return self._watermark if self.sequences else 0
 
+    def spare_for(self, lane: Lane) -> int:
+        """The same, with what newcomers of other lanes have before this one's."""
+        return self.spare + self._lanes.reserved(lane)[1]
+
     def join(self, sequence: Sequence) -> int:
         """A sequence that has its blocks takes a row."""
         sequence.row = self._rows.take()
@@ -70,7 +74,8 @@ class Running:
         return held
 
     def sort(self, now: float) -> None:
-        """Who is served first stands first; who is preempted first stands last. Ranks compare within a lane only."""
+        """Who is served first stands first; who is preempted first stands last. Ranks compare within a lane only, and
+        behind those that are kept there."""
         lanes = [lane for lane in self._lanes.all() if lane.running]
         if len(lanes) == 1 and lanes[0].queue.policy.steady and self._newcomers_are_last(lanes[0], now):
             return
@@ -82,7 +87,7 @@ class Running:
 
         def order(sequence: Sequence) -> object:
             lane = self._lanes.of(sequence)
-            return turn[id(lane)], lane.queue.rank(sequence, now)
+            return turn[id(lane)], not sequence.kept, lane.queue.rank(sequence, now)
 
         self.sequences.sort(key=order)  # type: ignore[arg-type]  # ranks are opaque, but compare
         self._sorted = len(self.sequences)
@@ -98,7 +103,8 @@ class Running:
         return True
 
     def has_row(self, lane: Lane, shape: StepShape) -> bool:
-        return len(self.sequences) < shape.row_limit and self._lanes.rows_for(lane, self._rows.free) > 0
+        promised = self._lanes.reserved(lane)[0]
+        return len(self.sequences) + promised < shape.row_limit and self._lanes.rows_for(lane, self._rows.free) > 0
 
     def leave(self, sequence: Sequence) -> None:
         """An ended sequence gives up what it holds."""
@@ -108,7 +114,7 @@ class Running:
     def preempt(self, sequence: Sequence, now: float) -> None:
         """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
         is forgotten and recomputed, or swapped."""
-        sequence.condemned = False
+        sequence.condemned = sequence.kept = False
         sequence.lost = max(sequence.lost, sequence.computed)
         sequence.ledger.preempt(now)
         keep = self._preemption.keeps(sequence.computed, len(sequence.blocks))
@@ -124,13 +130,16 @@ class Running:
         """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
 
         None: the sequence must sit out this step (it was the lowest ranked itself, or the victim's last tokens are
-        still in flight: it computes nothing more, and can be preempted in the next plan).
+        still in flight: it computes nothing more, and can be preempted in the next plan; or it is kept, and only
+        foreground work could give way: it waits for blocks, which that will give up).
         """
         while True:
             new_blocks = self._memory.grow(sequence, sequence.computed + 1)
             if new_blocks is not None:
                 return new_blocks
-            victim = self.sequences[-1]
+            victim = self._lowest(sequence)
+            if victim is None:
+                return None
             if victim is sequence and len(self.sequences) == 1:
                 return None  # in flight at depth 2; `commit` ends what has outgrown all memory
             if victim.in_flight:
@@ -140,11 +149,36 @@ class Running:
             if victim is sequence:
                 return None
 
+    def _lowest(self, sequence: Sequence) -> Sequence | None:
+        """Who gives way when this one needs a block: nobody that is kept, while others run."""
+        others = [one for one in self.sequences if not one.kept]
+        if not others:
+            return self.sequences[-1]
+        if sequence.kept:
+            others = [one for one in others if self._lanes.of(one).settings.background]
+        return others[-1] if others else None
+
     def push_out_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, own_lane: bool) -> bool:
         """Preempt whom the head may push out, until it could join; nobody, if even all of them would not help."""
         if self._could_join(head, lane, shape):
             return True
-        victims = self._would_give_way(head, lane, now, own_lane)
+        return self._push_out(self._would_give_way(head, lane, now, own_lane), head, lane, shape, now)
+
+    def push_out_foreground_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+        """The same for a background sequence that was owed its place for long: foreground work gives way, lowest ranks
+        first, beyond what its lanes keep."""
+        if self._could_join(head, lane, shape):
+            return True
+        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
+        victims: list[Sequence] = []
+        for one in self.sequences:
+            if one.finish is None and not self._lanes.of(one).settings.background:
+                kept[one.request.lane] -= 1
+                if kept[one.request.lane] < 0:
+                    victims.append(one)
+        return self._push_out(victims[::-1], head, lane, shape, now)
+
+    def _push_out(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         if not victims or not self._could_join(head, lane, shape, victims):
             return False
         for victim in victims:
@@ -159,10 +193,10 @@ class Running:
     def _could_join(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
         """Whether there are a row and blocks for it; at best, if some of those that run did not."""
         running = len(self.sequences) - len(without)
-        if running >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free, without) <= 0:
+        rows, blocks = self._lanes.reserved(lane)
+        if running + rows >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free, without) <= 0:
             return False
-        spare = self._watermark if running else 0
-        return self._memory.fits(head, spare - sum(len(victim.blocks) for victim in without))
+        return self._memory.fits(head, blocks + (self._watermark if running else 0), without)
 
     def _would_give_way(self, head: Sequence, lane: Lane, now: float, own_lane: bool) -> list[Sequence]:
         """Lowest ranks first: background sequences beyond those that their lane keeps, then those of the own lane that
@@ -172,7 +206,7 @@ class Running:
         kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
         for victim in self.sequences:
             other = self._lanes.of(victim)
-            if victim.finish is not None:
+            if victim.finish is not None or victim.kept:
                 continue
             if other is lane and own_lane:
                 may = lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))

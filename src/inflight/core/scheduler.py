@@ -53,7 +53,12 @@ class Scheduler:
         predictor: Predictor | None = None,
         latency: LatencyModel | None = None,
         admission: Admission | None = None,
+        lane_floor: float = 0.0,
     ):
+        """lane_floor: share of the steps' tokens that background lanes have while they have work. Raises ValueError for
+        end token ids that are not in the vocabulary."""
+        if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
+            raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
         self._capacity = capacity
         self._strategy = strategy
         self._predictor = predictor or Quantiles()
@@ -65,7 +70,9 @@ class Scheduler:
         self._token_budget = token_budget
         self._memory = KVMemory(capacity, prefix_caching, allocation)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
-        self._lanes = Lanes(settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency)
+        self._lanes = Lanes(
+            settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
+        )
         victims = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._running = Running(self._memory, self._lanes, victims, capacity.max_rows, watermark)
         self._composer = Composer(self._memory, self._lanes, self._running)
@@ -235,6 +242,11 @@ class Scheduler:
         waiting = [one for other in before for one in other.queue.everyone()]
         running = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) in before]
         queued_tokens = _queued_tokens(waiting, running)
+        held, shares = None, self._admission.shares
+        if shares is not None:
+            mine = [one for one in waiting if one.request.tenant == request.tenant]
+            tenants = (one.request.tenant for one in waiting)
+            held = shares.held(request.tenant, tenants, _queued_tokens(mine, running))
         return Load(
             ahead=len(waiting),
             prompt_tokens=queued_tokens + sum(one.behind for one in running if one.behind > 1),
@@ -245,6 +257,7 @@ class Scheduler:
             rows=self._capacity.max_rows,
             budget=min(self._token_budget, self._capacity.max_model_len),
             context=sum(one.computed for one in running) / max(1, len(running)),
+            held=held,
         )
 
     def _seconds_until_served(self, request: Request) -> float:

@@ -28,6 +28,7 @@ class Sequence:
         "finish",
         "glides",
         "in_flight",
+        "kept",
         "known",
         "ledger",
         "lost",
@@ -76,6 +77,7 @@ class Sequence:
         self.row: int | None = None
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
         self.glides = False  # its counters stand still: its decodes are foreseen (`core.glide`)
+        self.kept = False  # its lane is owed this: nobody pushes it out, and it has its tokens before others (`floor`)
         self.condemned = False  # its blocks are wanted: no new chunks until nothing of it is in flight
         self.lost = 0  # most computed tokens that a preemption took; 0 only before the first
         self.charged = 0  # prompt tokens that the policy has been told of

@@ -141,6 +141,7 @@ class PromptEncoder:
     ) -> Request:
         if params.stop and self._tokenizer is None:
             raise PromptError("stop strings need text, but this model has no tokenizer; use stop_token_ids.")
+        bad_token_ids = self._bad_token_ids(params.bad_words)
         number = next(self._numbers)
         return Request(
             request_id=request_id,
@@ -148,6 +149,7 @@ class PromptEncoder:
             params=params,
             seed=self._draw_seed(number) if params.seed is None else params.seed,
             arrival=arrival,
+            bad_token_ids=bad_token_ids,
             cache_salt=cache_salt,
             lane=lane,
             tenant=tenant,
@@ -155,6 +157,13 @@ class PromptEncoder:
             slo=slo,
             forced_output_tokens=forced_output_tokens,
         )
+
+    def _bad_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word as it begins a text, and as it stands behind a space, as vLLM has it."""
+        if words and self._tokenizer is None:
+            raise PromptError("bad_words need text, but this model has no tokenizer; use logit_bias.")
+        spelled = [text for word in words for text in (word.lstrip(), f" {word.lstrip()}")]
+        return tuple(dict.fromkeys(self._encode(text, add_special_tokens=False) for text in spelled))
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         if self._tokenizer is None:

@@ -38,7 +38,8 @@ class Summary:
     the window: of the tokens and ends that fell into it, whenever their requests were sent.
 
     requests: completed ones; offered = requests + rejected + failed + unfinished, by intended send time in the window.
-    itl: over all gaps of all requests. goodput in requests/s; attainment as a share of the offered.
+    itl: over all gaps of all requests. goodput: of requests_per_s, those that met their targets; attainment: the share
+    of the offered that did.
     concurrency: requests under way, mean over the window; by_little: the same by Little's law, arrival rate × mean time
     in the system: where the two differ, the window was not steady. ttft_trend None: too few requests to tell.
     """
@@ -74,6 +75,12 @@ class Summary:
         completed is the most that this setting does."""
         return self.ttft_trend is not None and self.ttft_trend.growing
 
+    @property
+    def attained_per_s(self) -> float:
+        """Goodput by the requests that were sent in the window, whenever they ended: settings are compared by this in
+        windows so short that ends in them tell of what was sent before."""
+        return self.attainment * self.offered_per_s
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "saturated": self.saturated}
 
@@ -103,7 +110,7 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
         input_tokens_per_s=input_tokens / window.seconds,
         output_tokens_per_s=output_tokens / window.seconds,
         total_tokens_per_s=(input_tokens + output_tokens) / window.seconds,
-        goodput=goodput((one.attained for one in offered), window.seconds),
+        goodput=goodput((one.attained for one in ended), window.seconds),
         attainment=attainment(one.attained for one in offered),
         concurrency=sum(_seconds_within(one, window) for one in observations) / window.seconds,
         concurrency_by_little=math.fsum(e2es) / window.seconds,

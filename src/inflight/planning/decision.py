@@ -28,13 +28,14 @@ class Tried:
 
     @property
     def score(self) -> tuple[float, float]:
-        """Goodput in requests/s, then how far the worst promise is from being broken (more is better)."""
-        return self.trial.summary.goodput, -badness(self.trial)
+        """Goodput in requests/s, of those sent in the window; then how far the worst promise is from being broken
+        (more is better)."""
+        return self.trial.summary.attained_per_s, -badness(self.trial)
 
     @property
     def goodput(self) -> float:
         """Measured, in requests/s: the median of the runs."""
-        return statistics.median(one.goodput for one in self.measured)
+        return statistics.median(one.attained_per_s for one in self.measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Decision:
     def rank_correlation(self) -> float | None:
         """Spearman's, between simulated and measured goodput: 1 where both order the settings alike. None where one of
         them tells no settings apart."""
-        simulated = ranks([one.trial.summary.goodput for one in self.judged])
+        simulated = ranks([one.trial.summary.attained_per_s for one in self.judged])
         measured = ranks([one.goodput for one in self.judged])
         try:
             return statistics.correlation(simulated, measured)
@@ -84,15 +85,15 @@ def take_turns(
             told(f"On the real engine, run {repeat + 1} of {repeats}: {one.setting}")
             runs.append(run(one.setting))
             told(
-                f"  goodput {runs[-1].goodput:.3g}/s ({runs[-1].attainment:.0%}), simulated "
-                f"{one.trial.summary.goodput:.3g}/s"
+                f"  goodput {runs[-1].attained_per_s:.3g}/s ({runs[-1].attainment:.0%}), simulated "
+                f"{one.trial.summary.attained_per_s:.3g}/s"
             )
     return [replace(one, measured=tuple(runs)) for one, runs in zip(chosen, measured, strict=True)]
 
 
 def describe(trial: Trial) -> str:
     """The figures that decide."""
-    parts = [f"goodput {trial.summary.goodput:.3g}/s ({trial.summary.attainment:.0%})"]
+    parts = [f"goodput {trial.summary.attained_per_s:.3g}/s ({trial.summary.attainment:.0%})"]
     parts += [
         f"{slo.metric.upper()} p{slo.share * 100:g} {value * 1e3:,.0f} ms"
         for slo, value in trial.values.items()

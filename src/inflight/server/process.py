@@ -128,6 +128,7 @@ class Process:
         )
         self._server = _Server(config, self._on_signal, Connections(_limits(settings), Refusals()))
         self._server.run(sockets=[bound])
+        gc.unfreeze()  # or the engine, whose parts refer to each other, would outlive the interpreter
         if self._service.state == "loading":  # told to stop meanwhile; the loader's thread cannot be interrupted
             logging.shutdown()
             os._exit(self._code)

@@ -45,44 +45,44 @@ class Served:
 class Ended:
     """What there is to tell of a call that has ended.
 
-    status: what its client was told; code: of the error, if there was one. refused_by_engine: and counted there.
+    status: what its client was told; error: why it was not served. refused_by_engine: and counted there.
     """
 
     call: Call
     generation: Generation | None
     status: int
     seconds: float
-    code: str | None = None
+    error: ApiError | None = None
     refused_by_engine: bool = False
 
 
 class OpenCall:
     """A call that the engine has accepted. It must be closed."""
 
-    def __init__(self, generation: Generation, closed: Callable[[int, str | None], None]):
+    def __init__(self, generation: Generation, closed: Callable[[int, ApiError | None], None]):
         self.generation = generation
         self._closed = closed
 
     async def answer(self) -> bytes:
         """The whole answer as JSON; closed whatever happens. Raises ApiError."""
-        status, code = 500, None
+        status, told = 500, None
         try:
             answer = await self.generation.answer()
             status = 200
             return answer
         except ApiError as error:
-            status, code = error.status, error.code
+            status, told = error.status, error
             raise
         except asyncio.CancelledError:
             status = GONE
             raise
         finally:
-            await self.close(status, code)
+            await self.close(status, told)
 
-    async def close(self, status: int, code: str | None = None) -> None:
-        """It has ended, or is ended now. status, code: what its client was told."""
+    async def close(self, status: int, error: ApiError | None = None) -> None:
+        """It has ended, or is ended now. status, error: what its client was told."""
         await self.generation.close()
-        self._closed(status, code)
+        self._closed(status, error)
 
 
 class Service:
@@ -193,14 +193,14 @@ class Service:
                 self._leave(call.tenant)
             if isinstance(error, ApiError):
                 seconds = time.monotonic() - started
-                self._tell(Ended(call, None, error.status, seconds, error.code, entered or batch))
+                self._tell(Ended(call, None, error.status, seconds, error, entered or batch))
             raise
 
-        def closed(status: int, code: str | None) -> None:
+        def closed(status: int, error: ApiError | None) -> None:
             self._open.discard(generation)
             if not batch:
                 self._leave(call.tenant)
-            self._tell(Ended(call, generation, status, time.monotonic() - started, code))
+            self._tell(Ended(call, generation, status, time.monotonic() - started, error))
 
         if not batch:
             self._open.add(generation)

@@ -50,7 +50,7 @@ class ServerSettings:
     max_prompts: int = 256
     max_streams: int = 2048
     max_body_mb: float = 8.0
-    body_budget_mb: float = 64.0
+    body_budget_mb: float = 32.0
     body_timeout: float = 30.0
     upload_timeout: float = 3600.0
     header_timeout: float = 20.0

@@ -43,7 +43,7 @@ class EventStreamResponse(Response):
             status = GONE
         finally:
             error = generation.error  # told within the stream
-            await self._call.close(*((status, None) if error is None else (error.status, error.code)))
+            await self._call.close(*((status, None) if error is None else (error.status, error)))
 
     async def _send_all(self, send: Send) -> None:
         generation = self._call.generation

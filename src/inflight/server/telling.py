@@ -25,7 +25,7 @@ Observe = Callable[[str, int, float], None]  # route, status, seconds
 
 def tell(ended: Ended, metrics: Metrics | None) -> None:
     """metrics: None while no engine was loaded yet."""
-    call, generation = ended.call, ended.generation
+    call, generation, error = ended.call, ended.generation, ended.error
     request = call.requests[0]
     line = RequestLine(
         request_id=call.call_id,
@@ -33,14 +33,16 @@ def tell(ended: Ended, metrics: Metrics | None) -> None:
         endpoint=call.endpoint,
         lane=request.lane,
         status=ended.status,
-        error_code=ended.code,
+        error_code=None if error is None else error.code,
+        error_param=None if error is None else error.param,
+        reason=None if error is None else without_values(error.message),
         prompt_tokens=sum(len(one.prompt_token_ids) for one in call.requests),
         total_ms=ended.seconds * 1e3,
     )
     if generation is not None:
         line = _served(line, generation)
     elif metrics is not None and not ended.refused_by_engine:
-        metrics.refused(ended.code or "other")
+        metrics.refused(error.code if error is not None and error.code else "other")
     log_request(line)
 
 

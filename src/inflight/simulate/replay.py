@@ -1,9 +1,10 @@
 """A record, run again on a fresh scheduler with the record's own times: it must make the same plans.
 
 Knows record files and the order of the loop, and no executor: tokens and seconds are the record's. Commands (adds and
-aborts) come between the plans and commits that they came between; answers end where they ended. What is compared is
-every plan with all its chunks, rows, blocks, padding and moves, and every request's end. (The account of waiting is
-not: at which moments an engine looked and found that it had to wait, a record does not hold.)
+aborts) come between the plans and commits that they came between, also while a step is computed; answers end where they
+ended. What is compared is every plan with all its chunks, rows, blocks, padding and moves, and every request's end.
+(The account of waiting is not: at which moments an engine looked and found that it had to wait, or at depth 2 that it
+had nothing to plan ahead, a record does not hold.)
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def recorded_settings(header: dict[str, Any]) -> RecordedSettings:
             if name in given:
                 given[name] = json.loads(given[name])
         given.setdefault("early_end_tokens", 0)  # records of versions that filled every step do not have it
+        given.setdefault("lane_floor", 0.0)  # nor this, of versions in which background lanes were owed nothing
         if given.get("predictor") == "quantiles":
             del given["predictor"]  # the default, where it is asked at all
         scheduling = SchedulingSettings(**given)
@@ -148,7 +150,7 @@ class Replay:
         self._tokens = {
             sample["sequence"]: iter(sample["token_ids"]) for one in self.requests for sample in one["samples"]
         }
-        self._commands_before = _commands(self.requests)
+        self._commands = _commands(self.requests)
         self._scheduler = make(Recall(self.requests))
 
     def plans(self) -> Iterator[BatchPlan]:
@@ -156,7 +158,7 @@ class Replay:
         flights: deque[BatchPlan] = deque()
         planned = 0
         for committed in count():
-            self._obey(committed)
+            self._obey(planned, committed)
             while len(flights) < self._depth and planned < len(self.steps):
                 plan = self._scheduler.plan(self.steps[planned]["planned"])
                 if not isinstance(plan, BatchPlan):
@@ -164,6 +166,7 @@ class Replay:
                 yield plan
                 flights.append(plan)
                 planned += 1
+                self._obey(planned, committed)
             if not flights:
                 return
             self._commit(flights.popleft())
@@ -181,9 +184,9 @@ class Replay:
     def snapshot(self) -> Snapshot:
         return self._scheduler.snapshot()
 
-    def _obey(self, committed: int) -> None:
-        """What came between this commit and the one before it."""
-        for _, is_abort, time, one in self._commands_before.get(committed, ()):
+    def _obey(self, planned: int, committed: int) -> None:
+        """What came when so many steps were planned, and so many of them committed."""
+        for _, is_abort, time, one in self._commands.get((planned, committed), ()):
             if is_abort:
                 self.events.append((time, self._scheduler.abort(one["request_id"], time)))
             else:
@@ -211,13 +214,15 @@ class Replay:
 Command = tuple[int, bool, float, dict[str, Any]]  # its number, whether it is an abort, its time, the request's record
 
 
-def _commands(requests: Records) -> dict[int, list[Command]]:
-    """Adds and aborts in their order, by the number of commits before them."""
-    found: dict[int, list[Command]] = {}
+def _commands(requests: Records) -> dict[tuple[int, int], list[Command]]:
+    """Adds and aborts in their order, by the numbers of plans and of commits before them."""
+    found: dict[tuple[int, int], list[Command]] = {}
     for one in requests:
-        found.setdefault(one["before_commit"], []).append((one["command"], False, one["added"], one))
+        came = one["before_step"], one["before_commit"]
+        found.setdefault(came, []).append((one["command"], False, one["added"], one))
         if "abort" in [sample["finish_reason"] for sample in one["samples"]]:
-            found.setdefault(one["ended_before_commit"], []).append((one["ended_command"], True, one["ended"], one))
+            went = one["ended_before_step"], one["ended_before_commit"]
+            found.setdefault(went, []).append((one["ended_command"], True, one["ended"], one))
     for commands in found.values():
         commands.sort(key=lambda command: command[0])
     return found

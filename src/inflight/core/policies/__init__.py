@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from typing import Any, Protocol
 
 from inflight.core.sequence import SequenceView
+from inflight.core.shares import Shares
 
 Rank = tuple[Any, ...]
 
@@ -27,6 +28,10 @@ class Policy(Protocol):
     window: int
     steady: bool
     reads_priority: bool
+
+    @property
+    def shares(self) -> Shares | None:
+        """By which tenants share the places of a queue that has a bound. None: first come, first served."""
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         """Smaller is served sooner; ties go by order of acceptance. now: seconds on the engine's clock."""
@@ -62,6 +67,7 @@ class Ordered:
     window = 0
     steady = False
     reads_priority = False
+    shares: Shares | None = None
 
     def group(self, view: SequenceView) -> Hashable:
         return None

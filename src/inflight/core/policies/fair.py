@@ -16,12 +16,12 @@ counters name, and who loses one is ahead.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 
 from inflight.core.policies import Ordered, Rank
 from inflight.core.sequence import SequenceView
+from inflight.core.shares import Shares
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 MOST_GONE = 4096  # tenants without requests whose counters are kept: clients choose tenants' names
@@ -29,10 +29,11 @@ MOST_GONE = 4096  # tenants without requests whose counters are kept: clients ch
 
 class Fair(Ordered):
     name = "fair"
+    shares: Shares
 
     def __init__(self, weights: Mapping[str, float] | None = None):
         """weights: of tenants that are not worth 1."""
-        self._weights = dict(weights or {})
+        self.shares = Shares(weights)
         self._counters: dict[str, float] = {}
         self._inside: Counter[str] = Counter()  # sequences that wait or run; tenants without are left out, below too
         self._waiting: Counter[str] = Counter()
@@ -74,7 +75,7 @@ class Fair(Ordered):
 
     def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
         work = PROMPT_WEIGHT * prompt_tokens + OUTPUT_WEIGHT * output_tokens
-        self._counters[view.tenant] += work / self._weight(view.tenant)
+        self._counters[view.tenant] += work / self.shares.weight(view.tenant)
 
     def left(self, view: SequenceView) -> None:
         if view.is_running:
@@ -107,16 +108,13 @@ class Fair(Ordered):
         """A tenant that returns is lifted to its rivals' counter: on that tie, who has less inside goes first."""
         return self._counters[tenant], self._inside[tenant]
 
-    def _weight(self, tenant: str) -> float:
-        return self._weights.get(tenant, 1.0)
-
     def _share(self, tenant: str) -> float:
         """Rows of those in use that are the tenant's by weight, one at least."""
-        return max(1.0, self._rows * self._weight(tenant) / self._weight_inside)
+        return max(1.0, self._rows * self.shares.weight(tenant) / self._weight_inside)
 
     def _weigh(self) -> None:
         """Who is inside has changed."""
-        self._weight_inside = math.fsum(map(self._weight, self._inside))
+        self._weight_inside = self.shares.weigh(self._inside)
 
 
 def _less(counts: Counter[str], tenant: str) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 from inflight.core.policies import Policy, Rank
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.sequence import SequenceView
+from inflight.core.shares import Shares
 
 
 class Guarded:
     """Ranks become (0, rank) while the policy works and (1, arrival) afterwards, so that all of them compare."""
 
     steady = False  # a failure changes all
+    shares: Shares | None = None
 
     def __init__(self, policy: Policy, report: Callable[[str], None]):
         """report: told once, in a sentence, when the policy failed."""

@@ -1,0 +1,55 @@
+"""A record of a server that answered many at once runs again to the same plans."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from inflight.records.schema import read_records
+from inflight.simulate.replay import of_kind, replay
+
+from .conftest import Server
+
+REQUESTS = 120
+
+
+async def ask(client: httpx.AsyncClient, number: int) -> None:
+    """Every third goes away in the middle of its stream; some share prompts, some are batch work."""
+    body = {
+        "prompt": f"{'Once upon a time ' * (number % 5)}there were {number % 20}",
+        "max_tokens": 5 + number % 40,
+        "n": 1 + number % 2,
+        "ignore_eos": True,
+        "stream": True,
+        "service_tier": "flex" if number % 4 == 0 else "auto",
+    }
+    await asyncio.sleep(number * 0.004)
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        assert response.status_code == 200
+        lines = 0
+        async for line in response.aiter_lines():
+            lines += bool(line)
+            if number % 3 == 0 and lines > number % 7:
+                return
+
+
+async def drive(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits(max_connections=None)) as client:
+        await asyncio.gather(*(ask(client, number) for number in range(REQUESTS)))
+
+
+def test_a_record_of_concurrent_serving_replays_identically(start: Callable[..., Server], tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    server = start("--record", str(record), "--max-num-seqs", "16")
+    asyncio.run(drive(server.url))
+    assert server.stop() == 0
+    records = list(read_records(record))
+    requests = of_kind(records, "request")
+    during_a_step = [one for one in requests if one["before_step"] > one["before_commit"]]
+    aborted = [one for one in requests if one["samples"][0]["finish_reason"] == "abort"]
+    assert len(requests) == REQUESTS and during_a_step and aborted
+    _, outcome = replay(records)
+    assert outcome.difference is None and outcome.steps == outcome.recorded_steps > 50
