@@ -1,0 +1,126 @@
+"""Honest clients: `python -m benchmarks.attack.honest`, a plan as JSON on standard input; a line of JSON a stream.
+
+Greedy streams from a few prompts, one after the other on each of so many clients, each text compared with the one that
+the server gave before anybody attacked it. Ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TextIO
+
+import msgspec
+import uvloop
+
+from benchmarks.attack.wire import post, text
+from benchmarks.streams import Stream, send
+from benchmarks.workloads import poisson, prompt
+
+PROMPTS = 8
+PATIENCE = 60.0  # seconds after which a stream is given up
+_LEAST, _MOST = 60, 160  # tokens of an answer
+_PAUSE = 0.05  # seconds before the next try, where there was no stream
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """streams: at once, each followed by another. rate: instead of that, streams a second at random times (Poisson).
+    tokens: of each answer, instead of 60 to 160. file: where to write."""
+
+    port: int = 0
+    key: str = ""
+    file: str = ""
+    streams: int = 20
+    rate: float | None = None
+    tokens: int | None = None
+
+
+class Honest:
+    def __init__(self, plan: Plan, file: TextIO):
+        self._plan, self._file = plan, file
+        rng = random.Random(11)
+        lengths = [plan.tokens or rng.randint(_LEAST, _MOST) for _ in range(PROMPTS)]
+        self._wires = [self._wire(prompt(rng, rng.randint(20, 90), 2000), length) for length in lengths]
+        self._texts: dict[int, bytes] = {}
+
+    def _wire(self, token_ids: tuple[int, ...], tokens: int) -> bytes:
+        asked = {"prompt": token_ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+        return post("/v1/completions", text(asked), self._plan.key)
+
+    async def run(self) -> None:
+        for number in range(PROMPTS):
+            stream = await self._stream(number)
+            if not stream.complete:
+                raise RuntimeError(f"An honest stream ended with status {stream.status} before any attack.")
+            self._texts[number] = stream.text
+        self._file.write(json.dumps({"ready": time.perf_counter()}) + "\n")
+        if self._plan.rate is None:
+            await asyncio.gather(*(self._client(number) for number in range(self._plan.streams)))
+        else:
+            await self._arrivals(self._plan.rate)
+
+    async def _client(self, number: int) -> None:
+        while True:
+            stream = await self._stream(number % PROMPTS)
+            self._tell(number % PROMPTS, stream)
+            if not stream.complete:
+                await asyncio.sleep(_PAUSE)
+            number += 1
+
+    async def _arrivals(self, rate: float) -> None:
+        began = time.perf_counter()
+        under_way: set[asyncio.Task[None]] = set()
+        for number, due in enumerate(poisson(random.Random(5), rate)):
+            await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
+            task = asyncio.ensure_future(self._one(number % PROMPTS, began + due))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+
+    async def _one(self, number: int, due: float) -> None:
+        self._tell(number, await self._stream(number, due))
+
+    async def _stream(self, number: int, due: float | None = None) -> Stream:
+        stream = Stream(self._wires[number], keep=True)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await send(self._plan.port, stream, due)
+        except TimeoutError:
+            stream.leave()
+            stream.ended = time.perf_counter()
+        return stream
+
+    def _tell(self, number: int, stream: Stream) -> None:
+        error = b'data: {"error"' in stream.body
+        told = {
+            "sent": round(stream.sent, 6),
+            "ended": round(stream.ended, 6),
+            "status": stream.status,
+            "complete": stream.complete and not error,
+            "same": stream.complete and not error and stream.text == self._texts[number],
+            "arrivals": [round(one, 6) for one in stream.arrivals],
+            "told": "" if stream.complete and not error else stream.body[-300:].decode("utf-8", "replace"),
+        }
+        self._file.write(json.dumps(told) + "\n")
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main() -> None:
+    plan = msgspec.json.decode(sys.stdin.readline(), type=Plan)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with open(plan.file, "w", encoding="utf-8", buffering=1) as file:
+        uvloop.run(Honest(plan, file).run())
+
+
+if __name__ == "__main__":
+    main()

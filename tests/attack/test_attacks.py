@@ -1,0 +1,80 @@
+"""The catalogue, and the whole program for a moment: two attacks on the built-in model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+import benchmarks.results as results
+from benchmarks.attack import __main__ as command
+from benchmarks.attack.catalogue import catalogue, everything
+from benchmarks.attack.memory import tree
+from benchmarks.attack.target import BOMBS, make_model
+from benchmarks.attack.visit import Tally, Visit
+from benchmarks.attack.wire import MOST, filled, stretched
+from inflight.text import ChatTemplate
+
+
+def test_bodies_are_as_large_as_the_server_takes_them_and_no_larger() -> None:
+    body = filled('{"prompt":[', "-1", "]}")
+    assert MOST - 3 < len(body) <= MOST
+    assert body.startswith(b'{"prompt":[-1,-1,') and body.endswith(b",-1]}")
+    assert stretched('"', "ab", '"', 7) == b'"abab"'
+
+
+def test_the_template_is_the_models_own_until_a_message_asks_for_trouble(tmp_path: Path) -> None:
+    template = ChatTemplate.load(make_model(tmp_path))
+    assert template is not None
+    assert "<|user|>" in template.render([{"role": "user", "content": "Hello"}])
+    assert {f"template: {name}" for name in BOMBS} <= set(catalogue())
+
+
+def test_attackers_know_what_stands_about_too_but_a_mixture_does_not() -> None:
+    assert set(everything()) - set(catalogue()) == {"crowd: idle", "crowd: slow bodies", "crowd: slow readers", "flood"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"), [(b"HTTP/1.1 418 x\r\n\r\n", "418"), (b"SSH-2.0\r\n", "no HTTP"), (b"", "closed")]
+)
+def test_attackers_note_what_they_are_told(answer: bytes, told: str) -> None:
+    tally = Tally()
+    addresses = []
+
+    async def visited() -> None:
+        async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            addresses.append(writer.get_extra_info("peername")[0])
+            await reader.readline()
+            writer.write(answer)
+            writer.close()
+
+        async with await asyncio.start_server(answering, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            await Visit(port, ["sk-1", "sk-2"], 3, random.Random(1), tally).ask(b"GET / HTTP/1.1\r\n\r\n")
+
+    asyncio.run(visited())
+    assert (tally.told, tally.visits, addresses) == ({told: 1}, 1, ["127.0.0.5"])
+
+
+def test_two_attacks_for_a_second_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results.md")
+    command.main(["TLS hello", "many samples", "--each", "1", "--write"])
+    printed = capsys.readouterr().out
+    assert "2 attacks by themselves, 1 s each" in printed
+    for name in ("TLS hello", "many samples"):
+        row = next(line for line in printed.splitlines() if line.startswith(f"| {name} |"))
+        assert "× 400" in row
+        assert "the server ended" not in row and "another text" not in row and "not to its end" not in row
+    assert "## Each attack by itself" in results.RESULTS.read_text()
+    assert tree(os.getpid()) == [os.getpid()], "whatever it started has ended"
+
+
+def test_a_mistake_is_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["no such attack"])
+    assert "'no such attack' is unknown; --list names all" in capsys.readouterr().err
