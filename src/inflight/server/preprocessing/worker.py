@@ -43,16 +43,19 @@ def main() -> int:
     # One thread, so that a fork is whole and no thread's stack counts as memory.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server, which closes the socket
-    control = socket.socket(fileno=int(sys.argv[1]))
+    with socket.socket(fileno=int(sys.argv[1])) as control, contextlib.suppress(EOFError, OSError):
+        _fork_for(control)  # the server's end, early or late, is this one's too
+    return 0
+
+
+def _fork_for(control: socket.socket) -> None:
+    """Raises EOFError or OSError where the server has closed its side."""
     setup = decode_setup(receive(control))
     tokenizer, template = loaded(Path(setup.model_folder))
     if tokenizer is not None:
         _ = tokenizer.longest_token  # looked up once, before there are children
     send(control, READY)
-    try:
-        limits = decode_limits(receive(control))
-    except EOFError:
-        return 0  # the server did not come up
+    limits = decode_limits(receive(control))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are nobody's zombies
     _spare_the_server()
     encoder = PromptEncoder(tokenizer, template, 0, parse_control_tokens=limits.parse_control_tokens)
@@ -61,7 +64,7 @@ def main() -> int:
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
-            return 0
+            return
         if not os.fork():
             control.close()
             serve(socket.socket(fileno=descriptors[0]), preprocessor, setup)
