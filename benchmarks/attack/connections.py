@@ -12,7 +12,7 @@ from benchmarks.attack.visit import PATIENCE, WRONG_KEY, Line, Visit
 from benchmarks.attack.wire import HOST, MOST, filled, get, head, post, text, upload
 
 _COMPLETION = "/v1/completions"
-_DRIP = 0.05  # seconds between single bytes
+_DRIP = 0.5  # seconds between single bytes
 
 
 @cache
@@ -139,7 +139,7 @@ def _half_bodies() -> list[Attack]:
         Attack("last byte missing, wrong key", "the same, unknown key", _held(lacking(lambda _: WRONG_KEY)), 40),
         Attack(
             "a byte at a time",
-            "a body announced as 8 MB, twenty bytes a second",
+            "a body announced as 8 MB, two bytes a second",
             _held(_announced, b" "),
             200,
         ),
@@ -251,10 +251,10 @@ def _of_browsers() -> list[Attack]:
 
 def crowds() -> list[Attack]:
     """What stands about beside honest clients for long; not of the catalogue of attacks."""
-    slow = text({"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True})
+    slow = text({"prompt": "x", "max_tokens": 40, "ignore_eos": True, "stream": True})  # slow, but little work
     return [
         Attack("crowd: idle", "connections that say nothing", _held(lambda _: b""), 2000),
-        Attack("crowd: slow bodies", "a body at a byte in 50 ms", _held(_announced, b" "), 100),
+        Attack("crowd: slow bodies", "a body at two bytes a second", _held(_announced, b" "), 100),
         Attack("crowd: slow readers", "64 bytes of a stream every half second", unread(slow, 0.5), 100),
     ]
 

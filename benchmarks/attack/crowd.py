@@ -16,6 +16,7 @@ from inflight.metrics.confidence import paired_ratio
 IDLE, SLOW = 2000, 200
 RATE = 20.0  # honest streams a second
 TOKENS = 8  # of each
+COMING = 4.0  # seconds for which the connections come, which count for nothing
 ASKED = 1.2  # p99 of TTFT beside that of quiet times
 CROWD = ["crowd: idle", "crowd: slow bodies", "crowd: slow readers"]
 
@@ -33,9 +34,8 @@ def crowd(folder: Path, rounds: int, seconds: float) -> str:
     with Field(folder, with_keys=True, plan=Plan(rate=RATE, tokens=TOKENS)) as field:
         for number in range(rounds):
             quiet = field.quiet(seconds)
-            raid = field.raid(CROWD, seconds + 2.0, number, at_once=len(CROWD), turn=seconds + 2.0)
-            # Its first two seconds are the connections' coming.
-            seen = field.sightings.within((raid.window[0] + 2.0, raid.ended))
+            raid = field.raid(CROWD, seconds + COMING, number, at_once=len(CROWD), turn=seconds + COMING)
+            seen = field.sightings.within((raid.window[0] + COMING, raid.ended))
             before = field.sightings.within(quiet)
             wrong = before.wrong + seen.wrong
             found.append(Round(before.ttfts, seen.ttfts, wrong.total()))
@@ -65,7 +65,7 @@ def report(rounds: Sequence[Round], seconds: float, died: str) -> str:
     ]
     head = ["round", "streams quiet", "p50, ms", "p99, ms", "streams with the crowd", "p50, ms", "p99, ms"]
     intro = (
-        f"{IDLE:,} idle connections and {SLOW} slow ones (half of them send a body at a byte in 50 ms, half read a "
+        f"{IDLE:,} idle connections and {SLOW} slow ones (half of them send a body at two bytes a second, half read a "
         f"stream at 64 bytes in half a second), against none, in turn for {seconds:g} s each; honest streams of "
         f"{TOKENS} tokens come at random, {RATE:g} a second. The ratio is the geometric mean over rounds."
     )
