@@ -26,6 +26,8 @@ from inflight.core.snapshot import Snapshot
 from inflight.engine.event_stream import EngineStopped, EventStream, resolve
 from inflight.engine.loop import EngineLoop
 
+MANY = 16  # samples, from which on to take them in is work for a thread
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Command = Callable[[], None]
@@ -45,8 +47,12 @@ class AsyncBridge:
     async def open(self, *requests: Request) -> EventStream:
         """Hand in requests, all of them or none. Raises RequestRefused or EngineStopped."""
         stream = EventStream(requests, self._left)
-        self._send(lambda: self._add(stream))
+        send = partial(self._send, lambda: self._add(stream))
         try:
+            if sum(request.params.n for request in requests) > MANY:
+                await asyncio.to_thread(send)  # the event loop has others to serve meanwhile
+            else:
+                send()
             await stream.accepted
         except asyncio.CancelledError:
             await stream.aclose()

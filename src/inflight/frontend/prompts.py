@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, SupportsIndex
 
 from inflight.core.request import SLO, Request
@@ -43,6 +44,7 @@ class PromptEncoder:
         )
         self._seed = seed
         self._numbers = itertools.count()
+        self._bad_token_ids = lru_cache(maxsize=64)(self._cut_bad_words)  # a call's prompts have the same
 
     @property
     def can_chat(self) -> bool:
@@ -141,7 +143,7 @@ class PromptEncoder:
     ) -> Request:
         if params.stop and self._tokenizer is None:
             raise PromptError("stop strings need text, but this model has no tokenizer; use stop_token_ids.")
-        bad_token_ids = self._bad_token_ids(params.bad_words)
+        bad_token_ids = self._bad_token_ids(params.bad_words) if params.bad_words else ()
         number = next(self._numbers)
         return Request(
             request_id=request_id,
@@ -158,9 +160,9 @@ class PromptEncoder:
             forced_output_tokens=forced_output_tokens,
         )
 
-    def _bad_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    def _cut_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Each word as it begins a text, and as it stands behind a space, as vLLM has it."""
-        if words and self._tokenizer is None:
+        if self._tokenizer is None:
             raise PromptError("bad_words need text, but this model has no tokenizer; use logit_bias.")
         spelled = [text for word in words for text in (word.lstrip(), f" {word.lstrip()}")]
         return tuple(dict.fromkeys(self._encode(text, add_special_tokens=False) for text in spelled))

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 
 from inflight.core.events import Event
 from inflight.core.request import RequestRefused
-from inflight.engine.bridge import AsyncBridge
+from inflight.engine.bridge import MANY, AsyncBridge
 from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.assembly import Assembly, frame
@@ -94,10 +94,13 @@ async def open_generation(
     bridge: AsyncBridge, call: Call, tokenizer: Tokenizer | None, names: TokenNames, timeout: float | None
 ) -> Generation:
     """Hand the call to the engine. Raises ApiError when it is refused."""
-    collectors = {
-        request.request_id: OutputCollector(request, tokenizer, prompt)
-        for request, prompt in zip(call.requests, call.prompts, strict=True)
-    }
+
+    def collecting() -> dict[str, OutputCollector]:
+        pairs = zip(call.requests, call.prompts, strict=True)
+        return {request.request_id: OutputCollector(request, tokenizer, prompt) for request, prompt in pairs}
+
+    many = sum(request.params.n for request in call.requests) > MANY
+    collectors = await asyncio.to_thread(collecting) if many else collecting()
     assembly = Assembly(call, collectors, names)
     try:
         stream = await bridge.open(*call.requests)

@@ -7,6 +7,7 @@ Does not know tokens (`detokenizer`) or what stopping means to a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 class StopStringFinder:
@@ -82,6 +83,18 @@ class StopStringFinder:
         return text[:certain]
 
 
+@lru_cache(maxsize=1024)  # a hundred samples of a request look for the same strings
+def _fallback(stop: str) -> tuple[int, ...]:
+    """By length: the longest shorter beginning of `stop` that its first characters end with."""
+    fallback, known = [0], 0
+    for character in stop[1:]:
+        while known and stop[known] != character:
+            known = fallback[known - 1]
+        known += stop[known] == character
+        fallback.append(known)
+    return tuple(fallback)
+
+
 class _Progress:
     """How much of one stop string the stream ends with (Knuth, Morris, Pratt)."""
 
@@ -90,13 +103,7 @@ class _Progress:
     def __init__(self, stop: str) -> None:
         self.stop = stop
         self.length = 0  # characters of `stop` that the stream ends with
-        self._fallback = [0]  # by length: the longest shorter beginning of `stop` that its first characters end with
-        known = 0
-        for character in stop[1:]:
-            while known and stop[known] != character:
-                known = self._fallback[known - 1]
-            known += stop[known] == character
-            self._fallback.append(known)
+        self._fallback = _fallback(stop)
 
     def step(self, character: str) -> bool:
         """Take one character; True if it completes the stop string."""

@@ -17,7 +17,7 @@ import inflight
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing import pool as pool_module
-from inflight.server.preprocessing.pool import LARGE, PreprocessingError, PreprocessingPool
+from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingError, PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import Limits, PreparedAnswer, PreparedChat, PreparedCompletion
 from inflight.text import ChatTemplate, Tokenizer
@@ -60,7 +60,7 @@ async def refusal(pool: PreprocessingPool, body: bytes) -> ApiError:
 def test_short_and_long_bodies_of_every_kind() -> None:
     async def work(pool: PreprocessingPool) -> None:
         tokenizer = Tokenizer.load(BUILT_IN)
-        for text in ("Hello", "Hello, " * 1000, "Hello, " * (LARGE // 6)):
+        for text in ("Hello", "Hello, " * 1000, "Hello, " * (SHORT_BYTES * 5)):
             completion = await pool.prepare("completion", json.dumps({"prompt": text}).encode())
             assert isinstance(completion, PreparedCompletion)
             assert completion.prompts[0].ids() == tuple(tokenizer.encode(text))

@@ -13,7 +13,8 @@ from msgspec import Meta
 LONGEST_TEXT = 1 << 24  # characters of a prompt or message; the limit of bodies is usually lower
 MOST_TOKEN_IDS = 1 << 20  # of one prompt
 MOST_MESSAGES = 4096
-MOST_STOPS = 64
+MOST_STOPS = 32
+LONGEST_STOP = 512
 
 Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
 Name = Annotated[str, Meta(max_length=512)]
@@ -26,8 +27,8 @@ TokenIds = Annotated[list[TokenId], Meta(max_length=MOST_TOKEN_IDS)]
 Samples = Annotated[int, Meta(ge=1, le=1024)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 Milliseconds = Annotated[float, Meta(gt=0)]
-StopString = Annotated[str, Meta(max_length=1024)]
-Stops = Annotated[str, Meta(max_length=1024)] | Annotated[list[StopString], Meta(max_length=MOST_STOPS)]
+StopString = Annotated[str, Meta(max_length=LONGEST_STOP)]
+Stops = StopString | Annotated[list[StopString], Meta(max_length=MOST_STOPS)]
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=256)]
 FewTokenIds = Annotated[list[TokenId], Meta(max_length=1024)]
 LogitBias = Annotated[

@@ -47,7 +47,12 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
         return await respond(request, "chat", tenant)
 
     async def respond(request: Request, kind: Kind, tenant: Tenant) -> Response:
-        call = await call_of(request, kind, tenant)
+        body = await request.body()
+        try:
+            call = await until_gone(request.receive, call_of(request, kind, body, tenant), asyncio.Event())
+        except ClientGone:
+            return Response(status_code=GONE)
+        del body
         request.state.told = True  # from here on the service tells how it ended
         opened = await service.open(call)
         if call.stream:
@@ -57,12 +62,13 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
         except ClientGone:
             return Response(status_code=GONE)
 
-    async def call_of(request: Request, kind: Kind, tenant: Tenant) -> Call:
+    async def call_of(request: Request, kind: Kind, body: bytes, tenant: Tenant) -> Call:
         served = service.served
-        prepared = await served.preprocessing.prepare(kind, await request.body())
+        prepared = await served.preprocessing.prepare(kind, body)
         request.state.body_lease.release()
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
         translate = partial(served.translator.call, prepared, tenant)
-        return translate() if token_bytes(prepared) < MANY_TOKEN_BYTES else await asyncio.to_thread(translate)
+        small = token_bytes(prepared) < MANY_TOKEN_BYTES and not prepared.settings.bad_words
+        return translate() if small else await asyncio.to_thread(translate)
 
     return routes

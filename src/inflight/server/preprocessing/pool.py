@@ -1,8 +1,8 @@
 """The server's side of preprocessing: who waits for which process, and what is said when one of them gives up.
 
 Two processes work: one for what is short, in order of arrival; one for what is long, the shortest first, so that an
-honest document does not wait behind the largest bodies that anybody sends. The one for long bodies is made anew after
-a large one, which gives its memory back. Knows processes and queues; what a job is, `wire` knows.
+honest document does not wait behind the largest bodies that anybody sends. A process that has kept memory of a body is
+made anew, which gives it back. Knows processes and queues; what a job is, `wire` knows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from inflight.server.errors import ApiError, invalid
@@ -24,7 +25,10 @@ from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
     KINDS,
     LENGTH_BYTES,
+    LONG,
     READY,
+    RENEW,
+    SHORT,
     Kind,
     Limits,
     Outcome,
@@ -39,8 +43,7 @@ from inflight.server.preprocessing.wire import (
 )
 
 INLINE = 1 << 12  # bytes of a completion's body that is read in place, in a millisecond or so
-SHORT = 1 << 15  # bytes of a body that goes to the quick process
-LARGE = 1 << 20  # bytes of a body after which the process is made anew
+SHORT_BYTES = 1 << 15  # bytes of a body that goes to the quick process
 CPU_SECONDS = 10.0  # of one body; a megabyte of text takes one or two
 START_SECONDS = 60.0
 
@@ -87,8 +90,8 @@ class PreprocessingPool:
         if kind == "completion" and len(body) <= INLINE:
             return self._in_place.prepared(kind, body)
         if not self._lanes:
-            self._lanes = [_Lane(self._child, self._is_gone, renewed) for renewed in (False, True)]
-        is_long = len(body) > SHORT
+            self._lanes = [_Lane(partial(self._child, role), self._is_gone) for role in (SHORT, LONG)]
+        is_long = len(body) > SHORT_BYTES
         outcome = asyncio.get_running_loop().create_future()
         self._lanes[is_long].put(_Waiting(len(body) if is_long else 0, next(self._numbers), kind, body, outcome))
         try:
@@ -131,7 +134,7 @@ class PreprocessingPool:
         await asyncio.sleep(0.05)
         return self._process.poll() is not None
 
-    async def _child(self) -> socket.socket:
+    async def _child(self, role: bytes) -> socket.socket:
         """A fresh process's socket."""
         async with self._reviving:
             if self._process.poll() is not None:  # somebody has killed the first process, which does nothing but fork
@@ -141,18 +144,16 @@ class PreprocessingPool:
                 await asyncio.to_thread(self._wait_until_loaded)
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+            socket.send_fds(self._control, [role], [theirs.fileno()])
         ours.setblocking(False)
         return ours
 
 
 class _Lane:
-    """One process at work, and what waits for it. renewed: make the process anew after large jobs."""
+    """One process at work, and what waits for it."""
 
-    def __init__(
-        self, child: Callable[[], Awaitable[socket.socket]], was_orphaned: Callable[[], Awaitable[bool]], renewed: bool
-    ):
-        self._child, self._was_orphaned, self._renewed = child, was_orphaned, renewed
+    def __init__(self, child: Callable[[], Awaitable[socket.socket]], was_orphaned: Callable[[], Awaitable[bool]]):
+        self._child, self._was_orphaned = child, was_orphaned
         self._waiting: list[_Waiting] = []
         self._news = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
@@ -189,8 +190,8 @@ class _Lane:
                     else:
                         _settle(waiting.outcome, EOFError())
                     continue
-                _settle(waiting.outcome, answer)
-                if self._renewed and waiting.size > LARGE:
+                _settle(waiting.outcome, answer[1:])
+                if answer[:1] == RENEW:
                     streams[1].close()
                     streams = None
         finally:

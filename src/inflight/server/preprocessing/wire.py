@@ -21,6 +21,8 @@ Body = bytes | memoryview
 Kind = Literal["completion", "chat", "tokenize", "detokenize"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # a job is a byte that says which, and the body as it came
 READY = b"ready"  # the first process has loaded what it needs
+KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goes on
+SHORT, LONG = b"s", b"l"  # with a socket: what the child will read
 LENGTH_BYTES = 4  # of the number, big-endian, that stands before a frame
 
 

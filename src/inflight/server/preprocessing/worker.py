@@ -22,8 +22,11 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
+    KEEP,
     KINDS,
+    LONG,
     READY,
+    RENEW,
     Outcome,
     Refused,
     Setup,
@@ -35,6 +38,7 @@ from inflight.server.preprocessing.wire import (
 )
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
+GROWN_BYTES = 16 << 20  # that a child may have kept of earlier bodies; then a new one takes its place
 NO_MEMORY = "The body needs more memory to be read than the {most:,} bytes that one may take; send less in one body."
 
 
@@ -62,11 +66,13 @@ def _fork_for(control: socket.socket) -> None:
     encoder.check_chat()
     preprocessor = Preprocessor(encoder, tokenizer, limits)
     while True:
-        _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        role, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
             return
         if not os.fork():
             control.close()
+            if role == LONG:
+                os.nice(10)  # whoever waits for a long body waits anyway; streams and short ones do not
             serve(socket.socket(fileno=descriptors[0]), preprocessor, setup)
         os.close(descriptors[0])
 
@@ -82,6 +88,7 @@ def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
 def serve(jobs: socket.socket, preprocessor: Preprocessor, setup: Setup) -> None:
     """Never returns. A job that exceeds its time ends the process."""
     _limit_memory(setup.memory_bytes)
+    rest = _resident_bytes()
     while True:
         try:
             frame = receive(jobs)
@@ -90,8 +97,9 @@ def serve(jobs: socket.socket, preprocessor: Preprocessor, setup: Setup) -> None
         signal.setitimer(signal.ITIMER_PROF, setup.cpu_seconds)  # SIGPROF kills, wherever the process is
         answer = encode(_outcome(preprocessor, frame, setup.memory_bytes))
         signal.setitimer(signal.ITIMER_PROF, 0)
+        grown = _resident_bytes() - rest > GROWN_BYTES
         with contextlib.suppress(OSError):
-            send(jobs, answer)
+            send(jobs, (RENEW if grown else KEEP) + answer)
 
 
 def _outcome(preprocessor: Preprocessor, frame: bytes, memory_bytes: int) -> Outcome:
@@ -107,10 +115,19 @@ def _outcome(preprocessor: Preprocessor, frame: bytes, memory_bytes: int) -> Out
 
 
 def _limit_memory(more: int) -> None:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) if sys.platform == "linux" else 0
-    if pages:
-        most = pages * resource.getpagesize() + more
+    if sys.platform == "linux":
+        most = _statm()[0] + more
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _resident_bytes() -> int:
+    return _statm()[1] if sys.platform == "linux" else 0
+
+
+def _statm() -> list[int]:
+    """Bytes of address space, resident, and more."""
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return [int(number) * resource.getpagesize() for number in pages]
 
 
 def _spare_the_server() -> None:
