@@ -155,3 +155,10 @@ def test_bodies_that_are_too_large(start: Callable[..., Server]) -> None:
     )
     assert untold.status_code == 413
     assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200
+
+
+def test_text_and_tokens_of_the_tokenizers_endpoints_are_bounded(server: Server) -> None:
+    long = server.post("/tokenize", {"prompt": "x" * ((1 << 20) + 1)})
+    assert long.status_code == 400 and "1048576 characters" in long.json()["error"]["message"]
+    many = server.post("/detokenize", {"tokens": [1] * ((1 << 18) + 1)})
+    assert many.status_code == 400 and "262144 entries" in many.json()["error"]["message"]

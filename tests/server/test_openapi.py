@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from inflight.server.app import make_app
+from inflight.server.app import BODIES, make_app
 from inflight.server.batch.answering import Answer
 from inflight.server.batch.service import BatchService
 from inflight.server.service import Service
@@ -56,3 +56,33 @@ def test_answers_as_documented(case: schemathesis.Case, server: Server) -> None:
 def test_the_server_shows_this_document(server: Server) -> None:
     assert server.get("/openapi.json").json()["paths"].keys() >= app.openapi()["paths"].keys()
     assert server.get("/docs").status_code == 200
+
+
+def test_wrong_parameters_are_400_in_the_document_as_they_are_in_life(server: Server) -> None:
+    document = app.openapi()
+    statuses = {status for path in document["paths"].values() for one in path.values() for status in one["responses"]}
+    assert "422" not in statuses and "HTTPValidationError" not in document["components"]["schemas"]
+    refused = server.get("/v1/files", params={"limit": "many"})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "limit"
+
+
+def test_every_list_and_text_of_a_body_has_a_bound() -> None:
+    schemas = app.openapi()["components"]["schemas"]
+    unbounded = [path for body in BODIES for path in _unbounded(schemas, {"$ref": f"/{body.__name__}"}, body.__name__)]
+    assert not unbounded
+
+
+def _unbounded(schemas: dict[str, Any], schema: Any, path: str) -> list[str]:
+    """Places of texts without maxLength and of lists without maxItems; a tool call and a template variable are JSON of
+    any form, whose bound is the body's."""
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rsplit("/")[-1]]
+    found = []
+    if schema.get("type") == "string" and not {"maxLength", "enum"} & schema.keys():
+        found.append(path)
+    if schema.get("type") == "array" and "maxItems" not in schema:
+        found.append(path)
+    inside = {**schema.get("properties", {}), **{f"any{n}": one for n, one in enumerate(schema.get("anyOf", ()))}}
+    if "items" in schema:
+        inside["items"] = schema["items"]
+    return found + [one for name, part in inside.items() for one in _unbounded(schemas, part, f"{path}.{name}")]

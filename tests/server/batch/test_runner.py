@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from inflight.server.batch import input_file, runner
 from inflight.server.batch.draft import Draft
 from inflight.server.batch.lines import line_id
+from inflight.server.batch.records import ENDED
 from inflight.server.errors import ApiError, invalid
 from inflight.server.tenants import ANYONE, Tenant
 
@@ -407,5 +409,23 @@ def test_idle_costs_nothing(tmp_path: Path) -> None:
         rig.service._runner._attend = counted  # type: ignore[method-assign]
         await asyncio.sleep(0.1)
         assert rounds == 0 and rig.service._runner._sleep_seconds() is None
+
+    live(tmp_path, test)
+
+
+def test_what_is_read_ahead_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all jobs together, beyond what one page brings."""
+    monkeypatch.setattr(runner, "HELD_BYTES", 300_000)
+    monkeypatch.setattr(input_file, "PAGE_BYTES", 200_000)
+    length, held = 100_000, [0]
+
+    async def test(rig: Rig) -> None:
+        runs = rig.service._runner
+        content = jsonl(*(request_line(str(number), f"{number} " + "x" * length) for number in range(12)))
+        jobs = [await rig.create(content) for _ in range(4)]
+        for job in jobs:
+            await rig.until(job, lambda one: bool(held.append(runs._held_bytes)) or one.status in ENDED)
+        assert [(await rig.ended(job)).completed for job in jobs] == [12] * 4
+        assert 0 < max(held) < 300_000 + 200_000 + 2 * length and runs._held_bytes == 0
 
     live(tmp_path, test)

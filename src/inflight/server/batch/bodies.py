@@ -14,12 +14,16 @@ Metadata = Annotated[
 ]
 
 
+# Its form is told in words by whoever reads it, and by the document.
+_WINDOW = Meta(max_length=30, description="Such as 24h.", extra_json_schema={"pattern": f"^{WINDOW.pattern}$"})
+
+
 class BatchBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """completion_window: minutes, hours or days, such as 24h."""
 
     input_file_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$", max_length=64)]
     endpoint: Literal["/v1/completions", "/v1/chat/completions"]
-    completion_window: Annotated[str, Meta(pattern=f"^{WINDOW.pattern}$", max_length=5, description="Such as 24h.")]
+    completion_window: Annotated[str, _WINDOW]
     metadata: Metadata | None = None
 
 

@@ -204,6 +204,8 @@ def _explained(message: str) -> str:
         unit = {"str": "characters", "array": "entries", "object": "fields"}.get(found[1], "entries")
         most = "at most" if found[2] == "<=" else "at least"
         return f"give {_WORDS.get(found[1], found[1])} of {most} {found[3]} {unit}"
+    if message.startswith("Expected `str` matching regex"):
+        return "give text of the form that GET /docs shows"
     if found := re.fullmatch(r"Expected `([^`]*)` (.*)", message):
         return f"give {_WORDS.get(found[1], found[1])} {found[2]}"
     if found := re.fullmatch(r"Invalid enum value (.*)", message, re.DOTALL):

@@ -13,6 +13,7 @@ from inflight.server import answers
 from inflight.server.bodies.chat import ChatBody
 from inflight.server.bodies.completions import CompletionBody
 from inflight.server.json import JsonResponse, body_of, documented, json_bytes
+from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import Kind, PreparedAnswer, token_bytes
 from inflight.server.service import GONE, Service
 from inflight.server.sse import ClientGone, EventStreamResponse, until_gone
@@ -48,11 +49,13 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
 
     async def respond(request: Request, kind: Kind, tenant: Tenant) -> Response:
         body = await request.body()
-        try:
-            call = await until_gone(request.receive, call_of(request, kind, body, tenant), asyncio.Event())
+        reading = call_of(request, kind, body, tenant)
+        try:  # who leaves is not read for; of a short body that would cost more than reading it
+            call = await (
+                reading if len(body) <= SHORT_BYTES else until_gone(request.receive, reading, asyncio.Event())
+            )
         except ClientGone:
             return Response(status_code=GONE)
-        del body
         request.state.told = True  # from here on the service tells how it ended
         opened = await service.open(call)
         if call.stream:
