@@ -101,17 +101,16 @@ def test_a_foreground_that_never_rests_leaves_the_floor(change: dict[str, Any], 
     assert flood.worst_minute() >= setup.lane_floor
 
 
-def test_what_foreground_lanes_keep_of_a_step_does_not_stop_the_one_that_all_wait_for() -> None:
-    """It has been promised the blocks, so that nobody else can start; and another lane keeps the whole step."""
-    third = LaneSetup("third", settings=(("min_tokens", 2), ("weight", 0.5)))
-    lanes = (INTERACTIVE, LaneSetup("batch", settings=(("background", True), ("min_rows", 1))), third)
-    setup = Setup(num_blocks=12, block_size=1, max_rows=4, token_budget=2, lanes=lanes, lane_floor=0.4)
-    harness = Harness(setup)
-    for lane in harness.scheduler._lanes.all():
-        lane.owed.credit = 50.0 if lane.settings.background else 0.0
-    harness.add(request("a", [0] * 4, lane="third"), request("b", [1] * 10, lane="batch"), request("c", [2] * 10))
-    harness.step()
-    assert "b" in {one.request.request_id for one in inside.running(harness.scheduler)}
+def test_what_is_kept_goes_on_when_the_last_of_the_foreground_gives_up_its_blocks() -> None:
+    """It comes first in a small step and lacks a block; the foreground, asked next, lacks one too and gives way."""
+    harness = Harness(Setup(num_blocks=6, block_size=1, max_rows=2, token_budget=1, lane_floor=0.4))
+    harness.add(request("chat", [0], output=6), request("batch", [1], output=6, lane="batch"))
+    for _ in range(40):
+        for sequence in inside.running(harness.scheduler):
+            sequence.kept = sequence.request.lane == "batch"
+        if harness.scheduler.idle:
+            break
+        harness.step()
     harness.drain()
 
 

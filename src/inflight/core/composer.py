@@ -178,6 +178,8 @@ class Composer:
             if (kept_back or owed) and fill.budget > 0:  # background lanes could not use all that they kept
                 self._serve_decodes(fill, foreground, now)
                 self._serve_prompts(fill, hungry, {}, short, now)
+            if not fill.chunks:  # what was kept lacked blocks, and the last of the foreground has just given up its own
+                self._serve_decodes(fill, background, now)
         for lane in self._lanes.all():
             reason = fill.lacks.get(lane.settings.name, OTHER) if len(lane.queue) else OTHER
             lane.clock.charge(now, reason, self._behind(lane, reason, fill.used))

@@ -82,8 +82,8 @@ class Floor:
         self._settled = -math.inf  # when the last step was
 
     def most(self, token_budget: int) -> int:
-        """Tokens of a step that it may take at once."""
-        return max(1, math.ceil(token_budget * max(OF_A_STEP, self.share)))
+        """Tokens of a step that it may take at once; one is left, where there are two."""
+        return max(1, min(token_budget - 1, math.ceil(token_budget * max(OF_A_STEP, self.share))))
 
     def settle(self, lanes: Iterable[Owing], waiting: Iterable[Owing], tokens: int, now: float) -> None:
         """A step of so many tokens is planned. waiting: those of the lanes with work that foreground work holds up."""
