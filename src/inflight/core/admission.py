@@ -19,7 +19,7 @@ from typing import Literal
 
 from inflight.core.features import Features
 from inflight.core.latency import LatencyModel
-from inflight.core.request import Request, RequestRefused
+from inflight.core.request import Request, RequestRefused, waiting_requests
 from inflight.core.shares import Held, Shares
 
 FORGETTING = 0.99  # a round counts half after about 70 more
@@ -127,7 +127,7 @@ class Admission:
             these = "" if samples == 1 else f", but these would be {samples} more"
             mine = f"; {held.told(most)}" if held else ""
             raise RequestRefused(
-                f"{load.ahead} requests wait already, and at most {most} may{these}{mine}; try again later.",
+                f"{waiting_requests(load.ahead)} already, and at most {most} may{these}{mine}; try again later.",
                 retry_after=self.seconds_to_first_token(0, load),
             )
         self._check_tokens(len(request.prompt_token_ids), load)

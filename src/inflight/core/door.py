@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from inflight.core.lanes import Lanes
 from inflight.core.plan import Capacity
-from inflight.core.request import Request, RequestRefused
+from inflight.core.request import Request, RequestRefused, waiting_requests
 
 
 class Door:
@@ -87,7 +87,7 @@ class Door:
         if held is None or not held.may_take(samples, limit):
             mine = f"; {held.told(limit)}" if held else ""
             raise RequestRefused(
-                f"{len(lane.queue)} requests wait in the lane {request.lane!r}, and it holds at most {limit}{mine}; "
+                f"{waiting_requests(len(lane.queue))} in the lane {request.lane!r}, and it holds at most {limit}{mine}; "
                 "try again later.",
                 retry_after=self._seconds_until_served(request),
             )

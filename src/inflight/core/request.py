@@ -51,6 +51,11 @@ class Request:
     forced_output_tokens: int | None = None
 
 
+def waiting_requests(count: int) -> str:
+    """For sentences: 1 request waits, 2 requests wait."""
+    return f"{count} request waits" if count == 1 else f"{count} requests wait"
+
+
 class RequestRefused(ValueError):
     """The engine will not take this request; the sentence holds the number that refused it.
 
