@@ -87,8 +87,8 @@ class Door:
         if held is None or not held.may_take(samples, limit):
             mine = f"; {held.told(limit)}" if held else ""
             raise RequestRefused(
-                f"{waiting_requests(len(lane.queue))} in the lane {request.lane!r}, and it holds at most {limit}{mine}; "
-                "try again later.",
+                f"{waiting_requests(len(lane.queue))} in the lane {request.lane!r}, and it holds at most {limit}"
+                f"{mine}; try again later.",
                 retry_after=self._seconds_until_served(request),
             )
 
