@@ -17,7 +17,7 @@ import pytest
 from core.builders import request
 from core.harness import FaultyExecutor, LaneSetup, Setup, seconds
 from core.test_state_machine import SETUPS, fitted, requests
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from inflight.core.events import FinishedEvent
 from inflight.core.plan import BatchPlan, Capacity, StepResult, WaitUntil
@@ -277,6 +277,9 @@ def test_a_record_replays_to_the_same_plans(
 ) -> None:
     """Invariant 6. Script: a request, rounds until the next one, whom to abort then, and whether both come while the
     next steps are computed (at depth 1: at 2 a record does not hold what came before a plan that could not be made)."""
+    # Dynamic batching notes lengths when it looks at who waits, and of looks that found nothing to plan a record is
+    # silent: whoever is gone by the next plan was noted in the run only.
+    assume(setup.strategy != "dynamic" or all(victim is None for _, _, victim, _ in script))
     recorded = Recorded(setup, broken, unsound)
     loop, others = recorded.loop, OthersTurn()
 

@@ -43,7 +43,8 @@ class Rig:
         arena = ops.kv_arena(kv_shape(config, BLOCK), self.capacity.num_blocks + 1 + self.capacity.host_blocks)
         self.decoder = Decoder(config, weights, ops, arena, 128, logit_rows)
         self.executor = ModelExecutor(self.decoder, ops, arena, self.capacity)
-        scheduler = Scheduler(self.capacity, Chunked(128), Fcfs(), end_token_ids=frozenset({END}))
+        ends = frozenset({END} if config.vocab_size > END else ())
+        scheduler = Scheduler(self.capacity, Chunked(128), Fcfs(), end_token_ids=ends)
         self.offline = Offline(EngineLoop(scheduler, self.executor, MonotonicClock()), None)
         self.plain = Driver.of(folder, "float32", isa)
 

@@ -4,7 +4,8 @@ Knows record files and the order of the loop, and no executor: tokens and second
 aborts) come between the plans and commits that they came between, also while a step is computed; answers end where they
 ended. What is compared is every plan with all its chunks, rows, blocks, padding and moves, and every request's end.
 (The account of waiting is not: at which moments an engine looked and found that it had to wait, or at depth 2 that it
-had nothing to plan ahead, a record does not hold.)
+had nothing to plan ahead, a record does not hold. For the same reason the borders of dynamic batching's buckets may
+differ where requests were aborted while they waited.)
 """
 
 from __future__ import annotations
