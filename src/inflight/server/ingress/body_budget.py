@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from inflight.server.errors import ApiError
 
+SMALL_BYTES = 1 << 16  # of a body that is not told to wait for large ones
+SMALL_ROOM_BYTES = 4 << 20  # for all of those, beyond the budget
 _PATIENCE = 2.0  # seconds that a body waits for others to go, in all: it holds what it has meanwhile
 _WORTH_TELLING = 8 << 20  # bytes
 _MOST_WAITING = 64  # bodies; each has one piece in its hands that is not counted yet
@@ -100,7 +102,9 @@ class BodyBudget:
                 waiting.granted.set_result(None)
 
     def _fits(self, lease: BodyLease, size: int) -> bool:
-        return self.held + size <= self.most and self._owners[lease.owner] + size <= self._share
+        # Large bodies of a few owners may fill all; what nearly every request has finds room beside them.
+        beside = SMALL_ROOM_BYTES if lease.held + size <= SMALL_BYTES else 0
+        return self.held + size <= self.most + beside and self._owners[lease.owner] + size <= self._share
 
     def _grant(self, lease: BodyLease, size: int) -> None:
         self.held += size
