@@ -120,7 +120,7 @@ def test_a_body_that_finds_no_room_is_told_when_to_come_back(start: Callable[...
 
 def test_an_owner_has_a_share_of_the_budget_and_others_the_rest() -> None:
     async def scenario() -> None:
-        budget = BodyBudget(100, share=40, patience=0.05)
+        budget = BodyBudget(100, share=40, patience=0.05, small=0)
         first, second = budget.lease("a"), budget.lease("a")
         await first.grow(40)
         with pytest.raises(ApiError) as caught:
@@ -144,7 +144,7 @@ def test_an_owner_has_a_share_of_the_budget_and_others_the_rest() -> None:
 
 def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
     async def scenario() -> None:
-        budget = BodyBudget(10, share=10, patience=60)
+        budget = BodyBudget(10, share=10, patience=60, small=0)
         first, second = budget.lease("a"), budget.lease("b")
         await first.grow(10)
         waiting = asyncio.ensure_future(second.grow(5))
@@ -156,5 +156,18 @@ def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
         second.release()
         assert budget.held == 0
         await budget.lease("c").grow(10)
+
+    asyncio.run(scenario())
+
+
+def test_small_bodies_find_room_beside_large_ones_that_fill_the_budget() -> None:
+    async def scenario() -> None:
+        budget = BodyBudget(100, share=50, patience=0.05, small=20)
+        for owner in "ab":
+            await budget.lease(owner).grow(50)
+        small = budget.lease("c")
+        await small.grow(20)
+        with pytest.raises(ApiError, match="Bodies of 120 bytes"):
+            await small.grow(1)
 
     asyncio.run(scenario())

@@ -53,13 +53,22 @@ class _Waiting:
 
 
 class BodyBudget:
-    def __init__(self, most: int, share: int, patience: float = _PATIENCE, emptied: Callable[[], None] = lambda: None):
-        """most, share: bytes of all, and of one owner. emptied: called when most of what was held is not any more."""
+    def __init__(
+        self,
+        most: int,
+        share: int,
+        patience: float = _PATIENCE,
+        emptied: Callable[[], None] = lambda: None,
+        small: int = SMALL_BYTES,
+    ):
+        """most, share: bytes of all, and of one owner. emptied: called when most of what was held is not any more.
+        small: bytes of a body that finds room beside large ones."""
         self.most = most
         self._emptied = emptied
         self._peak = 0  # since then
         self._share = share
         self._patience = patience
+        self._small = small
         self._owners: Counter[str] = Counter()
         self._waiting: list[_Waiting] = []
         self.held = 0
@@ -103,7 +112,7 @@ class BodyBudget:
 
     def _fits(self, lease: BodyLease, size: int) -> bool:
         # Large bodies of a few owners may fill all; what nearly every request has finds room beside them.
-        beside = SMALL_ROOM_BYTES if lease.held + size <= SMALL_BYTES else 0
+        beside = SMALL_ROOM_BYTES if lease.held + size <= self._small else 0
         return self.held + size <= self.most + beside and self._owners[lease.owner] + size <= self._share
 
     def _grant(self, lease: BodyLease, size: int) -> None:
