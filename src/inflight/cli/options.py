@@ -197,7 +197,7 @@ server_options = stacked(
     click.option("--batch-concurrency", type=int, help="Lines of batch jobs under way at once; 64 unless set."),
     click.option("--max-file-mb", type=float, help="Most MiB of an uploaded file; 512 unless set."),
     click.option("--max-body-mb", type=float, default=8, show_default=True, help="Most MiB of any other body."),
-    click.option("--body-budget-mb", type=float, default=64, show_default=True, help="Most MiB of all bodies at once."),
+    click.option("--body-budget-mb", type=float, default=32, show_default=True, help="Most MiB of all bodies at once."),
     click.option("--body-timeout", type=float, default=30, show_default=True, help="Most seconds of a body's arrival."),
     click.option("--upload-timeout", type=float, default=3600, show_default=True, help="The same for uploaded files."),
     click.option("--header-timeout", type=float, default=20, show_default=True, help="The same for headers."),

@@ -87,5 +87,5 @@ CHAT = BodyDecoder(
         "chat_template": ((), "the model's own template is used."),
         "chat_template_content_format": (("auto",), "the form is read from the template."),
     },
-    hints=(COMMON_HINTS - {"safety_identifier"}) | {"parallel_tool_calls", "reasoning_effort", "verbosity"},
+    hints=COMMON_HINTS | {"parallel_tool_calls", "reasoning_effort", "verbosity"},
 )

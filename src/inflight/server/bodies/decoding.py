@@ -26,7 +26,9 @@ _LONGEST_NEUTRAL = 256  # bytes of a value that may mean "not used"
 _LONGEST_LOOKED_AT = 1 << 20  # bytes of a body in which half a character is looked for by name
 _PATH = re.compile(r" - at `\$?([^`]*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
-HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
+HALF_CHARACTER = re.compile(  # of a surrogate pair, without the other half
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
 _UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _ANY = msgspec.json.Decoder()
