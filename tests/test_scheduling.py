@@ -10,6 +10,7 @@ from core.builders import request
 
 from inflight.config import SettingsError
 from inflight.core.admission import Load
+from inflight.core.backlog import Backlog
 from inflight.core.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.guarded import Guarded
@@ -230,9 +231,10 @@ def test_the_bound_of_the_queue_that_is_told_is_the_one_in_force(settings: dict[
     chosen = SchedulingSettings(**settings)
     assert most_queued(chosen) == most
     if most is not None:
-        load = Load(most, 0, 0, [], [], 0, 1, 1, 0.0)
+        full, load = Backlog(), Load(most, 0, [], [], 0, 1, 1, 0.0)
+        full.came("somebody", most, 0)
         with pytest.raises(RequestRefused, match=f"at most {most} may"):
-            make_admission(chosen, LatencyModel()).check(request(), load)
+            make_admission(chosen, LatencyModel()).check(request(), [full], lambda: load)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -84,6 +84,7 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
     _check_lanes(scheduler)
     _check_counters(scheduler, capacity, flights)
     _check_places(scheduler)
+    _check_backlogs(scheduler)
 
 
 def _check_blocks(scheduler: Scheduler) -> None:
@@ -206,3 +207,15 @@ def _check_places(scheduler: Scheduler) -> None:
         assert sorted(entry[1] for entry in queue._valid()) == sorted(queue._inside), (
             "a waiting sequence is not in a heap"
         )
+
+
+def _check_backlogs(scheduler: Scheduler) -> None:
+    """What is counted of a queue is what a walk through it finds."""
+    for queue in _queues(scheduler):
+        waiting = Counter(one.request.tenant for one in queue.everyone())
+        assert set(queue.backlog.tenants) == set(waiting)
+        assert {tenant: queue.backlog.of(tenant).places for tenant in waiting} == waiting
+        assert queue.backlog.total.places == waiting.total() == len(queue)
+        assert queue.backlog.total.tokens == sum(queue.backlog.of(tenant).tokens for tenant in waiting)
+        prompts = sum(len(one.prompt) for one in queue.sequences() if not one.sample_index)
+        assert queue.backlog.total.tokens >= prompts, "a prompt that waits is not counted"

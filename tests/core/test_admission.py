@@ -11,6 +11,7 @@ from inflight.core.latency import LatencyModel
 from inflight.core.plan import BatchPlan, Capacity
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.predictor import ENOUGH, MOST, Oracle, Quantiles
+from inflight.core.queue import WaitingQueue
 from inflight.core.request import SLO, RequestRefused
 from inflight.core.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
@@ -50,6 +51,19 @@ class Engine:
                 self.first.setdefault(event.request_id, self.now)
 
 
+def queued(engine: Engine) -> int:
+    """Tokens that wait in the lane of the probes."""
+    (lane,) = engine.scheduler._lanes.before("interactive")
+    return lane.queue.backlog.total.tokens
+
+
+def test_while_there_is_room_nobody_looks_at_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine("auto", max_requests=4, max_tokens=40)
+    monkeypatch.setattr(WaitingQueue, "everyone", lambda self: pytest.fail("a newcomer walked through the queue"))
+    for number in range(4):
+        engine.scheduler.add(request(f"{number}", [0] * 10), 0.0)
+
+
 def test_the_queue_is_bounded_by_requests_and_by_tokens() -> None:
     engine = Engine("queue", max_requests=2, max_tokens=30)
     engine.scheduler.add(request("a", [0] * 50), 0.0)  # alone it may come in, however long
@@ -79,15 +93,15 @@ def test_all_samples_of_a_prompt_count_as_waiting_and_their_prompt_once() -> Non
     engine = Engine("queue", max_requests=100)
     engine.scheduler.add(request("a", [0] * 20, n=6, output=9), 0.0)
     load = engine.scheduler._load(request("probe"))
-    assert (load.ahead, load.queued_tokens, load.prompt_tokens) == (6, 20, 20)
+    assert (load.ahead, queued(engine), load.prompt_tokens) == (6, 20, 20)
     assert load.remaining_ahead == [9.0] * 6
     engine.step()  # 16 of the 20 tokens fit into a step
     load = engine.scheduler._load(request("probe"))
-    assert (load.ahead, load.queued_tokens, load.prompt_tokens) == (5, 0, 4)
+    assert (load.ahead, queued(engine), load.prompt_tokens) == (5, 0, 4)
     while len(engine.scheduler._running) < CAPACITY.max_rows:
         engine.step()
     load = engine.scheduler._load(request("probe"))
-    assert (load.ahead, load.queued_tokens) == (2, 0)
+    assert (load.ahead, queued(engine)) == (2, 0)
 
 
 def test_a_target_that_cannot_be_met_is_refused_with_the_time_to_wait() -> None:
@@ -148,7 +162,7 @@ def promising() -> tuple[Admission, Load, float]:
     latency = LatencyModel()
     for tokens in range(1, 40):
         latency.observe(Features(tokens, 1, 1, 0, 0.0), 0.02 + tokens / 500)
-    load = Load(1, 40, 40, [30.0], [30.0], 0, 1, 16, 10.0)
+    load = Load(1, 40, [30.0], [30.0], 0, 1, 16, 10.0)
     admission = Admission("slo", latency)
     return admission, load, admission.seconds_to_first_token(9, load)
 
@@ -158,13 +172,13 @@ def test_promises_that_were_not_kept_make_the_next_ones_more_careful() -> None:
     for number in range(100):
         promised = request(f"{number}", [0] * 9, slo=SLO(ttft=1.5 * predicted))
         try:
-            admission.check(promised, load)
+            admission.check(promised, [], lambda: load)
         except RequestRefused as refusal:
             assert refusal.retry_after is not None and refusal.retry_after > 0
             break
         admission.kept(promised, promised.arrival + 3 * predicted)
     assert 1 < number < 20
-    admission.check(request("patient", [0] * 9, slo=SLO(ttft=4 * predicted)), load)
+    admission.check(request("patient", [0] * 9, slo=SLO(ttft=4 * predicted)), [], lambda: load)
 
 
 @pytest.mark.parametrize("ttft", [1.5, 20.0])
@@ -172,11 +186,11 @@ def test_what_ended_without_a_token_or_was_promised_with_ease_teaches_nothing(tt
     admission, load, predicted = promising()
     for number in range(50):
         one = request(f"{number}", [0] * 9, slo=SLO(ttft=ttft * predicted))
-        admission.check(one, load)
+        admission.check(one, [], lambda: load)
         if ttft < 10:
             admission.ended(one)
         admission.kept(one, 1000.0)
-    admission.check(request("last", [0] * 9, slo=SLO(ttft=1.5 * predicted)), load)
+    admission.check(request("last", [0] * 9, slo=SLO(ttft=1.5 * predicted)), [], lambda: load)
 
 
 def test_the_margin_rests_where_its_share_of_the_observations_lies() -> None:

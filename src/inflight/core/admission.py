@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Literal
 
+from inflight.core.backlog import Backlog
 from inflight.core.features import Features
 from inflight.core.latency import LatencyModel
 from inflight.core.request import Request, RequestRefused, waiting_requests
@@ -32,22 +34,18 @@ class Load:
     """What stands between a newcomer and its first token.
 
     ahead: sequences waiting before it, all samples counted. prompt_tokens: still to be computed for those and for
-    running ones. queued_tokens: known tokens of all that wait; samples share their prompt's. remaining: expected output
-    tokens of each running sequence, and of those ahead. free_rows, rows: places. budget: tokens per step. context:
-    tokens of a running sequence, on average. held: what of ahead and queued_tokens is the newcomer's tenant's, where
-    tenants share the places.
+    running ones. remaining: expected output tokens of each running sequence, and of those ahead. free_rows, rows:
+    places. budget: tokens per step. context: tokens of a running sequence, on average.
     """
 
     ahead: int
     prompt_tokens: int
-    queued_tokens: int
     remaining: Items[float]
     remaining_ahead: Items[float]
     free_rows: int
     rows: int
     budget: int
     context: float
-    held: Held | None = None
 
 
 class Margin:
@@ -108,46 +106,60 @@ class Admission:
         others compete for the cores, rounds take longer, and their mean is what a queue waits for."""
         return self._taken / self._told if self._told > 0 else 1.0
 
-    def check(self, request: Request, load: Load) -> None:
-        """Raises RequestRefused, with the seconds after which to try again."""
+    def check(self, request: Request, backlogs: Items[Backlog], load: Callable[[], Load]) -> None:
+        """Raises RequestRefused, with the seconds after which to try again.
+
+        backlogs: of the queues before the newcomer. load: everybody in them and in the batch, one by one; asked only
+        where a time is to be predicted."""
         if self._mode in ("queue", "auto"):
-            self._check_queue(request, load)
+            self._check_queue(request, backlogs, load)
         if self._mode in ("slo", "auto"):
             self._check_slo(request, load)
 
-    def _check_queue(self, request: Request, load: Load) -> None:
-        most, samples, held = self._max_requests, request.params.n, load.held
+    def _check_queue(self, request: Request, backlogs: Items[Backlog], load: Callable[[], Load]) -> None:
+        most, samples = self._max_requests, request.params.n
+        ahead = sum(one.total.places for one in backlogs)
         if most is not None and samples > most:  # no later time would be better
             raise RequestRefused(
                 f"The request asks for {samples} samples, but at most {most} requests may wait; ask for at most {most} "
                 "samples or raise --max-queued-requests.",
                 field="n",
             )
-        if most is not None and load.ahead + samples > most and not (held and held.may_take(samples, most)):
-            these = "" if samples == 1 else f", but these would be {samples} more"
-            mine = f"; {held.told(most)}" if held else ""
-            raise RequestRefused(
-                f"{waiting_requests(load.ahead)} already, and at most {most} may{these}{mine}; try again later.",
-                retry_after=self.seconds_to_first_token(0, load),
-            )
-        self._check_tokens(len(request.prompt_token_ids), load)
+        if most is not None and ahead + samples > most:
+            held = self._held(request, backlogs)
+            if held is None or not held.may_take(samples, most):
+                these = "" if samples == 1 else f", but these would be {samples} more"
+                mine = f"; {held.told(most)}" if held else ""
+                raise RequestRefused(
+                    f"{waiting_requests(ahead)} already, and at most {most} may{these}{mine}; try again later.",
+                    retry_after=self.seconds_to_first_token(0, load()),
+                )
+        if ahead:
+            self._check_tokens(request, backlogs, load)
 
-    def _check_tokens(self, prompt_tokens: int, load: Load) -> None:
-        most, held = self._max_tokens, load.held
-        if most is None or not load.ahead or load.queued_tokens + prompt_tokens <= most:
+    def _check_tokens(self, request: Request, backlogs: Items[Backlog], load: Callable[[], Load]) -> None:
+        most, prompt_tokens = self._max_tokens, len(request.prompt_token_ids)
+        queued = sum(one.total.tokens for one in backlogs)
+        if most is None or queued + prompt_tokens <= most:
             return
+        held = self._held(request, backlogs)
         if held is None or not held.may_take_tokens(prompt_tokens, most):
             mine = f" ({held.tokens} of them are this tenant's, whose share is {int(held.part * most)})" if held else ""
             raise RequestRefused(
-                f"{load.queued_tokens} tokens wait already{mine}, and with this prompt's {prompt_tokens} it would be "
-                f"more than the {most} that may; try again later.",
-                retry_after=self.seconds_to_first_token(0, load),
+                f"{queued} tokens wait already{mine}, and with this prompt's {prompt_tokens} it would be more than the "
+                f"{most} that may; try again later.",
+                retry_after=self.seconds_to_first_token(0, load()),
             )
 
-    def _check_slo(self, request: Request, load: Load) -> None:
+    def _held(self, request: Request, backlogs: Items[Backlog]) -> Held | None:
+        """What the newcomer's tenant has of them already, where tenants share the places."""
+        return None if self.shares is None else self.shares.held(request.tenant, backlogs)
+
+    def _check_slo(self, request: Request, asked: Callable[[], Load]) -> None:
         target = self._target(request)
         if target is None or not self._latency.ready:
             return
+        load = asked()
         if not load.ahead and not load.remaining:
             return  # an idle engine: no later time would be better, and refusing for ever would teach it nothing
         plain = self.seconds_to_first_token(len(request.prompt_token_ids), load)

@@ -83,7 +83,7 @@ class Door:
         if limit is None or len(lane.queue) + samples <= limit:
             return
         shares = policy.shares
-        held = None if shares is None else shares.held(request.tenant, lane.queue.tenants())
+        held = None if shares is None else shares.held(request.tenant, [lane.queue.backlog])
         if held is None or not held.may_take(samples, limit):
             mine = f"; {held.told(limit)}" if held else ""
             raise RequestRefused(

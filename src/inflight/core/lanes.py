@@ -155,6 +155,14 @@ class Lanes:
     def all(self) -> Iterable[Lane]:
         return self._lanes.values()
 
+    def before(self, name: str) -> list[Lane]:
+        """Whose work stands before a newcomer to this one. Background lanes give way to foreground ones and do not
+        count for them."""
+        own = self._lanes[name]
+        return [
+            one for one in self._lanes.values() if own.settings.background or not one.settings.background or one is own
+        ]
+
     def in_turn(self, background: bool) -> list[Lane]:
         """Lanes of one kind, the least served first."""
         lanes = self._by_kind[background]

@@ -12,6 +12,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
+from inflight.core.backlog import Backlog
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.sequence import Sequence, SequenceView
 
@@ -26,13 +27,14 @@ class WaitingQueue:
         self.preempts = _overrides(policy, "may_preempt")  # whether it lets anybody preempt
         self._cached_tokens = cached_tokens
         self._heaps: dict[Hashable, list[Entry]] = {}
-        self._inside: dict[int, int] = {}  # number → ticket of its valid entry; other entries are stale and skipped
+        # Number → ticket of its valid entry (others are stale and skipped) and tokens that it was counted with.
+        self._inside: dict[int, tuple[int, int]] = {}
+        self.backlog = Backlog()
         self._tickets = itertools.count()
         self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
-        self._held_count = 0
 
     def __len__(self) -> int:
-        return len(self._inside) + self._held_count
+        return self.backlog.total.places
 
     def rank(self, sequence: Sequence, now: float) -> tuple[Rank, int]:
         """The total order of sequences, waiting or running."""
@@ -45,7 +47,10 @@ class WaitingQueue:
         heap = self._heaps.setdefault(self.policy.group(view), [])
         ticket = next(self._tickets)
         heapq.heappush(heap, (rank, sequence.number, ticket, sequence))
-        self._inside[sequence.number] = ticket
+        tokens = len(sequence.output) + (0 if sequence.sample_index else len(sequence.prompt))
+        self._forget(sequence)
+        self._inside[sequence.number] = ticket, tokens
+        self.backlog.came(sequence.request.tenant, 1, tokens)
 
     def in_order(self, now: float) -> Iterator[Sequence]:
         """The waiting, best first. Whoever is taken in between is gone; whoever is not, ends the iteration's use."""
@@ -63,10 +68,6 @@ class WaitingQueue:
         """All that wait, those that may not be served yet too, in no order."""
         return [*self.sequences(), *itertools.chain.from_iterable(self._held.values())]
 
-    def tenants(self) -> list[str]:
-        """Whose they are, each as often as it waits."""
-        return [one.request.tenant for one in self.everyone()]
-
     def views(self) -> list[SequenceView]:
         """Everyone who may be served, by rank of when they came."""
         return [SequenceView(entry[3]) for entry in sorted(self._valid())]
@@ -78,16 +79,16 @@ class WaitingQueue:
 
     def take(self, sequence: Sequence) -> None:
         """It is served: it waits no longer, its siblings still wait for it."""
-        del self._inside[sequence.number]
+        self._forget(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take out a sequence wherever it waits; harmless if it does not."""
-        self._inside.pop(sequence.number, None)
+        self._forget(sequence)
         self._take_held(sequence)
 
     def hold(self, leader: Sequence, siblings: Iterable[Sequence]) -> None:
         self._held[leader.number] = list(siblings)
-        self._held_count += len(self._held[leader.number])
+        self.backlog.came(leader.request.tenant, len(self._held[leader.number]), 0)
 
     def siblings(self, leader: Sequence) -> list[Sequence]:
         """Those that wait for the leader's prompt."""
@@ -100,11 +101,19 @@ class WaitingQueue:
 
     def _take_held(self, leader: Sequence) -> list[Sequence]:
         siblings = self._held.pop(leader.number, [])
-        self._held_count -= len(siblings)
+        if siblings:
+            self.backlog.went(leader.request.tenant, len(siblings), 0)
         return siblings
 
+    def _forget(self, sequence: Sequence) -> None:
+        """Its entry, if it has one."""
+        _, tokens = self._inside.pop(sequence.number, (0, None))
+        if tokens is not None:
+            self.backlog.went(sequence.request.tenant, 1, tokens)
+
     def _is_valid(self, entry: Entry) -> bool:
-        return self._inside.get(entry[1]) == entry[2]
+        valid = self._inside.get(entry[1])
+        return valid is not None and valid[0] == entry[2]
 
     def _valid(self) -> Iterator[Entry]:
         return (entry for heap in self._heaps.values() for entry in heap if self._is_valid(entry))

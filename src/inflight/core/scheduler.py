@@ -94,7 +94,8 @@ class Scheduler:
             raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
         self._door.check(request)
         if self._admission.asks:
-            self._admission.check(request, self._load(request))
+            backlogs = [lane.queue.backlog for lane in self._lanes.before(request.lane)]
+            self._admission.check(request, backlogs, partial(self._load, request))
         most_output, banned = self._door.most_output(request), self._door.banned(request)
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the door saw to it
@@ -233,31 +234,20 @@ class Scheduler:
     # -- what strategies and admission see ----------------------------------------------------------------------
 
     def _load(self, request: Request) -> Load:
-        """What stands before a newcomer. Background lanes give way to foreground ones and do not count for them."""
-        lane = self._lanes.named(request.lane)
-        assert lane is not None
-        before = [
-            one for one in self._lanes.all() if lane.settings.background or not one.settings.background or one is lane
-        ]
+        """What stands before a newcomer."""
+        before = self._lanes.before(request.lane)
         waiting = [one for other in before for one in other.queue.everyone()]
         running = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) in before]
-        queued_tokens = _queued_tokens(waiting, running)
-        held, shares = None, self._admission.shares
-        if shares is not None:
-            mine = [one for one in waiting if one.request.tenant == request.tenant]
-            tenants = (one.request.tenant for one in waiting)
-            held = shares.held(request.tenant, tenants, _queued_tokens(mine, running))
+        queued_tokens = sum(lane.queue.backlog.total.tokens for lane in before)
         return Load(
             ahead=len(waiting),
             prompt_tokens=queued_tokens + sum(one.behind for one in running if one.behind > 1),
-            queued_tokens=queued_tokens,
             remaining=[max(1.0, one.predicted - len(one.output)) for one in running],
             remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
             free_rows=self._capacity.max_rows - len(running),
             rows=self._capacity.max_rows,
             budget=min(self._token_budget, self._capacity.max_model_len),
             context=sum(one.computed for one in running) / max(1, len(running)),
-            held=held,
         )
 
     def _seconds_until_served(self, request: Request) -> float:
@@ -385,14 +375,6 @@ class Scheduler:
         timings = last.ledger.timings(request.arrival, len(last.prompt), len(last.output), request.lane)
         finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
         return [FinishedEvent(request.request_id, finishes, timings)]
-
-
-def _queued_tokens(waiting: Items[Sequence], running: Items[Sequence]) -> int:
-    """Known tokens of those that wait. A prompt counts once, for the first of its samples, whose blocks the others
-    find; if one of them runs, it does not wait at all."""
-    running_ids = {one.request.request_id for one in running}
-    prompts = {one.request.request_id: len(one.prompt) for one in waiting if one.request.request_id not in running_ids}
-    return sum(prompts.values()) + sum(len(one.output) for one in waiting)
 
 
 def default_lanes(policy: Policy) -> tuple[LaneSettings, LaneSettings]:

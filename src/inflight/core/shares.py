@@ -19,6 +19,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from inflight.core.backlog import Backlog
+
 
 class Shares:
     """Tenants' weights."""
@@ -34,11 +36,14 @@ class Shares:
         """The weight of all of them together."""
         return math.fsum(map(self.weight, tenants))
 
-    def held(self, tenant: str, waiting: Iterable[str], tokens: int = 0) -> Held:
-        """waiting: the tenants of those that wait, each as often as it waits. tokens: of this tenant's own."""
-        waiting = list(waiting)
-        part = self.weight(tenant) / self.weigh({tenant, *waiting})
-        return Held(waiting.count(tenant), tokens, part)
+    def held(self, tenant: str, backlogs: Iterable[Backlog]) -> Held:
+        """What a newcomer's tenant has of queues that count as one."""
+        tenants, places, tokens = {tenant}, 0, 0
+        for backlog in backlogs:
+            mine = backlog.of(tenant)
+            tenants |= backlog.tenants
+            places, tokens = places + mine.places, tokens + mine.tokens
+        return Held(places, tokens, self.weight(tenant) / self.weigh(tenants))
 
 
 @dataclass(frozen=True, slots=True)
