@@ -6,12 +6,14 @@ Knows bytes, lines and line numbers (from 1; empty lines count but are left out)
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from io import BufferedReader
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker
 
 PAGE_BYTES = 1 << 20  # read at once, so that a large file is no large pause
+_BLANK_BYTES = 1 << 16  # looked at once behind an empty line: there may be millions of them
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -33,7 +35,7 @@ class InputFile:
         The file is open during the call only, so that any number of jobs may wait. Raises OSError.
         """
         lines: list[BatchLine | BadLine] = []
-        with self._path.open("rb") as file:
+        with self._path.open("rb", _BLANK_BYTES) as file:
             file.seek(self._offset)
             ended, number = True, self._number
             for number, raw in _raw_lines(file, self._number, self._longest):
@@ -58,21 +60,33 @@ class InputFile:
             return bad
 
 
-def count_lines(path: Path, longest_line: int) -> int:
-    """Lines that `InputFile` gives. Raises OSError."""
-    with path.open("rb") as file:
-        return sum(raw is None or bool(raw.strip()) for _, raw in _raw_lines(file, 0, longest_line))
+def count_lines(path: Path, longest_line: int, most: int) -> int:
+    """Lines that `InputFile` gives; no more than one beyond `most` are counted. Raises OSError."""
+    with path.open("rb", _BLANK_BYTES) as file:
+        given = (number for number, raw in _raw_lines(file, 0, longest_line) if raw is None or raw.strip())
+        return sum(1 for _ in islice(given, most + 1))
 
 
-def _raw_lines(file: BinaryIO, number: int, longest: int) -> Iterator[tuple[int, bytes | None]]:
-    """Lines behind line `number`, with their numbers; None for one that is too long."""
+def _raw_lines(file: BufferedReader, number: int, longest: int) -> Iterator[tuple[int, bytes | None]]:
+    """Lines behind line `number`, with their numbers; None for one that is too long. Of empty lines in a row perhaps
+    only the first."""
     while line := file.readline(longest + 2):
         number += 1
         if number == 1:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if len(line.rstrip(b"\r\n")) <= longest:
             yield number, line
+            if not line.strip():
+                number += _skip_blank(file, longest)
             continue
         while line and not line.endswith(b"\n"):
             line = file.readline(PAGE_BYTES)
         yield number, None
+
+
+def _skip_blank(file: BufferedReader, longest: int) -> int:
+    """Read on behind the empty lines that come next; returns how many were passed, not always all."""
+    ahead = file.peek()[:longest]
+    blank = ahead[: len(ahead) - len(ahead.lstrip())]
+    file.read(blank.rfind(b"\n") + 1)
+    return blank.count(b"\n")

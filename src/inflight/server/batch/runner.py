@@ -247,7 +247,7 @@ class Runner:
     async def _validate(self, active: _Active) -> None:
         job = active.job
         try:
-            total = await (await self._input(job)).count()
+            total = await (await self._input(job)).count(self._most_lines)
         except InputGone as gone:
             active.broken = {"code": "input_file_missing", "message": str(gone)}
             return
@@ -255,7 +255,9 @@ class Runner:
             message = "The input file holds no line; give one request a line."
             active.broken = {"code": "empty_file", "message": message}
         elif total > self._most_lines:
-            message = f"The input file has {total} lines, but a job may have {self._most_lines}; split it."
+            message = (
+                f"The input file has more than {self._most_lines} lines, which is most that a job may have; split it."
+            )
             active.broken = {"code": "too_many_lines", "message": message}
         else:
             stamps = {"in_progress_at": job.stamp(self._now()), "total": total}

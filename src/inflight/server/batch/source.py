@@ -33,9 +33,9 @@ class JobInput:
         """Every line was given."""
         return self._lines.ended
 
-    async def count(self) -> int:
-        """Lines. Raises InputGone."""
-        return await self._reading(partial(count_lines, self._files.path(self._file.id), self._longest))
+    async def count(self, most: int) -> int:
+        """Lines, one beyond `most` where there are more. Raises InputGone."""
+        return await self._reading(partial(count_lines, self._files.path(self._file.id), self._longest, most))
 
     async def page(self, without: Container[int]) -> list[BatchLine | BadLine]:
         """The next lines, without those numbers. Raises InputGone where the content is not what was stored."""

@@ -1,0 +1,42 @@
+"""The lines of a job's file: what is given and counted, however many of them are empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight.server.batch import input_file
+from inflight.server.batch.input_file import InputFile, count_lines
+
+LONGEST = 12
+
+blanks = st.integers(1, 40).map(lambda count: b"\n" * count)
+pieces = st.one_of(blanks, st.sampled_from([b" \t\r\n", b"x\n", b"\xef\xbb\xbf", b" " * 20, b"y" * 20, b"\r\n", b"z"]))
+
+
+def plain(content: bytes) -> list[int]:
+    """Numbers of the lines that are not empty, or too long to tell."""
+    found = []
+    for number, line in enumerate(content.split(b"\n"), 1):
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if line.strip() or len(line.rstrip(b"\r")) > LONGEST:
+            found.append(number)
+    return found
+
+
+@given(st.lists(pieces, max_size=30).map(b"".join), st.integers(1, 5))
+def test_empty_lines_are_passed_over_and_counted_in_the_numbers(content: bytes, most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setattr(input_file, "_BLANK_BYTES", 16)
+        path = Path(folder) / "file"
+        path.write_bytes(content)
+        file, given_lines = InputFile(path, "/v1/completions", LONGEST), []
+        while not file.ended:
+            given_lines += [line.number for line in file.page(most)]
+        assert given_lines == plain(content)
+        assert count_lines(path, LONGEST, most) == min(len(given_lines), most + 1)
+        assert count_lines(path, LONGEST, 10**6) == len(given_lines)
