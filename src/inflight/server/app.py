@@ -6,7 +6,7 @@ Knows FastAPI; what the routes do, their own files know.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -35,6 +35,7 @@ from inflight.server.ingress.browser_guard import BrowserGuard
 from inflight.server.ingress.heap import Heap
 from inflight.server.ingress.hosts import Hosts
 from inflight.server.ingress.request_share import RequestShare
+from inflight.server.ingress.request_turns import RequestTurns
 from inflight.server.ingress.route_table import RouteTable
 from inflight.server.json import body_schemas, error_response
 from inflight.server.service import Service
@@ -78,7 +79,7 @@ def make_app(
     app.add_exception_handler(RequestValidationError, _wrong_query)
     app.add_exception_handler(HTTPException, partial(_http_error, table))
     app.add_exception_handler(Exception, _fault)
-    app.openapi = partial(_document, app.openapi)  # type: ignore[method-assign]
+    app.openapi = cache(partial(_document, app.openapi))  # type: ignore[method-assign]
     return app
 
 
@@ -125,6 +126,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table
             allow_headers=("*",),
             expose_headers=("X-Request-Id", "Retry-After"),
         )
+    app.add_middleware(RequestTurns)
     app.add_middleware(HttpWatch, observe=observe, template=table.template)
 
 

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import FrameType
@@ -39,6 +40,10 @@ BACKLOG = 2048  # connections that wait to be taken
 # What the kernel keeps of what a connection has sent and nobody has read. Left to itself it keeps some 6 MB of each,
 # and with some hundreds of them it has no memory left for others. At 50 ms 20 Mbit/s come through.
 RECEIVE_BYTES = 128 << 10
+
+# After which a thread that computes gives way to one that has been waiting. The event loop gives the interpreter's lock
+# away with each system call; at Python's 5 ms a single busy thread makes it wait for tens of milliseconds an answer.
+SWITCH_SECONDS = 0.0005
 
 log = logging.getLogger("inflight.server")
 
@@ -111,6 +116,7 @@ class Process:
 
     def run(self, app: FastAPI, bound: socket.socket, tls: ssl.SSLContext | None) -> int:
         app.router.lifespan_context = self._lifespan
+        sys.setswitchinterval(SWITCH_SECONDS)
         settings = self._service.settings
         config = uvicorn.Config(
             app,

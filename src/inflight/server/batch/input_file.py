@@ -13,7 +13,6 @@ from pathlib import Path
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker
 
 PAGE_BYTES = 1 << 20  # read at once, so that a large file is no large pause
-_BLANK_BYTES = 1 << 16  # looked at once behind an empty line: there may be millions of them
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -35,7 +34,7 @@ class InputFile:
         The file is open during the call only, so that any number of jobs may wait. Raises OSError.
         """
         lines: list[BatchLine | BadLine] = []
-        with self._path.open("rb", _BLANK_BYTES) as file:
+        with self._path.open("rb") as file:
             file.seek(self._offset)
             ended, number = True, self._number
             for number, raw in _raw_lines(file, self._number, self._longest):
@@ -62,7 +61,7 @@ class InputFile:
 
 def count_lines(path: Path, longest_line: int, most: int) -> int:
     """Lines that `InputFile` gives; no more than one beyond `most` are counted. Raises OSError."""
-    with path.open("rb", _BLANK_BYTES) as file:
+    with path.open("rb") as file:
         given = (number for number, raw in _raw_lines(file, 0, longest_line) if raw is None or raw.strip())
         return sum(1 for _ in islice(given, most + 1))
 
@@ -85,7 +84,8 @@ def _raw_lines(file: BufferedReader, number: int, longest: int) -> Iterator[tupl
 
 
 def _skip_blank(file: BufferedReader, longest: int) -> int:
-    """Read on behind the empty lines that come next; returns how many were passed, not always all."""
+    """Read on behind the empty lines that come next, as far as the file's buffer goes: there may be millions of them.
+    Returns how many were passed."""
     ahead = file.peek()[:longest]
     blank = ahead[: len(ahead) - len(ahead.lstrip())]
     file.read(blank.rfind(b"\n") + 1)

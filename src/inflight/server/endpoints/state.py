@@ -9,13 +9,14 @@ from fastapi import APIRouter, Response
 
 from inflight.server import answers
 from inflight.server.json import JsonResponse, documented
+from inflight.server.rendering import Rendering
 from inflight.server.service import Service
 
 Metrics = Callable[[], Awaitable[tuple[bytes, str]]]  # text and content type
 
 
 def state_routes(service: Service, metrics: Metrics, version: str) -> APIRouter:
-    routes = APIRouter(tags=["operation"])
+    routes, rendered = APIRouter(tags=["operation"]), Rendering(metrics)
     health_documented: dict[int | str, dict[str, Any]] = {
         200: {"model": answers.Health, "description": "Ready"},
         503: {"model": answers.Health, "description": "Loading, draining or failed"},
@@ -43,7 +44,7 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> APIRouter:
     )
     async def page() -> Response:
         """Prometheus text."""
-        text, content_type = await metrics()
+        text, content_type = await rendered()
         return Response(text, media_type=content_type)
 
     return routes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -25,6 +26,12 @@ def has_body(scope: Scope) -> bool:
 def state_of(scope: Scope) -> dict[str, Any]:
     state: dict[str, Any] = scope.setdefault("state", {})
     return state
+
+
+def is_gone(scope: Scope) -> bool:
+    """Whether nobody is left to answer, as far as the connection knows."""
+    gone: Callable[[], bool] | None = state_of(scope).get("is_gone")
+    return gone is not None and gone()
 
 
 async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -205,6 +205,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        cycle.scope["state"]["is_gone"] = self.transport.is_closing
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
