@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from models import write_model
+
+settings.register_profile("wide", max_examples=1000)  # `./check --all`
 
 
 @pytest.fixture(scope="session")

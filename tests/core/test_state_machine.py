@@ -226,7 +226,7 @@ def repeat(log, harness: Harness) -> None:  # type: ignore[no-untyped-def]
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
-    max_examples=500,
+    max_examples=2 * settings.default.max_examples,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-SHARE = 0.1  # of the time that may go into one page, however often it is asked for
+SHARE = 0.25  # of the time that may go into one page, however often it is asked for
 
 
 class Rendering(Generic[T]):

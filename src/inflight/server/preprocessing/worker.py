@@ -38,7 +38,7 @@ from inflight.server.preprocessing.wire import (
 )
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
-GROWN_BYTES = 16 << 20  # that a child may have kept of earlier bodies; then a new one takes its place
+GROWN_BYTES = 4 << 20  # that a child may have kept of earlier bodies; then a new one takes its place
 NO_MEMORY = "The body needs more memory to be read than the {most:,} bytes that one may take; send less in one body."
 
 
