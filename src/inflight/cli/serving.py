@@ -142,6 +142,7 @@ def _load(
         max_prompts=settings.max_prompts,
         most_sequences=most_queued(scheduling),
         max_model_len=engine.capacity.max_model_len,
+        vocab_size=engine.capacity.vocab_size,
         parse_control_tokens=settings.parse_control_tokens,
     )
     preprocessing.configure(limits, Preprocessor(engine.prompts, engine.tokenizer, limits))

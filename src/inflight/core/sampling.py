@@ -101,11 +101,18 @@ class SamplingParams:
             _whole("stop_token_ids", token_id, 0, None)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise InvalidSampling("allowed_token_ids is empty, so that nothing could be drawn; name one token or more.")
-        for token_id in self.allowed_token_ids or ():
-            _whole("allowed_token_ids", token_id, 0, None)
+        self._check_allowed(self.allowed_token_ids or ())
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidSampling(f"{name} is {getattr(self, name)!r}; give true or false.")
+
+    @staticmethod
+    def _check_allowed(token_ids: tuple[int, ...]) -> None:
+        """There may be as many as the vocabulary has: one by one only where one of them is wrong."""
+        if set(map(type, token_ids)) <= {int} and min(token_ids, default=0) >= 0:
+            return
+        for token_id in token_ids:
+            _whole("allowed_token_ids", token_id, 0, None)
 
     @property
     def needs_history(self) -> bool:

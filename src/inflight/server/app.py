@@ -35,8 +35,8 @@ from inflight.server.ingress.browser_guard import BrowserGuard
 from inflight.server.ingress.heap import Heap
 from inflight.server.ingress.hosts import Hosts
 from inflight.server.ingress.request_share import RequestShare
-from inflight.server.ingress.request_turns import RequestTurns
 from inflight.server.ingress.route_table import RouteTable
+from inflight.server.ingress.turns import RequestTurns, Turns
 from inflight.server.json import body_schemas, error_response
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
@@ -104,11 +104,12 @@ def _document(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table: RouteTable, observe: Observe) -> None:
     """What a request passes before its route, the last one added first."""
-    mebibyte = 1 << 20
+    mebibyte, turns = 1 << 20, Turns()
     most, budget = int(settings.max_body_mb * mebibyte), int(settings.body_budget_mb * mebibyte)
     app.add_middleware(
         BodyReader,
         budget=BodyBudget(budget, share=max(budget // 4, most), emptied=Heap().trim_soon),
+        turns=turns,
         most=most,
         seconds=settings.body_timeout,
         upload_seconds=settings.upload_timeout,
@@ -126,7 +127,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table
             allow_headers=("*",),
             expose_headers=("X-Request-Id", "Retry-After"),
         )
-    app.add_middleware(RequestTurns)
+    app.add_middleware(RequestTurns, turns=turns)
     app.add_middleware(HttpWatch, observe=observe, template=table.template)
 
 

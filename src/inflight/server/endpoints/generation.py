@@ -71,7 +71,8 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
         request.state.body_lease.release()
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
         translate = partial(served.translator.call, prepared, tenant)
-        small = token_bytes(prepared) < MANY_TOKEN_BYTES and not prepared.settings.bad_words
+        settings = prepared.settings
+        small = token_bytes(prepared) < MANY_TOKEN_BYTES and not (settings.bad_words or settings.allowed_token_ids)
         return translate() if small else await asyncio.to_thread(translate)
 
     return routes

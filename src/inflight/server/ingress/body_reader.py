@@ -13,6 +13,7 @@ from inflight.server.ingress.answering import CLOSE, has_body, header, refuse, s
 from inflight.server.ingress.body_budget import BodyBudget, BodyLease
 from inflight.server.ingress.pace import Pace
 from inflight.server.ingress.request_share import client_key
+from inflight.server.ingress.turns import PIECE_SECONDS, Turns
 from inflight.server.tenants import Tenant
 
 UPLOADS = "/v1/files"
@@ -26,10 +27,14 @@ class BodyReader:
     """Puts the body's lease into the request's state as `body_lease`: who has used the body may release it early; what
     is left is released when the request ends."""
 
-    def __init__(self, app: ASGIApp, budget: BodyBudget, most: int, seconds: float, upload_seconds: float):
-        """most: bytes of one body. seconds, upload_seconds: until it must be here."""
+    def __init__(
+        self, app: ASGIApp, budget: BodyBudget, turns: Turns, most: int, seconds: float, upload_seconds: float
+    ):
+        """turns: that the second and further pieces of a body wait for. most: bytes of one body. seconds,
+        upload_seconds: until it must be here."""
         self._app = app
         self._budget = budget
+        self._turns = turns
         self._most = most
         self._seconds, self._upload_seconds = seconds, upload_seconds
 
@@ -56,7 +61,7 @@ class BodyReader:
         announced = int(header(scope, b"content-length") or 0)
         if announced > self._most:
             raise self._too_large(announced)
-        body, pace = bytearray(), Pace(self._seconds, "--body-timeout")
+        body, pace, flow = bytearray(), Pace(self._seconds, "--body-timeout"), (client_key(scope), False)
         try:
             while True:
                 message = await pace.message(receive)
@@ -72,17 +77,19 @@ class BodyReader:
                 body += piece
                 if last:
                     return bytes(body)
+                await self._turns.wait(flow, PIECE_SECONDS)
         finally:
             body.clear()  # an error's traceback would keep it
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Piece by piece, at the pace of whoever asks for them; an answer before the last one ends the connection."""
-        pace, ended = Pace(self._upload_seconds, "--upload-timeout"), False
+        pace, ended, flow = Pace(self._upload_seconds, "--upload-timeout"), False, (client_key(scope), False)
 
         async def paced() -> Message:
             nonlocal ended
             if ended:
                 return await receive()
+            await self._turns.wait(flow, PIECE_SECONDS)
             message = await pace.message(receive)
             ended = not message.get("more_body", False)
             return message

@@ -52,6 +52,20 @@ class Preprocessor:
             return self._tokenized(TOKENIZE.decode(body))
         return self._detokenized(DETOKENIZE.decode(body))
 
+    def _settings_of(self, body: GenerationSettings, kind: type[S]) -> S:
+        """The body without its prompt. Of allowed tokens each once: a list of a million may name a hundred."""
+        settings = kind(**{name: getattr(body, name) for name in kind.__struct_fields__})
+        if settings.allowed_token_ids:
+            allowed, most = sorted(set(settings.allowed_token_ids)), self._limits.vocab_size
+            if most is not None and allowed[-1] >= most:
+                raise invalid(
+                    f"allowed_token_ids names the token id {allowed[-1]}, but the vocabulary has {most} tokens (0 to "
+                    f"{most - 1}).",
+                    "allowed_token_ids",
+                )
+            settings.allowed_token_ids = allowed
+        return settings
+
     # -- the endpoints ------------------------------------------------------------------------------------------
 
     def completion(self, body: CompletionBody) -> PreparedCompletion:
@@ -65,7 +79,7 @@ class Preprocessor:
         scored = body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
         tokens = sum(len(one.token_ids) // 4 for one in prepared)
         self._check_logprobs(shown, samples * len(prompts), body.logprobs, tokens, scored)
-        return PreparedCompletion(_settings_of(body, CompletionSettings), tuple(prepared))
+        return PreparedCompletion(self._settings_of(body, CompletionSettings), tuple(prepared))
 
     def chat(self, body: ChatBody) -> PreparedChat:
         """Raises ApiError."""
@@ -74,7 +88,7 @@ class Preprocessor:
         tokens = self._chat_tokens(body)
         shown = max_tokens_of(body) if body.logprobs else None
         self._check_logprobs(shown, body.n or 1, body.top_logprobs or 0, len(tokens), body.prompt_logprobs)
-        return PreparedChat(_settings_of(body, ChatSettings), (Prompt(packed(tokens)),))
+        return PreparedChat(self._settings_of(body, ChatSettings), (Prompt(packed(tokens)),))
 
     def _tokenized(self, body: TokenizeBody) -> PreparedAnswer:
         self._check_model(body.model)
@@ -286,11 +300,6 @@ def max_tokens_of(body: CompletionSettings | ChatSettings) -> int | None:
         if not isinstance(value, UnsetType) and value is not None:
             return value
     return None
-
-
-def _settings_of(body: GenerationSettings, kind: type[S]) -> S:
-    """The body without its prompt."""
-    return kind(**{name: getattr(body, name) for name in kind.__struct_fields__})
 
 
 def _plain(message: Message) -> dict[str, Any]:

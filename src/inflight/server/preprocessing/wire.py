@@ -30,7 +30,8 @@ class Limits(Struct, frozen=True):
     """What a body is checked against before anything is cut.
 
     models: names by which the model may be called; none: any. most_sequences: what may wait at once. max_model_len:
-    tokens of prompt and answer together. None: no bound. max_logprobs: log-probabilities of one answer.
+    tokens of prompt and answer together. vocab_size: tokens that the model has. None: no bound. max_logprobs:
+    log-probabilities of one answer.
     parse_control_tokens: what messages spell as a control token is one.
     """
 
@@ -39,6 +40,7 @@ class Limits(Struct, frozen=True):
     max_prompts: int = 256
     most_sequences: int | None = None
     max_model_len: int | None = None
+    vocab_size: int | None = None
     max_logprobs: int = 1 << 19
     parse_control_tokens: bool = False
 

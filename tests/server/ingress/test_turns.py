@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from inflight.server.ingress import request_turns
-from inflight.server.ingress.request_turns import RequestTurns
+from inflight.server.ingress import turns as module
+from inflight.server.ingress.turns import RequestTurns, Turns
 
 Begin = Callable[..., Awaitable[None]]
 
@@ -29,17 +29,18 @@ class Clock:
         return self.now
 
 
-def turns(script: Callable[[Begin, list[str]], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def begun_by(script: Callable[[Begin, list[str]], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the requests in the order in which they were begun. A request costs a second, or what it says."""
     clock, begun = Clock(), list[str]()
-    monkeypatch.setattr(request_turns, "time", clock)
+    monkeypatch.setattr(module, "time", clock)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         begun.append(scope["name"])
         clock.now += scope["cost"]
 
     async def run() -> None:
-        layer = RequestTurns(app)
+        turns = Turns()
+        layer = RequestTurns(app, turns)
 
         async def begin(name: str, cost: float = 1.0, gone: bool = False) -> None:
             state = {"is_gone": lambda: gone}
@@ -48,7 +49,7 @@ def turns(script: Callable[[Begin, list[str]], Awaitable[None]], monkeypatch: py
 
         await script(begin, begun)
         await asyncio.sleep(0.01)
-        assert not layer._waiting and not layer._order and not layer._goes_on, "nothing is left over"
+        assert not turns._waiting and not turns._order and not turns._goes_on, "nothing is left over"
 
     asyncio.run(run())
     return begun
@@ -58,7 +59,7 @@ def test_addresses_take_turns_and_each_ones_requests_keep_their_order(monkeypatc
     async def script(begin: Begin, begun: list[str]) -> None:
         await asyncio.gather(*(begin(name) for name in ("1a", "1b", "1c", "2a", "2b", "3a")))
 
-    assert turns(script, monkeypatch) == ["1a", "2a", "3a", "1b", "2b", "1c"]
+    assert begun_by(script, monkeypatch) == ["1a", "2a", "3a", "1b", "2b", "1c"]
 
 
 def test_who_uses_more_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +67,7 @@ def test_who_uses_more_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
         names = [*((f"1{i}", 3.0) for i in range(3)), *((f"2{i}", 1.0) for i in range(6))]
         await asyncio.gather(*(begin(name, cost) for name, cost in names))
 
-    assert turns(script, monkeypatch) == ["10", "20", "21", "22", "11", "23", "24", "25", "12"]
+    assert begun_by(script, monkeypatch) == ["10", "20", "21", "22", "11", "23", "24", "25", "12"]
 
 
 def test_a_newcomer_waits_for_one_request_and_not_for_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +81,7 @@ def test_a_newcomer_waits_for_one_request_and_not_for_a_crowd(monkeypatch: pytes
             assert begun.index(f"3{number}") <= before + 2
         await asyncio.gather(*crowd)
 
-    turns(script, monkeypatch)
+    begun_by(script, monkeypatch)
 
 
 def test_idle_time_is_not_banked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +91,7 @@ def test_idle_time_is_not_banked(monkeypatch: pytest.MonkeyPatch) -> None:
             await begin(f"2{number}")
         await asyncio.gather(*(begin(name) for name in ("2a", "2b", "2c", "1a", "1b", "1c")))
 
-    assert turns(script, monkeypatch)[-6:] in (
+    assert begun_by(script, monkeypatch)[-6:] in (
         ["2a", "1a", "2b", "1b", "2c", "1c"],
         ["1a", "2a", "1b", "2b", "1c", "2c"],
     )
@@ -107,7 +108,7 @@ def test_other_work_runs_between_two_requests(monkeypatch: pytest.MonkeyPatch) -
 
         await asyncio.gather(other(), *(begin(f"1{number}") for number in range(20)))
 
-    turns(script, monkeypatch)
+    begun_by(script, monkeypatch)
     assert set(range(20)) <= set(seen)
 
 
@@ -122,7 +123,7 @@ def test_many_that_cost_little_are_begun_in_one_round(monkeypatch: pytest.Monkey
         assert rounds < 20
         await asyncio.gather(*crowd)
 
-    turns(script, monkeypatch)
+    begun_by(script, monkeypatch)
 
 
 def test_a_probe_does_not_wait_behind_the_work_of_its_address() -> None:
@@ -132,7 +133,8 @@ def test_a_probe_does_not_wait_behind_the_work_of_its_address() -> None:
         begun.append(scope["path"])
 
     async def run() -> None:
-        layer = RequestTurns(app)
+        turns = Turns()
+        layer = RequestTurns(app, turns)
         paths = ["/v1/completions"] * 40 + ["/health"]
         await asyncio.gather(*(layer(asked("10.0.0.1", path), None, None) for path in paths))  # type: ignore[arg-type]
 
@@ -147,18 +149,18 @@ def test_who_left_or_was_cancelled_costs_nothing_and_nobody_is_forgotten(monkeyp
         tasks[3].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert turns(script, monkeypatch) == ["10", "11", "14", "15"]
+    assert begun_by(script, monkeypatch) == ["10", "11", "14", "15"]
 
 
 def test_addresses_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_turns, "_MOST_KNOWN", 4)
-    layer = RequestTurns(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "_MOST_KNOWN", 4)
+    turns = Turns()
 
     async def run() -> None:
         for number in range(50):
-            await layer._wait((f"10.0.0.{number}", False))
+            await turns.wait((f"10.0.0.{number}", False))
             await asyncio.sleep(0)
-            assert len(layer._used) <= 6
+            assert len(turns._used) <= 6
 
     asyncio.run(run())
 
@@ -171,10 +173,11 @@ def test_a_real_clock_charges_what_was_used(cost: float) -> None:
             pass
 
     async def run() -> None:
-        layer = RequestTurns(app)
+        turns = Turns()
+        layer = RequestTurns(app, turns)
         for _ in range(3):
             await layer(asked("10.0.0.1"), None, None)  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
-        assert layer._used["10.0.0.1", False] >= 3 * cost
+        assert turns._used["10.0.0.1", False] >= 3 * cost
 
     asyncio.run(run())
