@@ -97,6 +97,19 @@ def test_idle_time_is_not_banked(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_newcomers_are_not_before_who_has_asked_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(begin: Begin, begun: list[str]) -> None:
+        for number in range(30):
+            await begin(f"1{number}", 0.01)
+        await begin("2 seldom", 0.01)
+        crowd = [asyncio.ensure_future(begin(f"{number % 5 + 3}x", 0.01)) for number in range(100)]
+        await begin("1 again", 0.01)
+        assert begun.index("1 again") <= 31 + 6
+        await asyncio.gather(*crowd)
+
+    begun_by(script, monkeypatch)
+
+
 def test_other_work_runs_between_two_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 

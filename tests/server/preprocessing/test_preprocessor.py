@@ -161,6 +161,14 @@ def test_an_answer_has_so_many_log_probabilities_and_no_more() -> None:
         assert "1,000 are allowed" in error.message and error.param == "logprobs"
 
 
+def test_allowed_tokens_are_told_once_each_and_are_of_the_vocabulary() -> None:
+    given = completion([1], allowed_token_ids=[7, 3, 7, 3] * 1000)
+    prepared = preprocessor(vocab_size=8).prepared(given[0], json.dumps(given[1]).encode())
+    assert isinstance(prepared, PreparedCompletion) and prepared.settings.allowed_token_ids == [3, 7]
+    refused = refusal(preprocessor(vocab_size=7), given)
+    assert refused.param == "allowed_token_ids" and "7, but the vocabulary has 7 tokens (0 to 6)" in refused.message
+
+
 def test_what_templates_read_of_a_message_and_what_is_passed_over() -> None:
     ask = preprocessor()
     plain = ids(ask, chat("x"))

@@ -44,7 +44,7 @@ class Turns:
         self._order: list[tuple[float, int, Flow]] = []  # what a flow has used, a ticket, the flow
         self._tickets = itertools.count()
         self._used: dict[Flow, float] = {}  # seconds
-        self._least = 0.0  # what the flow that had the last turn had used before
+        self._least = 0.0  # to which newcomers are lifted: the most that a flow had used when it had a turn
         self._measured: list[Flow] = []  # whose turns in this round are
         self._began = 0.0  # the round
         self._expected = ROUND_SECONDS  # seconds of a turn that is to be measured
@@ -87,7 +87,7 @@ class Turns:
             heapq.heappop(self._order)
             self._waiting[flow].popleft()
             if not is_over:
-                self._least, begun, left = used, True, left - seconds
+                self._least, begun, left = max(self._least, used), True, left - seconds
                 self._used[flow] += seconds
                 turn.granted.set_result(None)
                 if turn.seconds is None:
