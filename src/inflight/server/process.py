@@ -141,9 +141,9 @@ class Process:
         return self._code
 
     @contextlib.asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
-        self._start(self._open())
+        self._start(self._open(app))
         try:
             yield
         finally:
@@ -153,9 +153,10 @@ class Process:
             if self._service.loaded is not None:
                 await asyncio.to_thread(self._service.loaded.bridge.close)
 
-    async def _open(self) -> None:
+    async def _open(self, app: FastAPI) -> None:
         try:
-            served = await self._loaded()
+            # The document takes a quarter of a second, once: here nobody waits for the event loop meanwhile.
+            served, _ = await asyncio.gather(self._loaded(), asyncio.to_thread(app.openapi))
         except Exception as error:
             self._fail(str(error), error)
             return

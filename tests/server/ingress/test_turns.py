@@ -25,7 +25,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def perf_counter(self) -> float:
+    def thread_time(self) -> float:
         return self.now
 
 
@@ -181,8 +181,8 @@ def test_addresses_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("cost", [0.0, 0.002])
 def test_a_real_clock_charges_what_was_used(cost: float) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        end = time.perf_counter() + cost
-        while time.perf_counter() < end:
+        end = time.thread_time() + cost
+        while time.thread_time() < end:
             pass
 
     async def run() -> None:

@@ -5,8 +5,8 @@ of a large body. Hundreds that come together would be worked on together, and wh
 them. Here no more is begun in a round of the loop than takes some milliseconds, other work has its turn between rounds,
 and addresses share the loop as tenants share the engine: by what they have used of it, newcomers lifted to those at
 work, so that idle time is not banked (start-time fair queueing, Goyal et al., SIGCOMM 1996, with costs that are known
-afterwards). What an address asks of the server's state is counted apart from its work, so that a probe does not wait
-behind its neighbours. Who went away before its turn costs nothing.
+afterwards). What an address asks of the server's state is counted apart from its work, and counts less, so that a probe
+does not wait behind its neighbours' work. Who went away before its turn costs nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from inflight.server.ingress.request_share import client_key
 
 ROUND_SECONDS = 0.004  # for what is begun in one round of the loop
 PIECE_SECONDS = 0.0005  # for a piece of a body, at most 256 KiB: most of it passes before anybody is called
+STATE_WEIGHT = 8.0  # of questions for the server's state: a probe asks often, and an address's share may be small
 _NEWS = 0.2  # share of the last round in what a request is expected to take
 _MOST_KNOWN = 4096  # flows whose use is remembered while they ask for nothing
 
@@ -43,7 +44,7 @@ class Turns:
         self._waiting: dict[Flow, deque[_Turn]] = {}
         self._order: list[tuple[float, int, Flow]] = []  # what a flow has used, a ticket, the flow
         self._tickets = itertools.count()
-        self._used: dict[Flow, float] = {}  # seconds
+        self._used: dict[Flow, float] = {}  # seconds of the loop's thread over the flow's weight
         self._least = 0.0  # to which newcomers are lifted: the most that a flow had used when it had a turn
         self._measured: list[Flow] = []  # whose turns in this round are
         self._began = 0.0  # the round
@@ -88,7 +89,7 @@ class Turns:
             self._waiting[flow].popleft()
             if not is_over:
                 self._least, begun, left = max(self._least, used), True, left - seconds
-                self._used[flow] += seconds
+                self._used[flow] += seconds / _weight(flow)
                 turn.granted.set_result(None)
                 if turn.seconds is None:
                     self._measured.append(flow)
@@ -100,12 +101,12 @@ class Turns:
 
     def _settle(self) -> None:
         """What the measured turns of the last round took, instead of what was expected."""
-        now = time.perf_counter()
+        now = time.thread_time()  # without what others had the core, or the interpreter's lock
         if self._measured:
             each = (now - self._began) / len(self._measured)
             for flow in self._measured:
                 if flow in self._used:
-                    self._used[flow] += each - self._expected
+                    self._used[flow] += (each - self._expected) / _weight(flow)
             self._expected += _NEWS * (each - self._expected)
             self._measured.clear()
         self._began = now
@@ -124,6 +125,10 @@ class Turns:
         lifted = [flow for flow in idle if self._used[flow] <= self._least]
         for flow in lifted or idle[: len(idle) // 2]:
             del self._used[flow]
+
+
+def _weight(flow: Flow) -> float:
+    return STATE_WEIGHT if flow[1] else 1.0
 
 
 class RequestTurns:
