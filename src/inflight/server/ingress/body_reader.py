@@ -61,7 +61,7 @@ class BodyReader:
         announced = int(header(scope, b"content-length") or 0)
         if announced > self._most:
             raise self._too_large(announced)
-        body, pace, flow = bytearray(), Pace(self._seconds, "--body-timeout"), (client_key(scope), False)
+        body, pace, address = bytearray(), Pace(self._seconds, "--body-timeout"), client_key(scope)
         try:
             while True:
                 message = await pace.message(receive)
@@ -77,19 +77,19 @@ class BodyReader:
                 body += piece
                 if last:
                     return bytes(body)
-                await self._turns.wait(flow, PIECE_SECONDS)
+                await self._turns.wait(address, seconds=PIECE_SECONDS)
         finally:
             body.clear()  # an error's traceback would keep it
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Piece by piece, at the pace of whoever asks for them; an answer before the last one ends the connection."""
-        pace, ended, flow = Pace(self._upload_seconds, "--upload-timeout"), False, (client_key(scope), False)
+        pace, ended, address = Pace(self._upload_seconds, "--upload-timeout"), False, client_key(scope)
 
         async def paced() -> Message:
             nonlocal ended
             if ended:
                 return await receive()
-            await self._turns.wait(flow, PIECE_SECONDS)
+            await self._turns.wait(address, seconds=PIECE_SECONDS)
             message = await pace.message(receive)
             ended = not message.get("more_body", False)
             return message

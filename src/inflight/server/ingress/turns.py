@@ -5,8 +5,8 @@ of a large body. Hundreds that come together would be worked on together, and wh
 them. Here no more is begun in a round of the loop than takes some milliseconds, other work has its turn between rounds,
 and addresses share the loop as tenants share the engine: by what they have used of it, newcomers lifted to those at
 work, so that idle time is not banked (start-time fair queueing, Goyal et al., SIGCOMM 1996, with costs that are known
-afterwards). What an address asks of the server's state is counted apart from its work, and counts less, so that a probe
-does not wait behind its neighbours' work. Who went away before its turn costs nothing.
+afterwards). Questions for the server's state share half of the turns among themselves, so that a probe does not wait
+for a turn of everybody else's work. Who went away before its turn costs nothing.
 """
 
 from __future__ import annotations
@@ -26,109 +26,155 @@ from inflight.server.ingress.request_share import client_key
 
 ROUND_SECONDS = 0.004  # for what is begun in one round of the loop
 PIECE_SECONDS = 0.0005  # for a piece of a body, at most 256 KiB: most of it passes before anybody is called
-STATE_WEIGHT = 8.0  # of questions for the server's state: a probe asks often, and an address's share may be small
 _NEWS = 0.2  # share of the last round in what a request is expected to take
-_MOST_KNOWN = 4096  # flows whose use is remembered while they ask for nothing
-
-Flow = tuple[str, bool]  # an address, and whether it asks for the server's state
+_MOST_KNOWN = 4096  # addresses whose use is remembered while they ask for nothing
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Turn:
+    line: _Line
+    address: str
     granted: asyncio.Future[None]
     seconds: float | None  # None: to be measured
 
 
-class Turns:
+class _Line:
+    """Those that wait, by what their addresses have used."""
+
     def __init__(self) -> None:
-        self._waiting: dict[Flow, deque[_Turn]] = {}
-        self._order: list[tuple[float, int, Flow]] = []  # what a flow has used, a ticket, the flow
+        self.used = 0.0  # seconds, of all addresses
+        self._waiting: dict[str, deque[_Turn]] = {}
+        self._order: list[tuple[float, int, str]] = []  # what an address has used, a ticket, the address
         self._tickets = itertools.count()
-        self._used: dict[Flow, float] = {}  # seconds of the loop's thread over the flow's weight
-        self._least = 0.0  # to which newcomers are lifted: the most that a flow had used when it had a turn
-        self._measured: list[Flow] = []  # whose turns in this round are
-        self._began = 0.0  # the round
-        self._expected = ROUND_SECONDS  # seconds of a turn that is to be measured
-        self._goes_on = False
+        self._used: dict[str, float] = {}
+        self._least = 0.0  # to which newcomers are lifted: the most that an address had used when it had a turn
 
-    async def wait(self, flow: Flow, seconds: float | None = None) -> None:
-        """Returns when it is the flow's turn. seconds: that the turn will take; by itself it is measured, up to where
-        the caller waits for something."""
-        loop = asyncio.get_running_loop()
-        turn = _Turn(loop.create_future(), seconds)
-        queue = self._waiting.get(flow)
+    def __bool__(self) -> bool:
+        return bool(self._order)
+
+    def put(self, turn: _Turn) -> None:
+        address = turn.address
+        queue = self._waiting.get(address)
         if queue is None:
-            queue = self._waiting[flow] = deque()
-            self._used[flow] = max(self._used.get(flow, 0.0), self._least)
-            self._line_up(flow)
+            queue = self._waiting[address] = deque()
+            self._used[address] = max(self._used.get(address, 0.0), self._least)
+            self._line_up(address)
         queue.append(turn)
-        if not self._goes_on:
-            self._goes_on = True
-            loop.call_soon(self._next_round, loop)
-        await turn.granted
 
-    def _line_up(self, flow: Flow) -> None:
-        heapq.heappush(self._order, (self._used[flow], next(self._tickets), flow))
-
-    def _next_round(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called when those of the last round wait for something, and everything else that was ready has run."""
-        self._settle()
-        left, begun = ROUND_SECONDS, False
+    def next(self) -> _Turn | None:
+        """Of those that still wait; it stays where it is."""
         while self._order:
-            used, _, flow = self._order[0]
-            if used < self._used[flow]:  # its last turn took longer than was expected
+            used, _, address = self._order[0]
+            queue = self._waiting[address]
+            if queue[0].granted.done():  # who waited was cancelled
+                self._leave()
+            elif used < self._used[address]:  # its last turn took longer than was expected
                 heapq.heappop(self._order)
-                self._line_up(flow)
-                continue
-            turn = self._waiting[flow][0]
-            is_over = turn.granted.done()  # who waited was cancelled
-            seconds = self._expected if turn.seconds is None else turn.seconds
-            if begun and seconds > left and not is_over:
-                break
-            heapq.heappop(self._order)
-            self._waiting[flow].popleft()
-            if not is_over:
-                self._least, begun, left = max(self._least, used), True, left - seconds
-                self._used[flow] += seconds / _weight(flow)
-                turn.granted.set_result(None)
-                if turn.seconds is None:
-                    self._measured.append(flow)
-            self._go_on_with(flow)
-        # The loop runs what is ready in order: those whose turn it is, and then this again.
-        self._goes_on = begun
-        if begun:
-            loop.call_soon(self._next_round, loop)
+                self._line_up(address)
+            else:
+                return queue[0]
+        return None
 
-    def _settle(self) -> None:
-        """What the measured turns of the last round took, instead of what was expected."""
-        now = time.thread_time()  # without what others had the core, or the interpreter's lock
-        if self._measured:
-            each = (now - self._began) / len(self._measured)
-            for flow in self._measured:
-                if flow in self._used:
-                    self._used[flow] += (each - self._expected) / _weight(flow)
-            self._expected += _NEWS * (each - self._expected)
-            self._measured.clear()
-        self._began = now
+    def take(self, seconds: float) -> None:
+        """It is the next one's turn, which is expected to take so long."""
+        used, _, address = self._order[0]
+        self._least = max(self._least, used)
+        self.charge(address, seconds)
+        self._leave()
 
-    def _go_on_with(self, flow: Flow) -> None:
-        if self._waiting[flow]:
-            self._line_up(flow)
+    def charge(self, address: str, seconds: float) -> None:
+        self.used += seconds
+        if address in self._used:
+            self._used[address] += seconds
+
+    def _line_up(self, address: str) -> None:
+        heapq.heappush(self._order, (self._used[address], next(self._tickets), address))
+
+    def _leave(self) -> None:
+        """The next one waits no more."""
+        _, _, address = heapq.heappop(self._order)
+        queue = self._waiting[address]
+        queue.popleft()
+        if queue:
+            self._line_up(address)
             return
-        del self._waiting[flow]
+        del self._waiting[address]
         if len(self._used) > _MOST_KNOWN + len(self._waiting):
             self._forget()
 
     def _forget(self) -> None:
-        """What flows have used that would be lifted anyway; else of half of them."""
-        idle = [flow for flow in self._used if flow not in self._waiting]
-        lifted = [flow for flow in idle if self._used[flow] <= self._least]
-        for flow in lifted or idle[: len(idle) // 2]:
-            del self._used[flow]
+        """What addresses have used that would be lifted anyway; else of half of them."""
+        idle = [address for address in self._used if address not in self._waiting]
+        lifted = [address for address in idle if self._used[address] <= self._least]
+        for address in lifted or idle[: len(idle) // 2]:
+            del self._used[address]
 
 
-def _weight(flow: Flow) -> float:
-    return STATE_WEIGHT if flow[1] else 1.0
+class Turns:
+    def __init__(self) -> None:
+        self._state, self._work = _Line(), _Line()
+        self._measured: list[_Turn] = []  # of this round
+        self._began = 0.0  # the first of them
+        self._expected = ROUND_SECONDS  # seconds of a turn that is to be measured
+        self._goes_on = False
+
+    async def wait(self, address: str, *, for_state: bool = False, seconds: float | None = None) -> None:
+        """Returns when it is the address's turn. seconds: that the turn will take; by itself it is measured, up to
+        where the caller waits for something."""
+        loop = asyncio.get_running_loop()
+        line, other = (self._state, self._work) if for_state else (self._work, self._state)
+        if not line:
+            line.used = max(line.used, other.used)
+        turn = _Turn(line, address, loop.create_future(), seconds)
+        line.put(turn)
+        if not self._goes_on:
+            self._goes_on = True
+            loop.call_soon(self._round, loop)
+        await turn.granted
+
+    def _round(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Called when those of the last round wait for something."""
+        self._settle()
+        turns = self._next_turns()
+        # The loop runs what is ready in order: the clock, those whose turn it is, and then this again.
+        self._goes_on = bool(turns)
+        if self._goes_on:
+            loop.call_soon(self._begin)
+            for turn in turns:
+                turn.granted.set_result(None)
+            loop.call_soon(self._round, loop)
+
+    def _next_turns(self) -> list[_Turn]:
+        turns: list[_Turn] = []
+        left = ROUND_SECONDS
+        while (turn := self._next()) is not None:
+            seconds = self._expected if turn.seconds is None else turn.seconds
+            if turns and seconds > left:
+                break
+            turn.line.take(seconds)
+            left -= seconds
+            turns.append(turn)
+            if turn.seconds is None:
+                self._measured.append(turn)
+        return turns
+
+    def _next(self) -> _Turn | None:
+        state, work = self._state.next(), self._work.next()
+        if state is None or work is None:
+            return state or work
+        return state if self._state.used <= self._work.used else work
+
+    def _begin(self) -> None:
+        self._began = time.thread_time()  # without what others had the core, or the interpreter's lock
+
+    def _settle(self) -> None:
+        """What the measured turns of the last round took, instead of what was expected."""
+        if self._measured:
+            each = (time.thread_time() - self._began) / len(self._measured)
+            for turn in self._measured:
+                turn.line.charge(turn.address, each - self._expected)
+            self._expected += _NEWS * (each - self._expected)
+            self._measured.clear()
 
 
 class RequestTurns:
@@ -140,7 +186,7 @@ class RequestTurns:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._turns.wait((client_key(scope), is_open(scope["path"])))
+            await self._turns.wait(client_key(scope), for_state=is_open(scope["path"]))
             if is_gone(scope):
                 return
         await self._app(scope, receive, send)
