@@ -18,16 +18,17 @@ from benchmarks.attack.waits import BACK, BUDGET_MB, P99, WORST
 from benchmarks.results import write_section
 
 _LIMITS = (
-    f"Limits: waits for /health and between tokens rise by at most {P99 * 1e3:g} ms at p99 and never by more than "
-    f"{WORST * 1e3:g} ms; memory (PSS of all processes of the server, sampled every 0.1 s) rises by at most "
-    f"{BUDGET_MB:g} MB and is within 16 MB of rest again after {BACK:g} s. Each process of the server runs under "
-    f"RLIMIT_DATA of {PROCESS_BYTES / 1e9:.2f} GB (RLIMIT_AS would count address space that threads reserve and never "
-    "use; a control group would need rights that not everybody has), and their sum is watched. The built-in model with "
-    "--policy fair, a key for each tenant, everything else as it is by itself; its chat template turns hostile when a "
-    "message asks for it. /health is asked every 20 ms; a wait during which more was due, and a gap of several "
-    "usual steps, count as many waits. Attackers are processes on the same machine with a lower priority (nice 5). "
-    "Of the server's own doing is what is left without the time for which its event loop was ready and others had the "
-    "core, and that is what is judged."
+    f"Limits: waits for /health and between tokens rise by at most {P99 * 1e3:g} ms at p99 and never by more "
+    f"than {WORST * 1e3:g} ms; memory (PSS of all processes of the server, sampled every 0.1 s) rises by at "
+    f"most {BUDGET_MB:g} MB and is within 16 MB of rest again after {BACK:g} s. Each process of the server "
+    f"runs under RLIMIT_DATA of {PROCESS_BYTES / 1e9:.2f} GB (RLIMIT_AS would count address space that threads "
+    "reserve and never use; a control group would need rights that not everybody has), and their sum is "
+    "watched. The built-in model with --policy fair, a key for each of 20 honest clients and of 4 hostile "
+    "ones, everything else as it is by itself; its chat template turns hostile when a message asks for it. "
+    "/health is asked every 20 ms; a wait during which more was due, and a gap of several usual steps, count "
+    "as many waits. Attackers are processes on the same machine with a lower priority (nice 5). Of the "
+    "server's own doing is what is left without the time for which its event loop was ready and others had "
+    "the core, and that is what is judged."
 )
 
 

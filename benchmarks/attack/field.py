@@ -21,7 +21,7 @@ import msgspec
 from benchmarks.attack import attacker, honest
 from benchmarks.attack.memory import Memory, back_after
 from benchmarks.attack.sightings import Sightings, Window
-from benchmarks.attack.target import HONEST_KEY, HOSTILE_KEYS, arguments, limit_memory
+from benchmarks.attack.target import HOSTILE_KEYS, arguments, limit_memory
 from benchmarks.attack.visit import Tally
 from benchmarks.attack.waits import NEAR_MB, Outcome
 from benchmarks.served import Server
@@ -48,7 +48,6 @@ class Field:
     def __init__(self, folder: Path, with_keys: bool, plan: honest.Plan | None = None, more: Sequence[str] = ()):
         """folder: of this field alone; the model is one above."""
         self._keys = HOSTILE_KEYS if with_keys else []
-        self._key = HONEST_KEY if with_keys else ""
         self._exit = ExitStack()
         try:
             self.server = self._exit.enter_context(Server(*arguments(folder, with_keys), *more))
@@ -72,7 +71,8 @@ class Field:
         files = folder / "health.jsonl", folder / "honest.jsonl"
         for file in files:
             file.unlink(missing_ok=True)
-        given = replace(plan or honest.Plan(), port=self.server.port, key=self._key, file=str(files[1]))
+        given = replace(plan or honest.Plan(), port=self.server.port, file=str(files[1]))
+        given = given if self._keys else replace(given, keys=())
         clients = [
             self._exit.enter_context(
                 _child("health", str(self.server.port), str(files[0]), str(self.server.process.pid))

@@ -19,6 +19,7 @@ from typing import TextIO
 import msgspec
 import uvloop
 
+from benchmarks.attack.target import HONEST_KEYS
 from benchmarks.attack.wire import post, text
 from benchmarks.streams import Stream, send
 from benchmarks.workloads import poisson, prompt
@@ -31,11 +32,12 @@ _PAUSE = 0.05  # seconds before the next try, where there was no stream
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """streams: at once, each followed by another. rate: instead of that, streams a second at random times (Poisson).
-    tokens: of each answer, instead of 60 to 160. file: where to write."""
+    """keys: of the clients, in turn; none: the server asks for none. streams: at once, each followed by another. rate:
+    instead of that, streams a second at random times (Poisson). tokens: of each answer, instead of 60 to 160. file:
+    where to write."""
 
     port: int = 0
-    key: str = ""
+    keys: tuple[str, ...] = tuple(HONEST_KEYS)
     file: str = ""
     streams: int = 20
     rate: float | None = None
@@ -47,16 +49,17 @@ class Honest:
         self._plan, self._file = plan, file
         rng = random.Random(11)
         lengths = [plan.tokens or rng.randint(_LEAST, _MOST) for _ in range(PROMPTS)]
-        self._wires = [self._wire(prompt(rng, rng.randint(20, 90), 2000), length) for length in lengths]
+        self._asked = [self._call(prompt(rng, rng.randint(20, 90), 2000), length) for length in lengths]
         self._texts: dict[int, bytes] = {}
 
-    def _wire(self, token_ids: tuple[int, ...], tokens: int) -> bytes:
+    @staticmethod
+    def _call(token_ids: tuple[int, ...], tokens: int) -> bytes:
         asked = {"prompt": token_ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-        return post("/v1/completions", text(asked), self._plan.key)
+        return text(asked)
 
     async def run(self) -> None:
         for number in range(PROMPTS):
-            stream = await self._stream(number)
+            stream = await self._stream(number, 0)
             if not stream.complete:
                 raise RuntimeError(f"An honest stream ended with status {stream.status} before any attack.")
             self._texts[number] = stream.text
@@ -66,9 +69,10 @@ class Honest:
         else:
             await self._arrivals(self._plan.rate)
 
-    async def _client(self, number: int) -> None:
+    async def _client(self, client: int) -> None:
+        number = client
         while True:
-            stream = await self._stream(number % PROMPTS)
+            stream = await self._stream(number % PROMPTS, client)
             self._tell(number % PROMPTS, stream)
             if not stream.complete:
                 await asyncio.sleep(_PAUSE)
@@ -84,10 +88,13 @@ class Honest:
             task.add_done_callback(under_way.discard)
 
     async def _one(self, number: int, due: float) -> None:
-        self._tell(number, await self._stream(number, due))
+        self._tell(number, await self._stream(number, number, due))
 
-    async def _stream(self, number: int, due: float | None = None) -> Stream:
-        stream = Stream(self._wires[number], keep=True)
+    async def _stream(self, number: int, client: int, due: float | None = None) -> Stream:
+        """number: of the prompt."""
+        keys = self._plan.keys
+        wire = post("/v1/completions", self._asked[number], keys[client % len(keys)] if keys else "")
+        stream = Stream(wire, keep=True)
         try:
             async with asyncio.timeout(PATIENCE):
                 await send(self._plan.port, stream, due)

@@ -16,7 +16,7 @@ from benchmarks.served import Server
 
 CONTEXT = 1024
 VOCABULARY = 2048
-HONEST_KEY = "sk-honest"
+HONEST_KEYS = [f"sk-honest-{number}" for number in range(20)]
 HOSTILE_KEYS = [f"sk-hostile-{number}" for number in range(4)]
 PROCESS_BYTES = 1 << 30  # RLIMIT_DATA of each of the server's processes
 # What the template does when a message says "bomb NAME": a sentence, and the Jinja of it. None of it is constant, for
@@ -67,8 +67,8 @@ def arguments(folder: Path, with_keys: bool) -> list[str]:
     given = [str(folder / "model"), "--served-model-name", "built-in", "--data-dir", str(data), "--policy", "fair"]
     if not with_keys:
         return given
-    keys = {"honest": HONEST_KEY, **{key.removeprefix("sk-"): key for key in HOSTILE_KEYS}}
-    tables = [f"[{name}]\nkey = {json.dumps(key)}\n" for name, key in keys.items()]
+    keys = [*HONEST_KEYS, *HOSTILE_KEYS]
+    tables = [f"[{key.removeprefix('sk-')}]\nkey = {json.dumps(key)}\n" for key in keys]
     path = folder / "keys.toml"
     path.write_text("".join(tables), encoding="utf-8")
     return [*given, "--api-keys-file", str(path)]

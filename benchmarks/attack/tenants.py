@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.attack.field import Field
 from benchmarks.attack.honest import Plan
 from benchmarks.attack.sightings import Seen
+from benchmarks.attack.target import HONEST_KEYS
 from benchmarks.attack.trials import ms, told
 from benchmarks.attack.waits import Outcome, waits
 from benchmarks.results import table
@@ -17,7 +18,7 @@ FLOOD = "flood"
 
 
 def tenants(folder: Path, seconds: float, seed: int) -> str:
-    with Field(folder, with_keys=True, plan=Plan(streams=STREAMS)) as field:
+    with Field(folder, with_keys=True, plan=Plan(streams=STREAMS, keys=(HONEST_KEYS[0],))) as field:
         before = field.quiet(seconds / 3)
         raid = field.raid([FLOOD], seconds, seed, tenants=1)
         outcome = field.outcome([raid], [before])
