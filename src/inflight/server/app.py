@@ -32,7 +32,6 @@ from inflight.server.ingress.authentication import Authentication
 from inflight.server.ingress.body_budget import BodyBudget
 from inflight.server.ingress.body_reader import BodyReader
 from inflight.server.ingress.browser_guard import BrowserGuard
-from inflight.server.ingress.heap import Heap
 from inflight.server.ingress.hosts import Hosts
 from inflight.server.ingress.request_share import RequestShare
 from inflight.server.ingress.route_table import RouteTable
@@ -108,7 +107,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table
     most, budget = int(settings.max_body_mb * mebibyte), int(settings.body_budget_mb * mebibyte)
     app.add_middleware(
         BodyReader,
-        budget=BodyBudget(budget, share=max(budget // 4, most), emptied=Heap().trim_soon),
+        budget=BodyBudget(budget, share=max(budget // 4, most)),
         turns=turns,
         most=most,
         seconds=settings.body_timeout,

@@ -23,6 +23,7 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 
+from inflight.server.heap import give_back
 from inflight.server.ingress.addresses import Networks
 from inflight.server.ingress.connection import Connection
 from inflight.server.ingress.connections import Connections
@@ -170,6 +171,7 @@ class Process:
             self._fail(str(error), error)
             return
         self._start(self._watch(served))
+        self._start(give_back())
 
     async def _loaded(self) -> Served:
         """In a thread that does not keep the process from ending."""

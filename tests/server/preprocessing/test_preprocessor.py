@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing import preprocessor as preprocessing
 from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.wire import Kind, Limits, PreparedAnswer, PreparedChat, PreparedCompletion
+from inflight.server.preprocessing.wire import (
+    Kind,
+    Limits,
+    PreparedAnswer,
+    PreparedChat,
+    PreparedCompletion,
+    Prompt,
+    packed,
+)
 from inflight.text import ChatTemplate, Tokenizer
 
 BUILT_IN = Path(inflight.__file__).parent / "builtin_model"
@@ -188,3 +197,12 @@ def test_tokens_and_back() -> None:
     assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"]) and answer["max_model_len"] == 99
     back = ask.prepared("detokenize", json.dumps({"tokens": answer["tokens"]}).encode())
     assert isinstance(back, PreparedAnswer) and json.loads(back.json) == {"prompt": "one two"}
+
+
+def test_prompts_share_their_numbers_whoever_unpacks_them() -> None:
+    longest = [Prompt(packed(range(start, 200_000, 7))) for start in range(7)]
+    with ThreadPoolExecutor(4) as threads:
+        unpacked = list(threads.map(Prompt.ids, longest * 3))
+    assert unpacked == [tuple(range(start, 200_000, 7)) for start in range(7)] * 3
+    assert all(one is other for one, other in zip(unpacked[3], unpacked[10], strict=True))
+    assert Prompt(packed([5, 1 << 31])).ids() == (5, 1 << 31) and Prompt(b"").ids() == ()

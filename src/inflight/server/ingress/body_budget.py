@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from inflight.server.errors import ApiError
@@ -17,7 +16,6 @@ from inflight.server.errors import ApiError
 SMALL_BYTES = 1 << 16  # of a body that is not told to wait for large ones
 SMALL_ROOM_BYTES = 4 << 20  # for all of those, beyond the budget
 _PATIENCE = 2.0  # seconds that a body waits for others to go, in all: it holds what it has meanwhile
-_WORTH_TELLING = 8 << 20  # bytes
 _MOST_WAITING = 64  # bodies; each has one piece in its hands that is not counted yet
 _MOST_WAITING_OF_ONE = 16
 
@@ -58,14 +56,10 @@ class BodyBudget:
         most: int,
         share: int,
         patience: float = _PATIENCE,
-        emptied: Callable[[], None] = lambda: None,
         small: int = SMALL_BYTES,
     ):
-        """most, share: bytes of all, and of one owner. emptied: called when most of what was held is not any more.
-        small: bytes of a body that finds room beside large ones."""
+        """most, share: bytes of all, and of one owner. small: bytes of a body that finds room beside large ones."""
         self.most = most
-        self._emptied = emptied
-        self._peak = 0  # since then
         self._share = share
         self._patience = patience
         self._small = small
@@ -101,9 +95,6 @@ class BodyBudget:
         if not self._owners[lease.owner]:
             del self._owners[lease.owner]
         lease.held = 0
-        if self._peak >= _WORTH_TELLING and self.held * 4 <= self._peak:
-            self._peak = self.held
-            self._emptied()
         for waiting in tuple(self._waiting):  # the longest waiting first, of those for whom there is room
             if self._fits(waiting.lease, waiting.size):
                 self._waiting.remove(waiting)
@@ -117,7 +108,6 @@ class BodyBudget:
 
     def _grant(self, lease: BodyLease, size: int) -> None:
         self.held += size
-        self._peak = max(self._peak, self.held)
         self._owners[lease.owner] += size
         lease.held += size
 

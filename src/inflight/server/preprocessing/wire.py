@@ -7,6 +7,7 @@ wrong token ids, and no more.
 from __future__ import annotations
 
 import socket
+import threading
 from array import array
 from typing import Literal, get_args
 
@@ -60,7 +61,20 @@ class Prompt(Struct, frozen=True, array_like=True):
     text: str | None = None
 
     def ids(self) -> tuple[int, ...]:
-        return tuple(array("I", self.token_ids))
+        """The same number is the same object in all prompts: a fifth of the memory."""
+        ids = array("I", self.token_ids)
+        most = max(ids, default=0)
+        if most >= _MOST_SHARED:
+            return tuple(ids)
+        if most >= len(_SHARED):
+            with _GROWING:  # long prompts are translated in threads
+                _SHARED.extend(range(len(_SHARED), most + 1))
+        return tuple(map(_SHARED.__getitem__, ids))
+
+
+_MOST_SHARED = 1 << 18  # vocabularies are smaller
+_SHARED: list[int] = []
+_GROWING = threading.Lock()
 
 
 class PreparedCompletion(Struct, frozen=True, tag_field="outcome", tag="completion"):

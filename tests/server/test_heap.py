@@ -1,0 +1,89 @@
+"""Giving freed memory back: when it is tried, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import sys
+import time
+
+import pytest
+
+from inflight.server import heap
+from inflight.server.heap import c_library_trim, give_back, resident_bytes
+
+LOOK = 0.001
+
+
+class Process:
+    """As large as its script says, look after look; trims bring `brings` bytes each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, brings: int = 0, works: float = 1.0):
+        self.bytes, self.trims, self.looks = 100 << 20, 0, 0
+        self._brings, self._works = brings, works
+        monkeypatch.setattr(heap, "time", self)
+        monkeypatch.setattr(heap, "SELDOM_SECONDS", 4 * LOOK)
+
+    def process_time(self) -> float:
+        return self.looks * self._works
+
+    def size(self) -> int:
+        self.looks += 1
+        return self.bytes
+
+    def trim(self, _: int) -> None:
+        self.trims += 1
+        self.bytes -= self._brings
+
+    def watched(self, grown: int) -> Process:
+        """For a while, after it has grown."""
+
+        async def run() -> None:
+            task = asyncio.ensure_future(give_back(self.size, self.trim, LOOK))
+            await asyncio.sleep(0)
+            self.bytes += grown
+            while self.looks < 40:
+                await asyncio.sleep(LOOK)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        asyncio.run(run())
+        return self
+
+
+def test_a_process_that_has_not_grown_or_does_nothing_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Process(monkeypatch).watched(1 << 20).trims == 0
+    assert Process(monkeypatch, works=0.0).watched(64 << 20).trims == 0
+
+
+def test_what_brings_nothing_is_tried_seldom_and_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 3 <= Process(monkeypatch).watched(64 << 20).trims <= 12
+
+
+def test_it_goes_on_until_the_size_is_near_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(monkeypatch, brings=4 << 20).watched(64 << 20)
+    assert process.trims == 15 and process.bytes < (100 << 20) + heap.GROWN_BYTES
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")
+def test_the_c_library_gives_back_what_was_freed() -> None:
+    trim = c_library_trim()
+    if trim is None:
+        pytest.skip("a C library without malloc_trim")
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+    pieces = [libc.malloc(4096) for _ in range(8192)]
+    for piece in pieces:
+        ctypes.memset(piece, 1, 4096)
+    keeps = pieces.pop()  # at the end of the heap, so that nothing goes by itself
+    full = resident_bytes()
+    for piece in pieces:
+        libc.free(piece)
+    trim(0)
+    deadline = time.monotonic() + 10
+    while resident_bytes() > full - (16 << 20) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert resident_bytes() <= full - (16 << 20)
+    libc.free(keeps)
