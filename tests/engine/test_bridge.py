@@ -21,7 +21,7 @@ from inflight.core.scheduler import Scheduler
 from inflight.core.snapshot import Snapshot
 from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.strategies.chunked import Chunked
-from inflight.engine.bridge import AsyncBridge
+from inflight.engine.bridge import COMMAND_SECONDS, AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.loop import EngineLoop
@@ -89,8 +89,9 @@ def empty(snapshot: Snapshot) -> bool:
     return (snapshot.waiting, snapshot.running, snapshot.held_blocks) == (0, 0, 0)
 
 
-@pytest.fixture
-def rig() -> Any:
+@pytest.fixture(params=[COMMAND_SECONDS, 0.0], ids=["", "one command at a time"])
+def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("inflight.engine.bridge.COMMAND_SECONDS", request.param)
     rig = Rig()
     yield rig
     rig.bridge.close()
@@ -389,6 +390,26 @@ def test_a_newcomer_is_answered_while_a_step_computes() -> None:
 
     asyncio.run(main())
     bridge.close()
+
+
+def test_commands_that_take_long_leave_the_engine_its_steps(rig: Rig) -> None:
+    steps: list[int] = []
+
+    def command() -> None:
+        steps.append(rig.loop._scheduler.snapshot().step)
+        time.sleep(0.003)
+
+    async def main() -> None:
+        stream = await rig.started("running")
+        for _ in range(60):
+            rig.bridge._inbox.put(command)
+        await asyncio.to_thread(rig.bridge._run_commands)
+        while len(steps) < 60:
+            await asyncio.sleep(0.005)
+        await stream.aclose()
+
+    asyncio.run(main())
+    assert all(steps[place + 8] > steps[place] for place in range(len(steps) - 8)), steps
 
 
 def test_requests_that_come_together_are_taken_together_or_not_at_all(rig: Rig) -> None:

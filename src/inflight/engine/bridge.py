@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -27,6 +29,7 @@ from inflight.engine.event_stream import EngineStopped, EventStream, resolve
 from inflight.engine.loop import EngineLoop
 
 MANY = 16  # samples, from which on to take them in is work for a thread
+COMMAND_SECONDS = 0.005  # for commands at a time; what is left waits for the next round, or whoever comes next
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,6 +41,7 @@ class AsyncBridge:
         self._loop = loop
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._turn = threading.Lock()  # who holds it may touch the engine loop and what stands below
+        self._engine_waits = False  # for its turn
         self._wake = threading.Event()  # ends the engine's sleep when a command came
         self._streams: dict[str, EventStream] = {}
         self._stopped: str | None = None
@@ -97,12 +101,18 @@ class AsyncBridge:
         self._wake.set()
 
     def _run_commands(self) -> None:
-        """Run what is in the inbox unless somebody holds the turn, who will look at it again after giving it up."""
-        while not self._inbox.empty() and self._turn.acquire(blocking=False):
+        """Run what is in the inbox unless somebody holds the turn, who will look at it again after giving it up. Not
+        for long: whoever calls has other things to do, and the engine looks at what is left."""
+        end = self._end_of_commands()
+        while not self._inbox.empty() and time.monotonic() < end and self._turn.acquire(blocking=False):
             try:
-                self._drain()
+                self._drain(end)
             finally:
                 self._turn.release()
+
+    def _end_of_commands(self) -> float:
+        """Until when to run commands. Without an engine there is nobody to leave them to."""
+        return time.monotonic() + COMMAND_SECONDS if self._stopped is None else math.inf
 
     def _left(self, stream: EventStream) -> None:
         """The consumer went away. Another's request may bear the id of one that was refused for it."""
@@ -110,7 +120,8 @@ class AsyncBridge:
 
     # -- whoever holds the turn ---------------------------------------------------------------------------------
 
-    def _drain(self) -> None:
+    def _drain(self, end: float) -> None:
+        """Until the inbox is empty, or that time has come, or the engine wants its turn; one command at least."""
         while True:
             try:
                 command = self._inbox.get_nowait()
@@ -120,6 +131,8 @@ class AsyncBridge:
                 command()
             except BaseException as fault:  # it may run in any consumer's thread, and is none of that one's faults
                 self._break_down(fault)
+            if time.monotonic() >= end or self._engine_waits:
+                return
 
     def _add(self, stream: EventStream) -> None:
         if self._stopped is not None:
@@ -182,13 +195,15 @@ class AsyncBridge:
         try:
             while self._stopped is None:
                 self._wake.clear()  # before the inbox is looked at: who comes later ends the sleep that may follow
-                self._drain()
+                self._drain(self._end_of_commands())
+                if not self._inbox.empty():
+                    self._wake.set()  # whoever sent what is left has done so already
                 if self._stopped is None:
                     self._advance()
         except BaseException as fault:  # also what native libraries raise when they panic
             self._break_down(fault)
         finally:
-            self._drain()
+            self._drain(math.inf)
             try:
                 self._loop.close()
             except Exception:  # it must not hide why the engine stopped, nor keep the turn from those who ask
@@ -199,7 +214,7 @@ class AsyncBridge:
 
     def _advance(self) -> None:
         """One round, or sleep until there is something to do."""
-        others_turn = _OthersTurn(self._turn, self._run_commands)
+        others_turn = _OthersTurn(self._release_turn, self._take_turn)
         if self._loop.idle:
             with others_turn:
                 self._wake.wait()
@@ -211,21 +226,30 @@ class AsyncBridge:
         else:
             self._deliver(outcome)
 
-
-class _OthersTurn:
-    """While entered, others may have the engine's turn; what came in before is run first."""
-
-    def __init__(self, turn: threading.Lock, run_commands: Command):
-        self._turn, self._run_commands = turn, run_commands
-
-    def __enter__(self) -> None:
+    def _release_turn(self) -> None:
+        """What came in before is run first."""
         self._turn.release()
         self._run_commands()
+
+    def _take_turn(self) -> None:
+        self._engine_waits = True
+        self._turn.acquire()
+        self._engine_waits = False
+
+
+class _OthersTurn:
+    """While entered, others may have the engine's turn."""
+
+    def __init__(self, release: Command, take: Command):
+        self._release, self._take = release, take
+
+    def __enter__(self) -> None:
+        self._release()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._turn.acquire()
+        self._take()
 
 
 def _sentence(fault: BaseException) -> str:
