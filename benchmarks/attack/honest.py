@@ -1,7 +1,8 @@
 """Honest clients: `python -m benchmarks.attack.honest`, a plan as JSON on standard input; a line of JSON a stream.
 
-Greedy streams from a few prompts, one after the other on each of so many clients, each text compared with the one that
-the server gave before anybody attacked it. Ends with its standard input.
+First it fills the KV memory of the server once, which is there from the start and takes nothing until it is used.
+Then greedy streams from a few prompts, one after the other on each of so many clients, each text compared with the one
+that the server gave before anybody attacked it. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from benchmarks.streams import Stream, send
 from benchmarks.workloads import poisson, prompt
 
 PROMPTS = 8
+KV_TOKENS = 32 * 1024  # what the server has room for by itself, with the built-in model: 2,048 blocks of 16
+LONG_PROMPT = 1000  # tokens
 PATIENCE = 60.0  # seconds after which a stream is given up
 _LEAST, _MOST = 60, 160  # tokens of an answer
 _PAUSE = 0.05  # seconds before the next try, where there was no stream
@@ -58,6 +61,9 @@ class Honest:
         return text(asked)
 
     async def run(self) -> None:
+        rng = random.Random(7)
+        for _ in range(KV_TOKENS // LONG_PROMPT + 1):
+            await self._ask(self._call(prompt(rng, LONG_PROMPT, 2000), 1), 0)
         for number in range(PROMPTS):
             stream = await self._stream(number, 0)
             if not stream.complete:
@@ -92,9 +98,11 @@ class Honest:
 
     async def _stream(self, number: int, client: int, due: float | None = None) -> Stream:
         """number: of the prompt."""
+        return await self._ask(self._asked[number], client, due)
+
+    async def _ask(self, body: bytes, client: int, due: float | None = None) -> Stream:
         keys = self._plan.keys
-        wire = post("/v1/completions", self._asked[number], keys[client % len(keys)] if keys else "")
-        stream = Stream(wire, keep=True)
+        stream = Stream(post("/v1/completions", body, keys[client % len(keys)] if keys else ""), keep=True)
         try:
             async with asyncio.timeout(PATIENCE):
                 await send(self._plan.port, stream, due)
