@@ -164,7 +164,7 @@ SMALL = st.builds(
 
 
 @given(SMALL, st.lists(st.tuples(requests(max_prompt=5), st.integers(0, 3)), min_size=1, max_size=6))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 def test_depth_two_yields_what_depth_one_yields(setup: Setup, arrivals: list[tuple[Request, int]]) -> None:
     """Invariant 7; and 6: the same run again makes the same plans."""
 

@@ -267,7 +267,7 @@ def test_what_came_while_a_step_was_computed_replays_after_its_plan(tmp_path: Pa
     broken=st.frozensets(st.integers(0, 30), max_size=2),
     unsound=st.frozensets(st.integers(0, 30), max_size=3),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None)
 def test_a_record_replays_to_the_same_plans(
     tmp_path_factory: pytest.TempPathFactory,
     setup: Setup,

@@ -85,7 +85,7 @@ def assert_same(workload: Workload, setup: Setup) -> float:
     router=st.sampled_from(["round-robin", "least-loaded"]),
     until=st.sampled_from([None, 1.0]),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None)
 def test_skipping_is_stepping(
     seed: int,
     rate: float,
