@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.attack import attacker, honest
+from benchmarks.attack.jobs import cancel_jobs
 from benchmarks.attack.memory import Memory, back_after
 from benchmarks.attack.sightings import Sightings, Window
 from benchmarks.attack.target import HOSTILE_KEYS, arguments, limit_memory
@@ -104,6 +105,7 @@ class Field:
                 told = process.stdout.read()
             except subprocess.TimeoutExpired:
                 told = b""
+        cancel_jobs(self.server.port, self._keys)
         ended = time.perf_counter()
         tallies = msgspec.json.decode(told, type=dict[str, Tally]) if told else {}
         while time.perf_counter() < ended + WATCHED and self.server.process.poll() is None:

@@ -64,6 +64,7 @@ def make_model(folder: Path) -> Path:
 def arguments(folder: Path, with_keys: bool) -> list[str]:
     """Of `inflight serve`; files that they need are made in the folder."""
     data = folder / ("data" if with_keys else "open data")
+    shutil.rmtree(data, ignore_errors=True)  # jobs of earlier attackers would go on
     given = [str(folder / "model"), "--served-model-name", "built-in", "--data-dir", str(data), "--policy", "fair"]
     if not with_keys:
         return given
