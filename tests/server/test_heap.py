@@ -5,28 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
+import itertools
 import sys
 import time
+import weakref
 
 import pytest
 
 from inflight.server import heap
-from inflight.server.heap import c_library_trim, give_back, resident_bytes
+from inflight.server.heap import c_library_trim, give_back, resident_bytes, settled
 
 LOOK = 0.001
 
 
 class Process:
-    """As large as its script says, look after look; trims bring `brings` bytes each."""
+    """As large as its script says, look after look; trims bring `brings` bytes each, a collection takes `collecting`
+    seconds."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, brings: int = 0, works: float = 1.0):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, brings: int = 0, works: float = 1.0, collecting: float = 0.0):
         self.bytes, self.trims, self.looks = 100 << 20, 0, 0
-        self._brings, self._works = brings, works
+        self._brings, self._works, self._collecting = brings, works, collecting
+        self._thread_times = itertools.count()
         monkeypatch.setattr(heap, "time", self)
         monkeypatch.setattr(heap, "SELDOM_SECONDS", 4 * LOOK)
 
     def process_time(self) -> float:
         return self.looks * self._works
+
+    def thread_time(self) -> float:
+        """Read before a collection and after it."""
+        return next(self._thread_times) * self._collecting
 
     def size(self) -> int:
         self.looks += 1
@@ -65,6 +74,42 @@ def test_what_brings_nothing_is_tried_seldom_and_not_given_up(monkeypatch: pytes
 def test_it_goes_on_until_the_size_is_near_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process(monkeypatch, brings=4 << 20).watched(64 << 20)
     assert process.trims == 15 and process.bytes < (100 << 20) + heap.GROWN_BYTES
+
+
+def test_what_grew_old_is_collected_when_memory_has_grown_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    collections = []
+    note = collections.append
+    with settled():
+        gc.callbacks.append(lambda phase, of: note(of["generation"]))  # type: ignore[arg-type]
+        try:
+            cycle = Cycle()
+            gone = weakref.ref(cycle)
+            gc.collect(1)  # it is of the oldest generation now
+            del cycle
+            young = [[] for _ in range(200_000)]  # many times what makes Python look through that one
+            assert 2 not in collections and len(young) == 200_000
+            Process(monkeypatch).watched(1 << 20)
+            assert 2 not in collections
+            Process(monkeypatch).watched(64 << 20)
+        finally:
+            gc.callbacks.pop()
+    assert 2 in collections and gone() is None
+
+
+def test_a_settled_process_is_as_it_was_afterwards() -> None:
+    before = gc.get_threshold()
+    with settled():
+        assert gc.get_threshold()[:2] == before[:2] and gc.get_freeze_count()
+    assert gc.get_threshold() == before and not gc.get_freeze_count()
+
+
+def test_collecting_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Process(monkeypatch, collecting=20 * LOOK * heap.COLLECTING).watched(64 << 20)
+    assert slow.trims == 2  # of 40 looks, one in 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")

@@ -1,7 +1,12 @@
-"""Memory that was freed goes back to the system. The C library keeps it otherwise: holes between what is still used.
+"""Memory that is not used any more goes back to the system.
 
-Knows the process's size and the C library; nothing of what was freed. Freeing does not show in the size, so what is
-free is given back every few seconds while the process works and is larger than it was at its smallest.
+The C library keeps what was freed otherwise: holes between what is still used. And Python's collector would look
+through its oldest generation whenever connections come by the hundred, which takes a tenth of a second with thousands
+of them open, finds next to nothing, and lets everybody wait. So what is there when the server is ready is taken out of
+its sight, and the oldest generation is looked through here only, for a small share of the time.
+
+Knows the process's size, the collector and the C library; nothing of what was freed. Freeing does not show in the size,
+so memory is given back every few seconds while the process works and is larger than it was at its smallest.
 """
 
 from __future__ import annotations
@@ -9,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 LOOK_SECONDS = 2.0
@@ -20,6 +26,8 @@ SELDOM_SECONDS = 8.0  # between two times that bring nothing
 WORKED_SECONDS = 0.01  # of computing since the last time; an idle process frees nothing
 GROWN_BYTES = 8 << 20  # beyond its smallest size; less is not worth it
 LITTLE_BYTES = 1 << 20
+COLLECTING = 0.005  # share of the time for the oldest generation
+_NEVER = 1 << 30
 
 Size = Callable[[], int]
 Trim = Callable[[int], object]
@@ -37,11 +45,24 @@ def c_library_trim() -> Trim | None:
     return None
 
 
+@contextlib.contextmanager
+def settled() -> Iterator[None]:
+    """What there is now stays: the collector looks at it no more, and at what will have grown old only when asked."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*before[:2], _NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()  # or the engine, whose parts refer to each other, would outlive the interpreter
+
+
 async def give_back(size: Size = resident_bytes, trim: Trim | None = None, look: float = LOOK_SECONDS) -> None:
-    """Until it is cancelled; returns where there is no way to. look: seconds between two looks at the size."""
+    """Until it is cancelled, in the thread whose objects may be of use to it alone. look: seconds between two looks at
+    the size."""
     trim = trim or c_library_trim()
-    if trim is None:
-        return
     least, wait, waited, worked = size(), look, 0.0, time.process_time()
     while True:
         await asyncio.sleep(look)
@@ -50,6 +71,11 @@ async def give_back(size: Size = resident_bytes, trim: Trim | None = None, look:
         least = min(least, before)
         if before - least < GROWN_BYTES or waited < wait or time.process_time() - worked < WORKED_SECONDS:
             continue
-        await asyncio.to_thread(trim, 0)
+        began = time.thread_time()
+        gc.collect()
+        took = time.thread_time() - began
+        if trim is not None:
+            await asyncio.to_thread(trim, 0)
         waited, worked = 0.0, time.process_time()
         wait = look if before - size() > LITTLE_BYTES else min(2 * wait, SELDOM_SECONDS)
+        wait = max(wait, took / COLLECTING)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -23,7 +22,7 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 
-from inflight.server.heap import give_back
+from inflight.server.heap import give_back, settled
 from inflight.server.ingress.addresses import Networks
 from inflight.server.ingress.connection import Connection
 from inflight.server.ingress.connections import Connections
@@ -114,6 +113,7 @@ class Process:
         self._signals = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._code = 0
+        self._settled = contextlib.ExitStack()
 
     def run(self, app: FastAPI, bound: socket.socket, tls: ssl.SSLContext | None) -> int:
         app.router.lifespan_context = self._lifespan
@@ -135,7 +135,7 @@ class Process:
         )
         self._server = _Server(config, self._on_signal, Connections(_limits(settings), Refusals()))
         self._server.run(sockets=[bound])
-        gc.unfreeze()  # or the engine, whose parts refer to each other, would outlive the interpreter
+        self._settled.close()
         if self._service.state == "loading":  # told to stop meanwhile; the loader's thread cannot be interrupted
             logging.shutdown()
             os._exit(self._code)
@@ -161,9 +161,7 @@ class Process:
         except Exception as error:
             self._fail(str(error), error)
             return
-        # What there is now stays: the garbage collector need not look at it again, which took tens of milliseconds.
-        gc.collect()
-        gc.freeze()
+        self._settled.enter_context(settled())
         self._service.ready(served)
         try:
             await self._begin()
