@@ -50,6 +50,7 @@ class BodyReader:
             try:
                 parts = [await self._read(scope, receive, lease)]
             except ApiError as error:
+                await self._turns.wait(client_key(scope))  # the time of hundreds may be over in the same moment
                 return await refuse(error, scope, receive, send)
             except _Gone:
                 return
