@@ -31,7 +31,7 @@ BOMBS = {
         "run nine loops within each other",
         "".join(f"{{% for i{n} in range(99) %}}" for n in range(9)) + "x" + "{% endfor %}" * 9,
     ),
-    "power": ("compute 9^9^9", "{% set n = messages|length + 8 %}{{ n ** n ** n }}"),
+    "power": ("compute 9^9^9", "{% set n = messages|length + 8 %}{{ n ** (n ** n) }}"),
     "pad": (
         "pad a word to 10^10 letters",
         "{{ ('%' ~ messages|length ~ '0000000000s') % 'a' }}{{ messages[0].content.center(10000000000) }}",
