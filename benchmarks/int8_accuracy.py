@@ -35,7 +35,7 @@ from inflight.execution.memory import kv_shape
 from inflight.execution.ops import open_ops
 from inflight.execution.ops.protocol import Array, StepLayout
 from inflight.execution.weights import load_weights
-from inflight.text import ChatTemplate, Tokenizer
+from inflight.text import ChatTemplate, Conversation, Tokenizer
 
 ROOT = Path(__file__).parent.parent
 SLAB = 32  # rows of logits over a large vocabulary at a time
@@ -74,7 +74,7 @@ def unseen_answers(tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
     for line in (ROOT / "builtin" / "unseen.jsonl").read_text(encoding="utf-8").splitlines():
         case = json.loads(line)
         if case["like"] in answers:
-            prompt = template.render([{"role": "user", "content": case["question"]}], add_generation_prompt=True)
+            prompt = template.render(Conversation([{"role": "user", "content": case["question"]}]))
             ids = tokenizer.encode(prompt, add_special_tokens=False)
             pairs.append((ids, tokenizer.encode(answers[case["like"]] + "<|end|>", add_special_tokens=False)))
     return pairs

@@ -22,6 +22,7 @@ from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput
 from inflight.frontend.prompts import Prompt, PromptError
 from inflight.scheduling import SchedulingSettings
+from inflight.text import Conversation
 
 __all__ = ["LLM", "AsyncEngine", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
 
@@ -70,8 +71,8 @@ class LLM:
 
         Without sampling_params the likeliest tokens are taken until the model ends.
         """
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-        encoded = [self._engine.prompts.chat(one) for one in conversations]
+        conversations: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        encoded = [self._engine.prompts.chat(Conversation(one)) for one in conversations]
         return self._run(
             [one.token_ids for one in encoded],
             [one.text for one in encoded],

@@ -19,7 +19,7 @@ from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.placement import PlacementError
 from inflight.frontend.prompts import PromptEncoder, PromptError
 from inflight.records.timings import Timings
-from inflight.text import ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
+from inflight.text import ChatTemplate, ChatTemplateError, Conversation, Tokenizer, TokenizerError
 
 DEFAULTS = SamplingParams(temperature=0, max_tokens=512)
 
@@ -39,7 +39,7 @@ def test_three_kinds_of_prompt(prompts: PromptEncoder) -> None:
     assert parse(prompts, {"prompt_token_ids": list(text.prompt_token_ids)}).prompt_token_ids == text.prompt_token_ids
     chat = parse(prompts, {"messages": [{"role": "user", "content": "hello"}]})
     assert chat.prompt == "<|begin|>user: hello\n<|begin|>assistant: "
-    assert chat.prompt_token_ids == prompts.chat([{"role": "user", "content": "hello"}]).token_ids
+    assert chat.prompt_token_ids == prompts.chat(Conversation([{"role": "user", "content": "hello"}])).token_ids
 
 
 def test_a_line_overrides_the_defaults(prompts: PromptEncoder) -> None:

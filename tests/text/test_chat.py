@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inflight.text import ChatTemplate, ChatTemplateError, TemplateVariableError, TokenizerError
+from inflight.text import ChatTemplate, ChatTemplateError, Conversation, TemplateVariableError, TokenizerError
 
 from .builders import byte_level, write_folder
 
@@ -167,7 +167,7 @@ def test_renders_as_transformers_does(
     def render() -> str:
         others = {name: value for name, value in variables.items() if name != "tools"}
         tools = variables.get("tools")
-        return ours.render(CHATS[chat], others, tools=tools, add_generation_prompt=generation)
+        return ours.render(Conversation(CHATS[chat], others, tools=tools, add_generation_prompt=generation))
 
     try:
         expected = theirs.apply_chat_template(
@@ -202,7 +202,10 @@ class TestWhereTemplatesLie:
         write_folder(tmp_path, None, {"chat_template": named})
         template = ChatTemplate.load(tmp_path)
         assert template.is_available
-        assert (template.render(user("a")), template.render(user("a"), tools=TOOLS)) == ("plain", "tools")
+        assert (template.render(Conversation(user("a"))), template.render(Conversation(user("a"), tools=TOOLS))) == (
+            "plain",
+            "tools",
+        )
 
     def test_files_win(self, tmp_path: Path) -> None:
         write_folder(tmp_path, None, {"chat_template": "settings"})
@@ -210,17 +213,20 @@ class TestWhereTemplatesLie:
         (tmp_path / "additional_chat_templates").mkdir()
         (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("file for tools")
         template = ChatTemplate.load(tmp_path)
-        assert (template.render(user("a")), template.render(user("a"), tools=TOOLS)) == ("file é", "file for tools")
+        assert (template.render(Conversation(user("a"))), template.render(Conversation(user("a"), tools=TOOLS))) == (
+            "file é",
+            "file for tools",
+        )
 
     def test_nowhere(self, tmp_path: Path) -> None:
         template = ChatTemplate.load(tmp_path)
         assert not template.is_available
         with pytest.raises(ChatTemplateError, match=r"has no chat template .* give the prompt as text"):
-            template.render(user("a"))
+            template.render(Conversation(user("a")))
 
     def test_without_a_default(self) -> None:
         with pytest.raises(ChatTemplateError, match="are named rag, tool_use"):
-            ChatTemplate({"tool_use": "a", "rag": "b"}).render(user("a"))
+            ChatTemplate({"tool_use": "a", "rag": "b"}).render(Conversation(user("a")))
 
     @pytest.mark.parametrize("setting", [3, [{"name": "default"}], ["a"]])
     def test_in_a_wrong_shape(self, tmp_path: Path, setting: object) -> None:
@@ -242,27 +248,30 @@ class TestWhereTemplatesLie:
 class TestContent:
     def test_parts_are_joined_for_templates_that_take_strings(self) -> None:
         parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-        assert ChatTemplate(TINY).render(user(parts), add_generation_prompt=False) == "user: one\ntwo\n"
-        assert ChatTemplate(TINY).render(user([]), add_generation_prompt=False) == "user: \n"
+        assert ChatTemplate(TINY).render(Conversation(user(parts), add_generation_prompt=False)) == "user: one\ntwo\n"
+        assert ChatTemplate(TINY).render(Conversation(user([]), add_generation_prompt=False)) == "user: \n"
 
     def test_a_string_becomes_a_part_for_templates_that_take_parts_only(self) -> None:
-        assert ChatTemplate(PARTS).render(user("one")) == "user:<one>;"
+        assert ChatTemplate(PARTS).render(Conversation(user("one"))) == "user:<one>;"
 
     def test_templates_that_take_either_get_it_as_it_came(self) -> None:
         template = ChatTemplate(EITHER)
-        assert (template.render(user("one")), template.render(user([{"type": "text", "text": "one"}]))) == (
+        assert (
+            template.render(Conversation(user("one"))),
+            template.render(Conversation(user([{"type": "text", "text": "one"}]))),
+        ) == (
             "one;",
             "(one);",
         )
 
     def test_a_loop_over_pieces_of_a_string_is_no_loop_over_parts(self) -> None:
         source = "{% for line in messages[0].content.split('|') %}[{{ line }}]{% endfor %}"
-        assert ChatTemplate(source).render(user([{"type": "text", "text": "a|b"}])) == "[a][b]"
+        assert ChatTemplate(source).render(Conversation(user([{"type": "text", "text": "a|b"}]))) == "[a][b]"
 
     def test_messages_are_left_as_they_were(self) -> None:
         messages = user([{"type": "text", "text": "one"}])
         before = json.dumps(messages)
-        ChatTemplate(TINY).render(messages)
+        ChatTemplate(TINY).render(Conversation(messages))
         assert json.dumps(messages) == before
 
     def test_rich_values_become_plain(self) -> None:
@@ -277,7 +286,9 @@ class TestContent:
 
         source = "{{ messages[0].role }} {{ level }} {{ share }} {{ pair }}"
         rendered = ChatTemplate(source).render(
-            [{"role": Role.USER, "content": "a"}], {"level": Level.LOW, "share": Share(0.5), "pair": (1, None)}
+            Conversation(
+                [{"role": Role.USER, "content": "a"}], {"level": Level.LOW, "share": Share(0.5), "pair": (1, None)}
+            )
         )
         assert rendered == "user 1 0.5 [1, None]"
 
@@ -302,7 +313,7 @@ class TestContent:
 )
 def test_refuses_messages_of_a_wrong_shape(messages: Any, message: str) -> None:
     with pytest.raises(ChatTemplateError, match=message):
-        ChatTemplate(TINY).render(messages)
+        ChatTemplate(TINY).render(Conversation(messages))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +332,7 @@ def test_refuses_messages_of_a_wrong_shape(messages: Any, message: str) -> None:
 )
 def test_says_how_a_template_fails(source: str, message: str) -> None:
     with pytest.raises(ChatTemplateError, match=message):
-        ChatTemplate(source).render(user("a"))
+        ChatTemplate(source).render(Conversation(user("a")))
 
 
 def test_templates_find_what_transformers_gives_them() -> None:
@@ -329,23 +340,23 @@ def test_templates_find_what_transformers_gives_them() -> None:
         "{{ dict(a=1).a }} {{ dict.fromkeys(['b']) | tojson }} {% set n = namespace(x=1) %}{% set n.x = 2 %}{{ n.x }} "
         "{{ {'ü': '<'} | tojson(ensure_ascii=true, separators=(',', ':')) }} {{ documents is none }} {{ eos_token }}"
     )
-    rendered = ChatTemplate(source, {"eos_token": "</s>"}).render(user("a"))
+    rendered = ChatTemplate(source, {"eos_token": "</s>"}).render(Conversation(user("a")))
     assert rendered == '1 {"b": null} 2 {"\\u00fc":"<"} True </s>'
 
 
 def test_variables_may_replace_special_tokens_but_not_what_has_a_place_of_its_own() -> None:
     template = ChatTemplate("{{ eos_token }}", {"eos_token": "</s>"})
-    assert template.render(user("a"), {"eos_token": "end"}) == "end"
+    assert template.render(Conversation(user("a"), {"eos_token": "end"})) == "end"
     for name in ("messages", "tools", "add_generation_prompt"):
         with pytest.raises(TemplateVariableError, match=f"may not name {name}: "):
-            template.render(user("a"), {name: []})
+            template.render(Conversation(user("a"), {name: []}))
     with pytest.raises(TemplateVariableError, match=r"template variables\.when holds a object"):
-        template.render(user("a"), {"when": object()})
+        template.render(Conversation(user("a"), {"when": object()}))
 
 
 def test_variables_may_have_any_name() -> None:
     names = ("self", "compiled", "args", "", "two words", "\ud800")
-    assert ChatTemplate("{{ two }}").render(user("a"), {**dict.fromkeys(names, 1), "two": 2}) == "2"
+    assert ChatTemplate("{{ two }}").render(Conversation(user("a"), {**dict.fromkeys(names, 1), "two": 2})) == "2"
 
 
 def test_importing_text_imports_neither_library() -> None:

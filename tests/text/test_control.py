@@ -12,7 +12,7 @@ from tokenizers import AddedToken as Added
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from inflight.text import ChatEncoder, ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
+from inflight.text import ChatEncoder, ChatTemplate, ChatTemplateError, Conversation, Tokenizer, TokenizerError
 from inflight.text.control import AddedToken, ControlTokens
 
 from .builders import CORPUS, byte_level, gemma, llama2, metaspace
@@ -74,7 +74,7 @@ CONTROL = [*SPECIAL, "<s>", "</s>", "<|fim_prefix|>", "<tool_call>", "</think>",
 
 
 def ids(encoder: ChatEncoder, messages: Any, variables: Any = None, **more: Any) -> list[int]:
-    return encoder.token_ids(encoder.render(messages, variables, **more))
+    return encoder.token_ids(encoder.render(Conversation(messages, variables, **more)))
 
 
 def control_count(kind: str, name: str, token_ids: list[int]) -> int:
@@ -134,14 +134,14 @@ def test_what_users_write_is_text(kind: str, name: str, first: str, second: str)
     conversation = [{"role": "system", "content": first}, *user(second)]
     encoder = ENCODERS[kind, name]
     try:
-        rendered = encoder.render(conversation)
+        rendered = encoder.render(Conversation(conversation))
         found = encoder.token_ids(rendered)
     except TokenizerError as error:
         assert "surrogate" in str(error)
         return
     harmless = ids(encoder, [{"role": "system", "content": "a"}, *user("b")])
     assert control_count(kind, name, found) == control_count(kind, name, harmless)
-    plain = ChatTemplate(TEMPLATES[name], NAMED).render(conversation)
+    plain = ChatTemplate(TEMPLATES[name], NAMED).render(Conversation(conversation))
     assert rendered.text == plain, "the text is what it always was"
     if kind in ("byte_level", "gemma"):  # the others add and drop spaces
         assert KINDS[kind].decode(found, skip_special_tokens=False) == plain
@@ -152,7 +152,7 @@ def test_pieces_that_a_template_puts_together_stay_text(kind: str) -> None:
     encoder = ENCODERS[kind, "joined"]
     parts = [{"type": "text", "text": text} for text in ("a<|", "im_end", "|>b<", "s>")]
     assert control_count(kind, "joined", ids(encoder, user(parts))) == 2
-    assert encoder.render(user(parts)).text == "<|im_start|>user\na<|im_end|>b<s><|im_end|>\n"
+    assert encoder.render(Conversation(user(parts))).text == "<|im_start|>user\na<|im_end|>b<s><|im_end|>\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,13 +181,13 @@ def test_templates_that_write_ascii_json_write_it_still() -> None:
     encoder = ENCODERS["byte_level", "reasoning"]
     call = {"function": {"name": "é<|im_end|>"}}
     messages = [*user("<|im_end|>"), {"role": "assistant", "content": "", "tool_calls": [call]}]
-    assert '{"name": "\\u00e9<|im_end|>"}' in encoder.render(messages).text
+    assert '{"name": "\\u00e9<|im_end|>"}' in encoder.render(Conversation(messages)).text
 
 
 def test_an_assistant_keeps_its_markup_and_no_more() -> None:
     encoder = ENCODERS["byte_level", "reasoning"]
     own = {"role": "assistant", "content": "<think>hm <|im_end|></think>\n\nthen <tool_call> <|im_start|><|im_"}
-    rendered = encoder.render([*user("say </think>"), own, *user("go on")])
+    rendered = encoder.render(Conversation([*user("say </think>"), own, *user("go on")]))
     assert rendered.text == (
         "<|im_start|>user\nsay </think><|im_end|>\n<|im_start|>assistant\n"
         "then <tool_call> <|im_start|><|im_<|im_end|>\n"
@@ -208,7 +208,9 @@ def test_roles_are_the_templates_words_but_no_place_for_control_tokens() -> None
 def test_who_asks_for_control_tokens_gets_them() -> None:
     parsing = ChatEncoder(KINDS["byte_level"], ChatTemplate(QWEN, NAMED), parse_control_tokens=True)
     found = ids(parsing, user("a<|im_end|>b"))
-    assert found == KINDS["byte_level"].encode(parsing.render(user("a<|im_end|>b")).text, add_special_tokens=False)
+    assert found == KINDS["byte_level"].encode(
+        parsing.render(Conversation(user("a<|im_end|>b"))).text, add_special_tokens=False
+    )
     assert (
         control_count("byte_level", "qwen", found) == control_count("byte_level", "qwen", ids(parsing, user("a"))) + 1
     )
@@ -218,13 +220,13 @@ def test_characters_of_private_use_are_kept() -> None:
     """Those that hide marks and name tokens are others than those that a client writes."""
     encoder = ENCODERS["byte_level", "qwen"]
     written = "".join(map(chr, range(0x10FF00, 0x10FFFE))) + "<|im_end|>"
-    rendered = encoder.render(user(written))
+    rendered = encoder.render(Conversation(user(written)))
     assert written in rendered.text
     found = encoder.token_ids(rendered)
     assert written in KINDS["byte_level"].decode(found, skip_special_tokens=False)
     every = "".join(map(chr, range(0xF0000, 0x10FFFE)))
     with pytest.raises(ChatTemplateError, match="uses all but 0 of Unicode's 131,070 characters of private use"):
-        encoder.render(user(every + "<|im_end|>"))
+        encoder.render(Conversation(user(every + "<|im_end|>")))
 
 
 def test_a_model_that_knows_its_control_tokens_as_words_spells_them() -> None:
@@ -271,14 +273,14 @@ def test_the_last_message_is_continued_as_transformers_does(trim: bool) -> None:
         found = ids(encoder, messages, add_generation_prompt=False, continue_final_message=True)
         assert found == expected
     hostile = [*user("<|im_end|>"), {"role": "assistant", "content": "so <|im_end|> it"}]
-    rendered = encoder.render(hostile, add_generation_prompt=False, continue_final_message=True)
+    rendered = encoder.render(Conversation(hostile, add_generation_prompt=False, continue_final_message=True))
     assert rendered.text.endswith("assistant\nso <|im_end|> it") and rendered.parts is not None
 
 
 def test_what_cannot_be_continued_is_told() -> None:
     def render(source: str, content: Any = "hello", **more: Any) -> str:
         given_ = {"add_generation_prompt": False, "continue_final_message": True, **more}
-        return ChatTemplate(source).render([{"role": "assistant", "content": content}], **given_)
+        return ChatTemplate(source).render(Conversation([{"role": "assistant", "content": content}], **given_))
 
     assert render("{{ messages[0].content }}!") == "hello"
     assert render(PARTS, [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]) == "assistant:<a><b"
@@ -288,7 +290,9 @@ def test_what_cannot_be_continued_is_told() -> None:
         render("{{ messages[0].role }}")
     with pytest.raises(ChatTemplateError, match="has no text to go on with"):
         ChatTemplate(TINY).render(
-            [{"role": "assistant", "tool_calls": [CALL]}], add_generation_prompt=False, continue_final_message=True
+            Conversation(
+                [{"role": "assistant", "tool_calls": [CALL]}], add_generation_prompt=False, continue_final_message=True
+            )
         )
     assert TOOLS and CORPUS
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from inflight.text import ChatTemplate, ChatTemplateError
+from inflight.text import ChatTemplate, ChatTemplateError, Conversation
 from inflight.text.budget import RenderLimits
 
 from .test_chat import TEMPLATES, TOOLS, user
@@ -84,7 +84,7 @@ def test_hostile_templates_are_stopped(name: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
     with pytest.raises(ChatTemplateError) as told:
-        ChatTemplate(HOSTILE[name]).render(user("a"))
+        ChatTemplate(HOSTILE[name]).render(Conversation(user("a")))
     assert len(str(told.value)) < 400
     assert time.perf_counter() - started < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
@@ -95,7 +95,7 @@ def test_limits_are_told_with_their_numbers() -> None:
 
     def told(source: str) -> str:
         with pytest.raises(ChatTemplateError) as error:
-            ChatTemplate(source, limits=limits).render(user("a" * 600))
+            ChatTemplate(source, limits=limits).render(Conversation(user("a" * 600)))
         return str(error.value)
 
     assert "makes a text of 1,200 characters" in told("{{ messages[0].content }}{{ messages[0].content }}")
@@ -126,5 +126,5 @@ def test_published_templates_need_little_of_their_limits(template: str) -> None:
     limits = RenderLimits(characters=2**23, work=RenderLimits().work // 5)
     one = ChatTemplate(TEMPLATES[template], {"bos_token": "<s>", "eos_token": "</s>"}, limits)
     turns = [message for _ in range(500) for message in (*user("why? " * 20), {"role": "assistant", "content": "so"})]
-    one.render(turns, {"date_string": "1 May"}, tools=TOOLS)
-    one.render([*user("words " * 200_000)], {"date_string": "1 May"}, tools=TOOLS)
+    one.render(Conversation(turns, {"date_string": "1 May"}, tools=TOOLS))
+    one.render(Conversation([*user("words " * 200_000)], {"date_string": "1 May"}, tools=TOOLS))

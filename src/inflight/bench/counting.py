@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from inflight.bench.asking import Answer, Asker
 from inflight.bench.target import BenchError
-from inflight.text import ChatEncoder, ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
+from inflight.text import ChatEncoder, ChatTemplate, ChatTemplateError, Conversation, Tokenizer, TokenizerError
 
 Messages = Sequence[dict[str, str]]
 
@@ -53,7 +53,7 @@ class LocalCounter:
         if not self._template.is_available:
             return None
         try:
-            return len(self._chats.token_ids(self._chats.render(list(messages))))
+            return len(self._chats.token_ids(self._chats.render(Conversation(messages))))
         except (ChatTemplateError, TokenizerError):
             return None
 

@@ -23,6 +23,7 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.core.sampling import SamplingParams
+from inflight.text import Conversation
 
 HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
 
@@ -105,7 +106,7 @@ def _typed() -> Any:
 
 
 def _answer(engine: Any, offline: Any, params: SamplingParams, messages: list[dict[str, str]], turn: int) -> str:
-    token_ids = engine.prompts.chat(messages).token_ids
+    token_ids = engine.prompts.chat(Conversation(messages)).token_ids
     request = engine.prompts.request(f"turn-{turn}", token_ids, params, engine.loop.clock.now())
     collector = offline.add(request)
     with Interrupt() as interrupt:

@@ -22,6 +22,7 @@ from inflight.cli.options import (
 )
 from inflight.core.sampling import SamplingParams
 from inflight.records.json_text import json_text
+from inflight.text import Conversation
 
 QUESTION = "What is continuous batching?"
 
@@ -117,7 +118,7 @@ def _answer(
             print(f"(No prompt was given, so here is one: {QUESTION})", file=sys.stderr)
     chat = engine.prompts.can_chat and not raw
     messages = [{"role": "user", "content": prompt}]
-    token_ids = engine.prompts.chat(messages).token_ids if chat else engine.prompts.tokens(prompt)
+    token_ids = engine.prompts.chat(Conversation(messages)).token_ids if chat else engine.prompts.tokens(prompt)
     request = engine.prompts.request("0", token_ids, params, engine.loop.clock.now())
     offline = Offline(engine.loop, engine.tokenizer)
     streams = params.n == 1 and not as_json

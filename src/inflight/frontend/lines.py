@@ -16,6 +16,7 @@ from inflight.frontend.logprobs import finite
 from inflight.frontend.outputs import RequestOutput
 from inflight.frontend.placement import PLACEMENT_FIELDS, placement
 from inflight.frontend.prompts import PromptEncoder
+from inflight.text import Conversation
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "messages")
 OTHER_FIELDS = ("output_tokens", *PLACEMENT_FIELDS)
@@ -81,7 +82,7 @@ def json_object(line: str) -> dict[str, Any]:
 def _prompt(data: dict[str, Any], kind: str, prompts: PromptEncoder) -> tuple[str | None, tuple[int, ...]]:
     value = data[kind]
     if kind == "messages":
-        encoded = prompts.chat(value)
+        encoded = prompts.chat(Conversation(value))
         return encoded.text, encoded.token_ids
     if kind == "prompt":
         if not isinstance(value, str):

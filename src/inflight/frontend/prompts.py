@@ -15,7 +15,7 @@ from typing import Any, SupportsIndex
 from inflight.core.request import SLO, Request
 from inflight.core.sampling import SamplingParams
 from inflight.core.stopping import StopText
-from inflight.text import ChatEncoder, ChatTemplate, EncodedChat, RenderedChat, TextStream, Tokenizer
+from inflight.text import ChatEncoder, ChatTemplate, Conversation, EncodedChat, RenderedChat, TextStream, Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
@@ -68,58 +68,19 @@ class PromptEncoder:
         if self._chat_template is not None:
             self._chat_template.compile()
 
-    def chat(
-        self,
-        messages: Any,
-        variables: Mapping[str, Any] | None = None,
-        *,
-        tools: Any = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-    ) -> EncodedChat:
+    def chat(self, conversation: Conversation) -> EncodedChat:
         """A conversation as the model's chat template writes it, and its tokens: `render_chat` and `chat_tokens`."""
-        rendered = self.render_chat(
-            messages,
-            variables,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-        )
+        rendered = self.render_chat(conversation)
         return EncodedChat(rendered.text, self.chat_tokens(rendered))
 
-    def render_chat(
-        self,
-        messages: Any,
-        variables: Mapping[str, Any] | None = None,
-        *,
-        tools: Any = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-    ) -> RenderedChat:
-        """The text that the model's chat template makes of a conversation, of any length yet.
-
-        variables: further ones of the template. add_generation_prompt: end with the beginning of an answer.
-        continue_final_message: end with the last message's text instead. Raises ChatTemplateError or PromptError.
-        """
+    def render_chat(self, conversation: Conversation) -> RenderedChat:
+        """The text that the model's chat template makes of it, of any length yet. Raises ChatTemplateError or
+        PromptError."""
         if self._chat_template is None:
             raise PromptError("This model has no chat template; give prompt text instead of messages.")
         if self._chats is None:
-            return RenderedChat(
-                self._chat_template.render(
-                    messages,
-                    variables,
-                    tools=tools,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                )
-            )
-        return self._chats.render(
-            messages,
-            variables,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-        )
+            return RenderedChat(self._chat_template.render(conversation))
+        return self._chats.render(conversation)
 
     def chat_tokens(self, rendered: RenderedChat) -> tuple[int, ...]:
         """Token ids of what `render_chat` gave: the template has written the control tokens itself."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .chat import ChatTemplate
 from .chat_encoder import ChatEncoder, EncodedChat, RenderedChat
+from .conversation import Conversation
 from .detokenizer import IncrementalDetokenizer
 from .errors import ChatTemplateError, TemplateVariableError, TokenizerError
 from .stops import StopStringFinder
@@ -18,6 +19,7 @@ __all__ = [
     "ChatEncoder",
     "ChatTemplate",
     "ChatTemplateError",
+    "Conversation",
     "EncodedChat",
     "IncrementalDetokenizer",
     "RenderedChat",

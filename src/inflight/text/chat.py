@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .budget import RenderLimits
+from .conversation import Conversation
 from .errors import ChatTemplateError, TemplateVariableError
 from .tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
 
@@ -95,65 +96,31 @@ class ChatTemplate:
         """Strings that the templates search messages for, such as `</think>`. Raises ChatTemplateError."""
         return frozenset().union(*(self._compile(name).looked_for for name in self._sources))
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        variables: Mapping[str, Any] | None = None,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-    ) -> str:
-        """Write messages as one prompt text, to be encoded without adding special tokens.
-
-        Args:
-            messages: `{"role": …, "content": …}` each, with whatever else the template reads. Content is a string or
-                a list of `{"type": "text", "text": …}`; such parts are joined by newlines for templates that take
-                strings only. It may be missing where there are `tool_calls`.
-            variables: further ones of the template, such as `documents` or `enable_thinking`. Their names may be a
-                client's, any strings at all, which is why they come as one mapping.
-            tools: descriptions of functions that the model may call.
-            add_generation_prompt: end with the beginning of an assistant's message.
-            continue_final_message: end with the last message's text, so that the model goes on with it.
+    def render(self, conversation: Conversation) -> str:
+        """Write a conversation as one prompt text, to be encoded without adding special tokens.
 
         Raises:
             TemplateVariableError: a variable has a name that is taken, or holds no JSON.
             ChatTemplateError: the model has no template, the messages have a wrong shape, or the template fails.
         """
-        return self.write(
-            self.check(
-                messages,
-                variables,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-            )
-        )
+        return self.write(self.check(conversation))
 
-    def check(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        variables: Mapping[str, Any] | None = None,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-    ) -> CheckedChat:
+    def check(self, conversation: Conversation) -> CheckedChat:
         """The first half of `render`, whose errors it raises: everything but running the template."""
-        if continue_final_message and add_generation_prompt:
+        if conversation.continue_final_message and conversation.add_generation_prompt:
             raise ChatTemplateError(
                 "continue_final_message and add_generation_prompt are both set, but a prompt cannot end in the last "
                 "message and in the beginning of another; set add_generation_prompt to false."
             )
-        name = self._choose(has_tools=bool(tools))
+        name = self._choose(has_tools=bool(conversation.tools))
         try:
             return CheckedChat(
                 name,
-                _checked(messages, self._compile(name)),
-                _plain(tools, "tools"),
-                _checked_variables(variables or {}),
-                add_generation_prompt,
-                continue_final_message,
+                _checked(conversation.messages, self._compile(name)),
+                _plain(conversation.tools, "tools"),
+                _checked_variables(conversation.variables or {}),
+                conversation.add_generation_prompt,
+                conversation.continue_final_message,
             )
         except RecursionError:
             raise ChatTemplateError("The messages are nested too deeply; send them flatter.") from None

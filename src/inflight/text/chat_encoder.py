@@ -9,14 +9,13 @@ A conversation without control strings has the very ids that transformers' `appl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from .apart import ApartEncoder
 from .chat import ChatTemplate
 from .control import ControlTokens
+from .conversation import Conversation
 from .tokenizer import Tokenizer
 
 
@@ -52,23 +51,9 @@ class ChatEncoder:
     def _apart(self) -> ApartEncoder:
         return self._tokenizer.apart(sorted(self._control.contents))
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        variables: Mapping[str, Any] | None = None,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-    ) -> RenderedChat:
+    def render(self, conversation: Conversation) -> RenderedChat:
         """As `ChatTemplate.render`, whose errors it raises."""
-        given = self._template.check(
-            messages,
-            variables,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-        )
+        given = self._template.check(conversation)
         text = self._template.write(given)
         others = (given.tools, given.variables)
         if self._parses or not self._control.may_be_made_by(given.messages, others):

@@ -28,7 +28,7 @@ from inflight.server.preprocessing.wire import (
     Prompt,
     packed,
 )
-from inflight.text import ChatTemplateError, RenderedChat, TemplateVariableError, Tokenizer
+from inflight.text import ChatTemplateError, Conversation, RenderedChat, TemplateVariableError, Tokenizer
 
 LONG_FOR_ITS_TOKENS = 6  # characters a token: English has four, and text beyond this seldom fits
 PART = 1 << 16  # characters of a text that are counted at once
@@ -168,11 +168,14 @@ class Preprocessor:
                 "continue_final_message",
             )
         begins = not continues if body.add_generation_prompt is None else body.add_generation_prompt
-        plain = [_plain(message) for message in body.messages or ()]
+        conversation = Conversation(
+            [_plain(message) for message in body.messages or ()],
+            body.chat_template_kwargs,
+            add_generation_prompt=begins,
+            continue_final_message=continues,
+        )
         try:
-            return self._encoder.render_chat(
-                plain, body.chat_template_kwargs, add_generation_prompt=begins, continue_final_message=continues
-            )
+            return self._encoder.render_chat(conversation)
         except TemplateVariableError as error:
             raise invalid(str(error), "chat_template_kwargs") from None
         except (PromptError, ChatTemplateError) as error:
