@@ -23,7 +23,7 @@ from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.wire import Limits
+from inflight.server.preprocessing.wire import LONG_MEMORY_BYTES, Limits
 from inflight.server.process import Process, is_open_to_others, listen, url
 from inflight.server.service import Served, Service
 from inflight.server.settings import ServerSettings
@@ -31,7 +31,8 @@ from inflight.server.telling import tell
 from inflight.server.tenants import Tenants
 from inflight.server.translating import RequestTranslator
 
-PREPROCESSING_BYTES = 128 << 20  # that reading one body may take, in a process of its own
+# What reading a prompt as long as the context may take, in a process of its own: the tokenizer keeps that of a token.
+READING_BYTES, READING_BYTES_OF_TOKEN = 24 << 20, 400
 
 
 def serve(
@@ -132,7 +133,7 @@ def _load(
         doing(f"loading the model ({done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters)")
 
     doing("loading the model")
-    preprocessing = PreprocessingPool(model_folder(engine_settings), PREPROCESSING_BYTES)  # loads beside the engine
+    preprocessing = PreprocessingPool(model_folder(engine_settings))  # loads beside the engine
     engine = build_engine(engine_settings, scheduling, record, progress)
     engine.prompts.check_chat()
     models = settings.served_model_name or (engine_settings.model or "built-in",)
@@ -144,6 +145,7 @@ def _load(
         max_model_len=engine.capacity.max_model_len,
         vocab_size=engine.capacity.vocab_size,
         parse_control_tokens=settings.parse_control_tokens,
+        memory_bytes=max(LONG_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.capacity.max_model_len),
     )
     preprocessing.configure(limits, Preprocessor(engine.prompts, engine.tokenizer, limits))
     if verbose:

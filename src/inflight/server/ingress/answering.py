@@ -34,6 +34,12 @@ def is_gone(scope: Scope) -> bool:
     return gone is not None and gone()
 
 
+def piece_seconds(scope: Scope) -> float:
+    """What parsing the latest piece of the body took: next to nothing, unless it came in chunks of a few bytes."""
+    seconds: Callable[[], float] | None = state_of(scope).get("piece_seconds")
+    return 0.0 if seconds is None else seconds()
+
+
 async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with the error. A body that nobody has read ends the connection: it might be of any size."""
     state_of(scope)["error"] = error.with_traceback(None)  # which would keep what its frames hold

@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.server.errors import ApiError
-from inflight.server.ingress.answering import CLOSE, has_body, header, refuse, state_of
+from inflight.server.ingress.answering import CLOSE, has_body, header, piece_seconds, refuse, state_of
 from inflight.server.ingress.body_budget import BodyBudget, BodyLease
 from inflight.server.ingress.pace import Pace
 from inflight.server.ingress.request_share import client_key
@@ -78,7 +78,7 @@ class BodyReader:
                 body += piece
                 if last:
                     return bytes(body)
-                await self._turns.wait(address, seconds=PIECE_SECONDS)
+                await self._turns.wait(address, seconds=_seconds_of_piece(scope))
         finally:
             body.clear()  # an error's traceback would keep it
 
@@ -90,7 +90,7 @@ class BodyReader:
             nonlocal ended
             if ended:
                 return await receive()
-            await self._turns.wait(address, seconds=PIECE_SECONDS)
+            await self._turns.wait(address, seconds=_seconds_of_piece(scope))
             message = await pace.message(receive)
             ended = not message.get("more_body", False)
             return message
@@ -108,6 +108,11 @@ class BodyReader:
             f"The body has {size:,} bytes or more, and {self._most:,} are allowed (--max-body-mb); send less.",
             code="body_too_large",
         )
+
+
+def _seconds_of_piece(scope: Scope) -> float:
+    """What the next piece will take, if it is like the last."""
+    return max(PIECE_SECONDS, piece_seconds(scope))
 
 
 def _whole(parts: list[bytes], receive: Receive) -> Receive:

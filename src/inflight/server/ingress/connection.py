@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any, cast
 
 import httptools
@@ -17,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from inflight.server.errors import ApiError
 from inflight.server.ingress.connections import Connections
 from inflight.server.ingress.lingering import Lingering
+from inflight.server.ingress.pace import GULP_BYTES
 
 _MOST_PIPELINED = 8  # requests that wait for the answers before theirs
 _LINGER_SECONDS = 2.0  # for a client to read why it was refused
@@ -34,6 +36,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0  # of the URL, names and values so far
         self._pending = 0  # bytes that have come, and that nobody has been given yet
         self._given = 0  # bytes of the chunk that is being parsed that somebody was given
+        self._parse_seconds = 0.0  # of what came last
         self._upgrading = False
         self._late: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
@@ -87,9 +90,10 @@ class Connection(HttpToolsProtocol):
             if not self._connections.may_throw_away(len(data)):
                 self.flow.pause_reading()
             return
-        self._given, size = 0, len(data)
+        self._given, size, began = 0, len(data), time.perf_counter()
         while data and not self._deaf:
             data = self._feed(data)
+        self._parse_seconds = time.perf_counter() - began
         if self._deaf:
             return
         if self._in_head or (self._answering and self.cycle.more_body):
@@ -98,7 +102,8 @@ class Connection(HttpToolsProtocol):
                 self._refuse(self._headers_too_large())
                 return
         self._note()
-        if self._answering and self.cycle.more_body and self.cycle.body:
+        if self._answering and self.cycle.more_body and len(self.cycle.body) >= GULP_BYTES:
+            self.cycle.message_event.set()
             self.flow.pause_reading()  # until the application asks for more: one piece is kept, not all that comes
 
     def _feed(self, data: bytes) -> bytes:
@@ -182,9 +187,12 @@ class Connection(HttpToolsProtocol):
         self.cycle.transport = cast(asyncio.Transport, transport)
 
     def on_body(self, body: bytes) -> None:
+        """Called for every chunk, of which some clients send millions. Instead of uvicorn's, which would call the
+        application for each: it is called for a gulp, or for what there is at the end."""
         self._pending = 0
         self._given += len(body) + 12  # and the signs around a chunk
-        super().on_body(body)
+        if not self.cycle.response_complete:
+            self.cycle.body += body
 
     def on_message_complete(self) -> None:
         if self._upgrading:
@@ -205,8 +213,12 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        cycle.scope["state"]["is_gone"] = self.transport.is_closing
+        state = cycle.scope["state"]
+        state["is_gone"], state["piece_seconds"] = self.transport.is_closing, self._last_parse
         super()._start_asgi_task(cycle, app)
+
+    def _last_parse(self) -> float:
+        return self._parse_seconds
 
     def on_response_complete(self) -> None:
         self._running = None

@@ -1,12 +1,12 @@
 """How slowly a body may come: by when it must be there, and how much of it in every few seconds.
 
-Only time that was spent waiting for the client counts.
+The connection hands a body on in gulps, so a client that is too slow is one whose next gulp does not come in time. Only
+time that was spent waiting for the client counts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 
 from starlette.types import Message, Receive
 
@@ -14,6 +14,7 @@ from inflight.server.errors import ApiError
 
 WINDOW_SECONDS = 5.0
 LEAST_RATE = 1024  # bytes a second, within each window
+GULP_BYTES = int(WINDOW_SECONDS * LEAST_RATE)  # of a body: nobody is called for less, but at its end
 
 
 class Pace:
@@ -22,28 +23,21 @@ class Pace:
         self._most = seconds
         self._left = seconds
         self._option = option
-        self._window_left = WINDOW_SECONDS
-        self._window_bytes = 0
 
     async def message(self, receive: Receive) -> Message:
         """The next one. Raises ApiError 408 when it comes too late."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            async with asyncio.timeout(max(0.0, min(self._left, self._window_left))):
+            async with asyncio.timeout(max(0.0, min(self._left, WINDOW_SECONDS))):
                 message = await receive()
         except TimeoutError:
             raise self._late() from None
-        waited = loop.time() - started
-        self._left -= waited
-        self._window_left -= waited
-        self._window_bytes += len(message.get("body", b""))
-        if self._window_bytes >= WINDOW_SECONDS * LEAST_RATE:
-            self._window_left, self._window_bytes = WINDOW_SECONDS, 0
+        self._left -= loop.time() - started
         return message
 
     def _late(self) -> ApiError:
-        if self._left < self._window_left or math.isclose(self._left, self._window_left):
+        if self._left <= WINDOW_SECONDS:
             why = f"The body did not come within {self._most:g} s ({self._option})"
         else:
             why = f"The body came at less than {LEAST_RATE:,} bytes a second for {WINDOW_SECONDS:g} s"

@@ -11,9 +11,12 @@ from starlette.types import Scope
 class RouteTable:
     def __init__(self, routes: Iterable[BaseRoute]):
         self._routes = [route for route in routes if isinstance(route, Route)]
+        self._plain = {route.path for route in self._routes if not route.param_convertors}
 
     def template(self, scope: Scope) -> str:
         """The path as its route writes it, "other" where there is none: of those there are few, whatever is asked."""
+        if scope["path"] in self._plain:  # nearly always
+            return str(scope["path"])
         found = self._fitting(scope)
         return found[0].path if found else "other"
 

@@ -18,14 +18,14 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.server.ingress.answering import is_gone
 from inflight.server.ingress.authentication import is_open
 from inflight.server.ingress.request_share import client_key
 
 ROUND_SECONDS = 0.004  # for what is begun in one round of the loop
-PIECE_SECONDS = 0.0005  # for a piece of a body, at most 256 KiB: most of it passes before anybody is called
+PIECE_SECONDS = 0.0005  # for a piece of a body, at most 256 KiB: most of it passes before anybody is called; or an end
 _NEWS = 0.2  # share of the last round in what a request is expected to take
 _MOST_KNOWN = 4096  # addresses whose use is remembered while they ask for nothing
 
@@ -178,15 +178,25 @@ class Turns:
 
 
 class RequestTurns:
-    """Begins each request when it is its address's turn."""
+    """Begins each request when it is its address's turn, and ends it so when its client has left: they leave by the
+    hundred, too."""
 
     def __init__(self, app: ASGIApp, turns: Turns):
         self._app = app
         self._turns = turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._turns.wait(client_key(scope), for_state=is_open(scope["path"]))
-            if is_gone(scope):
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        address = client_key(scope)
+        await self._turns.wait(address, for_state=is_open(scope["path"]))
+        if is_gone(scope):
+            return
+
+        async def received() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                await self._turns.wait(address, seconds=PIECE_SECONDS)
+            return message
+
+        await self._app(scope, received, send)

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from inflight.server.bodies.completions import COMPLETION
 from inflight.server.errors import ApiError, invalid
-from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.preprocessor import Preprocessor, is_little
 from inflight.server.preprocessing.wire import (
     KINDS,
     LENGTH_BYTES,
@@ -65,10 +66,9 @@ class _Waiting:
 
 
 class PreprocessingPool:
-    def __init__(self, model_folder: Path, memory_bytes: int):
-        """Starts the first process, which loads the tokenizer beside whoever goes on here. memory_bytes: that reading
-        one body may take."""
-        self._setup = Setup(str(model_folder), memory_bytes, CPU_SECONDS)
+    def __init__(self, model_folder: Path):
+        """Starts the first process, which loads the tokenizer beside whoever goes on here."""
+        self._setup = Setup(str(model_folder), CPU_SECONDS)
         self._numbers = itertools.count()
         self._lanes: list[_Lane] = []
         self._limits = Limits()
@@ -88,7 +88,9 @@ class PreprocessingPool:
         """Raises ApiError."""
         assert self._in_place is not None, "configured before it is asked"
         if kind == "completion" and len(body) <= INLINE:
-            return self._in_place.prepared(kind, body)
+            completion = COMPLETION.decode(body)
+            if is_little(completion):
+                return self._in_place.completion(completion)
         if not self._lanes:
             self._lanes = [_Lane(partial(self._child, role), self._is_gone) for role in (SHORT, LONG)]
         is_long = len(body) > SHORT_BYTES
@@ -177,6 +179,9 @@ class _Lane:
                 waiting = heapq.heappop(self._waiting)
                 if waiting.outcome.done():  # whoever asked went away
                     continue
+                if streams is not None and streams[0].at_eof():  # it has ended since, which is nobody's fault here
+                    streams[1].close()
+                    streams = None
                 try:
                     streams = streams or await asyncio.open_unix_connection(sock=await self._child())
                     answer = await _asked(*streams, waiting)
@@ -189,11 +194,13 @@ class _Lane:
                         heapq.heappush(self._waiting, waiting)
                     else:
                         _settle(waiting.outcome, EOFError())
+                    del waiting
                     continue
                 _settle(waiting.outcome, answer[1:])
                 if answer[:1] == RENEW:
                     streams[1].close()
                     streams = None
+                del waiting, answer  # megabytes, until the next one comes
         finally:
             if streams is not None:
                 streams[1].close()

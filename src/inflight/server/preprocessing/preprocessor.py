@@ -32,6 +32,7 @@ from inflight.text import ChatTemplateError, Conversation, RenderedChat, Templat
 
 LONG_FOR_ITS_TOKENS = 6  # characters a token: English has four, and text beyond this seldom fits
 PART = 1 << 16  # characters of a text that are counted at once
+LITTLE_PROMPTS = 8  # that are cut in place
 CUT_TOKENS = 8  # more than a cut between two words can add
 
 T = TypeVar("T")
@@ -145,6 +146,14 @@ class Preprocessor:
         else:
             tokens = _said(lambda: self._encoder.tokens(given), "prompt")
         kept = self._truncated(tokens, body.truncate_prompt_tokens)
+        length = self._limits.max_model_len
+        if length is not None and len(kept) > length:
+            raise invalid(
+                f"This model's maximum context length is {length} tokens, and the prompt is too long: it has "
+                f"{len(kept)} tokens; shorten it.",
+                "prompt",
+                "context_length_exceeded",
+            )
         text = None
         if body.echo:
             text = given if isinstance(given, str) and len(kept) == len(tokens) else self._text(kept)
@@ -276,6 +285,11 @@ class Preprocessor:
                 f"{self._limits.max_logprobs:,} are allowed; lower n, max_tokens or logprobs.",
                 "logprobs",
             )
+
+
+def is_little(body: CompletionBody) -> bool:
+    """Whether a short body asks for little work too: many prompts are cut one by one, and checked so."""
+    return isinstance(body.prompt, str) or len(body.prompt) <= LITTLE_PROMPTS or isinstance(body.prompt[0], int)
 
 
 _NAMES: dict[type, str] = {str: "text", int: "a token id", list: "a list of token ids"}

@@ -24,6 +24,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)  # a job is a byte that says which, and
 READY = b"ready"  # the first process has loaded what it needs
 KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goes on
 SHORT, LONG = b"s", b"l"  # with a socket: what the child will read
+# That a process may take for a body, beyond what it has: for the longest there may be, more where the context is long.
+SHORT_MEMORY_BYTES, LONG_MEMORY_BYTES = 24 << 20, 88 << 20
 LENGTH_BYTES = 4  # of the number, big-endian, that stands before a frame
 
 
@@ -33,7 +35,8 @@ class Limits(Struct, frozen=True):
     models: names by which the model may be called; none: any. most_sequences: what may wait at once. max_model_len:
     tokens of prompt and answer together. vocab_size: tokens that the model has. None: no bound. max_logprobs:
     log-probabilities of one answer.
-    parse_control_tokens: what messages spell as a control token is one.
+    parse_control_tokens: what messages spell as a control token is one. memory_bytes: that a process may take for one
+    long body, beyond what it has.
     """
 
     models: tuple[str, ...] = ()
@@ -44,13 +47,13 @@ class Limits(Struct, frozen=True):
     vocab_size: int | None = None
     max_logprobs: int = 1 << 19
     parse_control_tokens: bool = False
+    memory_bytes: int = LONG_MEMORY_BYTES
 
 
 class Setup(Struct, frozen=True):
-    """What a process is made from: the model's folder, and what it may use for one body beyond what it has."""
+    """What a process is made from: the model's folder, and the seconds that it may compute for one body."""
 
     model_folder: str
-    memory_bytes: int
     cpu_seconds: float
 
 
@@ -129,9 +132,9 @@ def send(to: socket.socket, frame: bytes) -> None:
     to.sendall(frame)
 
 
-def receive(source: socket.socket) -> bytes:
+def receive(source: socket.socket) -> bytearray:
     """Raises EOFError where the other side has closed."""
-    return bytes(_exactly(source, int.from_bytes(_exactly(source, LENGTH_BYTES), "big")))
+    return _exactly(source, int.from_bytes(_exactly(source, LENGTH_BYTES), "big"))
 
 
 def _exactly(source: socket.socket, length: int) -> bytearray:

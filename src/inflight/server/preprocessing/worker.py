@@ -27,9 +27,9 @@ from inflight.server.preprocessing.wire import (
     LONG,
     READY,
     RENEW,
+    SHORT_MEMORY_BYTES,
     Outcome,
     Refused,
-    Setup,
     decode_limits,
     decode_setup,
     encode,
@@ -73,7 +73,8 @@ def _fork_for(control: socket.socket) -> None:
             control.close()
             if role == LONG:
                 os.nice(10)  # whoever waits for a long body waits anyway; streams and short ones do not
-            serve(socket.socket(fileno=descriptors[0]), preprocessor, setup)
+            memory_bytes = limits.memory_bytes if role == LONG else min(SHORT_MEMORY_BYTES, limits.memory_bytes)
+            serve(socket.socket(fileno=descriptors[0]), preprocessor, memory_bytes, setup.cpu_seconds)
         os.close(descriptors[0])
 
 
@@ -85,24 +86,24 @@ def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
         return None, None
 
 
-def serve(jobs: socket.socket, preprocessor: Preprocessor, setup: Setup) -> None:
-    """Never returns. A job that exceeds its time ends the process."""
-    _limit_memory(setup.memory_bytes)
+def serve(jobs: socket.socket, preprocessor: Preprocessor, memory_bytes: int, cpu_seconds: float) -> None:
+    """Never returns. A job that exceeds its time ends the process. memory_bytes: beyond what it has now."""
+    _limit_memory(memory_bytes)
     rest = _resident_bytes()
     while True:
         try:
             frame = receive(jobs)
         except (EOFError, OSError):
             os._exit(0)
-        signal.setitimer(signal.ITIMER_PROF, setup.cpu_seconds)  # SIGPROF kills, wherever the process is
-        answer = encode(_outcome(preprocessor, frame, setup.memory_bytes))
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF kills, wherever the process is
+        answer = encode(_outcome(preprocessor, frame, memory_bytes))
         signal.setitimer(signal.ITIMER_PROF, 0)
         grown = _resident_bytes() - rest > GROWN_BYTES
         with contextlib.suppress(OSError):
             send(jobs, (RENEW if grown else KEEP) + answer)
 
 
-def _outcome(preprocessor: Preprocessor, frame: bytes, memory_bytes: int) -> Outcome:
+def _outcome(preprocessor: Preprocessor, frame: bytearray, memory_bytes: int) -> Outcome:
     try:
         return preprocessor.prepared(KINDS[frame[0]], memoryview(frame)[1:])
     except ApiError as error:
