@@ -26,7 +26,7 @@ SELDOM_SECONDS = 8.0  # between two times that bring nothing
 WORKED_SECONDS = 0.01  # of computing since the last time; an idle process frees nothing
 GROWN_BYTES = 8 << 20  # beyond its smallest size; less is not worth it
 LITTLE_BYTES = 1 << 20
-COLLECTING = 0.005  # share of the time for the oldest generation
+COLLECTING = 0.001  # share of the time for the oldest generation
 _NEVER = 1 << 30
 
 Size = Callable[[], int]

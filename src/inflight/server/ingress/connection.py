@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 import httptools
@@ -27,6 +28,7 @@ _LAST_SECONDS = 1.5  # at shutdown: for an answer that is being sent; uvicorn wa
 
 class Connection(HttpToolsProtocol):
     def __init__(self, *, connections: Connections, **of_uvicorn: Any):
+        self._chunks: list[bytes] = []  # of the body, as the parser cuts them; not yet the cycle's
         super().__init__(**of_uvicorn)
         self._connections = connections
         self._limits = connections.limits
@@ -66,6 +68,9 @@ class Connection(HttpToolsProtocol):
             running.disconnected = True
             running.message_event.set()
         super().connection_lost(exc)
+        # Its calls go on without it; together they would be garbage that only a whole collection finds.
+        self.cycle = self._running = self.scope = None  # type: ignore[assignment]
+        self.pipeline.clear()
 
     def give_way(self) -> None:
         self._deaf = True
@@ -110,6 +115,8 @@ class Connection(HttpToolsProtocol):
         """Returns what is to be fed next: all of it again where an upgrade was asked for, which nobody gets here."""
         try:
             self.parser.feed_data(data)
+            if self._chunks:
+                self._take_chunks()
         except httptools.HttpParserUpgrade as upgrade:
             return self._without_upgrade() + data[upgrade.args[0] :]
         except httptools.HttpParserError:
@@ -186,19 +193,26 @@ class Connection(HttpToolsProtocol):
         transport = Lingering(self.transport, self._close_after_answer)
         self.cycle.transport = cast(asyncio.Transport, transport)
 
-    def on_body(self, body: bytes) -> None:
-        """Called for every chunk, of which some clients send millions. Instead of uvicorn's, which would call the
-        application for each: it is called for a gulp, or for what there is at the end."""
-        self._pending = 0
-        self._given += len(body) + 12  # and the signs around a chunk
-        if not self.cycle.response_complete:
-            self.cycle.body += body
+    @property
+    def on_body(self) -> Callable[[bytes], None]:
+        """What the parser calls for every chunk, of which some clients send millions: nothing of Python's."""
+        return self._chunks.append
 
     def on_message_complete(self) -> None:
         if self._upgrading:
             return
+        self._take_chunks()
         self._pending = 0
         super().on_message_complete()
+
+    def _take_chunks(self) -> None:
+        """The application is not called for each, as uvicorn would, but for a gulp, or for what there is at the end."""
+        body = b"".join(self._chunks)
+        self._pending = 0
+        self._given += len(body) + 12 * len(self._chunks)  # with the signs around a chunk
+        self._chunks.clear()
+        if not self.cycle.response_complete:
+            self.cycle.body += body
 
     def _stop(self, status: int, why: str, code: str) -> None:
         """Raises, which ends the parsing; what is raised is told."""
@@ -237,7 +251,7 @@ class Connection(HttpToolsProtocol):
             self._connections.idle(self)
 
     def _close_after_answer(self) -> None:
-        if self.cycle.more_body:
+        if self.cycle is not None and self.cycle.more_body:
             self._linger()
         else:
             self.transport.close()
