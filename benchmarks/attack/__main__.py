@@ -51,7 +51,7 @@ def main(given: Sequence[str] | None = None) -> None:
             _each(folder, attacks, arguments.each or 3.0, arguments)
         if arguments.mixture or everything:
             minutes = arguments.mixture or 10.0
-            body = mixture.mixture(folder, attacks, 60 * minutes, arguments.seed)
+            body = f"{_LIMITS}\n\n{mixture.mixture(folder, attacks, 60 * minutes, arguments.seed)}"
             _publish("attack mixture", f"All attacks at random for {minutes:g} minutes", body, arguments.write)
         if arguments.connections or everything:
             body = crowd.crowd(folder, arguments.rounds, arguments.seconds)

@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ import uvloop
 
 from benchmarks.attack.catalogue import everything
 from benchmarks.attack.kind import Attack
+from benchmarks.attack.parent import end_with_parent
 from benchmarks.attack.visit import Tally, Visit
 
 _NICE = 5  # attackers are to take the server's time, not the machine's
@@ -98,17 +98,11 @@ async def _again(attack: Attack, visit: Visit, end: float) -> None:
         await asyncio.sleep(_BREATH)
 
 
-def _end_with_parent() -> None:
-    """Standard input stays open as long as whoever started this lives."""
-    sys.stdin.buffer.read()
-    os._exit(1)
-
-
 def main() -> None:
     os.nice(_NICE)
     plan = msgspec.json.decode(sys.stdin.readline(), type=Plan)
     signal.alarm(_PREPARING)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     tallies = uvloop.run(attacked(plan))
     print(msgspec.json.encode(tallies).decode(), flush=True)
     os._exit(0)

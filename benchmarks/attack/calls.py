@@ -60,7 +60,7 @@ def call_attacks() -> list[Attack]:
             lambda: {"prompt": _prompts(24, 1000), "echo": True, "prompt_logprobs": 20, "max_tokens": 1},
         ),
         _ask("long prompts", "256 prompts of 1,000 tokens", lambda: {"prompt": _prompts(256, 1000), "max_tokens": 1}),
-        _ask("penalties", "128 samples with every penalty", lambda: _penalized(), 6),
+        _ask("penalties", "128 samples with every penalty", lambda: penalized(), 6),
         Attack("unread streams", "60 streams with log-probabilities, unread", unread(text(streamed), 0.0), 60),
         Attack(
             "slow readers",
@@ -76,9 +76,9 @@ def flood() -> Attack:
     return _ask("flood", "64 calls at once of n 128", lambda: {**_LONG, "max_tokens": 100, "n": 128}, 64)
 
 
-def _penalized() -> dict[str, Any]:
+def penalized() -> dict[str, Any]:
     biases = {str(token): 1.0 for token in range(300)}
-    stops = [f"stop {number}" * 20 for number in range(64)]
+    stops = [f"stop {number}" * 20 for number in range(32)]
     words = [f"bad {number}" for number in range(256)]
     penalties = {"presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 1.1}
     return {**_LONG, "n": 128, "logit_bias": biases, "stop": stops, "bad_words": words, **penalties}

@@ -8,13 +8,12 @@ the server. What the server's event loop waited for a core is written down besid
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 
+from benchmarks.attack.parent import end_with_parent
 from benchmarks.attack.wire import HOST
 
 EVERY = 0.02  # seconds
@@ -65,13 +64,8 @@ def _waited(thread: str = "thread-self") -> float:
         return 0.0
 
 
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
-
-
 def main() -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     clock, loop = Clock(int(sys.argv[1])), f"{sys.argv[3]}/task/{sys.argv[3]}"
     due = time.perf_counter()
     with open(sys.argv[2], "w", encoding="ascii", buffering=1) as file:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from typing import TextIO
@@ -20,6 +18,7 @@ from typing import TextIO
 import msgspec
 import uvloop
 
+from benchmarks.attack.parent import end_with_parent
 from benchmarks.attack.target import HONEST_KEYS
 from benchmarks.attack.wire import post, text
 from benchmarks.streams import Stream, send
@@ -125,14 +124,9 @@ class Honest:
         self._file.write(json.dumps(told) + "\n")
 
 
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
-
-
 def main() -> None:
     plan = msgspec.json.decode(sys.stdin.readline(), type=Plan)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     with open(plan.file, "w", encoding="utf-8", buffering=1) as file:
         uvloop.run(Honest(plan, file).run())
 

@@ -24,8 +24,8 @@ PROCESS_BYTES = 1 << 30  # RLIMIT_DATA of each of the server's processes
 BOMBS = {
     "repeat": ("repeat a letter 10^10 times", "{{ messages[0].content * 10000000000 }}"),
     "range": (
-        "count to 10^8 within 10^8",
-        "{% for i in range(100000000) %}{% for j in range(100000000) %}{% endfor %}{% endfor %}",
+        "count to 10^5 within 10^5",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     ),
     "loops": (
         "run nine loops within each other",

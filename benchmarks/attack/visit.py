@@ -123,22 +123,8 @@ class Visit:
 
     async def ask(self, *wire: bytes, pause: float = 0.0) -> str:
         """Send all of it, pausing between the pieces, and read the answer to its end; its status."""
-        async with self.line() as line:
-            if line is None:
-                return "no connection"
-            sending = asyncio.ensure_future(self._send_all(line, wire, pause))
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    status = await line.status()
-                    await line.rest()
-            except TimeoutError:
-                status = f"nothing within {PATIENCE:g} s"
-            finally:
-                sending.cancel()
-                with suppress(asyncio.CancelledError):
-                    await sending
-            self.note(status)
-            return status
+        status, _ = await self._exchange(wire, pause)
+        return status
 
     async def post(self, path: str, body: bytes, key: str | None = None) -> str:
         """key: None: the attacker's own."""
@@ -146,13 +132,18 @@ class Visit:
 
     async def json(self, method: str, path: str, body: bytes = b"", kind: str = "application/json") -> bytes:
         """The answer's body; empty where there is none, or no success."""
+        wire = head(path, len(body), self.key, method, kind) if method == "POST" else get(path, self.key)
+        if method == "DELETE":
+            wire = head(path, None, self.key, "DELETE")
+        status, answer = await self._exchange((wire, body))
+        return answer.partition(b"\r\n\r\n")[2] if status == "200" else b""
+
+    async def _exchange(self, wire: tuple[bytes, ...], pause: float = 0.0) -> tuple[str, bytes]:
+        """The answer's status, and what stands behind its first line."""
         async with self.line() as line:
             if line is None:
-                return b""
-            wire = head(path, len(body), self.key, method, kind) if method == "POST" else get(path, self.key)
-            if method == "DELETE":
-                wire = head(path, None, self.key, "DELETE")
-            sending = asyncio.ensure_future(self._send_all(line, (wire, body), 0.0))
+                return "no connection", b""
+            sending = asyncio.ensure_future(self._send_all(line, wire, pause))
             try:
                 async with asyncio.timeout(PATIENCE):
                     status = await line.status()
@@ -164,7 +155,7 @@ class Visit:
                 with suppress(asyncio.CancelledError):
                     await sending
             self.note(status)
-            return answer.partition(b"\r\n\r\n")[2] if status == "200" else b""
+            return status, answer
 
     @staticmethod
     async def _send_all(line: Line, wire: tuple[bytes, ...], pause: float) -> None:

@@ -12,12 +12,14 @@ import pytest
 
 import benchmarks.results as results
 from benchmarks.attack import __main__ as command
+from benchmarks.attack.calls import penalized
 from benchmarks.attack.catalogue import catalogue, everything
 from benchmarks.attack.memory import tree
 from benchmarks.attack.target import BOMBS, make_model
 from benchmarks.attack.visit import Tally, Visit
-from benchmarks.attack.wire import MOST, filled, stretched
-from inflight.text import ChatTemplate
+from benchmarks.attack.wire import MOST, filled, stretched, text
+from inflight.server.bodies.completions import COMPLETION
+from inflight.text import ChatTemplate, Conversation
 
 
 def test_bodies_are_as_large_as_the_server_takes_them_and_no_larger() -> None:
@@ -30,8 +32,12 @@ def test_bodies_are_as_large_as_the_server_takes_them_and_no_larger() -> None:
 def test_the_template_is_the_models_own_until_a_message_asks_for_trouble(tmp_path: Path) -> None:
     template = ChatTemplate.load(make_model(tmp_path))
     assert template is not None
-    assert "<|user|>" in template.render([{"role": "user", "content": "Hello"}])
+    assert "<|user|>" in template.render(Conversation([{"role": "user", "content": "Hello"}]))
     assert {f"template: {name}" for name in BOMBS} <= set(catalogue())
+
+
+def test_the_call_with_everything_is_valid_or_the_engine_would_never_see_it() -> None:
+    assert COMPLETION.decode(text(penalized())).n == 128
 
 
 def test_attackers_know_what_stands_about_too_but_a_mixture_does_not() -> None:

@@ -113,7 +113,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table
         seconds=settings.body_timeout,
         upload_seconds=settings.upload_timeout,
     )
-    app.add_middleware(RequestShare, most=settings.max_connections_per_address or max(1, settings.max_connections // 2))
+    app.add_middleware(RequestShare, most=settings.connections_of_one(settings.max_connections))
     app.add_middleware(Authentication, tenants=tenants)
     if not tenants.required:
         hosts = Hosts((settings.host, *settings.allowed_hosts))

@@ -6,9 +6,12 @@ Knows status codes and names; what went wrong, the one who raises says in a sent
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from inflight.core.request import RequestRefused
+
+T = TypeVar("T")
 
 
 class ApiError(Exception):
@@ -54,6 +57,16 @@ class ApiError(Exception):
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
+
+
+def clients_fault(make: Callable[[], T], field: str) -> T:
+    """Mistakes that text and prompts tell in sentences are the client's."""
+    try:
+        return make()
+    except ValueError as error:
+        if not type(error).__module__.startswith("inflight."):
+            raise  # a bug of ours
+        raise invalid(str(error), field) from None
 
 
 def refused(refusal: RequestRefused, prompt_field: str = "prompt") -> ApiError:

@@ -33,9 +33,16 @@ Size = Callable[[], int]
 Trim = Callable[[int], object]
 
 
+def memory_bytes() -> tuple[int, int]:
+    """Of this process: its address space, and what of it is there. Zeros where the system has another way to tell."""
+    if sys.platform != "linux":
+        return 0, 0
+    reserved, resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[:2]
+    return int(reserved) * resource.getpagesize(), int(resident) * resource.getpagesize()
+
+
 def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()
+    return memory_bytes()[1]
 
 
 def c_library_trim() -> Trim | None:

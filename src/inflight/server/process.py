@@ -88,7 +88,7 @@ def _limits(settings: ServerSettings) -> ConnectionLimits:
     return ConnectionLimits(
         head_seconds=settings.header_timeout,
         connections=connections,
-        per_address=settings.max_connections_per_address or max(1, connections // 2),
+        per_address=settings.connections_of_one(connections),
         trusted=Networks(settings.trusted_proxies),
     )
 

@@ -75,6 +75,10 @@ class ServerSettings:
     max_stored_mb: float | None = None
     max_stored_files: int | None = None
 
+    def connections_of_one(self, connections: int) -> int:
+        """Of one address, and so many requests under way of one that a proxy names. connections: of all."""
+        return self.max_connections_per_address or max(1, connections // 2)
+
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise SettingsError(f"--port is {self.port}; give a number from 1 to 65535, or 0 for a free one.")

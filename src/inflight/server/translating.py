@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from msgspec import UNSET
 
@@ -22,12 +22,11 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import CompletionSettings
-from inflight.server.errors import invalid
+from inflight.server.errors import clients_fault, invalid
 from inflight.server.preprocessing.preprocessor import check_model, max_tokens_of
 from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion
 from inflight.server.tenants import Tenant
 
-T = TypeVar("T")
 Settings = CompletionSettings | ChatSettings
 TIERS = {
     None: "default",
@@ -160,7 +159,7 @@ class RequestTranslator:
             def make(name: str = f"{own_id}-{index}", tokens: tuple[int, ...] = prompt.ids()) -> Request:
                 return self.encoder.request(name, tokens, params, arrival, **placement)
 
-            requests.append(_said(make, "stop"))
+            requests.append(clients_fault(make, "stop"))
         return Call(
             kind=kind,
             # A client may name its call, but not the engine's requests, among which names must differ.
@@ -214,13 +213,3 @@ def _max_tokens(body: Settings) -> int | None:
 
 def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1e3
-
-
-def _said(make: Callable[[], T], field: str) -> T:
-    """Mistakes that text and prompts tell in sentences are the client's."""
-    try:
-        return make()
-    except ValueError as error:
-        if not type(error).__module__.startswith("inflight."):
-            raise  # a bug of ours
-        raise invalid(str(error), field) from None

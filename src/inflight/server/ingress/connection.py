@@ -51,8 +51,8 @@ class Connection(HttpToolsProtocol):
         why = self._connections.admit(self, self.client[0] if self.client else "")
         if why is not None:
             self._deaf = True
-            busy = ApiError(503, f"{why}; try again in a moment.", type="server_error", code="too_many_connections")
-            self._write(busy, retry_after=1)
+            told = f"{why}; try again in 1 s."
+            self._write(ApiError(503, told, type="server_error", code="too_many_connections", retry_after=1.0))
             self.transport.close()
             return
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
@@ -273,12 +273,11 @@ class Connection(HttpToolsProtocol):
         self._write(error)
         self._linger()
 
-    def _write(self, error: ApiError, retry_after: int | None = None) -> None:
+    def _write(self, error: ApiError) -> None:
         body = json.dumps(error.body).encode("ascii")
         headers = [*self.server_state.default_headers, (b"content-type", b"application/json")]
         headers += [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
-        if retry_after is not None:
-            headers.append((b"retry-after", b"%d" % retry_after))
+        headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         self.transport.write(STATUS_LINE[error.status] + lines + b"\r\n" + body)
 

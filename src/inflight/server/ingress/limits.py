@@ -20,7 +20,7 @@ class ConnectionLimits:
     header_bytes: int = 32 << 10
     headers: int = 100
     head_bytes: int = 16 << 20
-    head_seconds: float = 20.0
-    connections: int = 4096
-    per_address: int = 2048
+    head_seconds: float
+    connections: int
+    per_address: int
     trusted: Networks = field(default_factory=lambda: Networks(()))

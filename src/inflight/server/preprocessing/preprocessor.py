@@ -6,7 +6,6 @@ anywhere. What cannot fit is refused before it is cut into tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +16,7 @@ from inflight.server.bodies.chat import CHAT, ChatBody, ChatSettings, Message
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import COMPLETION, DEFAULT_MAX_TOKENS, CompletionBody, CompletionSettings
 from inflight.server.bodies.tokens import DETOKENIZE, TOKENIZE, DetokenizeBody, TokenizeBody
-from inflight.server.errors import ApiError, invalid
+from inflight.server.errors import ApiError, clients_fault, invalid
 from inflight.server.preprocessing.wire import (
     Body,
     Kind,
@@ -35,7 +34,6 @@ PART = 1 << 16  # characters of a text that are counted at once
 LITTLE_PROMPTS = 8  # that are cut in place
 CUT_TOKENS = 8  # more than a cut between two words can add
 
-T = TypeVar("T")
 S = TypeVar("S", bound=GenerationSettings)
 
 
@@ -98,7 +96,7 @@ class Preprocessor:
         tokenizer = self._with_tokenizer()
         if body.messages is None:
             added = True if body.add_special_tokens is None else body.add_special_tokens
-            tokens = _said(lambda: tokenizer.encode(body.prompt or "", add_special_tokens=added), "prompt")
+            tokens = clients_fault(lambda: tokenizer.encode(body.prompt or "", add_special_tokens=added), "prompt")
         else:
             tokens = list(self._chat_tokens(body))
         answer: dict[str, Any] = {
@@ -113,7 +111,7 @@ class Preprocessor:
     def _detokenized(self, body: DetokenizeBody) -> PreparedAnswer:
         self._check_model(body.model)
         tokenizer = self._with_tokenizer()
-        text = _said(lambda: tokenizer.decode(body.tokens, skip_special_tokens=False), "tokens")
+        text = clients_fault(lambda: tokenizer.decode(body.tokens, skip_special_tokens=False), "tokens")
         return PreparedAnswer(msgspec.json.encode({"prompt": text}))
 
     # -- prompts ------------------------------------------------------------------------------------------------
@@ -142,9 +140,9 @@ class Preprocessor:
         if isinstance(given, str):
             self._check_length(given, "prompt", body.truncate_prompt_tokens)
             added = body.add_special_tokens is not False
-            tokens = _said(lambda: self._encoder.tokens(given, add_special_tokens=added), "prompt")
+            tokens = clients_fault(lambda: self._encoder.tokens(given, add_special_tokens=added), "prompt")
         else:
-            tokens = _said(lambda: self._encoder.tokens(given), "prompt")
+            tokens = clients_fault(lambda: self._encoder.tokens(given), "prompt")
         kept = self._truncated(tokens, body.truncate_prompt_tokens)
         length = self._limits.max_model_len
         if length is not None and len(kept) > length:
@@ -165,7 +163,7 @@ class Preprocessor:
         truncated = body.truncate_prompt_tokens if isinstance(body, ChatBody) else None
         if isinstance(body, ChatBody):
             self._check_length(rendered.text, "messages", truncated)
-        tokens = _said(lambda: self._encoder.chat_tokens(rendered), "messages")
+        tokens = clients_fault(lambda: self._encoder.chat_tokens(rendered), "messages")
         return self._truncated(self._surrounded(tokens) if body.add_special_tokens else tokens, truncated)
 
     def _rendered(self, body: ChatBody | TokenizeBody) -> RenderedChat:
@@ -262,7 +260,7 @@ class Preprocessor:
         while start < len(text):
             end = text.find(" ", start + PART) if len(text) - start > 2 * PART else len(text)
             end = len(text) if end < 0 or end > start + 2 * PART else end
-            tokens += len(_said(lambda part=text[start:end]: tokenizer.encode(part, False), field))  # type: ignore[misc]
+            tokens += len(clients_fault(lambda part=text[start:end]: tokenizer.encode(part, False), field))  # type: ignore[misc]
             start, tokens = end, tokens - CUT_TOKENS
             if tokens > length:
                 raise invalid(
@@ -325,13 +323,3 @@ def _plain(message: Message) -> dict[str, Any]:
     if plain["role"] == "developer":
         plain["role"] = "system"
     return plain
-
-
-def _said(make: Callable[[], T], field: str) -> T:
-    """Mistakes that text and prompts tell in sentences are the client's."""
-    try:
-        return make()
-    except ValueError as error:
-        if not type(error).__module__.startswith("inflight."):
-            raise  # a bug of ours
-        raise invalid(str(error), field) from None

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.errors import ApiError
+from inflight.server.heap import memory_bytes, resident_bytes
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
     KEEP,
@@ -73,8 +74,8 @@ def _fork_for(control: socket.socket) -> None:
             control.close()
             if role == LONG:
                 os.nice(10)  # whoever waits for a long body waits anyway; streams and short ones do not
-            memory_bytes = limits.memory_bytes if role == LONG else min(SHORT_MEMORY_BYTES, limits.memory_bytes)
-            serve(socket.socket(fileno=descriptors[0]), preprocessor, memory_bytes, setup.cpu_seconds)
+            most_bytes = limits.memory_bytes if role == LONG else min(SHORT_MEMORY_BYTES, limits.memory_bytes)
+            serve(socket.socket(fileno=descriptors[0]), preprocessor, most_bytes, setup.cpu_seconds)
         os.close(descriptors[0])
 
 
@@ -86,30 +87,30 @@ def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
         return None, None
 
 
-def serve(jobs: socket.socket, preprocessor: Preprocessor, memory_bytes: int, cpu_seconds: float) -> None:
-    """Never returns. A job that exceeds its time ends the process. memory_bytes: beyond what it has now."""
-    _limit_memory(memory_bytes)
-    rest = _resident_bytes()
+def serve(jobs: socket.socket, preprocessor: Preprocessor, most_bytes: int, cpu_seconds: float) -> None:
+    """Never returns. A job that exceeds its time ends the process. most_bytes: of memory, beyond what it has now."""
+    _limit_memory(most_bytes)
+    rest = resident_bytes()
     while True:
         try:
             frame = receive(jobs)
         except (EOFError, OSError):
             os._exit(0)
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF kills, wherever the process is
-        answer = encode(_outcome(preprocessor, frame, memory_bytes))
+        answer = encode(_outcome(preprocessor, frame, most_bytes))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        grown = _resident_bytes() - rest > GROWN_BYTES
+        grown = resident_bytes() - rest > GROWN_BYTES
         with contextlib.suppress(OSError):
             send(jobs, (RENEW if grown else KEEP) + answer)
 
 
-def _outcome(preprocessor: Preprocessor, frame: bytearray, memory_bytes: int) -> Outcome:
+def _outcome(preprocessor: Preprocessor, frame: bytearray, most_bytes: int) -> Outcome:
     try:
         return preprocessor.prepared(KINDS[frame[0]], memoryview(frame)[1:])
     except ApiError as error:
         return Refused.of(error)
     except MemoryError:
-        return Refused(400, NO_MEMORY.format(most=memory_bytes), "invalid_request_error", None, "body_too_complex")
+        return Refused(400, NO_MEMORY.format(most=most_bytes), "invalid_request_error", None, "body_too_complex")
     except Exception as fault:
         told = f"The server made a mistake with this body ({type(fault).__name__}: {fault}); its operator can help."
         return Refused(500, told[:500], "server_error", None, "internal_error")
@@ -117,18 +118,8 @@ def _outcome(preprocessor: Preprocessor, frame: bytearray, memory_bytes: int) ->
 
 def _limit_memory(more: int) -> None:
     if sys.platform == "linux":
-        most = _statm()[0] + more
+        most = memory_bytes()[0] + more
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-def _resident_bytes() -> int:
-    return _statm()[1] if sys.platform == "linux" else 0
-
-
-def _statm() -> list[int]:
-    """Bytes of address space, resident, and more."""
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
-    return [int(number) * resource.getpagesize() for number in pages]
 
 
 def _spare_the_server() -> None:
