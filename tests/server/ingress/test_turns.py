@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inflight.server import fair_line
 from inflight.server.ingress import turns as module
 from inflight.server.ingress.turns import RequestTurns, Turns
 
@@ -169,7 +170,7 @@ def test_who_left_or_was_cancelled_costs_nothing_and_nobody_is_forgotten(monkeyp
 
 
 def test_addresses_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_KNOWN", 4)
+    monkeypatch.setattr(fair_line, "_MOST_KNOWN", 4)
     turns = Turns()
 
     async def run() -> None:

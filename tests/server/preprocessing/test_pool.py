@@ -75,6 +75,20 @@ def test_short_and_long_bodies_of_every_kind() -> None:
     run(work, memory=1 << 30)
 
 
+def test_nobody_waits_behind_all_that_somebody_else_has_sent() -> None:
+    async def work(pool: PreprocessingPool) -> None:
+        done: list[str] = []
+
+        async def one(owner: str) -> None:
+            await pool.prepare("completion", json.dumps({"prompt": "Hello, " * SHORT_BYTES}).encode(), owner)
+            done.append(owner)
+
+        await asyncio.gather(*(one(owner) for owner in ["flood"] * 5 + ["other"]))
+        assert done.index("other") == 1
+
+    run(work, memory=1 << 30)
+
+
 def test_many_at_once_come_back_to_whom_they_belong() -> None:
     async def work(pool: PreprocessingPool) -> None:
         async def one(number: int) -> None:

@@ -3,23 +3,20 @@
 What a request costs before it first waits for something is paid in one piece, a millisecond or two, as is each piece
 of a large body. Hundreds that come together would be worked on together, and whoever comes then would wait for all of
 them. Here no more is begun in a round of the loop than takes some milliseconds, other work has its turn between rounds,
-and addresses share the loop as tenants share the engine: by what they have used of it, newcomers lifted to those at
-work, so that idle time is not banked (start-time fair queueing, Goyal et al., SIGCOMM 1996, with costs that are known
-afterwards). Questions for the server's state share half of the turns among themselves, so that a probe does not wait
-for a turn of everybody else's work. Who went away before its turn costs nothing.
+and addresses share the loop as tenants share the engine, by what they have used of it (`FairLine`). Questions for the
+server's state share half of the turns among themselves, so that a probe does not wait for a turn of everybody else's
+work. Who went away before its turn costs nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import time
-from collections import deque
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from inflight.server.fair_line import FairLine
 from inflight.server.ingress.answering import is_gone
 from inflight.server.ingress.authentication import is_open
 from inflight.server.ingress.request_share import client_key
@@ -27,92 +24,24 @@ from inflight.server.ingress.request_share import client_key
 ROUND_SECONDS = 0.004  # for what is begun in one round of the loop
 PIECE_SECONDS = 0.0005  # for a piece of a body, at most 256 KiB: most of it passes before anybody is called; or an end
 _NEWS = 0.2  # share of the last round in what a request is expected to take
-_MOST_KNOWN = 4096  # addresses whose use is remembered while they ask for nothing
 
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    line: _Line
-    address: str
+    line: FairLine[_Turn]
+    owner: str
     granted: asyncio.Future[None]
     seconds: float | None  # None: to be measured
 
-
-class _Line:
-    """Those that wait, by what their addresses have used."""
-
-    def __init__(self) -> None:
-        self.used = 0.0  # seconds, of all addresses
-        self._waiting: dict[str, deque[_Turn]] = {}
-        self._order: list[tuple[float, int, str]] = []  # what an address has used, a ticket, the address
-        self._tickets = itertools.count()
-        self._used: dict[str, float] = {}
-        self._least = 0.0  # to which newcomers are lifted: the most that an address had used when it had a turn
-
-    def __bool__(self) -> bool:
-        return bool(self._order)
-
-    def put(self, turn: _Turn) -> None:
-        address = turn.address
-        queue = self._waiting.get(address)
-        if queue is None:
-            queue = self._waiting[address] = deque()
-            self._used[address] = max(self._used.get(address, 0.0), self._least)
-            self._line_up(address)
-        queue.append(turn)
-
-    def next(self) -> _Turn | None:
-        """Of those that still wait; it stays where it is."""
-        while self._order:
-            used, _, address = self._order[0]
-            queue = self._waiting[address]
-            if queue[0].granted.done():  # who waited was cancelled
-                self._leave()
-            elif used < self._used[address]:  # its last turn took longer than was expected
-                heapq.heappop(self._order)
-                self._line_up(address)
-            else:
-                return queue[0]
-        return None
-
-    def take(self, seconds: float) -> None:
-        """It is the next one's turn, which is expected to take so long."""
-        used, _, address = self._order[0]
-        self._least = max(self._least, used)
-        self.charge(address, seconds)
-        self._leave()
-
-    def charge(self, address: str, seconds: float) -> None:
-        self.used += seconds
-        if address in self._used:
-            self._used[address] += seconds
-
-    def _line_up(self, address: str) -> None:
-        heapq.heappush(self._order, (self._used[address], next(self._tickets), address))
-
-    def _leave(self) -> None:
-        """The next one waits no more."""
-        _, _, address = heapq.heappop(self._order)
-        queue = self._waiting[address]
-        queue.popleft()
-        if queue:
-            self._line_up(address)
-            return
-        del self._waiting[address]
-        if len(self._used) > _MOST_KNOWN + len(self._waiting):
-            self._forget()
-
-    def _forget(self) -> None:
-        """What addresses have used that would be lifted anyway; else of half of them."""
-        idle = [address for address in self._used if address not in self._waiting]
-        lifted = [address for address in idle if self._used[address] <= self._least]
-        for address in lifted or idle[: len(idle) // 2]:
-            del self._used[address]
+    @property
+    def is_over(self) -> bool:
+        """Who waited was cancelled."""
+        return self.granted.done()
 
 
 class Turns:
     def __init__(self) -> None:
-        self._state, self._work = _Line(), _Line()
+        self._state, self._work = FairLine[_Turn](), FairLine[_Turn]()
         self._measured: list[_Turn] = []  # of this round
         self._began = 0.0  # the first of them
         self._expected = ROUND_SECONDS  # seconds of a turn that is to be measured
@@ -172,7 +101,7 @@ class Turns:
         if self._measured:
             each = (time.thread_time() - self._began) / len(self._measured)
             for turn in self._measured:
-                turn.line.charge(turn.address, each - self._expected)
+                turn.line.charge(turn.owner, each - self._expected)
             self._expected += _NEWS * (each - self._expected)
             self._measured.clear()
 

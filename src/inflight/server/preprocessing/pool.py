@@ -1,27 +1,28 @@
 """The server's side of preprocessing: who waits for which process, and what is said when one of them gives up.
 
-Two processes work: one for what is short, in order of arrival; one for what is long, the shortest first, so that an
-honest document does not wait behind the largest bodies that anybody sends. A process that has kept memory of a body is
-made anew, which gives it back. Knows processes and queues; what a job is, `wire` knows.
+Two processes work, one for what is short and one for what is long, so that a question does not wait behind a document.
+Before each, owners take turns by what they have used of it: nobody waits behind all that somebody else has sent. A
+process that has kept memory of a body is made anew, which gives it back. Knows processes and lines; what a job is,
+`wire` knows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 import logging
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from inflight.server.bodies.completions import COMPLETION
 from inflight.server.errors import ApiError, invalid
+from inflight.server.fair_line import FairLine
 from inflight.server.preprocessing.preprocessor import Preprocessor, is_little
 from inflight.server.preprocessing.wire import (
     KINDS,
@@ -55,21 +56,24 @@ class PreprocessingError(RuntimeError):
     """The processes cannot be started; the sentence says why."""
 
 
-@dataclass(order=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    size: int
-    number: int
-    kind: Kind = field(compare=False)
-    body: bytes = field(compare=False)
-    outcome: asyncio.Future[bytes] = field(compare=False)
-    tried: bool = field(compare=False, default=False)
+    owner: str
+    kind: Kind
+    body: bytes
+    outcome: asyncio.Future[bytes]
+    tried: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whoever asked went away."""
+        return self.outcome.done()
 
 
 class PreprocessingPool:
     def __init__(self, model_folder: Path):
         """Starts the first process, which loads the tokenizer beside whoever goes on here."""
         self._setup = Setup(str(model_folder), CPU_SECONDS)
-        self._numbers = itertools.count()
         self._lanes: list[_Lane] = []
         self._limits = Limits()
         self._in_place: Preprocessor | None = None
@@ -84,8 +88,8 @@ class PreprocessingPool:
         self._limits, self._in_place = limits, in_place
         self._wait_until_loaded()
 
-    async def prepare(self, kind: Kind, body: bytes) -> Prepared | PreparedAnswer:
-        """Raises ApiError."""
+    async def prepare(self, kind: Kind, body: bytes, owner: str = "") -> Prepared | PreparedAnswer:
+        """owner: with whom the body takes turns. Raises ApiError."""
         assert self._in_place is not None, "configured before it is asked"
         if kind == "completion" and len(body) <= INLINE:
             completion = COMPLETION.decode(body)
@@ -93,9 +97,8 @@ class PreprocessingPool:
                 return self._in_place.completion(completion)
         if not self._lanes:
             self._lanes = [_Lane(partial(self._child, role), self._is_gone) for role in (SHORT, LONG)]
-        is_long = len(body) > SHORT_BYTES
         outcome = asyncio.get_running_loop().create_future()
-        self._lanes[is_long].put(_Waiting(len(body) if is_long else 0, next(self._numbers), kind, body, outcome))
+        self._lanes[len(body) > SHORT_BYTES].put(_Waiting(owner, kind, body, outcome))
         try:
             answer: Outcome = decode_outcome(await outcome)
         except EOFError:
@@ -156,29 +159,28 @@ class _Lane:
 
     def __init__(self, child: Callable[[], Awaitable[socket.socket]], was_orphaned: Callable[[], Awaitable[bool]]):
         self._child, self._was_orphaned = child, was_orphaned
-        self._waiting: list[_Waiting] = []
+        self._line = FairLine[_Waiting]()
         self._news = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
 
     def put(self, waiting: _Waiting) -> None:
-        heapq.heappush(self._waiting, waiting)
+        self._line.put(waiting)
         self._news.set()
 
     def close(self) -> None:
         self._task.cancel()
-        for waiting in self._waiting:
+        for waiting in self._line.empty():
             waiting.outcome.cancel()
 
     async def _run(self) -> None:
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
             while True:
-                while not self._waiting:
+                while (waiting := self._line.next()) is None:
                     self._news.clear()
                     await self._news.wait()
-                waiting = heapq.heappop(self._waiting)
-                if waiting.outcome.done():  # whoever asked went away
-                    continue
+                self._line.take(0.0)
+                began = time.monotonic()
                 if streams is not None and streams[0].at_eof():  # it has ended since, which is nobody's fault here
                     streams[1].close()
                     streams = None
@@ -191,11 +193,13 @@ class _Lane:
                     streams = None
                     if not waiting.tried and await self._was_orphaned():
                         waiting.tried = True
-                        heapq.heappush(self._waiting, waiting)
+                        self._line.put(waiting)
                     else:
                         _settle(waiting.outcome, EOFError())
+                    self._line.charge(waiting.owner, time.monotonic() - began)
                     del waiting
                     continue
+                self._line.charge(waiting.owner, time.monotonic() - began)
                 _settle(waiting.outcome, answer[1:])
                 if answer[:1] == RENEW:
                     streams[1].close()
