@@ -132,7 +132,7 @@ def test_an_input_file_that_vanishes(tmp_path: Path) -> None:
         rig.answerer.gate = asyncio.Event()
         job = await rig.create(jsonl(*(request_line(str(number)) for number in range(500))))
         await until(lambda: rig.answerer.running == 4)
-        rig.files.path(job.input_file_id).unlink()
+        (rig.service._data.files / job.input_file_id).unlink()
         rig.answerer.gate.set()
         job = await rig.ended(job)
         missing, lost = job.errors
@@ -155,7 +155,7 @@ def test_an_input_file_that_is_cut_off(tmp_path: Path) -> None:
         rig.answerer.gate = asyncio.Event()
         job = await rig.create(content)
         await until(lambda: rig.answerer.running == 4)
-        with rig.files.path(job.input_file_id).open("r+b") as file:
+        with (rig.service._data.files / job.input_file_id).open("r+b") as file:
             file.truncate(len(content) // 2)
         rig.answerer.gate.set()
         job = await rig.ended(job)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from pathlib import Path
-from typing import BinaryIO, Protocol
+from io import BufferedReader
+from typing import Protocol
 
 from inflight.server.batch.data import DataDirectory
 from inflight.server.batch.draft import Draft, new_file_id
@@ -21,8 +22,18 @@ from inflight.server.errors import ApiError, invalid
 from inflight.server.tenants import Tenant
 
 LONGEST_NAME = 255  # characters
+_ABSENT = (errno.ENOENT, errno.EISDIR)
+_BARRED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # to ask again would not help
 
 log = logging.getLogger(__name__)
+
+
+class Unreadable(LookupError):
+    """The content of a file is not what was stored, and will not be. code: a short name for machines."""
+
+    def __init__(self, code: str, told: str):
+        super().__init__(told)
+        self.code = code
 
 
 class Upload(Protocol):
@@ -49,12 +60,6 @@ class Files:
         """most_bytes: of one upload. now: seconds of the wall clock."""
         self._data, self._store, self._quotas, self._now = data, store, quotas, now
         self.most_bytes = most_bytes
-
-    def path(self, file_id: str) -> Path:
-        """Where a file's content lies now. Only for ids that came out of the store."""
-        place = self._data.files / file_id
-        before = self._data.partial / file_id  # its row is there, and it has not taken its place yet
-        return before if not place.exists() and before.exists() else place
 
     def draft(self, file_id: str) -> Draft:
         """A new file, which the store knows is being written. Raises OSError."""
@@ -105,6 +110,8 @@ class Files:
         for draft in drafts:
             try:
                 await asyncio.to_thread(draft.publish)
+            except FileNotFoundError:  # its tenant has deleted it
+                continue
             except OSError as error:
                 log.warning("%s stays in partial/ until the next start: %s", draft.id, storage_sentence(error))
 
@@ -126,34 +133,44 @@ class Files:
         except Missing:
             raise no_file(file_id) from None
 
-    async def open(self, tenant: Tenant, file_id: str) -> tuple[StoredFile, BinaryIO]:
+    async def open(self, tenant: Tenant, file_id: str) -> tuple[StoredFile, BufferedReader]:
         """The content, from the beginning. Stays readable if the file is deleted meanwhile. Raises ApiError 404, or 409
         where it is not what was stored."""
         file = await self.retrieve(tenant, file_id)
         with storage_told():
             try:
-                content = await asyncio.to_thread(self._opened, file.id)
-            except (FileNotFoundError, IsADirectoryError):
-                raise ApiError(
-                    404,
-                    f"{no_content(file)}; delete the file, or ask the operator to restore it.",
-                    code="content_missing",
-                ) from None
-            there = os.fstat(content.fileno()).st_size
-        if there != file.bytes:
-            content.close()
-            raise ApiError(
-                409,
-                f"{other_length(file, there)}; delete the file, or ask the operator to restore it.",
-                code="content_damaged",
-            )
-        return file, content
+                return file, await asyncio.to_thread(self.opened, file)
+            except Unreadable as fault:
+                status = 404 if fault.code == "content_missing" else 409
+                told = f"{fault}; delete the file, or ask the operator to restore it."
+                raise ApiError(status, told, code=fault.code) from None
 
-    def _opened(self, file_id: str) -> BinaryIO:
+    def opened(self, file: StoredFile, *, checked: bool = True) -> BufferedReader:
+        """The content, from the beginning; waits. checked: only with the length that was stored. Raises Unreadable, or
+        OSError where the disk refuses."""
+        content_of = f"The content of the file {file.id}"
         try:
-            return self.path(file_id).open("rb")
-        except FileNotFoundError:  # it took its place between two looks
-            return (self._data.files / file_id).open("rb")
+            content = self._found(file.id)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                told = f"{content_of} ({file.bytes} bytes) is gone from the data directory"
+                raise Unreadable("content_missing", told) from None
+            if error.errno in _BARRED:
+                raise Unreadable("content_damaged", f"{content_of} cannot be read ({error.strerror})") from None
+            raise
+        there = os.fstat(content.fileno()).st_size
+        if checked and there != file.bytes:
+            content.close()
+            told = f"{content_of} is damaged: it has {there} bytes, but {file.bytes} were stored"
+            raise Unreadable("content_damaged", told)
+        return content
+
+    def _found(self, file_id: str) -> BufferedReader:
+        place = self._data.files / file_id
+        for path in (place, self._data.partial / file_id):  # a row is there before its content has taken its place
+            with contextlib.suppress(FileNotFoundError):
+                return path.open("rb")
+        return place.open("rb")  # it took its place between two looks
 
     async def page(
         self, tenant: Tenant, *, after: str | None, limit: int, purpose: str | None, descending: bool
@@ -189,7 +206,8 @@ class Files:
     def _remove(self, file_id: str) -> bool:
         """Whether it is gone."""
         try:
-            for folder in (self._data.files, self._data.partial):
+            # In the order in which content moves, so that none slips through between two looks.
+            for folder in (self._data.partial, self._data.files):
                 (folder / file_id).unlink(missing_ok=True)
         except OSError as error:
             log.warning(
@@ -197,14 +215,6 @@ class Files:
             )
             return False
         return True
-
-
-def no_content(file: StoredFile) -> str:
-    return f"The content of the file {file.id} ({file.bytes} bytes) is gone from the data directory"
-
-
-def other_length(file: StoredFile, there: int) -> str:
-    return f"The content of the file {file.id} is damaged: it has {there} bytes, but {file.bytes} were stored"
 
 
 def too_large(most_bytes: int) -> ApiError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from io import BufferedReader
 from itertools import islice
-from pathlib import Path
 
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker
 
@@ -19,34 +18,32 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class InputFile:
     """`ended` when every line was given."""
 
-    def __init__(self, path: Path, endpoint: str, longest_line: int):
+    def __init__(self, endpoint: str, longest_line: int):
         """longest_line: bytes; a longer one is a bad line, and is never in memory whole."""
-        self._path = path
         self._checker = LineChecker(endpoint)
         self._longest = longest_line
         self._offset = 0
         self._number = 0
         self.ended = False
 
-    def page(self, most: int, without: Container[int] = ()) -> list[BatchLine | BadLine]:
+    def page(self, file: BufferedReader, most: int, without: Container[int] = ()) -> list[BatchLine | BadLine]:
         """The next lines, without those numbers: at most `most`, fewer where they are long; perhaps none.
 
-        The file is open during the call only, so that any number of jobs may wait. Raises OSError.
+        file: need be open during the call only, so that any number of jobs may wait. Raises OSError.
         """
         lines: list[BatchLine | BadLine] = []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            ended, number = True, self._number
-            for number, raw in _raw_lines(file, self._number, self._longest):
-                if raw is None or raw.strip():
-                    line = self._checked(number, raw)
-                    if number not in without:
-                        lines.append(line)
-                if len(lines) >= most or file.tell() - self._offset >= PAGE_BYTES:
-                    ended = False
-                    break
-            # Only now, so that a page that could not be read whole is read again.
-            self._offset, self._number, self.ended = file.tell(), number, ended
+        file.seek(self._offset)
+        ended, number = True, self._number
+        for number, raw in _raw_lines(file, self._number, self._longest):
+            if raw is None or raw.strip():
+                line = self._checked(number, raw)
+                if number not in without:
+                    lines.append(line)
+            if len(lines) >= most or file.tell() - self._offset >= PAGE_BYTES:
+                ended = False
+                break
+        # Only now, so that a page that could not be read whole is read again.
+        self._offset, self._number, self.ended = file.tell(), number, ended
         return lines
 
     def _checked(self, number: int, raw: bytes | None) -> BatchLine | BadLine:
@@ -59,20 +56,19 @@ class InputFile:
             return bad
 
 
-def count_lines(path: Path, longest_line: int, most: int) -> int:
+def count_lines(file: BufferedReader, longest_line: int, most: int) -> int:
     """Lines that `InputFile` gives; no more than one beyond `most` are counted. Raises OSError."""
-    with path.open("rb") as file:
-        given = (number for number, raw in _raw_lines(file, 0, longest_line) if raw is None or raw.strip())
-        return sum(1 for _ in islice(given, most + 1))
+    given = (number for number, raw in _raw_lines(file, 0, longest_line) if raw is None or raw.strip())
+    return sum(1 for _ in islice(given, most + 1))
 
 
 def _raw_lines(file: BufferedReader, number: int, longest: int) -> Iterator[tuple[int, bytes | None]]:
     """Lines behind line `number`, with their numbers; None for one that is too long. Of empty lines in a row perhaps
     only the first."""
+    if number == 0 and file.peek(len(_BYTE_ORDER_MARK)).startswith(_BYTE_ORDER_MARK):
+        file.read(len(_BYTE_ORDER_MARK))
     while line := file.readline(longest + 2):
         number += 1
-        if number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
         if len(line.rstrip(b"\r\n")) <= longest:
             yield number, line
             if not line.strip():

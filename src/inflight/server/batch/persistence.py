@@ -61,10 +61,14 @@ class Persistence:
                 else:
                     self._tell_end(token)
                     return result
-                await asyncio.sleep(self._retry_seconds)
+                await self.wait()
         finally:
             if self._stuck.pop(token, None) is not None:
                 self.changed.set()
+
+    async def wait(self) -> None:
+        """Between two tries."""
+        await asyncio.sleep(self._retry_seconds)
 
     def _tell_pause(self, sentence: str) -> None:
         """One line for all that wait, now and then."""

@@ -187,7 +187,10 @@ class Runner:
     def _chore_done(self, active: _Active, ending: bool, chore: asyncio.Task[None]) -> None:
         """ending: it was the end of a job that was broken already."""
         active.chore = None
-        if not chore.cancelled() and (error := chore.exception()) is not None:
+        error = None if chore.cancelled() else chore.exception()
+        if isinstance(error, InputGone):
+            active.broken = {"code": "input_file_missing", "message": str(error)}
+        elif error is not None:
             log.error("batch job %s met a fault", active.job.id, exc_info=error)
             active.given_up = ending
             _break(active, error)
@@ -246,18 +249,12 @@ class Runner:
 
     async def _validate(self, active: _Active) -> None:
         job = active.job
-        try:
-            total = await (await self._input(job)).count(self._most_lines)
-        except InputGone as gone:
-            active.broken = {"code": "input_file_missing", "message": str(gone)}
-            return
+        total = await (await self._input(job)).count(self._most_lines)
         if total == 0:
             message = "The input file holds no line; give one request a line."
             active.broken = {"code": "empty_file", "message": message}
         elif total > self._most_lines:
-            message = (
-                f"The input file has more than {self._most_lines} lines, which is most that a job may have; split it."
-            )
+            message = f"The input file has more than {self._most_lines} lines, which is the most that a job may have; split it."
             active.broken = {"code": "too_many_lines", "message": message}
         else:
             stamps = {"in_progress_at": job.stamp(self._now()), "total": total}
@@ -265,23 +262,23 @@ class Runner:
 
     async def _open(self, active: _Active) -> None:
         active.answered = await self._storage.durably(partial(self._store.answered, active.job))
-        try:
-            active.source = await self._input(active.job)
-        except InputGone as gone:
-            active.broken = {"code": "input_file_missing", "message": str(gone)}
+        active.source = await self._input(active.job)
 
     async def _input(self, job: Job) -> JobInput:
         """Raises InputGone."""
         return await job_input(job, self._store, self._files, self._storage, self._longest_line)
 
     async def _read(self, active: _Active, source: JobInput) -> None:
+        page: list[BatchLine | BadLine] | None = None
         try:
-            page = await source.page(active.answered)
-        except InputGone as gone:
-            active.broken = {"code": "input_file_missing", "message": str(gone)}
-            return
+            with contextlib.suppress(OSError):
+                page = await source.page(active.answered)
         finally:
             self._readers -= 1
+        if page is None:  # the others read on meanwhile
+            self._changed.set()
+            await self._storage.wait()
+            return
         bad = [line_fault(active.job, line) for line in page if isinstance(line, BadLine)]
         if bad:
             await self._storage.durably(partial(self._store.keep, bad))

@@ -1,6 +1,7 @@
 """The input of one job, read a page at a time with the certainty that it is what was stored.
 
-Knows the file's row and its length; what its lines are, `input_file` knows. Patient with the disk, as `persistence` is.
+Knows the file's row, and how often a disk that refuses it is asked; what its lines are, `input_file` knows. A file that
+cannot be read is its job's misfortune: the others go on.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container
 from functools import partial
+from io import BufferedReader
 from typing import TypeVar
 
-from inflight.server.batch.files import Files, no_content, other_length
+from inflight.server.batch.files import Files, Unreadable
 from inflight.server.batch.input_file import InputFile, count_lines
 from inflight.server.batch.lines import BadLine, BatchLine
 from inflight.server.batch.persistence import InputGone, Persistence
@@ -20,13 +22,15 @@ from inflight.server.batch.store import Missing, Store
 T = TypeVar("T")
 
 PAGE_LINES = 64  # read ahead of each job
+MOST_TRIES = 5  # in a row that the disk refuses
 
 
 class JobInput:
     def __init__(self, job: Job, file: StoredFile, files: Files, storage: Persistence, longest_line: int):
         """file: the row of the job's input. longest_line: bytes."""
         self._file, self._files, self._storage, self._longest = file, files, storage, longest_line
-        self._lines = InputFile(files.path(file.id), job.endpoint, longest_line)
+        self._lines = InputFile(job.endpoint, longest_line)
+        self._refused = 0  # tries in a row
 
     @property
     def ended(self) -> bool:
@@ -35,30 +39,41 @@ class JobInput:
 
     async def count(self, most: int) -> int:
         """Lines, one beyond `most` where there are more. Raises InputGone."""
-        return await self._reading(partial(count_lines, self._files.path(self._file.id), self._longest, most))
+        return await self._patiently(lambda file: count_lines(file, self._longest, most))
 
     async def page(self, without: Container[int]) -> list[BatchLine | BadLine]:
-        """The next lines, without those numbers. Raises InputGone where the content is not what was stored."""
-        return await self._reading(partial(self._lines.page, PAGE_LINES, without))
+        """The next lines, without those numbers. Raises InputGone where the content is not what was stored, OSError
+        where it is to be tried again."""
+        return await self._read(lambda file: self._lines.page(file, PAGE_LINES, without))
 
     async def page_as_it_is(self, without: Container[int]) -> list[BatchLine | BadLine]:
-        """The same of whatever is there. Raises InputGone where nothing is."""
-        return await self._reading(partial(self._lines.page, PAGE_LINES, without), checked=False)
+        """The same of whatever is there, tried again. Raises InputGone where nothing is."""
+        return await self._patiently(lambda file: self._lines.page(file, PAGE_LINES, without), checked=False)
 
-    async def _reading(self, read: Callable[[], T], *, checked: bool = True) -> T:
-        async def once() -> T:
-            return await asyncio.to_thread(self._read, read, checked)
+    async def _patiently(self, read: Callable[[BufferedReader], T], *, checked: bool = True) -> T:
+        while True:
+            try:
+                return await self._read(read, checked=checked)
+            except OSError:
+                await self._storage.wait()
 
-        return await self._storage.durably(once)
+    async def _read(self, read: Callable[[BufferedReader], T], *, checked: bool = True) -> T:
+        def once() -> T:
+            with self._files.opened(self._file, checked=checked) as file:
+                return read(file)
 
-    def _read(self, read: Callable[[], T], checked: bool) -> T:
-        file = self._file
         try:
-            if checked and (there := self._files.path(file.id).stat().st_size) != file.bytes:
-                raise InputGone(f"{other_length(file, there)}; upload it again.")
-            return read()
-        except FileNotFoundError:
-            raise InputGone(f"{no_content(file)}; upload it again.") from None
+            result = await asyncio.to_thread(once)
+        except Unreadable as fault:
+            raise InputGone(f"{fault}; upload it again.") from None
+        except OSError as error:
+            self._refused += self._storage.paused is None  # else the whole disk may be away, and come back
+            if self._refused < MOST_TRIES:
+                raise
+            told = f"The content of the file {self._file.id} cannot be read ({error.strerror}); upload it again."
+            raise InputGone(told) from None
+        self._refused = 0
+        return result
 
 
 async def job_input(job: Job, store: Store, files: Files, storage: Persistence, longest_line: int) -> JobInput:
