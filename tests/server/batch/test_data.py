@@ -14,7 +14,8 @@ import pytest
 
 from inflight.server.batch.data import DataDirectory, DataDirectoryError
 from inflight.server.batch.database import Database
-from inflight.server.batch.draft import Draft, new_file_id
+from inflight.server.batch.draft import Draft
+from inflight.server.batch.file_id import new_file_id
 from inflight.server.batch.reserve import Reserve
 
 from .rig import Rig

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from inflight.server.batch.draft import Draft, new_file_id
+from inflight.server.batch.draft import Draft
+from inflight.server.batch.file_id import new_file_id
 from inflight.server.errors import ApiError
 from inflight.server.tenants import ANYONE
 

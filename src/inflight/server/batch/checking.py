@@ -7,7 +7,6 @@ concluded from the answers, `data` knows.
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.server.batch.faults import DamagedDatabase, storage_fault
+from inflight.server.batch.file_id import FILE_ID
 from inflight.server.batch.log_check import lost_commits
 from inflight.server.batch.marker import Identity
 from inflight.server.batch.records import ENDED, RUNNING
 from inflight.server.batch.schema import APPLICATION_ID, TABLES, VERSION
 
-FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _HEADER = b"SQLite format 3\0"
 _REMEDY = "restore it from a backup, or use another --data-dir."
 _WHOLE = ("number", "created_at", "expires_at", "total", "completed", "failed", "bytes", "due")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 
 from inflight.server.batch.data import DataDirectory
 from inflight.server.batch.marker import sync_folder
@@ -46,10 +45,6 @@ class Draft:
             self._file.close()
         with contextlib.suppress(OSError):  # the next start removes it
             self._partial.unlink(missing_ok=True)
-
-
-def new_file_id() -> str:
-    return f"file-{secrets.token_hex(16)}"
 
 
 def _private(path: str, flags: int) -> int:

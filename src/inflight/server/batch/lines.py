@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Raw
 
 from inflight.server.bodies.decoding import HALF_CHARACTER, without_prefix
 
-COMPLETIONS = "/v1/completions"
-CHAT_COMPLETIONS = "/v1/chat/completions"
-ENDPOINTS = (COMPLETIONS, CHAT_COMPLETIONS)
+Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
+ENDPOINTS: tuple[Endpoint, Endpoint] = get_args(Endpoint)
+COMPLETIONS, CHAT_COMPLETIONS = ENDPOINTS
 LONGEST_CUSTOM_ID = 512  # characters
 _FIELDS_OF = msgspec.json.Decoder(dict[str, Raw]).decode
 _TEXT = msgspec.json.Decoder(str).decode

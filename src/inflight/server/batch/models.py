@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from inflight.server.batch.lines import Endpoint
 from inflight.server.batch.persistence import Pause
 from inflight.server.batch.records import ENDED, Job, StoredFile
 
-Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 
 

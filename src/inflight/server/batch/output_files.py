@@ -6,12 +6,12 @@ Knows which line goes into which file. Done again after a crash, it writes the s
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
 from inflight.server.batch.draft import Draft
+from inflight.server.batch.file_id import output_file_id
 from inflight.server.batch.files import Files
 from inflight.server.batch.lines import answered, error_of, line_id, unanswered
 from inflight.server.batch.records import Job, LineAnswer, StoredFile
@@ -64,7 +64,7 @@ async def abandon(drafts: Collection[Draft], files: Files) -> None:
 
 async def _begin(job: Job, store: Store, files: Files, drafts: dict[str, Draft], kinds: Set[str]) -> None:
     for kind in sorted(kinds - drafts.keys()):
-        file_id = f"file-{hashlib.sha256(f'{job.id}/{kind}'.encode()).hexdigest()[:32]}"
+        file_id = output_file_id(job.id, kind)
         await store.begin_files([file_id])
         drafts[kind] = await asyncio.to_thread(files.draft, file_id)
 

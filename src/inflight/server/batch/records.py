@@ -5,6 +5,7 @@ Knows fields and the words of a job's life; who changes them when is the runner'
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,3 +96,12 @@ class LineAnswer:
     @property
     def good(self) -> bool:
         return self.status is not None and 200 <= self.status < 300
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What the store says of content. lengths: of the files it knows, by id. writing, deleting: ids."""
+
+    lengths: Mapping[str, int]
+    writing: Set[str]
+    deleting: Set[str]

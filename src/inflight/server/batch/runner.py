@@ -254,7 +254,7 @@ class Runner:
             message = "The input file holds no line; give one request a line."
             active.broken = {"code": "empty_file", "message": message}
         elif total > self._most_lines:
-            message = f"The input file has more than {self._most_lines} lines, which is the most that a job may have; split it."
+            message = f"The input file has more than {self._most_lines} lines, the most that a job may have; split it."
             active.broken = {"code": "too_many_lines", "message": message}
         else:
             stamps = {"in_progress_at": job.stamp(self._now()), "total": total}

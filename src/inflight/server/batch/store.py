@@ -20,8 +20,7 @@ from typing import Any
 from inflight.server.batch.clock import KeptTime
 from inflight.server.batch.database import Database
 from inflight.server.batch.quotas import OverQuota, Usage
-from inflight.server.batch.records import RUNNING, Job, LineAnswer, StoredFile
-from inflight.server.batch.sweep import Proofs
+from inflight.server.batch.records import RUNNING, Job, LineAnswer, Proofs, StoredFile
 
 _FILE_COLUMNS = tuple(item.name for item in fields(StoredFile))
 _ANSWER_COLUMNS = tuple(item.name for item in fields(LineAnswer) if item.name != "usage")  # its job sums it up

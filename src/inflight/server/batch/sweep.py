@@ -11,22 +11,14 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from inflight.server.batch.data import DataDirectory
 from inflight.server.batch.marker import sync_folder
+from inflight.server.batch.records import Proofs
 from inflight.server.batch.reserve import Reserve
-
-
-@dataclass(frozen=True, slots=True)
-class Proofs:
-    """What the store says of content. lengths: of the files it knows, by id. writing, deleting: ids."""
-
-    lengths: Mapping[str, int]
-    writing: Set[str]
-    deleting: Set[str]
 
 
 @dataclass(slots=True)
@@ -61,13 +53,13 @@ class Findings:
 
 def sweep(data: DataDirectory, proofs: Proofs) -> Findings:
     """Raises OSError where the folders cannot be read; what cannot be changed stays as it is."""
-    findings = Findings()
+    findings, leftovers = Findings(), proofs.writing | proofs.deleting
     for name in sorted(os.listdir(data.partial)):
         path = data.partial / name
         if name in proofs.lengths and _length(path) == proofs.lengths[name] and not os.path.lexists(data.files / name):
             with contextlib.suppress(OSError):  # it is found in partial/ too
                 os.rename(path, data.files / name)
-        elif name not in proofs.lengths and name in proofs.writing | proofs.deleting and _length(path) is not None:
+        elif name not in proofs.lengths and name in leftovers and _length(path) is not None:
             _remove(path)
         else:
             _move_aside(data, path, findings)
@@ -84,7 +76,6 @@ def sweep(data: DataDirectory, proofs: Proofs) -> Findings:
     folders = (data.files, data.partial)
     for folder in folders:
         sync_folder(folder)
-    leftovers = proofs.writing | proofs.deleting
     findings.gone = {one for one in leftovers if not any(os.path.lexists(folder / one) for folder in folders)}
     for file_id, length in proofs.lengths.items():
         there = _length(data.files / file_id)
