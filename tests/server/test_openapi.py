@@ -42,7 +42,8 @@ class NoAnswerer:
         raise NotImplementedError
 
 
-jobs = BatchService(Path(tempfile.mkdtemp()), NoAnswerer(), Tenants().named)
+limits: dict[str, Any] = {"concurrency": 1, "max_file_mb": 1, "max_stored_mb": 1, "max_stored_files": 1}
+jobs = BatchService(Path(tempfile.mkdtemp()), NoAnswerer(), Tenants().named, **limits)
 app = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
 schema = schemathesis.openapi.from_dict(app.openapi())
 

@@ -77,7 +77,8 @@ class Rig:
         self.now, self.passed = 1_000_000.0, 500.0
         clocks = Clocks(wall=lambda: self.now, since_boot=lambda: self.passed, boot=settings.pop("boot", "this boot"))
         self.passed = settings.pop("passed", self.passed)
-        settings = {"concurrency": 4, "retry_seconds": 0.01, "clocks": clocks, **settings}
+        limits = {"max_file_mb": 200, "max_stored_mb": 10_240, "max_stored_files": 10_000}
+        settings = {"concurrency": 4, "retry_seconds": 0.01, "clocks": clocks, **limits, **settings}
         self.service = BatchService(folder, self.answerer, lambda name: Tenant(name=name), **settings)
         self.files, self.jobs = self.service.files, self.service.jobs
 

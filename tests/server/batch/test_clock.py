@@ -92,6 +92,30 @@ def test_the_time_is_kept_while_there_are_jobs(tmp_path: Path) -> None:
     live(tmp_path, test)
 
 
+def test_a_power_cut_soon_after_a_job_was_created_keeps_its_window(tmp_path: Path) -> None:
+    """However long the server had been idle, and told the store nothing."""
+
+    async def before() -> None:
+        rig = Rig(tmp_path)
+        rig.wait(5 * DAY)
+        await rig.create(LINES, window="60m")
+        await rig.service._store.close()  # and nothing more
+        rig.service._data.close()
+
+    async def after() -> None:
+        rig = Rig(tmp_path, boot="the next boot", passed=20)
+        rig.answerer.gate = asyncio.Event()
+        rig.service.start()
+        rig.wait(3601)
+        rig.service._runner.notice()
+        ((job,), _) = await rig.jobs.page(ANYONE, after=None, limit=1)
+        assert (await rig.ended(job)).status == "expired"
+        await rig.service.stop()
+
+    asyncio.run(before())
+    asyncio.run(after())
+
+
 def test_a_boot_that_nobody_can_name_is_never_the_same() -> None:
     clock = StoreClock(KeptTime(100.0, "", 5.0), Clocks(since_boot=lambda: 50.0, boot=""))
     assert clock.now() == 100.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from inflight.server.batch.quotas import Usage
 from inflight.server.errors import ApiError
 from inflight.server.tenants import KeysError, Tenant
 
-from .rig import Bytes, Rig, jsonl, live, refused, request_line
+from .rig import URL, Bytes, Rig, jsonl, live, refused, request_line
 
 MEBIBYTE = 1 << 20
 SMALL, OTHER = Tenant(name="small", max_stored_mb=2), Tenant(name="other")
@@ -89,6 +90,27 @@ def test_outputs_count_and_are_always_written(tmp_path: Path) -> None:
         assert "2 of at most 10000 files with 3.0 of at most 2 MiB" in error.message
         await rig.files.delete(SMALL, job.input_file_id)
         await rig.upload(b"x", SMALL)
+
+    live(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "told"),
+    [
+        (Tenant(name="full", max_stored_mb=1), "1 of at most 10000 files with 1.0 of at most 1 MiB"),
+        (Tenant(name="many", max_stored_files=1), "1 of at most 1 files with"),
+    ],
+)
+def test_no_job_begins_where_nothing_more_may_be_kept(tmp_path: Path, tenant: Tenant, told: str) -> None:
+    async def test(rig: Rig) -> None:
+        content = jsonl(request_line("a", "y" * (MEBIBYTE - 200)))
+        file = await rig.upload(content + b"\n" * (MEBIBYTE - len(content)), tenant)
+        create = partial(rig.jobs.create, input_file_id=file.id, endpoint=URL, window="1h", metadata=None)
+        error = await refused(create(tenant))
+        assert (error.status, error.code, error.param) == (413, "storage_quota_exceeded", None)
+        assert told in error.message and "what a job writes does not fit" in error.message
+        assert (await rig.jobs.page(tenant, after=None, limit=10))[0] == []
+        await rig.ended(await create(Tenant(name=tenant.name)), tenant)
 
     live(tmp_path, test)
 

@@ -31,7 +31,7 @@ _MEANINGS = {
     401: "No API key, or an unknown one.",
     404: "There is no such file or batch.",
     409: "Not while it is in this state.",
-    413: "The file is too large, or does not fit beside what is stored.",
+    413: "The file is too large, or does not fit (or what the batch writes) beside what is stored.",
     429: "A limit of this API key is reached.",
     507: "The server's disk is full or broken.",
 }
@@ -107,7 +107,7 @@ def _add_batches(routes: APIRouter, service: BatchService, asking: Any) -> None:
     @routes.post(
         "/v1/batches",
         tags=["batches"],
-        responses=_refusals(400, 401, 404, 429, 507),
+        responses=_refusals(400, 401, 404, 413, 429, 507),
         openapi_extra=body_of(BatchBody),
     )
     async def create_batch(request: Request, tenant: Tenant = asking) -> Batch:

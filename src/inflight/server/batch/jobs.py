@@ -10,6 +10,7 @@ from collections.abc import Callable
 from inflight.server.batch.clock import StoreClock
 from inflight.server.batch.faults import storage_told
 from inflight.server.batch.files import no_file
+from inflight.server.batch.quotas import OverQuota, Quotas
 from inflight.server.batch.records import ENDED, Job
 from inflight.server.batch.store import Missing, Store, TooMany
 from inflight.server.errors import ApiError, invalid
@@ -21,17 +22,23 @@ _SECONDS = {"m": 60, "h": 3600, "d": 86400}
 
 class Jobs:
     def __init__(
-        self, store: Store, changed: Callable[[], None], clock: StoreClock, *, now: Callable[[], float] = time.time
+        self,
+        store: Store,
+        quotas: Quotas,
+        changed: Callable[[], None],
+        clock: StoreClock,
+        *,
+        now: Callable[[], float] = time.time,
     ):
         """changed: called after a job was created or cancelled. clock: windows are measured by it. now: seconds of the
         wall clock."""
-        self._store, self._changed, self._clock, self._now = store, changed, clock, now
+        self._store, self._quotas, self._changed, self._clock, self._now = store, quotas, changed, clock, now
 
     async def create(
         self, tenant: Tenant, *, input_file_id: str, endpoint: str, window: str, metadata: dict[str, str] | None
     ) -> Job:
         """On return the job survives the process. Raises ApiError."""
-        created, seconds = int(self._now()), window_seconds(window)
+        created, seconds, clock = int(self._now()), window_seconds(window), self._clock.to_keep()
         values = {
             "id": f"batch_{secrets.token_hex(16)}",
             "tenant": tenant.name,
@@ -42,11 +49,12 @@ class Jobs:
             "status": "validating",
             "created_at": created,
             "expires_at": created + seconds,
-            "due": self._clock.now() + seconds,
+            "due": clock.seconds + seconds,
         }
         try:
             with storage_told():
-                job = await self._store.add_job(values, tenant.max_batch_jobs)
+                most = self._quotas.of(tenant)
+                job = await self._store.add_job(values, most_jobs=tenant.max_batch_jobs, most=most, time=clock)
         except Missing:
             raise no_file(input_file_id, "input_file_id") from None
         except TooMany as limit:
@@ -56,6 +64,8 @@ class Jobs:
                 type="rate_limit_error",
                 code="too_many_batch_jobs",
             ) from None
+        except OverQuota as over:
+            raise self._quotas.refusal(tenant, over.args[0], "what a job writes", None) from None
         self._changed()
         return job
 

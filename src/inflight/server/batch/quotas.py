@@ -1,7 +1,7 @@
 """How much each tenant may keep: bytes and files, uploads and outputs alike.
 
 Knows limits, what is on its way in beside what is stored, and the sentences. Outputs of jobs count but are never
-refused: a job must be able to end.
+refused, since a job must be able to end: so no job begins where nothing more may be kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Usage:
 
 
 class OverQuota(RuntimeError):
-    """A file does not fit beside what the tenant has. The first argument is that `Usage`."""
+    """Something does not fit beside what the tenant has. The first argument is that `Usage`."""
 
 
 class Quotas:
@@ -60,15 +60,15 @@ class Quotas:
     def took(self, tenant: str, size: int) -> None:
         self._coming_bytes[tenant] += size
 
-    def refusal(self, tenant: Tenant, stored: Usage) -> ApiError:
-        """413, which no client tries again by itself."""
+    def refusal(self, tenant: Tenant, stored: Usage, what: str = "this one", param: str | None = "file") -> ApiError:
+        """413, which no client tries again by itself. what: has no place."""
         most = self.of(tenant)
         mebibytes = f"{stored.bytes / 2**20:.1f} of at most {most.bytes / 2**20:g} MiB"
         return ApiError(
             413,
-            f"You keep {stored.files} of at most {most.files} files with {mebibytes}, and this one does not fit beside "
+            f"You keep {stored.files} of at most {most.files} files with {mebibytes}, and {what} does not fit beside "
             "them and those on their way; delete files.",
-            param="file",
+            param=param,
             code="storage_quota_exceeded",
         )
 

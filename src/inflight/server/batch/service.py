@@ -32,10 +32,10 @@ class BatchService:
         answerer: Answerer,
         tenant_of: Callable[[str], Tenant],
         *,
-        concurrency: int = 32,
-        max_file_mb: float = 200,
-        max_stored_mb: float = 10_240,
-        max_stored_files: int = 10_000,
+        concurrency: int,
+        max_file_mb: float,
+        max_stored_mb: float,
+        max_stored_files: int,
         retry_seconds: float = 5.0,
         clocks: Clocks | None = None,
     ):
@@ -78,7 +78,7 @@ class BatchService:
             concurrency=concurrency,
             now=clocks.wall,
         )
-        self.jobs = Jobs(self._store, self._runner.notice, self._clock, now=clocks.wall)
+        self.jobs = Jobs(self._store, quotas, self._runner.notice, self._clock, now=clocks.wall)
 
     def _sort(self) -> None:
         proofs = self._store.proofs()

@@ -74,9 +74,7 @@ class Store:
         return self._database.run_now(lambda connection: KeptTime(*connection.execute(query).fetchone()))
 
     async def keep_time(self, time: KeptTime) -> None:
-        query = "UPDATE store SET seconds = ?, boot = ?, boot_seconds = ?"
-        values = (time.seconds, time.boot, time.boot_seconds)
-        await self._database.run(lambda connection: connection.execute(query, values).rowcount)
+        await self._database.run(partial(_keep_time, time))
 
     def forget_now(self, ids: Iterable[str]) -> None:
         """`forget` for the start; waits."""
@@ -144,18 +142,23 @@ class Store:
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
-    async def add_job(self, values: dict[str, Any], most: int | None) -> Job:
-        """values: columns of a new job. most: jobs under way that the tenant may have. Raises Missing (of the input
-        file), TooMany."""
+    async def add_job(self, values: dict[str, Any], *, most_jobs: int | None, most: Usage, time: KeptTime) -> Job:
+        """values: columns of a new job. most_jobs: under way, that the tenant may have. most: what it may keep; once
+        that much is there, no job may add to it. time: the clock that the job's window is measured by. Raises Missing
+        (of the input file), TooMany, OverQuota."""
 
         def work(connection: sqlite3.Connection) -> Job:
             file = _file(values["input_file_id"], values["tenant"], connection)
             if file.purpose != "batch":
                 raise Missing(file.id)
-            if most is not None:
+            if most_jobs is not None:
                 query = f"SELECT count(*) FROM jobs WHERE tenant = ? AND {_RUNNING}"
-                if connection.execute(query, (values["tenant"],)).fetchone()[0] >= most:
-                    raise TooMany(most)
+                if connection.execute(query, (values["tenant"],)).fetchone()[0] >= most_jobs:
+                    raise TooMany(most_jobs)
+            usage = _usage(values["tenant"], connection)
+            if usage.files >= most.files or usage.bytes >= most.bytes:
+                raise OverQuota(usage)
+            _keep_time(time, connection)
             row = {**values, "metadata": json.dumps(values["metadata"])}
             _insert(connection, "jobs", row)
             return _job(values["id"], values["tenant"], connection)
@@ -285,6 +288,10 @@ def _forget(ids: list[str], connection: sqlite3.Connection) -> None:
 def _usage(tenant: str, connection: sqlite3.Connection) -> Usage:
     query = "SELECT coalesce(sum(bytes), 0), count(*) FROM files WHERE tenant = ?"
     return Usage(*connection.execute(query, (tenant,)).fetchone())
+
+
+def _keep_time(time: KeptTime, connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE store SET seconds = ?, boot = ?, boot_seconds = ?", astuple(time))
 
 
 def _insert_answers(answers: list[LineAnswer], connection: sqlite3.Connection) -> None:
