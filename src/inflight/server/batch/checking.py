@@ -6,7 +6,7 @@ concluded from the answers, `data` knows.
 
 from __future__ import annotations
 
-import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +17,13 @@ from inflight.server.batch.faults import DamagedDatabase, storage_fault
 from inflight.server.batch.file_id import FILE_ID
 from inflight.server.batch.log_check import lost_commits
 from inflight.server.batch.marker import Identity
-from inflight.server.batch.records import ENDED, RUNNING
+from inflight.server.batch.models import Batch, FileObject
+from inflight.server.batch.records import Job, StoredFile
 from inflight.server.batch.schema import APPLICATION_ID, TABLES, VERSION
 
+_JOB_ID = re.compile(r"batch_[0-9a-f]{32}")
 _HEADER = b"SQLite format 3\0"
 _REMEDY = "restore it from a backup, or use another --data-dir."
-_WHOLE = ("number", "created_at", "expires_at", "total", "completed", "failed", "bytes", "due")
 
 
 class DatabaseError(ValueError):
@@ -110,8 +111,11 @@ def _check_rows(path: Path, connection: sqlite3.Connection, version: int) -> Non
     connection.row_factory = sqlite3.Row
     for table in ("files", "jobs") if version else ():
         for row in connection.execute(f"SELECT * FROM {table} ORDER BY number"):
-            if not _sound(dict(row)):
-                raise DatabaseError(f"{path} is damaged (row {row['number']} of {table} cannot be right); {_REMEDY}")
+            try:
+                _check_row(table, row)
+            except (ValueError, TypeError):
+                told = f"{path} is damaged (row {row['number']} of {table} cannot be right); {_REMEDY}"
+                raise DatabaseError(told) from None
 
 
 def _identity(path: Path, connection: sqlite3.Connection) -> Identity:
@@ -121,20 +125,21 @@ def _identity(path: Path, connection: sqlite3.Connection) -> Identity:
     return Identity(str(stores[0]["id"]), stores[0]["generation"])
 
 
-def _sound(row: dict[str, object]) -> bool:
-    """Whether a row of files or jobs can be served; SQLite's check sees its form, not its values."""
-    if not all(isinstance(row[name], int | float) for name in _WHOLE if name in row):
-        return False
-    if "status" not in row:
-        return FILE_ID.fullmatch(str(row["id"])) is not None
-    ids = (row["input_file_id"], row["output_file_id"], row["error_file_id"])
-    if row["status"] not in (*RUNNING, *ENDED) or not all(one is None or FILE_ID.fullmatch(str(one)) for one in ids):
-        return False
-    try:
-        metadata, errors = json.loads(str(row["metadata"])), json.loads(str(row["errors"]))
-    except ValueError:
-        return False
-    return (metadata is None or isinstance(metadata, dict)) and isinstance(errors, list)
+def _check_row(table: str, row: sqlite3.Row) -> None:
+    """Whether it can be served; SQLite's check sees its form, not its values. Raises ValueError, TypeError."""
+    ids: tuple[str | None, ...]
+    if table == "files":
+        file = StoredFile.of(row)
+        FileObject.of(file)
+        ids = (file.id,)
+    else:
+        job = Job.of(row)
+        Batch.of(job, None)
+        ids = (job.input_file_id, job.output_file_id, job.error_file_id)
+        if not _JOB_ID.fullmatch(job.id):
+            raise ValueError("the id of a job")
+    if not all(one is None or FILE_ID.fullmatch(one) for one in ids):
+        raise ValueError("the id of a file")
 
 
 def _one_line(text: str) -> str:

@@ -5,9 +5,13 @@ Knows fields and the words of a job's life; who changes them when is the runner'
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
+
+import msgspec
 
 RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
 ENDED = ("completed", "failed", "expired", "cancelled")
@@ -23,6 +27,11 @@ class StoredFile:
     purpose: str
     bytes: int
     created_at: int
+
+    @classmethod
+    def of(cls, row: sqlite3.Row) -> Self:
+        """Raises ValueError or TypeError where a value is of another kind."""
+        return msgspec.convert(dict(row), cls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +70,12 @@ class Job:
     cached_tokens: int = 0
     output_tokens: int = 0
     due: float = 0.0
+
+    @classmethod
+    def of(cls, row: sqlite3.Row) -> Self:
+        """Raises ValueError or TypeError where a value is of another kind."""
+        json_values = {name: json.loads(row[name]) for name in ("metadata", "errors")}
+        return msgspec.convert({**dict(row), **json_values}, cls)
 
     def stamp(self, now: float) -> int:
         """The time of the next thing that happens to this job: never before what has happened, if a clock jumps."""

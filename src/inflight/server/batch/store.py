@@ -121,7 +121,8 @@ class Store:
         def work(connection: sqlite3.Connection) -> list[StoredFile]:
             where, values = "(? IS NULL OR purpose = ?)", [purpose, purpose]
             return [
-                _as_file(row) for row in _page(connection, "files", tenant, after, limit, descending, where, values)
+                StoredFile.of(row)
+                for row in _page(connection, "files", tenant, after, limit, descending, where, values)
             ]
 
         return await self._database.run(work)
@@ -173,14 +174,14 @@ class Store:
         """The newest first. Raises Missing for an unknown `after`."""
 
         def work(connection: sqlite3.Connection) -> list[Job]:
-            return [_as_job(row) for row in _page(connection, "jobs", tenant, after, limit, True, "true", [])]
+            return [Job.of(row) for row in _page(connection, "jobs", tenant, after, limit, True, "true", [])]
 
         return await self._database.run(work)
 
     async def unended(self) -> list[Job]:
         """Everybody's, the oldest first."""
         query = f"SELECT * FROM jobs WHERE {_RUNNING} ORDER BY number"
-        return await self._database.run(lambda connection: [_as_job(row) for row in connection.execute(query)])
+        return await self._database.run(lambda connection: [Job.of(row) for row in connection.execute(query)])
 
     async def move(self, job: Job, to: str, **values: int) -> Job:
         """The next status, unless somebody else has moved the job since `job` was read. Returns what is there now.
@@ -317,14 +318,14 @@ def _file(file_id: str, tenant: str, connection: sqlite3.Connection) -> StoredFi
     row = connection.execute("SELECT * FROM files WHERE id = ? AND tenant = ?", (file_id, tenant)).fetchone()
     if row is None:
         raise Missing(file_id)
-    return _as_file(row)
+    return StoredFile.of(row)
 
 
 def _job(job_id: str, tenant: str, connection: sqlite3.Connection) -> Job:
     row = connection.execute("SELECT * FROM jobs WHERE id = ? AND tenant = ?", (job_id, tenant)).fetchone()
     if row is None:
         raise Missing(job_id)
-    return _as_job(row)
+    return Job.of(row)
 
 
 def _page(
@@ -347,11 +348,3 @@ def _page(
     order = "DESC" if descending else "ASC"
     query = f"SELECT * FROM {table} WHERE tenant = ? AND {where} ORDER BY number {order} LIMIT ?"
     return connection.execute(query, (tenant, *values, limit)).fetchall()
-
-
-def _as_file(row: sqlite3.Row) -> StoredFile:
-    return StoredFile(**{name: row[name] for name in _FILE_COLUMNS})
-
-
-def _as_job(row: sqlite3.Row) -> Job:
-    return Job(**{**dict(row), "metadata": json.loads(row["metadata"]), "errors": json.loads(row["errors"])})
