@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inflight.server.batch import input_file, runner
+from inflight.server.batch import ending, input_file, runner
 from inflight.server.batch.draft import Draft
 from inflight.server.batch.lines import line_id
 from inflight.server.batch.records import ENDED
@@ -392,6 +392,35 @@ def test_ends_that_a_crash_cut_off_are_done_again(tmp_path: Path) -> None:
         await rig.service.stop()
 
     asyncio.run(after(asyncio.run(before())))
+
+
+@pytest.mark.parametrize("column", ["custom_id", "status", "payload"])
+def test_an_answer_with_a_damaged_value_keeps_no_job_from_ending(tmp_path: Path, column: str) -> None:
+    """A flipped bit may make bytes of text, and a text of a number."""
+
+    async def test(rig: Rig) -> None:
+        job = await rig.create(jsonl(*(request_line(str(number)) for number in range(5))))
+        rig.answerer.gate = asyncio.Event()
+        rig.answerer.refuse = {"x": [ApiError(400, "No.")] * 5}
+        database = rig.service._store._database
+        assemble = ending.assemble
+
+        async def damaged(*given: Any) -> Any:
+            query = f"UPDATE answers SET {column} = x'ff' WHERE line = 2"
+            await database.run(lambda connection: connection.execute(query).rowcount)
+            return await assemble(*given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ending, "assemble", damaged)
+            rig.answerer.gate.set()
+            job = await rig.ended(job)
+        assert (job.status, job.errors) == ("completed", [])
+        lines = await rig.lines(job.output_file_id) + await rig.lines(job.error_file_id)
+        hurt = [line for line in lines if (line["error"] or {}).get("code") == "damaged_answer"]
+        assert len(lines) == 5 and len(hurt) == 1
+        assert hurt[0]["custom_id"] == (None if column == "custom_id" else "1")
+
+    live(tmp_path, test)
 
 
 def test_idle_costs_nothing(tmp_path: Path) -> None:

@@ -76,16 +76,18 @@ def _write(drafts: dict[str, Draft], lines: list[tuple[str, bytes]]) -> None:
 
 def _lines(job: Job, page: Sequence[LineAnswer]) -> list[tuple[str, bytes]]:
     """Each with the kind of file that it belongs in."""
-    return [(kind, json.dumps(line).encode() + b"\n") for kind, line in (_line(job, answer) for answer in page)]
+    return [(kind, line.encode() + b"\n") for kind, line in (_line(job, answer) for answer in page)]
 
 
-def _line(job: Job, answer: LineAnswer) -> tuple[str, dict[str, object]]:
+def _line(job: Job, answer: LineAnswer) -> tuple[str, str]:
     request_id = line_id(job.id, answer.line)
     try:
         payload = json.loads(answer.payload)
-    except ValueError:  # a damaged byte of the database; the other lines are none the worse
+        if answer.status is None:
+            return "error", json.dumps(unanswered(request_id, answer.custom_id, payload))
+        kind = "output" if answer.good else "error"
+        return kind, json.dumps(answered(request_id, answer.custom_id, answer.status, payload))
+    except (ValueError, TypeError):  # a damaged byte of the database; the other lines are none the worse
         message = "The answer to the line was damaged in the data directory; send the line again."
-        return "error", unanswered(request_id, answer.custom_id, error_of("damaged_answer", message, answer.line))
-    if answer.status is None:
-        return "error", unanswered(request_id, answer.custom_id, payload)
-    return "output" if answer.good else "error", answered(request_id, answer.custom_id, answer.status, payload)
+        custom_id = answer.custom_id if isinstance(answer.custom_id, str) else None
+        return "error", json.dumps(unanswered(request_id, custom_id, error_of("damaged_answer", message, answer.line)))
