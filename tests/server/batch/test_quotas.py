@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from inflight.server.batch.draft import Draft
 from inflight.server.batch.quotas import Usage
 from inflight.server.errors import ApiError
 from inflight.server.tenants import KeysError, Tenant
 
-from .rig import URL, Bytes, Rig, jsonl, live, refused, request_line
+from .rig import URL, Bytes, Rig, jsonl, live, refused, request_line, until
 
 MEBIBYTE = 1 << 20
 SMALL, OTHER = Tenant(name="small", max_stored_mb=2), Tenant(name="other")
@@ -77,6 +79,70 @@ def test_uploads_at_the_same_time_share_what_is_left(tmp_path: Path) -> None:
         assert usage == Usage(len(stored) * MEBIBYTE // 2, len(stored)) and left(tmp_path) == len(stored)
         while len(stored) < 4:  # what the refused ones held is given back
             stored.append(await rig.upload(b"x" * (MEBIBYTE // 2), SMALL))
+
+    live(tmp_path, test)
+
+
+def test_a_file_that_is_stored_is_not_on_its_way_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while it takes its place, which a slow disk draws out."""
+    publish, slow = Draft.publish, threading.Event()
+
+    def waits(draft: Draft) -> None:
+        assert slow.wait(30)
+        publish(draft)
+
+    async def test(rig: Rig) -> None:
+        monkeypatch.setattr(Draft, "publish", waits)
+        first = asyncio.create_task(rig.upload(b"x" * MEBIBYTE, SMALL))
+        async with asyncio.timeout(30):
+            while (await rig.service._store.usage("small")).files < 1:
+                await asyncio.sleep(0.002)
+        await asyncio.sleep(0.02)
+        second = asyncio.create_task(rig.upload(b"x" * MEBIBYTE, SMALL))
+        async with asyncio.timeout(30):
+            while not second.done() and (await rig.service._store.usage("small")).files < 2:
+                await asyncio.sleep(0.002)
+        slow.set()
+        await asyncio.gather(first, second)
+        assert (await rig.service._store.usage("small")).files == 2 and left(tmp_path) == 2
+
+    live(tmp_path, test)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_what_is_dropped_is_removed_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """The loop does not wait for it, and a second cancellation does not stop it."""
+    discard, slow, threads = Draft.discard, threading.Event(), []
+
+    def waits(draft: Draft) -> None:
+        threads.append(threading.current_thread())
+        if cancelled:
+            assert slow.wait(30)
+        discard(draft)
+
+    class Stuck(Bytes):
+        async def content(self) -> AsyncIterator[bytes]:
+            yield b"x" * MEBIBYTE
+            await asyncio.Event().wait()
+
+    async def test(rig: Rig) -> None:
+        monkeypatch.setattr(Draft, "discard", waits)
+        if cancelled:
+            upload = asyncio.create_task(rig.files.receive(SMALL, Stuck(b"")))
+            await until(lambda: left(tmp_path) == 1)
+            upload.cancel()
+            await until(lambda: len(threads) == 1)
+            upload.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await upload
+            slow.set()
+            await until(lambda: left(tmp_path) == 0)
+            await asyncio.sleep(0.02)
+        else:
+            await refused(rig.upload(b"x" * 3 * MEBIBYTE, SMALL))
+        assert left(tmp_path) == 0 and len(threads) == 1 and threads[0] is not threading.main_thread()
 
     live(tmp_path, test)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from inflight.server.batch.files import Files
 from inflight.server.batch.lines import BadLine, BatchLine, error_of
-from inflight.server.batch.output_files import abandon, assemble
+from inflight.server.batch.output_files import assemble
 from inflight.server.batch.persistence import InputGone, Persistence
 from inflight.server.batch.records import Job, LineAnswer
 from inflight.server.batch.source import JobInput
@@ -68,12 +68,12 @@ class Ending:
         try:
             ended = await self._storage.durably(partial(self._store.end, job, status, outputs.files, **values))
         except Exception:
-            await abandon(outputs.drafts, self._files)
+            await self._files.abandon(outputs.drafts)
             raise
         if ended.status == status:
             await self._files.publish(outputs.drafts)
         else:
-            await abandon(outputs.drafts, self._files)
+            await self._files.abandon(outputs.drafts)
         return ended
 
     async def _answer_rest(

@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from io import BufferedReader
 from typing import Protocol
 
@@ -71,9 +71,11 @@ class Files:
         with storage_told():
             stored = await self._store.usage(tenant.name)
             with self._quotas.intake(tenant, stored) as intake:
-                return await self._receive(tenant, upload, intake)
+                file, draft = await self._receive(tenant, upload, intake)
+        await self.publish([draft])  # it counts as stored now, and no more as on its way
+        return file
 
-    async def _receive(self, tenant: Tenant, upload: Upload, intake: Intake) -> StoredFile:
+    async def _receive(self, tenant: Tenant, upload: Upload, intake: Intake) -> tuple[StoredFile, Draft]:
         file_id = new_file_id()
         await self._store.begin_files([file_id])
         draft = await asyncio.to_thread(self.draft, file_id)
@@ -94,11 +96,9 @@ class Files:
         except BaseException as error:
             # Cancelled behind `seal`, the row may be on its way; if it is not, the next start removes the content.
             if not sealed or isinstance(error, Exception):
-                draft.discard()
-                await self.forget([file_id])
+                await asyncio.shield(self.abandon([draft]))
             raise
-        await self.publish([draft])
-        return file
+        return file, draft
 
     async def _add(self, file: StoredFile, tenant: Tenant) -> None:
         try:
@@ -116,7 +116,13 @@ class Files:
             except OSError as error:
                 log.warning("%s stays in partial/ until the next start: %s", draft.id, storage_sentence(error))
 
-    async def forget(self, ids: Iterable[str]) -> None:
+    async def abandon(self, drafts: Collection[Draft]) -> None:
+        """Instead of rows."""
+        for draft in drafts:
+            await asyncio.to_thread(draft.discard)  # of a large file that takes its time
+        await self._forget([draft.id for draft in drafts])
+
+    async def _forget(self, ids: Iterable[str]) -> None:
         """What has no content any more; where the disk refuses, the next start does it."""
         with contextlib.suppress(OSError):
             await self._store.forget(ids)
@@ -201,7 +207,7 @@ class Files:
             ) from None
         # A crash before the end leaves content that the store knows to be deleted, and the next start removes it.
         if await asyncio.to_thread(self._remove, file_id):
-            await self.forget([file_id])
+            await self._forget([file_id])
         await self._store.restore_reserve()
 
     def _remove(self, file_id: str) -> bool:

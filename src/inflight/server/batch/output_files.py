@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from inflight.server.batch.draft import Draft
@@ -46,20 +46,13 @@ async def assemble(job: Job, store: Store, files: Files) -> Outputs:
         for draft in drafts.values():
             await asyncio.to_thread(draft.seal)
     except Exception:
-        await abandon(drafts.values(), files)
+        await files.abandon(drafts.values())
         raise
     described = {
         kind: files.described(draft, job.tenant, f"{job.id}_{kind}.jsonl", "batch_output")
         for kind, draft in drafts.items()
     }
     return Outputs(described.get("output"), described.get("error"), list(drafts.values()))
-
-
-async def abandon(drafts: Collection[Draft], files: Files) -> None:
-    """Instead of rows."""
-    for draft in drafts:
-        draft.discard()
-    await files.forget([draft.id for draft in drafts])
 
 
 async def _begin(job: Job, store: Store, files: Files, drafts: dict[str, Draft], kinds: Set[str]) -> None:
