@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.damages import DATABASE, LOG, SIDES, Damage, damage
-from benchmarks.killed_server import ENDED, SERVE, Server, Wrong
+from benchmarks.killed_server import ENDED, Server, Wrong
 from benchmarks.results import table, write_section
 
 EARLY = 0.1  # share of the lives that are ended before the server is ready
@@ -47,7 +47,7 @@ class Tally:
     early: int = 0
     jobs: int = 0
     lines: int = 0
-    answered: int = 0  # lines whose answer was durable at a kill
+    answered: int = 0  # most lines whose answer was durable at a kill
     uploads: int = 0
     deletions: int = 0
     damages: Counter[str] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class Tally:
     def add(self, other: Tally) -> None:
         for name in self.__slots__:
             mine, theirs = getattr(self, name), getattr(other, name)
-            setattr(self, name, mine + theirs)
+            setattr(self, name, max(mine, theirs) if name == "answered" else mine + theirs)
 
 
 # -- killed -----------------------------------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ class Uploads:
                 raise Wrong(f"Nobody sent {file_id} in this form, or its deletion was answered.")
 
 
-def killed(command: str, folder: Path, kills: int, lines: int, max_tokens: int, longest: float, seed: int) -> Tally:
+def killed(folder: Path, kills: int, lines: int, max_tokens: int, longest: float, seed: int) -> Tally:
     chosen, tally = random.Random(seed), Tally()
-    server = Server(command, folder / "data", folder / "log")
+    server = Server(folder / "data", folder / "log")
     uploads = Uploads(server, random.Random(seed + 1), tally)
     job: dict[str, Any] | None = None
     others: set[str] = set()
@@ -201,10 +201,10 @@ class Left:
     kept: dict[int, str]
 
 
-def left_by_a_kill(command: str, folder: Path, chosen: random.Random) -> Left:
+def left_by_a_kill(folder: Path, chosen: random.Random) -> Left:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    server = Server(command, folder / "data", folder / "log")
+    server = Server(folder / "data", folder / "log")
     server.start()
     for _ in range(3):
         server.upload(chosen.randbytes(chosen.choice(_UPLOAD_BYTES)))
@@ -224,18 +224,18 @@ def left_by_a_kill(command: str, folder: Path, chosen: random.Random) -> Left:
     return Left(folder / "data", folder / "older", job, lines, durable_answers(folder / "data"))
 
 
-def damaged(command: str, folder: Path, damages: int, seed: int) -> Tally:
+def damaged(folder: Path, damages: int, seed: int) -> Tally:
     chosen, tally = random.Random(seed), Tally()
     left: Left | None = None
     for number in range(damages):
         if left is None or number % DAMAGES_EACH == 0:
-            left = left_by_a_kill(command, folder / "left", chosen)
+            left = left_by_a_kill(folder / "left", chosen)
         data = folder / "data"
         shutil.rmtree(data, ignore_errors=True)
         shutil.copytree(left.data, data, symlinks=True)
         done = damage(data, left.older, chosen)
         tally.damages[done.kind] += 1
-        server = Server(command, data, folder / "log")
+        server = Server(data, folder / "log")
         try:
             _judge(server, left, done, tally)
         except (Wrong, OSError) as error:
@@ -244,9 +244,8 @@ def damaged(command: str, folder: Path, damages: int, seed: int) -> Tally:
 
 
 def _judge(server: Server, left: Left, done: Damage, tally: Tally) -> None:
-    before = held(server.data)
-    tally.foreign[done.kind] += sum(count for digest, count in contents(server.data).items() if digest[0] == "foreign")
-    must_stay = contents(server.data)
+    before, must_stay = held(server.data), contents(server.data)
+    tally.foreign[done.kind] += sum(count for digest, count in must_stay.items() if digest[0] == "foreign")
     server.spawn()
     code = server.wait_until_ready()
     if code is not None:
@@ -360,10 +359,10 @@ def run(given: argparse.Namespace) -> Tally:
             place = Path(name) / f"killed {worker}"
             shape = (given.lines, given.max_tokens, given.longest_life)
             if kills:
-                waiting.append(pool.submit(killed, given.server, place, kills, *shape, seed))
+                waiting.append(pool.submit(killed, place, kills, *shape, seed))
             if damages:
                 place = Path(name) / f"damaged {worker}"
-                waiting.append(pool.submit(damaged, given.server, place, damages, seed))
+                waiting.append(pool.submit(damaged, place, damages, seed))
         for one in waiting:
             tally.add(one.result())
     return tally
@@ -410,11 +409,8 @@ def main() -> None:
     parser.add_argument("--longest-life", type=float, default=0.8, help="seconds from ready to the kill")
     parser.add_argument("--workers", type=int, default=2, help="servers at a time")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--server", default=SERVE, help="command line, with {port} and {data}")
     parser.add_argument("--write", action="store_true", help="into docs/results.md")
     given = parser.parse_args()
-    if given.write and given.server != SERVE:
-        parser.error("--write is for the server itself; leave --server out.")
     started = time.monotonic()
     try:
         tally = run(given)

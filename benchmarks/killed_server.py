@@ -5,8 +5,8 @@ Knows the process, its port and its log; what is asked of it, and what must be t
 
 from __future__ import annotations
 
+import http.client
 import json
-import shlex
 import signal
 import socket
 import subprocess
@@ -16,7 +16,6 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-SERVE = f"{sys.executable} -m inflight.cli serve --host 127.0.0.1 --port {{port}} --data-dir {{data}} --log-format text"
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -27,13 +26,14 @@ class Wrong(RuntimeError):
 class Server:
     """One process after the other on the same data directory."""
 
-    def __init__(self, command: str, data: Path, log: Path):
+    def __init__(self, data: Path, log: Path):
         """log: a file outside of the directory; each process begins it anew."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.data, self.log = data, log
-        self._command = [part.format(port=port, data=data) for part in shlex.split(command)]
+        serve = [sys.executable, "-m", "inflight.cli", "serve", "--host", "127.0.0.1", "--port", str(port)]
+        self._command = [*serve, "--data-dir", str(data), "--log-format", "text"]
         self._url = f"http://127.0.0.1:{port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -87,7 +87,7 @@ class Server:
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
                 return bytes(response.read())
-        except EOFError as error:  # what a server that dies in the middle of an answer leaves of it
+        except http.client.HTTPException as error:  # what a server that dies in the middle of an answer leaves of it
             raise ConnectionError(str(error)) from None
 
     # -- files and jobs -------------------------------------------------------------------------------------------
