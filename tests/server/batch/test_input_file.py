@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from inflight.server.batch.input_file import InputFile, count_lines
 
+from .rig import jsonl, request_line
+
 LONGEST = 12
 
 blanks = st.sampled_from([1, 2, 3, 8191, 8192, 20000]).map(lambda count: b"\n" * count)
@@ -40,3 +42,15 @@ def test_empty_lines_are_passed_over_and_counted_in_the_numbers(content: bytes, 
         for counted, bound in ((min(len(given_lines), most + 1), most), (len(given_lines), 10**6)):
             with path.open("rb") as file:
                 assert count_lines(file, LONGEST, bound) == counted
+
+
+def test_of_the_lines_that_were_read_little_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(jsonl(*(request_line(f"{number} " + "é" * 500) for number in range(100))))
+    lines = InputFile("/v1/completions", 10_000)
+    with path.open("rb") as file:
+        lines.page(file, 90)
+        assert sum(len(held) for held in lines._checker._seen) == 90 * 16
+        while not lines.ended:
+            lines.page(file, 90)
+    assert not lines._checker._seen, "nothing, when all were read"

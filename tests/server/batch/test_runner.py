@@ -394,6 +394,60 @@ def test_ends_that_a_crash_cut_off_are_done_again(tmp_path: Path) -> None:
     asyncio.run(after(asyncio.run(before())))
 
 
+def test_so_many_jobs_are_read_at_a_time_and_one_of_each_tenant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "MOST_READING", 2)
+    content = jsonl(*(request_line(str(number)) for number in range(200)))
+    held: list[int] = []
+
+    async def test(rig: Rig) -> None:
+        runs, gate = rig.service._runner, asyncio.Event()
+        rig.answerer.gate = gate
+        jobs = [(await rig.create(content), ANYONE) for _ in range(6)]
+        modest = Tenant(name="modest")
+        jobs.append((await rig.create(content, modest), modest))
+        for job, tenant in jobs:
+            await rig.until(job, lambda one: one.status == "in_progress", tenant)
+        await until(lambda: len(runs._reading) == 3)
+        await asyncio.sleep(0.02)
+        read = [active.job.id for active in runs._jobs.values() if active.lines or active.under_way]
+        assert read == [jobs[0][0].id, jobs[1][0].id, jobs[-1][0].id]
+        await rig.jobs.cancel(ANYONE, jobs[1][0].id)
+        gate.set()
+        for job, tenant in jobs:
+            job = await rig.until(job, lambda one: bool(held.append(len(runs._reading))) or one.status in ENDED, tenant)
+            assert job.status == ("cancelled" if job.id == jobs[1][0].id else "completed")
+            assert job.completed + job.failed == 200
+        assert max(held) <= 3 and not runs._reading
+
+    live(tmp_path, test)
+
+
+def test_so_many_ends_read_their_input_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_unread = ending.Ending._answer_unread
+    reading, most = 0, 0
+
+    async def counted(*given: Any) -> None:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        await answer_unread(*given)
+        reading -= 1
+
+    async def test(rig: Rig) -> None:
+        rig.answerer.gate = asyncio.Event()
+        jobs = [await rig.create(jsonl(*(request_line(str(number)) for number in range(200)))) for _ in range(8)]
+        for job in jobs:
+            await rig.until(job, lambda one: one.status == "in_progress")
+        await asyncio.gather(*(rig.jobs.cancel(ANYONE, job.id) for job in jobs))
+        assert [(await rig.ended(job)).failed for job in jobs] == [200] * 8
+        assert most == ending.MOST_READING
+
+    monkeypatch.setattr(ending.Ending, "_answer_unread", counted)
+    live(tmp_path, test)
+
+
 @pytest.mark.parametrize("column", ["custom_id", "status", "payload"])
 def test_an_answer_with_a_damaged_value_keeps_no_job_from_ending(tmp_path: Path, column: str) -> None:
     """A flipped bit may make bytes of text, and a text of a number."""

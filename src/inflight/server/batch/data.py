@@ -9,7 +9,7 @@ proven to be ours is never removed. Names in here are drawn at random, never tak
     files/               one file per id
     partial/             files that are being written
     reserve              room for deletions on a full disk
-    unknown/             what was found in files/ and partial/ and is not ours, moved aside by the time it was found
+    unknown/             what was found in files/, in partial/ or as reserve and is not ours, by the time it was found
 """
 
 from __future__ import annotations

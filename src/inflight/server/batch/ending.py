@@ -1,4 +1,4 @@
-"""How a job ends: every line of it in one of its two files, whatever ended it.
+"""How a job ends: every line of it in one of its two files, whatever ended it, once its lines were counted.
 
 Knows what stands in the place of an answer, and the order in which files and rows become durable. When a job ends, and
 how, the runner knows.
@@ -21,6 +21,7 @@ from inflight.server.batch.records import Job, LineAnswer
 from inflight.server.batch.source import JobInput
 from inflight.server.batch.store import Store
 
+MOST_READING = 2  # ends that read their job's input, of which they hold as much as the runner does
 _WHY_UNANSWERED = {
     "expired": ("batch_expired", "The line was not answered before the completion window ended."),
     "cancelled": ("batch_cancelled", "The line was not answered before the job was cancelled."),
@@ -41,6 +42,7 @@ class Ending:
     ):
         """read: a job's input, from its beginning. now: seconds of the wall clock."""
         self._store, self._files, self._storage, self._read, self._now = store, files, storage, read, now
+        self._reading = asyncio.Semaphore(MOST_READING)
 
     async def end(self, job: Job, status: str, broken: Mapping[str, Any] | None, ahead: Iterable[BatchLine]) -> Job:
         """The job as it is then; in another status, if somebody else moved it in the meantime.
@@ -54,7 +56,7 @@ class Ending:
                 await self._answer_rest(job, status, broken, ahead)
             left = job.total - len(await self._storage.durably(partial(self._store.answered, job)))
             if left > 0:
-                told = f"{left} of {job.total} lines could not be read any more, and stand in no file; send them again."
+                told = f"{left} of {job.total} lines could not be read or kept, and stand in no file; send them again."
                 errors.append({"code": "lines_lost", "message": told})
         return await self._write(job, status, [{"param": None, "line": None, **error} for error in errors])
 
@@ -83,7 +85,8 @@ class Ending:
         code, message = _WHY_UNANSWERED.get(status) or ((broken or {}).get("code", "server_error"), _WHY_FAILED)
         await self._keep_each(job, [BadLine(line.number, code, message, line.custom_id) for line in ahead])
         try:
-            await self._answer_unread(job, code, message)
+            async with self._reading:
+                await self._answer_unread(job, code, message)
         except InputGone:
             pass  # how many lines that leaves out, the job's errors say
         except Exception as error:  # what made the job fail may be in its file

@@ -20,8 +20,8 @@ class InputFile:
 
     def __init__(self, endpoint: str, longest_line: int):
         """longest_line: bytes; a longer one is a bad line, and is never in memory whole."""
+        self._endpoint, self._longest = endpoint, longest_line
         self._checker = LineChecker(endpoint)
-        self._longest = longest_line
         self._offset = 0
         self._number = 0
         self.ended = False
@@ -44,6 +44,8 @@ class InputFile:
                 break
         # Only now, so that a page that could not be read whole is read again.
         self._offset, self._number, self.ended = file.tell(), number, ended
+        if ended:
+            self._checker = LineChecker(self._endpoint)  # nothing more is compared with what it has seen
         return lines
 
     def _checked(self, number: int, raw: bytes | None) -> BatchLine | BadLine:

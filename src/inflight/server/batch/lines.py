@@ -50,7 +50,7 @@ class LineChecker:
     """Checks the lines of one file in their order. endpoint: the url that each must have; None: any of the two."""
 
     endpoint: str | None = None
-    _seen: dict[str, int] = field(default_factory=dict)  # custom id → the line that has it
+    _seen: dict[bytes, int] = field(default_factory=dict)  # digest of a custom id → the line that has it
 
     def check(self, number: int, line: bytes) -> BatchLine:
         """Raises BadLine."""
@@ -60,7 +60,9 @@ class LineChecker:
         def bad(code: str, sentence: str) -> BadLine:
             return BadLine(number, code, sentence, custom_id)
 
-        first = self._seen.setdefault(custom_id, number)
+        # Ids may be long, and a file has many: 16 bytes of each tell them apart.
+        digest = hashlib.blake2b(custom_id.encode(), digest_size=16).digest()
+        first = self._seen.setdefault(digest, number)
         if first != number:
             raise bad("duplicate_custom_id", f"The custom_id is that of line {first} too; give each line its own.")
         for name in data:

@@ -30,6 +30,7 @@ from inflight.server.batch.tries import Tries
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
 
+MOST_READING = 16  # jobs whose input is being read: of each line read a digest is held, which makes some MiB a job
 HELD_BYTES = 16 << 20  # of bodies in memory, read ahead or under way, of all jobs; above it nothing more is read
 _UNKEPT = ("server_error", "The line was answered, but the server cannot keep the answer; its log has the details.")
 
@@ -78,6 +79,7 @@ class Runner:
         self._jobs: dict[str, _Active] = {}
         self._turn = 0
         self._held_bytes = 0  # of lines that are read and not served
+        self._reading: set[_Active] = set()  # from their first line to their last
         self._readers = 0  # one at a time: what a page brings is not known before
         self._counts = BatchCounts()
         self._changed = storage.changed
@@ -103,6 +105,7 @@ class Runner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._jobs.clear()
+        self._reading.clear()
 
     def notice(self) -> None:
         """A job was created or cancelled."""
@@ -163,10 +166,20 @@ class Runner:
         if status == "validating":
             return self._validate(active)
         if status == "in_progress" and source is None:
-            return self._open(active)
+            return self._open(active) if self._may_open(active) else None
         if source is not None and not source.ended:
             return self._read(active, source) if self._may_read(active) else None
         return None if active.lines or active.under_way else self._complete(active)
+
+    def _may_open(self, active: _Active) -> bool:
+        """The others wait; but for one job of each tenant, so that nobody waits for the jobs of another."""
+        if len(self._reading) < MOST_READING or all(one.job.tenant != active.job.tenant for one in self._reading):
+            self._reading.add(active)
+        return active in self._reading
+
+    def _has_read(self, active: _Active) -> None:
+        self._reading.discard(active)
+        active.answered = set()
 
     def _may_read(self, active: _Active) -> bool:
         if self._readers or self._held_bytes >= HELD_BYTES or len(active.lines) >= PAGE_LINES // 2:
@@ -283,6 +296,8 @@ class Runner:
         if bad:
             await self._storage.durably(partial(self._store.keep, bad))
             self._counts.lines("failed", len(bad))
+        if source.ended:
+            self._has_read(active)
         lines = [line for line in page if isinstance(line, BatchLine)]
         self._held_bytes += sum(len(line.body) for line in lines)
         active.lines.extend(lines)
@@ -298,6 +313,8 @@ class Runner:
             await self._end(active, "completed")
 
     async def _end(self, active: _Active, status: str) -> None:
+        active.source = None
+        self._has_read(active)
         ahead, active.lines = active.lines, deque()
         self._held_bytes -= sum(len(line.body) for line in ahead)
         active.job = await self._ending_of.end(active.job, status, active.broken, ahead)
