@@ -115,6 +115,7 @@ def test_what_is_dropped_is_removed_in_a_thread(
 ) -> None:
     """The loop does not wait for it, and a second cancellation does not stop it."""
     discard, slow, threads = Draft.discard, threading.Event(), []
+    written = asyncio.Event()
 
     def waits(draft: Draft) -> None:
         threads.append(threading.current_thread())
@@ -125,13 +126,14 @@ def test_what_is_dropped_is_removed_in_a_thread(
     class Stuck(Bytes):
         async def content(self) -> AsyncIterator[bytes]:
             yield b"x" * MEBIBYTE
+            written.set()
             await asyncio.Event().wait()
 
     async def test(rig: Rig) -> None:
         monkeypatch.setattr(Draft, "discard", waits)
         if cancelled:
             upload = asyncio.create_task(rig.files.receive(SMALL, Stuck(b"")))
-            await until(lambda: left(tmp_path) == 1)
+            await written.wait()
             upload.cancel()
             await until(lambda: len(threads) == 1)
             upload.cancel()
