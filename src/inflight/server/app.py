@@ -26,7 +26,7 @@ from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.state import Metrics, state_routes
-from inflight.server.errors import ApiError, invalid
+from inflight.server.errors import ApiError, invalid, without_frames
 from inflight.server.ingress import request_id
 from inflight.server.ingress.authentication import Authentication
 from inflight.server.ingress.body_budget import BodyBudget
@@ -204,5 +204,5 @@ async def _fault(request: Request, error: Exception) -> Response:
 
 def _told(request: Request, error: ApiError) -> Response:
     """The answer; the log has it from the request's state."""
-    request.state.error = error
+    request.state.error = without_frames(error)
     return error_response(error)

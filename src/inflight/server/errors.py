@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from inflight.core.request import RequestRefused
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 
 class ApiError(Exception):
@@ -67,6 +68,12 @@ def clients_fault(make: Callable[[], T], field: str) -> T:
         if not type(error).__module__.startswith("inflight."):
             raise  # a bug of ours
         raise invalid(str(error), field) from None
+
+
+def without_frames(error: E) -> E:
+    """For whoever keeps the error: with its traceback it would keep what the frames held, and be held by them."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
 
 
 def refused(refusal: RequestRefused, prompt_field: str = "prompt") -> ApiError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from inflight.server.errors import ApiError
+from inflight.server.errors import ApiError, without_frames
 from inflight.server.json import error_response
 
 CLOSE = (b"connection", b"close")
@@ -42,7 +42,7 @@ def piece_seconds(scope: Scope) -> float:
 
 async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with the error. A body that nobody has read ends the connection: it might be of any size."""
-    state_of(scope)["error"] = error.with_traceback(None)  # which would keep what its frames hold
+    state_of(scope)["error"] = without_frames(error)
 
     async def closing(message: Message) -> None:
         if message["type"] == "http.response.start" and has_body(scope):
