@@ -29,7 +29,7 @@ def under_way(server: Server) -> str:
     return str(server.get("/health").json()["detail"])
 
 
-def raw_stream(server: Server, body: dict[str, Any], **options: int) -> socket.socket:
+def raw_stream(server: Server, body: dict[str, Any], path: str = "/v1/completions", **options: int) -> socket.socket:
     """A connection that has asked for a stream and reads nothing by itself."""
     address = urlsplit(server.url)
     connection = socket.socket()
@@ -37,7 +37,7 @@ def raw_stream(server: Server, body: dict[str, Any], **options: int) -> socket.s
         connection.setsockopt(socket.SOL_SOCKET, getattr(socket, option), value)
     connection.connect((address.hostname, address.port))
     data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
     head += "Content-Type: application/json\r\n\r\n"
     connection.sendall(head.encode() + data)
     return connection

@@ -1,8 +1,9 @@
 """The memory that answers may take: tokens and log-probabilities that are held for clients, of all calls together.
 
 A client that does not read, or asks for hundreds of samples with twenty alternatives each, has the server hold what it
-has computed. Each call is bounded (`preprocessing`), their sum is here: when it is used up, the call that holds most is
-ended, which is never one of many small ones. Lines of batch jobs wait for their share instead, since nobody waits for
+has computed. What a call with log-probabilities may ask for is bounded (`preprocessing`) where it says how many tokens,
+the sum of all is here: when it is used up, the call that holds most is ended, which is never one of many small ones.
+What was sent does not count. Lines of batch jobs wait for their share instead, since nobody waits for
 them, and to compute one twice would be a waste. Knows counts and calls; not what an answer looks like.
 """
 
@@ -12,14 +13,26 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Set
+from typing import Protocol
 
 from inflight.server.errors import ApiError
-from inflight.server.generating import Generation
 from inflight.server.translating import Call
 
 BYTES_PER_ENTRY = 160  # measured of a token with its log-probability, and of each alternative
 PERIOD = 0.25  # seconds between two looks; the engine makes less than a tenth of the budget in that time
 SHARE_OF_LINES = 0.5  # of the entries, that lines of batch jobs may hold
+
+
+class Holding(Protocol):
+    """Something on its way to a client, as far as it counts here. error: why it was ended."""
+
+    error: ApiError | None
+
+    @property
+    def held(self) -> int:
+        """Tokens and log-probabilities; of JSON, as many as would take the same memory."""
+
+    def end(self, error: ApiError) -> None: ...
 
 
 class AnswerMemory:
@@ -29,12 +42,12 @@ class AnswerMemory:
         self._lines_have = 0
         self._lines_wait: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def watch(self, calls: Set[Generation]) -> None:
+    def watch(self, calls: Set[Holding]) -> None:
         """Look after these from now on, until there are none."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(PERIOD, self._look, calls)
 
-    def _look(self, calls: Set[Generation]) -> None:
+    def _look(self, calls: Set[Holding]) -> None:
         self._timer = None
         held = {call: call.held for call in calls if call.error is None}
         total = sum(held.values())

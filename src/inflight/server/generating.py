@@ -16,7 +16,8 @@ from inflight.engine.bridge import MANY, AsyncBridge
 from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.assembly import Assembly, frame
-from inflight.server.errors import ApiError, refused
+from inflight.server.delivery import Delivery
+from inflight.server.errors import ApiError, refused, without_frames
 from inflight.server.logprobs import TokenNames
 from inflight.server.translating import Call
 from inflight.text import Tokenizer
@@ -24,39 +25,30 @@ from inflight.text import Tokenizer
 DONE = b"data: [DONE]\n\n"
 ALIVE = b": waiting\n\n"  # a comment, which readers pass over
 LARGE_ANSWER = 1000  # tokens and log-probabilities: from here on it is put together beside the event loop
-LAST_WORDS = 2.0  # seconds in which a client may still take why its call was ended
 
 
-class Generation:
+class Generation(Delivery):
     """One call that the engine has accepted. Close it, or the engine goes on."""
 
     def __init__(self, call: Call, stream: EventStream, assembly: Assembly, timeout: float | None):
         """timeout: seconds from now after which the call is ended; None: never."""
+        super().__init__(timeout)
         self.call = call
         self.assembly = assembly
-        self.error: ApiError | None = None  # why it was ended, or what was told within the stream
-        self.given_up = asyncio.Event()  # it was ended, and its client had time to hear so
         self._stream = stream
-        self._loop = asyncio.get_running_loop()
-        self._timers: list[asyncio.TimerHandle] = []
-        if timeout is not None:
-            self._timers.append(self._loop.call_later(timeout, self.end, _took_too_long(timeout)))
 
     @property
     def held(self) -> int:
-        """Tokens and log-probabilities that the server holds for it."""
-        return self._stream.held
+        return self._stream.held + super().held
 
     def end(self, error: ApiError) -> None:
-        """Before its time: whoever takes from it, now or later, is told this."""
-        if self.error is None and not self._stream.ended:
-            self.error = error
+        """Whoever takes from it, now or later, is told this."""
+        if self.error is None:
+            super().end(error)
             self._stream.break_off(error)
-            self._timers.append(self._loop.call_later(LAST_WORDS, self.given_up.set))
 
     async def close(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        self.release()
         await self._stream.aclose()
 
     async def answer(self) -> bytes:
@@ -64,9 +56,16 @@ class Generation:
         while not self._stream.ended:
             for event in await self._take(None):
                 self.assembly.take(event)
-        if self.assembly.size < LARGE_ANSWER:
-            return self.assembly.answer()
-        return await asyncio.to_thread(self.assembly.answer)
+        try:
+            large = self.assembly.size >= LARGE_ANSWER
+            answer = await asyncio.to_thread(self.assembly.answer) if large else self.assembly.answer()
+            if self.error is not None:  # meanwhile
+                raise self.error
+        except ApiError as error:
+            self.error = error
+            raise
+        self.whole_bytes = len(answer)
+        return answer
 
     async def frames(self, keep_alive: float) -> AsyncGenerator[bytes, None]:
         """Server-sent events. What goes wrong is told in the stream, because its status is long gone."""
@@ -87,7 +86,7 @@ class Generation:
         try:
             return await self._stream.take(patience)
         except EngineStopped as fault:
-            raise _broken(fault) from None
+            raise _broken(without_frames(fault)) from None
 
 
 async def open_generation(
@@ -113,13 +112,3 @@ async def open_generation(
 
 def _broken(fault: EngineStopped) -> ApiError:
     return ApiError(500, str(fault), type="server_error", code="engine_stopped")
-
-
-def _took_too_long(timeout: float) -> ApiError:
-    return ApiError(
-        408,
-        f"The call took longer than {timeout:g} s, the server's limit (--request-timeout); ask for fewer tokens, or "
-        "try again when less is going on.",
-        type="timeout_error",
-        code="request_timeout",
-    )

@@ -16,8 +16,9 @@ from typing import Literal
 
 from inflight.engine.bridge import AsyncBridge
 from inflight.server.answer_memory import AnswerMemory
+from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
-from inflight.server.generating import LAST_WORDS, Generation, open_generation
+from inflight.server.generating import Generation, open_generation
 from inflight.server.logprobs import TokenNames
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.settings import ServerSettings
@@ -64,7 +65,7 @@ class OpenCall:
         self._closed = closed
 
     async def answer(self) -> bytes:
-        """The whole answer as JSON; closed whatever happens. Raises ApiError."""
+        """The whole answer as JSON, which counts no more; closed whatever happens. Raises ApiError."""
         status, told = 500, None
         try:
             answer = await self.generation.answer()
@@ -78,6 +79,7 @@ class OpenCall:
             raise
         finally:
             await self.close(status, told)
+            del told  # it holds this frame
 
     async def close(self, status: int, error: ApiError | None = None) -> None:
         """It has ended, or is ended now. status, error: what its client was told."""
@@ -96,7 +98,7 @@ class Service:
         self._served: Served | None = None
         self._names = self._id_names = TokenNames(None)
         self._entered: Counter[str] = Counter()  # calls by tenant
-        self._open: set[Generation] = set()
+        self._open: set[Delivery] = set()
         self._nothing_left = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -148,8 +150,8 @@ class Service:
         self.state = "draining"
         await self._until_nothing_left(self.settings.drain_timeout)
         left = self.under_way
-        for generation in tuple(self._open):
-            generation.end(
+        for delivery in tuple(self._open):
+            delivery.end(
                 ApiError(
                     503, "The server was shut down before the call was done.", type="server_error", code="draining"
                 )
@@ -203,18 +205,26 @@ class Service:
             self._tell(Ended(call, generation, status, time.monotonic() - started, error))
 
         if not batch:
-            self._open.add(generation)
-            self.answer_memory.watch(self._open)
+            self._watch(generation)
         return OpenCall(generation, closed)
 
     @contextlib.contextmanager
-    def entered(self, tenant: Tenant) -> Iterator[None]:
-        """Work of a tenant that is none of the engine's, counted among its calls. Raises ApiError 429."""
+    def entered(self, tenant: Tenant) -> Iterator[Delivery]:
+        """Work of a tenant that is none of the engine's, counted among its calls until its answer is taken. Raises
+        ApiError 429."""
         self._enter(tenant)
+        delivery = Delivery(self.settings.request_timeout)
+        self._watch(delivery)
         try:
-            yield
+            yield delivery
         finally:
+            delivery.release()
+            self._open.discard(delivery)
             self._leave(tenant)
+
+    def _watch(self, delivery: Delivery) -> None:
+        self._open.add(delivery)
+        self.answer_memory.watch(self._open)
 
     def _enter(self, tenant: Tenant) -> None:
         """Raises ApiError 429 where too many calls are under way. Streams end at any time: a second is a fair pause."""

@@ -12,11 +12,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from inflight.server import answers
 from inflight.server.bodies.chat import ChatBody
 from inflight.server.bodies.completions import CompletionBody
-from inflight.server.json import JsonResponse, body_of, documented, json_bytes
+from inflight.server.json import JsonResponse, body_bytes, body_of, documented
 from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import Kind, PreparedAnswer, token_bytes
+from inflight.server.sending import ClientGone, WholeAnswer, until_gone
 from inflight.server.service import GONE, Service
-from inflight.server.sse import ClientGone, EventStreamResponse, until_gone
+from inflight.server.sse import EventStreamResponse
 from inflight.server.tenants import Tenant
 from inflight.server.translating import Call
 
@@ -48,27 +49,25 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
         return await respond(request, "chat", tenant)
 
     async def respond(request: Request, kind: Kind, tenant: Tenant) -> Response:
-        body = await request.body()
-        reading = call_of(request, kind, body, tenant)
-        try:  # who leaves is not read for; of a short body that would cost more than reading it
-            call = await (
-                reading if len(body) <= SHORT_BYTES else until_gone(request.receive, reading, asyncio.Event())
-            )
+        try:
+            call = await read(request, kind, tenant)
         except ClientGone:
             return Response(status_code=GONE)
+        request.state.body_lease.release()
         request.state.told = True  # from here on the service tells how it ended
         opened = await service.open(call)
-        if call.stream:
-            return EventStreamResponse(opened, service.settings.keep_alive)
-        try:
-            return json_bytes(await until_gone(request.receive, opened.answer(), opened.generation.given_up))
-        except ClientGone:
-            return Response(status_code=GONE)
+        return EventStreamResponse(opened, service.settings.keep_alive) if call.stream else WholeAnswer(opened)
+
+    async def read(request: Request, kind: Kind, tenant: Tenant) -> Call:
+        """Keeps nothing of the body. Who leaves is not read for; of a short body that would cost more than reading
+        it."""
+        body = await body_bytes(request)
+        reading = call_of(request, kind, body, tenant)
+        return await (reading if len(body) <= SHORT_BYTES else until_gone(request.receive, reading, asyncio.Event()))
 
     async def call_of(request: Request, kind: Kind, body: bytes, tenant: Tenant) -> Call:
         served = service.served
         prepared = await served.preprocessing.prepare(kind, body)
-        request.state.body_lease.release()
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
         translate = partial(served.translator.call, prepared, tenant)
         settings = prepared.settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -11,9 +12,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from inflight.server import answers
 from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
 from inflight.server.errors import ApiError
-from inflight.server.json import JsonResponse, body_of, documented, json_bytes
+from inflight.server.json import JsonResponse, body_bytes, body_of, documented
 from inflight.server.preprocessing.preprocessor import check_model
 from inflight.server.preprocessing.wire import Kind, PreparedAnswer
+from inflight.server.sending import PreparedResponse
 from inflight.server.service import Served, Service
 from inflight.server.tenants import Tenant
 
@@ -73,12 +75,12 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         return await answered(request, "detokenize", tenant)
 
     async def answered(request: Request, kind: Kind, tenant: Tenant) -> Response:
-        """Counts among the tenant's calls while it is read."""
-        served = service.served
-        with service.entered(tenant):
-            answer = await served.preprocessing.prepare(kind, await request.body())
+        return PreparedResponse(service.entered(tenant), partial(made, service.served, request, kind))
+
+    async def made(served: Served, request: Request, kind: Kind) -> bytes:
+        answer = await served.preprocessing.prepare(kind, await body_bytes(request))
         request.state.body_lease.release()
         assert isinstance(answer, PreparedAnswer), "nothing is left to do"
-        return json_bytes(answer.json)
+        return answer.json
 
     return routes

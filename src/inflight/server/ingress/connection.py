@@ -53,7 +53,7 @@ class Connection(HttpToolsProtocol):
             self._deaf = True
             told = f"{why}; try again in 1 s."
             self._write(ApiError(503, told, type="server_error", code="too_many_connections", retry_after=1.0))
-            self.transport.close()
+            self._close(_LINGER_SECONDS)
             return
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
@@ -253,8 +253,21 @@ class Connection(HttpToolsProtocol):
     def _close_after_answer(self) -> None:
         if self.cycle is not None and self.cycle.more_body:
             self._linger()
+        elif self._running is not None and not self._running.response_complete:
+            self.transport.abort()  # it was given up, and nobody could make use of the rest
         else:
-            self.transport.close()
+            self._close(self.timeout_keep_alive)
+
+    def timeout_keep_alive_handler(self) -> None:
+        if not self.transport.is_closing():
+            self._close(_LINGER_SECONDS)
+
+    def _close(self, seconds: float) -> None:
+        """Once all that was written is sent, and after so long at the latest: a client that does not read would keep
+        the connection for ever."""
+        self.transport.close()
+        if self._closing is None:
+            self._closing = self.loop.call_later(seconds, self.transport.abort)
 
     def _refuse(self, error: ApiError) -> None:
         """What came cannot be served. What was asked before is answered; then the connection ends."""
@@ -290,7 +303,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self.transport.can_write_eof():  # TLS says its own goodbye
-            self.transport.close()
+            self._close(_LINGER_SECONDS)
             return
         self.transport.write_eof()
         self.flow.resume_reading()

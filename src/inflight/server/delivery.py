@@ -1,0 +1,55 @@
+"""An answer on its way to its client: what is held for it, and how it is ended before its time.
+
+Knows counts and time; not what the answer is, nor where it comes from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from inflight.server.answer_memory import BYTES_PER_ENTRY
+from inflight.server.errors import ApiError, without_frames
+
+LAST_WORDS = 2.0  # seconds in which a client may still take why its call was ended
+
+
+class Delivery:
+    """Close it."""
+
+    def __init__(self, timeout: float | None):
+        """timeout: seconds from now after which it is ended; None: never."""
+        self.error: ApiError | None = None  # why it was ended, or what was told within a stream
+        self.given_up = asyncio.Event()  # it was ended, and its client had time to hear so
+        self.whole_bytes = 0  # of an answer that is made, and that its client has not taken yet
+        self._loop = asyncio.get_running_loop()
+        self._timers: list[asyncio.TimerHandle] = []
+        if timeout is not None:
+            self._timers.append(self._loop.call_later(timeout, self.end, _took_too_long(timeout)))
+
+    @property
+    def held(self) -> int:
+        """What the server holds for it, in entries of `answer_memory`."""
+        return self.whole_bytes // BYTES_PER_ENTRY
+
+    def end(self, error: ApiError) -> None:
+        """Before its time. error: what its client is told, if it can be told still."""
+        if self.error is None:
+            self.error = error
+            self._timers.append(self._loop.call_later(LAST_WORDS, self.given_up.set))
+
+    def release(self) -> None:
+        """Nothing is held for it any more."""
+        for timer in self._timers:
+            timer.cancel()
+        if self.error is not None:
+            without_frames(self.error)
+
+
+def _took_too_long(timeout: float) -> ApiError:
+    return ApiError(
+        408,
+        f"The call took longer than {timeout:g} s, the server's limit (--request-timeout); ask for fewer tokens, or "
+        "try again when less is going on.",
+        type="timeout_error",
+        code="request_timeout",
+    )
