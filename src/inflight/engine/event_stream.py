@@ -1,18 +1,20 @@
 """A consumer's side of the bridge: the events of some requests, taken as they come.
 
 Knows its event loop and its requests; lives in the consumer's thread (the bridge calls it there). What is not taken is
-kept, and comes all at once.
+kept, and comes in large pieces.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.request import Request
 
+PIECE = 1000  # tokens and log-probabilities that come at once; more only where one event has more
 T = TypeVar("T")
 
 
@@ -21,18 +23,19 @@ class EngineStopped(RuntimeError):
 
 
 class EventStream:
-    """The events of some requests that came together. Take from it, or iterate it: each time comes all that has
-    happened since the last, so that a slow consumer gets fewer and larger items. It ends when every request has; leave
-    it early with `aclose`."""
+    """The events of some requests that came together. Take from it, or iterate it: each time comes what has happened
+    since the last, up to `PIECE`, so that a slow consumer gets fewer and larger items. It ends when every request has;
+    leave it early with `aclose`."""
 
     def __init__(self, requests: Sequence[Request], leave: Callable[[EventStream], None]):
         self.loop = asyncio.get_running_loop()
         self.requests = tuple(requests)
         self.accepted: asyncio.Future[None] = self.loop.create_future()
-        self.held = 0  # tokens and log-probabilities that have come so far, taken or not
+        self.held = 0  # tokens and log-probabilities that have come and were not taken
+        self.taken = 0  # and those that were
         self._leave = leave
         self._alive = {request.request_id for request in requests}
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque()
         self._fault: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None  # of a consumer that has taken everything
 
@@ -42,13 +45,24 @@ class EventStream:
         return not (self._alive or self._events or self._fault)
 
     async def take(self, patience: float | None = None) -> list[Event]:
-        """Everything since the last time; nothing, if that stays so for `patience` seconds. Raises EngineStopped, or
-        what it was broken off with."""
-        if not self._events and self._fault is None:
+        """What has happened since the last time; nothing, if that stays so for `patience` seconds. Raises
+        EngineStopped, or what it was broken off with."""
+        if self._events:
+            await asyncio.sleep(0)  # others have their turn between two pieces
+        elif self._fault is None:
             await self._wait(patience)
         if self._fault is not None and not self._events:
             raise self._fault
-        events, self._events = self._events, []
+        return self._piece()
+
+    def _piece(self) -> list[Event]:
+        events: list[Event] = []
+        size = 0
+        while self._events and (not events or size + _size(self._events[0]) <= PIECE):
+            events.append(self._events.popleft())
+            size += _size(events[-1])
+        self.held -= size
+        self.taken += size
         return events
 
     async def _wait(self, patience: float | None) -> None:
@@ -78,10 +92,9 @@ class EventStream:
     def put(self, events: list[Event]) -> None:
         self._events += events
         for event in events:
+            self.held += _size(event)
             if isinstance(event, FinishedEvent):
                 self._alive.discard(event.request_id)
-            else:
-                self.held += _size(event)
         self._tell()
 
     def accept(self, refusal: Exception | None) -> None:
@@ -104,8 +117,10 @@ class EventStream:
             resolve(self._waiter, None)
 
 
-def _size(event: TokensEvent | PromptScoredEvent) -> int:
-    """Tokens, and log-probabilities with all their alternatives."""
+def _size(event: Event) -> int:
+    """Tokens, and log-probabilities with all their alternatives; how each sample ended."""
+    if isinstance(event, FinishedEvent):
+        return len(event.finishes)
     tokens = len(event.token_ids) if isinstance(event, TokensEvent) else 0
     return tokens + (len(event.logprobs) * (1 + len(event.logprobs[0].top)) if event.logprobs else 0)
 

@@ -1,0 +1,57 @@
+"""What a consumer takes: in order, in pieces of a bounded size, and what it has taken is held no more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from inflight.core.events import Event, PromptScoredEvent, TokensEvent
+from inflight.core.plan import TokenLogprob
+from inflight.core.request import Request
+from inflight.core.sampling import SamplingParams
+from inflight.engine.event_stream import PIECE, EventStream
+
+SCORE = TokenLogprob(1, -1.0, tuple((token, -2.0) for token in range(20)))
+TOKEN = TokensEvent("r", 0, (1,), (SCORE,), None)  # 22 entries
+
+
+def taken(events: list[Event]) -> list[list[Event]]:
+    """Piece by piece, all that there are."""
+
+    async def main() -> list[list[Event]]:
+        request = Request(request_id="r", prompt_token_ids=(1,), params=SamplingParams())
+        stream = EventStream([request], lambda _: None)
+        stream.put(events)
+        whole = stream.held
+        pieces = []
+        while stream.held:
+            pieces.append(await stream.take())
+            assert stream.held + stream.taken == whole
+        return pieces
+
+    return asyncio.run(main())
+
+
+def test_a_pause_comes_in_pieces() -> None:
+    pieces = taken([TOKEN] * 500)
+    assert [event for piece in pieces for event in piece] == [TOKEN] * 500
+    assert {len(piece) for piece in pieces[:-1]} == {PIECE // 22}
+
+
+def test_an_event_that_is_larger_comes_alone() -> None:
+    large = PromptScoredEvent("r", (SCORE,) * PIECE)
+    assert taken([TOKEN, large, TOKEN]) == [[TOKEN], [large], [TOKEN]]
+
+
+def test_others_have_their_turn_between_two_pieces() -> None:
+    async def main() -> None:
+        request = Request(request_id="r", prompt_token_ids=(1,), params=SamplingParams())
+        stream = EventStream([request], lambda _: None)
+        stream.put([TOKEN] * 500)
+        order: list[str] = []
+        asyncio.get_running_loop().call_soon(order.append, "other")
+        while stream.held:
+            await stream.take()
+            order.append("piece")
+        assert "other" in order[:2]
+
+    asyncio.run(main())
