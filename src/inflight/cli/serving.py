@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from inflight.engine.event_stream import EngineStopped
 from inflight.scheduling import SchedulingSettings, most_queued
 from inflight.server import logs
 from inflight.server.app import make_app
+from inflight.server.aside import aside
 from inflight.server.batch.service import BatchService
 from inflight.server.ingress.tls import tls_context
 from inflight.server.line_calls import LineAnswerer
@@ -97,7 +97,7 @@ class _Watched:
             snapshot = await served.bridge.snapshot()
         except EngineStopped:
             snapshot = None
-        return await asyncio.to_thread(self.metrics.render, snapshot)
+        return await aside(partial(self.metrics.render, snapshot))
 
 
 def _jobs(service: Service, tenants: Tenants) -> BatchService | None:

@@ -5,7 +5,7 @@ Knows one request at a time. Streaming is taking the deltas as they come; not st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.plan import TokenLogprob
@@ -86,10 +86,15 @@ class _Logprobs:
 
 
 class OutputCollector:
-    def __init__(self, request: Request, tokenizer: Tokenizer | None, prompt: str | None = None):
+    def __init__(
+        self, request: Request, tokenizer: Tokenizer | None, prompt: str | None = None, deltas_only: bool = False
+    ):
+        """deltas_only: of tokens and their log-probabilities nothing is kept; who takes has them from the events."""
         self.request = request
         self.prompt = prompt
         self.timings: Timings | None = None
+        self.output_tokens = 0  # of all samples, so far
+        self._keeps = not deltas_only
         self._tokenizer = tokenizer
         self._prompt = None if request.params.prompt_logprobs is None else _Logprobs()
         self._samples = [
@@ -111,11 +116,6 @@ class OutputCollector:
         return [] if self._prompt is None else self._prompt.entries
 
     @property
-    def output_tokens(self) -> int:
-        """Of all samples, so far."""
-        return sum(len(sample.token_ids) for sample in self._samples)
-
-    @property
     def longest_output(self) -> int:
         """Tokens of the longest sample, so far."""
         return max(len(sample.token_ids) for sample in self._samples)
@@ -131,8 +131,10 @@ class OutputCollector:
             ends = zip(self._samples, event.finishes, strict=True)
             return 0, "".join([self._end(sample, finish) for sample, finish in ends])
         sample = self._samples[event.sample_index]
-        sample.token_ids.extend(event.token_ids)
-        if event.logprobs is not None:
+        self.output_tokens += len(event.token_ids)
+        if self._keeps:
+            sample.token_ids.extend(event.token_ids)
+        if self._keeps and event.logprobs is not None:
             sample.logprobs = sample.logprobs or _Logprobs()
             sample.logprobs.entries.extend(event.logprobs)
         text = "" if sample.stream is None else sample.stream.push(self._visible(event))
@@ -146,12 +148,25 @@ class OutputCollector:
             request_id=self.request.request_id,
             prompt=self.prompt,
             prompt_token_ids=list(self.request.prompt_token_ids),
-            outputs=[self._completion(index, sample) for index, sample in enumerate(self._samples)],
+            outputs=[
+                replace(one, logprobs=self._all_named(sample.logprobs)) if sample.logprobs is not None else one
+                for one, sample in zip(self.completions(), self._samples, strict=True)
+            ],
             finished=self.finished,
             timings=self.timings,
             prompt_token_logprobs=None if self._prompt is None else list(self._prompt.entries),
             prompt_logprobs=None if self._prompt is None else [None, *self._all_named(self._prompt)],
         )
+
+    def completions(self) -> list[CompletionOutput]:
+        """The samples so far; their log-probabilities without names."""
+        return [self._completion(index, sample) for index, sample in enumerate(self._samples)]
+
+    def forget(self) -> None:
+        """Keep nothing of what has come but text, counts and ends."""
+        self._prompt = None
+        for sample in self._samples:
+            sample.token_ids, sample.logprobs = [], None
 
     def _visible(self, event: TokensEvent) -> tuple[int, ...]:
         """The token that ends an output is no part of its text (it stays among its token ids)."""
@@ -174,7 +189,7 @@ class OutputCollector:
             text="" if sample.stream is None else sample.stream.text,
             token_ids=list(sample.token_ids),
             token_logprobs=None if sample.logprobs is None else list(sample.logprobs.entries),
-            logprobs=None if sample.logprobs is None else self._all_named(sample.logprobs),
+            logprobs=None,
             finish_reason=None if finish is None else finish.reason,
             stop_reason=None if finish is None else finish.stopped_by,
             detail=None if finish is None else finish.detail,

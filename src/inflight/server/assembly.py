@@ -17,7 +17,7 @@ from inflight.core.stopping import Finish
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames
-from inflight.server.shapes import Change, ChatShape, CompletionShape, Shape, chat_extras, usage
+from inflight.server.shapes import Change, ChatShape, CompletionShape, Shape, chat_extras
 from inflight.server.translating import Call
 
 _encode = msgspec.json.Encoder().encode  # NaN, should one come so far, is null
@@ -32,6 +32,7 @@ class Assembly:
         self._first_index = {request_id: number * call.n for number, request_id in enumerate(collectors)}
         self._shapes: dict[int, Shape] = {}  # of the choices that have a frame
         self._ended: set[int] = set()  # choices whose last frame is made
+        self._prompt_tokens = sum(len(one.request.prompt_token_ids) for one in collectors.values())
         self._frame_envelope = self._envelope((ChatShape if call.kind == "chat" else CompletionShape).frame_name)
 
     @property
@@ -47,31 +48,36 @@ class Assembly:
     def finished(self) -> bool:
         return all(one.finished for one in self._collectors.values())
 
+    @property
+    def prompt_scores(self) -> int:
+        """Log-probabilities of prompts that are kept: frames show them with the first of each choice, and then no
+        more."""
+        scores = (one.prompt_scores for one in self._collectors.values())
+        return sum(len(entries) * (1 + len(entries[0].top)) for entries in scores if entries)
+
     def take(self, event: Event) -> None:
         """An event of one of the requests, for an answer at the end."""
         self._collectors[event.request_id].take(event)
 
-    # -- whole ----------------------------------------------------------------------------------------------------
+    def forget(self) -> None:
+        """What was collected has been told; what is left are counts and ends."""
+        for one in self._collectors.values():
+            one.forget()
 
-    @property
-    def size(self) -> int:
-        """Tokens and log-probabilities that the answer holds, which is what it costs to put together."""
-        alternatives = self._call.logprobs
-        shown = self.output_tokens * (1 if alternatives is None else 2 + alternatives)
-        return shown + sum(len(score.top) + 1 for one in self._collectors.values() for score in one.prompt_scores)
+    # -- whole ----------------------------------------------------------------------------------------------------
 
     def answer(self) -> bytes:
         """As JSON, once all have finished. Raises ApiError where one of them failed."""
         choices: list[msgspec.Raw] = []
         for collector in self._collectors.values():
             _check(collector)
-            for one in _best(collector.output().outputs, self._call.n):
+            for one in _best(collector.completions(), self._call.n):
                 # One by one: what encodes lets nobody else run meanwhile.
                 choices.append(msgspec.Raw(_encode(self._shape(collector, len(choices)).whole(one))))
         first = next(iter(self._collectors.values()))
         answer = self._envelope(self._shape(first, 0).name)
         answer["choices"] = choices
-        answer["usage"] = self._usage()
+        answer["usage"] = self._usage(self.output_tokens, self._cached_tokens)
         return _encode(answer | chat_extras(self._call, first, self._names) | self._timings())
 
     # -- frames ---------------------------------------------------------------------------------------------------
@@ -81,28 +87,33 @@ class Assembly:
         call, before = self._call, self.output_tokens
         choices: list[tuple[dict[str, Any], int]] = []  # and the output tokens so far
         changes = self._fold(events)
-        for collector, _ in changes.values():
+        for collector in {collector for collector, _ in changes.values()}:
             _check(collector)  # one that failed is told at once, and not as a choice
+        after, begun = self.output_tokens, len(self._shapes)
         for index, (collector, change) in changes.items():
             if index not in self._shapes:
                 shape = self._shapes[index] = self._shape(collector, index)
                 first = shape.first()
                 choices += [] if first is None else [(first, before)]
             if change.text or change.finish_reason or call.logprobs is not None or call.return_token_ids:
-                choices.append((self._shapes[index].part(change), self.output_tokens))
+                choices.append((self._shapes[index].part(change), after))
+        if begun < len(self._shapes) == len(self._collectors) * call.n:
+            self.forget()
         last = len(choices) - 1 if self.finished else None
-        return b"".join([self._frame(*choice, last=number == last) for number, choice in enumerate(choices)])
+        cached = self._cached_tokens if call.continuous_usage else 0
+        return b"".join([self._frame(*choice, cached, number == last) for number, choice in enumerate(choices)])
 
     def last_frames(self) -> bytes:
         """What comes when all have finished: the usage, if it was asked for."""
         if not self._call.include_usage:
             return b""
-        return frame({**self._frame_envelope, "choices": [], "usage": self._usage(), **self._timings()})
+        usage = self._usage(self.output_tokens, self._cached_tokens)
+        return frame({**self._frame_envelope, "choices": [], "usage": usage, **self._timings()})
 
-    def _frame(self, choice: dict[str, Any], output_tokens: int, last: bool) -> bytes:
+    def _frame(self, choice: dict[str, Any], output_tokens: int, cached: int, last: bool) -> bytes:
         whole: dict[str, Any] = {**self._frame_envelope, "choices": [choice]}
         if self._call.include_usage or self._call.continuous_usage:
-            whole["usage"] = self._usage(output_tokens) if self._call.continuous_usage else None
+            whole["usage"] = self._usage(output_tokens, cached) if self._call.continuous_usage else None
         if last and not self._call.include_usage:
             whole |= self._timings()
         return frame(whole)
@@ -146,9 +157,18 @@ class Assembly:
             "service_tier": call.tier,
         }
 
-    def _usage(self, output_tokens: int | None = None) -> dict[str, Any]:
-        """output_tokens: of a frame; None: all there are."""
-        return usage(self._collectors.values(), self.output_tokens if output_tokens is None else output_tokens)
+    @property
+    def _cached_tokens(self) -> int:
+        """Of the prompts that have finished."""
+        return sum(one.timings.cached_tokens for one in self._collectors.values() if one.timings is not None)
+
+    def _usage(self, output_tokens: int, cached: int) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": output_tokens,
+            "total_tokens": self._prompt_tokens + output_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
 
     def _timings(self) -> dict[str, Any]:
         """One account for one prompt; a list for several."""

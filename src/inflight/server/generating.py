@@ -1,20 +1,21 @@
 """A call on its way through the engine: opened, followed to its end, or ended before.
 
 Knows the bridge's streams; what the answer looks like, `assembly` knows. Not streaming is streaming, collected. A frame
-holds all that happened since the last one was taken, so that a slow reader gets fewer and larger frames, and costs
-nobody else anything.
+holds what happened since the last one was taken, as far as it is made in a moment, so that a slow reader gets fewer and
+larger frames, and costs nobody else anything.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 from inflight.core.events import Event
 from inflight.core.request import RequestRefused
 from inflight.engine.bridge import MANY, AsyncBridge
-from inflight.engine.event_stream import EngineStopped, EventStream
+from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
+from inflight.server.aside import aside
 from inflight.server.assembly import Assembly, frame
 from inflight.server.delivery import Delivery
 from inflight.server.errors import ApiError, refused, without_frames
@@ -24,7 +25,6 @@ from inflight.text import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
 ALIVE = b": waiting\n\n"  # a comment, which readers pass over
-LARGE_ANSWER = 1000  # tokens and log-probabilities: from here on it is put together beside the event loop
 
 
 class Generation(Delivery):
@@ -36,10 +36,11 @@ class Generation(Delivery):
         self.call = call
         self.assembly = assembly
         self._stream = stream
+        self._kept = 0  # of what was taken, tokens and log-probabilities that the assembly keeps
 
     @property
     def held(self) -> int:
-        return self._stream.held + super().held
+        return self._stream.held + self._kept + super().held
 
     def end(self, error: ApiError) -> None:
         """Whoever takes from it, now or later, is told this."""
@@ -56,23 +57,28 @@ class Generation(Delivery):
         while not self._stream.ended:
             for event in await self._take(None):
                 self.assembly.take(event)
+            self._kept = self._stream.taken
         try:
-            large = self.assembly.size >= LARGE_ANSWER
-            answer = await asyncio.to_thread(self.assembly.answer) if large else self.assembly.answer()
+            answer = await _put_together(self.assembly.answer, self._kept)
             if self.error is not None:  # meanwhile
                 raise self.error
         except ApiError as error:
             self.error = error
             raise
-        self.whole_bytes = len(answer)
+        self.assembly.forget()
+        self._kept, self.whole_bytes = 0, len(answer)
         return answer
 
     async def frames(self, keep_alive: float) -> AsyncGenerator[bytes, None]:
         """Server-sent events. What goes wrong is told in the stream, because its status is long gone."""
         try:
             while not self._stream.ended:
+                taken = self._stream.taken
                 events = await self._take(keep_alive)
-                if frames := self.assembly.frames(events) if events else ALIVE:
+                size = self._stream.taken - taken + self._kept  # which the first of a choice shows
+                frames = await _put_together(partial(self.assembly.frames, events), size) if events else ALIVE
+                self._kept = self.assembly.prompt_scores
+                if frames:
                     yield frames
             if frames := self.assembly.last_frames():
                 yield frames
@@ -89,6 +95,11 @@ class Generation(Delivery):
             raise _broken(without_frames(fault)) from None
 
 
+async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
+    """size: tokens and log-probabilities. Beside the event loop, where they are many."""
+    return work() if size <= PIECE else await aside(work)
+
+
 async def open_generation(
     bridge: AsyncBridge, call: Call, tokenizer: Tokenizer | None, names: TokenNames, timeout: float | None
 ) -> Generation:
@@ -96,10 +107,12 @@ async def open_generation(
 
     def collecting() -> dict[str, OutputCollector]:
         pairs = zip(call.requests, call.prompts, strict=True)
-        return {request.request_id: OutputCollector(request, tokenizer, prompt) for request, prompt in pairs}
+        return {
+            request.request_id: OutputCollector(request, tokenizer, prompt, call.stream) for request, prompt in pairs
+        }
 
     many = sum(request.params.n for request in call.requests) > MANY
-    collectors = await asyncio.to_thread(collecting) if many else collecting()
+    collectors = await aside(collecting) if many else collecting()
     assembly = Assembly(call, collectors, names)
     try:
         stream = await bridge.open(*call.requests)

@@ -5,7 +5,6 @@ Knows a call, its collectors and what changed; not how it is sent.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -156,14 +155,3 @@ def chat_extras(call: Call, collector: OutputCollector, names: TokenNames) -> di
     if call.kind == "chat" and call.return_token_ids:
         extras["prompt_token_ids"] = list(collector.request.prompt_token_ids)
     return extras
-
-
-def usage(collectors: Collection[OutputCollector], output_tokens: int) -> dict[str, Any]:
-    prompt = sum(len(one.request.prompt_token_ids) for one in collectors)
-    cached = sum(one.timings.cached_tokens for one in collectors if one.timings is not None)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output_tokens,
-        "total_tokens": prompt + output_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }

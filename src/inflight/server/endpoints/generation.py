@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from inflight.server import answers
+from inflight.server.aside import aside
 from inflight.server.bodies.chat import ChatBody
 from inflight.server.bodies.completions import CompletionBody
 from inflight.server.json import JsonResponse, body_bytes, body_of, documented
@@ -72,6 +73,6 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
         translate = partial(served.translator.call, prepared, tenant)
         settings = prepared.settings
         small = token_bytes(prepared) < MANY_TOKEN_BYTES and not (settings.bad_words or settings.allowed_token_ids)
-        return translate() if small else await asyncio.to_thread(translate)
+        return translate() if small else await aside(translate)
 
     return routes
