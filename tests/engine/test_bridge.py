@@ -392,6 +392,71 @@ def test_a_newcomer_is_answered_while_a_step_computes() -> None:
     bridge.close()
 
 
+MANY_SAMPLES = SamplingParams(n=6, max_tokens=150, ignore_eos=True)
+
+
+def test_commands_for_many_samples_are_not_run_by_an_event_loop(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when they come, nor when they wait for whoever comes next."""
+    ran: list[threading.Thread] = []
+    for name in ("add", "abort"):
+        plain = getattr(rig.loop, name)
+
+        def noted(argument: Any, plain: Any = plain) -> Any:
+            if getattr(argument, "request_id", argument) != "small":
+                ran.append(threading.current_thread())
+            return plain(argument)
+
+        monkeypatch.setattr(rig.loop, name, noted)
+
+    async def main() -> None:
+        for number in range(3):
+            requests = [request(f"{number}-{one}", params=MANY_SAMPLES) for one in range(4)]
+            opening = asyncio.ensure_future(rig.bridge.open(*requests))
+            while not opening.done():
+                rig.bridge.abort("small")
+                await asyncio.sleep(0)
+            await opening.result().take(5)
+            await opening.result().aclose()
+            for _ in range(20):
+                rig.bridge.abort("small")
+            await rig.settled(empty)
+
+    asyncio.run(main())
+    assert len(ran) == 24 and threading.main_thread() not in ran
+
+
+def test_leaving_a_stream_tells_its_consumer_nothing(rig: Rig) -> None:
+    async def main() -> None:
+        calls: list[Any] = []
+        loop = asyncio.get_running_loop()
+        stream = await rig.bridge.open(*(request(f"r{one}", params=MANY_SAMPLES) for one in range(4)))
+        await stream.take(5)
+        await asyncio.to_thread(rig.bridge._turn.acquire)
+        plain = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *call, **named: calls.append(call)  # type: ignore
+        rig.bridge._abort_all(stream)
+        loop.call_soon_threadsafe = plain  # type: ignore[method-assign]
+        rig.bridge._turn.release()
+        assert not calls
+        await rig.settled(empty)
+
+    asyncio.run(main())
+
+
+def test_commands_for_many_samples_are_answered_when_the_engine_has_stopped(rig: Rig) -> None:
+    async def main() -> None:
+        stream = await rig.bridge.open(*(request(f"r{one}", params=MANY_SAMPLES) for one in range(4)))
+        rig.executor.fault = ZeroDivisionError("a bug")
+        with pytest.raises(EngineStopped, match="a bug"):
+            async for _ in stream:
+                pass
+        await stream.aclose()
+        with pytest.raises(EngineStopped, match="a bug"):
+            await asyncio.wait_for(rig.bridge.open(*(request(f"s{one}", params=MANY_SAMPLES) for one in range(4))), 10)
+
+    asyncio.run(main())
+
+
 def test_commands_that_take_long_leave_the_engine_its_steps(rig: Rig) -> None:
     steps: list[int] = []
 

@@ -2,9 +2,10 @@
 
 Knows requests and events; not text, not HTTP. Whoever has a command (add, abort, count) runs it at once while the
 engine computes a step or sleeps, for then the scheduler stands still; otherwise the engine runs it before it computes.
-So a newcomer need not wait for a step's end to hear that it is refused. The engine sleeps while nothing is to be done
-(no CPU when idle), and hands each step's events to the event loop in one call. A consumer that goes away (its stream is
-closed or cancelled) aborts its requests.
+So a newcomer need not wait for a step's end to hear that it is refused. Commands for many samples take longer than an
+event loop can wait, and are run by the engine, or by a thread that brings them. The engine sleeps while nothing is to
+be done (no CPU when idle), and hands each step's events to the event loop in one call. A consumer that goes away (its
+stream is closed or cancelled) aborts its requests.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class AsyncBridge:
     def __init__(self, loop: EngineLoop):
         self._loop = loop
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._large: queue.SimpleQueue[Command] = queue.SimpleQueue()  # which no event loop runs
         self._turn = threading.Lock()  # who holds it may touch the engine loop and what stands below
         self._engine_waits = False  # for its turn
         self._wake = threading.Event()  # ends the engine's sleep when a command came
@@ -51,12 +53,12 @@ class AsyncBridge:
     async def open(self, *requests: Request) -> EventStream:
         """Hand in requests, all of them or none. Raises RequestRefused or EngineStopped."""
         stream = EventStream(requests, self._left)
-        send = partial(self._send, lambda: self._add(stream))
+        add = partial(self._add, stream)
         try:
-            if sum(request.params.n for request in requests) > MANY:
-                await asyncio.to_thread(send)  # the event loop has others to serve meanwhile
+            if _is_large(stream):
+                await asyncio.to_thread(self._bring, add)  # the event loop has others to serve meanwhile
             else:
-                send()
+                self._send(add)
             await stream.accepted
         except asyncio.CancelledError:
             await stream.aclose()
@@ -100,15 +102,26 @@ class AsyncBridge:
         self._run_commands()
         self._wake.set()
 
-    def _run_commands(self) -> None:
+    def _bring(self, command: Command) -> None:
+        """A large one, from a thread that has time for it."""
+        self._large.put(command)
+        self._run_commands(self._large)
+        self._run_commands()  # that came meanwhile
+        self._wake.set()
+
+    def _run_commands(self, inbox: queue.SimpleQueue[Command] | None = None) -> None:
         """Run what is in the inbox unless somebody holds the turn, who will look at it again after giving it up. Not
         for long: whoever calls has other things to do, and the engine looks at what is left."""
-        end = self._end_of_commands()
-        while not self._inbox.empty() and time.monotonic() < end and self._turn.acquire(blocking=False):
+        inbox, end = inbox or self._inbox, self._end_of_commands()
+        while not inbox.empty() and time.monotonic() < end and self._turn.acquire(blocking=self._must_wait(inbox)):
             try:
-                self._drain(end)
+                self._drain(inbox, end)
             finally:
                 self._turn.release()
+
+    def _must_wait(self, inbox: queue.SimpleQueue[Command]) -> bool:
+        """For the turn: once the engine has stopped, an event loop that holds it looks at nothing large."""
+        return inbox is self._large and self._stopped is not None
 
     def _end_of_commands(self) -> float:
         """Until when to run commands. Without an engine there is nobody to leave them to."""
@@ -116,15 +129,20 @@ class AsyncBridge:
 
     def _left(self, stream: EventStream) -> None:
         """The consumer went away. Another's request may bear the id of one that was refused for it."""
-        self._send(lambda: self._abort_all(stream))
+        abort = partial(self._abort_all, stream)
+        if not _is_large(stream):
+            self._send(abort)
+        elif self._stopped is None:
+            self._large.put(abort)
+            self._wake.set()
 
     # -- whoever holds the turn ---------------------------------------------------------------------------------
 
-    def _drain(self, end: float) -> None:
+    def _drain(self, inbox: queue.SimpleQueue[Command], end: float) -> None:
         """Until the inbox is empty, or that time has come, or the engine wants its turn; one command at least."""
         while True:
             try:
-                command = self._inbox.get_nowait()
+                command = inbox.get_nowait()
             except queue.Empty:
                 return
             try:
@@ -157,16 +175,18 @@ class AsyncBridge:
             self._deliver(self._loop.abort(request_id))
 
     def _abort_all(self, stream: EventStream) -> None:
-        for request in stream.requests:
-            if self._streams.get(request.request_id) is stream:
-                self._abort(request.request_id)
+        """Whose events nobody reads any more."""
+        mine = [one.request_id for one in stream.requests if self._streams.get(one.request_id) is stream]
+        self._deliver([event for request_id in mine for event in self._loop.abort(request_id)], left=stream)
 
-    def _deliver(self, events: list[Event]) -> None:
+    def _deliver(self, events: list[Event], left: EventStream | None = None) -> None:
         parcels: dict[EventStream, list[Event]] = {}
         for event in events:
             parcels.setdefault(self._streams[event.request_id], []).append(event)
             if isinstance(event, FinishedEvent):
                 del self._streams[event.request_id]
+        if left is not None:
+            parcels.pop(left, None)
         _post(parcels)
 
     def _close(self) -> None:
@@ -195,21 +215,24 @@ class AsyncBridge:
         try:
             while self._stopped is None:
                 self._wake.clear()  # before the inbox is looked at: who comes later ends the sleep that may follow
-                self._drain(self._end_of_commands())
-                if not self._inbox.empty():
+                for inbox in (self._inbox, self._large):
+                    self._drain(inbox, self._end_of_commands())
+                if not (self._inbox.empty() and self._large.empty()):
                     self._wake.set()  # whoever sent what is left has done so already
                 if self._stopped is None:
                     self._advance()
         except BaseException as fault:  # also what native libraries raise when they panic
             self._break_down(fault)
         finally:
-            self._drain(math.inf)
+            for inbox in (self._inbox, self._large):
+                self._drain(inbox, math.inf)
             try:
                 self._loop.close()
             except Exception:  # it must not hide why the engine stopped, nor keep the turn from those who ask
                 log.exception("the engine could not be closed properly")
             finally:
                 self._turn.release()
+                self._run_commands(self._large)
                 self._run_commands()
 
     def _advance(self) -> None:
@@ -250,6 +273,10 @@ class _OthersTurn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._take()
+
+
+def _is_large(stream: EventStream) -> bool:
+    return sum(request.params.n for request in stream.requests) > MANY
 
 
 def _sentence(fault: BaseException) -> str:
