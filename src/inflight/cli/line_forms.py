@@ -18,10 +18,10 @@ from inflight.frontend.outputs import OutputCollector
 from inflight.server.assembly import Assembly
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
 from inflight.server.errors import ApiError, refused
-from inflight.server.line_calls import kind_of, line_call
+from inflight.server.line_calls import kind_of, of_a_line
 from inflight.server.logprobs import TokenNames
 from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.wire import Limits
+from inflight.server.preprocessing.wire import Limits, PreparedAnswer
 from inflight.server.tenants import ANYONE
 from inflight.server.translating import Call, RequestTranslator
 
@@ -93,7 +93,8 @@ class Lines:
             raise LineRefused(f"line {number}: {bad}", answer) from None
         try:
             prepared = self._preprocessor.prepared(kind_of(line.url), line.body)
-            call = line_call(self._translator, prepared, ANYONE, batch=False)
+            assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
+            call = of_a_line(self._translator.call(prepared, ANYONE))
         except ApiError as error:
             raise _openai_refusal(name, number, line.custom_id, error) from None
         return _OpenAILine(name, line, call, self._names)

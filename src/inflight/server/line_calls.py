@@ -10,22 +10,18 @@ from inflight.server.batch.answering import Answer, NotNow, StepFailed
 from inflight.server.batch.lines import CHAT_COMPLETIONS
 from inflight.server.batch.records import LineUsage
 from inflight.server.errors import ApiError, invalid
-from inflight.server.preprocessing.wire import Kind, Prepared, PreparedAnswer
+from inflight.server.preprocessing.wire import Kind, PreparedAnswer
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
-from inflight.server.translating import Call, RequestTranslator
+from inflight.server.translating import Call
 
 
 def kind_of(url: str) -> Kind:
     return "chat" if url == CHAT_COMPLETIONS else "completion"
 
 
-def line_call(
-    translator: RequestTranslator, prepared: Prepared | PreparedAnswer, tenant: Tenant, *, batch: bool = True
-) -> Call:
-    """The call that a line asks for. Raises ApiError."""
-    assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
-    call = translator.call(prepared, tenant, batch=batch)
+def of_a_line(call: Call) -> Call:
+    """The call, if a line may ask for it. Raises ApiError."""
     if call.stream:
         raise invalid("stream is true, but the answer to a line is written whole; leave it out.", "stream")
     return call
@@ -40,8 +36,9 @@ class LineAnswerer:
     async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
         try:
             served = self._service.served
-            prepared = await served.preprocessing.prepare(kind_of(url), body)
-            call = line_call(served.translator, prepared, tenant)
+            prepared = await served.preprocessing.prepare(kind_of(url), body, f"tenant {tenant.name}")
+            assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
+            call = of_a_line(await served.translator.call_beside(prepared, tenant, batch=True))
             async with self._service.answer_memory.for_line(call, served.max_model_len):
                 opened = await self._service.open(call, batch=True)
                 body = await opened.answer()

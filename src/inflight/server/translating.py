@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import UNSET
@@ -19,6 +20,7 @@ from inflight.core.request import SLO, Request
 from inflight.core.sampling import InvalidSampling, SamplingParams
 from inflight.frontend.fields import SAMPLING_FIELDS
 from inflight.frontend.prompts import PromptEncoder
+from inflight.server.aside import aside
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import CompletionSettings
@@ -28,6 +30,8 @@ from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedC
 from inflight.server.tenants import Tenant
 
 Settings = CompletionSettings | ChatSettings
+MANY_TOKEN_BYTES = 1 << 17  # of prompts, from which on they become requests beside the event loop
+MANY_PROMPTS = 16
 TIERS = {
     None: "default",
     "auto": "default",
@@ -95,6 +99,16 @@ class RequestTranslator:
         if isinstance(prepared, PreparedCompletion):
             return self._completion(prepared, tenant, batch)
         return self._chat(prepared, tenant, batch)
+
+    async def call_beside(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
+        """As `call`; beside the event loop where the prompts are long, or words are to be cut."""
+        translate = partial(self.call, prepared, tenant, batch=batch)
+        settings = prepared.settings
+        small = sum(len(prompt.token_ids) for prompt in prepared.prompts) < MANY_TOKEN_BYTES
+        small = small and len(prepared.prompts) <= MANY_PROMPTS
+        return (
+            translate() if small and not (settings.bad_words or settings.allowed_token_ids) else await aside(translate)
+        )
 
     def _completion(self, prepared: PreparedCompletion, tenant: Tenant, batch: bool) -> Call:
         body = prepared.settings

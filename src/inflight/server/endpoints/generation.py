@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from inflight.server import answers
-from inflight.server.aside import aside
 from inflight.server.bodies.chat import ChatBody
 from inflight.server.bodies.completions import CompletionBody
 from inflight.server.json import JsonResponse, body_bytes, body_of, documented
 from inflight.server.preprocessing.pool import SHORT_BYTES
-from inflight.server.preprocessing.wire import Kind, PreparedAnswer, token_bytes
+from inflight.server.preprocessing.wire import Kind, PreparedAnswer
 from inflight.server.sending import ClientGone, WholeAnswer, until_gone
 from inflight.server.service import GONE, Service
 from inflight.server.sse import EventStreamResponse
 from inflight.server.tenants import Tenant
 from inflight.server.translating import Call
 
-MANY_TOKEN_BYTES = 1 << 19  # of prompts, from which on they become requests beside the event loop
 _STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
@@ -68,11 +65,8 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
 
     async def call_of(request: Request, kind: Kind, body: bytes, tenant: Tenant) -> Call:
         served = service.served
-        prepared = await served.preprocessing.prepare(kind, body)
+        prepared = await served.preprocessing.prepare(kind, body, request.state.body_lease.owner)
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
-        translate = partial(served.translator.call, prepared, tenant)
-        settings = prepared.settings
-        small = token_bytes(prepared) < MANY_TOKEN_BYTES and not (settings.bad_words or settings.allowed_token_ids)
-        return translate() if small else await aside(translate)
+        return await served.translator.call_beside(prepared, tenant)
 
     return routes

@@ -78,7 +78,8 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         return PreparedResponse(service.entered(tenant), partial(made, service.served, request, kind))
 
     async def made(served: Served, request: Request, kind: Kind) -> bytes:
-        answer = await served.preprocessing.prepare(kind, await body_bytes(request))
+        owner = request.state.body_lease.owner
+        answer = await served.preprocessing.prepare(kind, await body_bytes(request), owner)
         request.state.body_lease.release()
         assert isinstance(answer, PreparedAnswer), "nothing is left to do"
         return answer.json

@@ -113,11 +113,6 @@ class Refused(Struct, frozen=True, tag_field="outcome", tag="refused"):
         return ApiError(self.status, self.message, type=self.type, param=self.param, code=self.code)
 
 
-def token_bytes(prepared: PreparedCompletion | PreparedChat) -> int:
-    """Of all prompts."""
-    return sum(len(prompt.token_ids) for prompt in prepared.prompts)
-
-
 Prepared = PreparedCompletion | PreparedChat
 Outcome = PreparedCompletion | PreparedChat | PreparedAnswer | Refused
 
