@@ -15,6 +15,7 @@ from .test_chat import TEMPLATES, TOOLS, user
 DOUBLED = "{% set ns = namespace(x=['a']) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
 GROWN = "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = GROW %}{% endfor %}{{ ns.x }}"
 TIMES = "{% for a in range(99999) %}{% for b in range(99999) %}BODY{% endfor %}{% endfor %}"
+LOOPED = "{% set x = 'a' * 2**22 %}{% set z = x + '' %}{% for a in range(99999) %}BODY{% endfor %}"
 HOSTILE = {
     "product": "{{ 'a' * 10**10 }}",
     "product of lists": "{{ ([1] * 10**9) | length }}",
@@ -76,6 +77,52 @@ HOSTILE = {
     "a namespace of itself": "{% set n = namespace() %}{% set m = [n, n] %}{% set n.x = m %}{{ m * 2**22 }}",
     "endless text": "{{ lipsum(n=10**9) }}",
     "batches": "{{ [1] | batch(10**9, 1) | list }}",
+    "a width behind a name with brackets": "{{ '%(a(b))9999999999s' % {'a(b)': 'x'} }}",
+    "many widths of one value": "{{ ('%(a)9999s' * 300000) % {'a': 'x'} }}",
+    "many small widths": "{{ ('%(a)999s' * 300000) % {'a': 'x'} }}",
+    "many fields": "{{ ('%s' * 2**23) % ('a',) }}",
+    "a width behind a brace": "{{ '{0[}]:9999999999}'.format({'}': 'a'}) }}",
+    "a width as text": "{{ '{:{}}'.format('a', '9999999999') }}",
+    "a width in a list": "{{ '{:{1[0]}}'.format('a', [9999999999]) }}",
+    "methods of safe text": "{{ ('a' | safe).ljust(10**10) }}",
+    "replace of safe text": "{{ (('a' * 2**20) | safe).replace('a', 'b' * 16000) }}",
+    "format of safe text": "{{ ('{:9999999999}' | safe).format('a') }}",
+    "replace of escaped text": "{{ ('a' * 2**20) | escape | replace('a', 'b' * 16000) }}",
+    "autoescape": "{% autoescape true %}{{ ('a' | safe).ljust(10**10) }}{% endautoescape %}",
+    "indent of other ends of lines": "{{ ('a\\r' * 1000000) | indent('x' * 16000) }}",
+    "replaced by names": "{{ ('a' * 1000000) | replace(new='b' * 16000, old='a') }}",
+    "separators by place": "{{ ([1] * 1000) | tojson(false, none, ('x' * 2**20, ':')) }}",
+    "joined by attribute": "{% set ns = namespace(t='x' * 2**20) %}{{ ([ns] * 1000) | join('', attribute='t') }}",
+    "sorted by attribute": "{% set ns = namespace(t='x' * 2**20) %}{{ ([ns] * 1000) | sort(attribute='t') | length }}",
+    "joined by a list": "{{ [1, 2] | join(['a' * 2**20] * 1000) }}",
+    "lists of long texts refused": "{{ raise_exception(['a' * 2**20] + ['a' * 2**20] * 15 + ['a' * 2**20]) }}",
+    "lists of long texts told": "{% set x = ['a' * 2**23] %}{{ {}[x + x + x].a }}",
+    "tuples looked up": "{% set x = (1,) * 2**19 %}{% for a in range(99999) %}{% set y = {}[x] %}{% endfor %}",
+    "dates": "{{ strftime_now('%5000d' * 2000000) }}",
+    "long numbers": "{{ (('1' * 2**24) | int(0, 2)) // (('1' * 2**23) | int(0, 2)) }}",
+    "numbers from bytes": "{{ (0).from_bytes([1] * 2**20, 'big') }}",
+    "long numbers written": "{{ 0xFFFF // 0x" + "F" * 4000 + " }}",
+    "a wide title": "{{ ('ab-' * 2**22) | title | length }}",
+    "searched from behind": "{{ ('a' * 2**23).rfind('b' + 'a' * 2**22) }}",
+    "stripped of long texts": "{{ ('a' * 2**23).strip('b' * 2**22 + 'a') }}",
+    "trimmed of long texts": "{{ ('a' * 2**23) | trim('b' * 2**22 + 'a') }}",
+    "a budget given back": "{% set x = [-2**90] | map(' spend') | list %}{% for a in range(99999) %}{{ 'a' * 2**20 }}"
+    "{% endfor %}",
+    "loops of searches": LOOPED.replace("BODY", "{% set y = 'b' in x %}"),
+    "loops of searches by a test": LOOPED.replace("BODY", "{% set y = 'b' is in x %}"),
+    "loops of tests": LOOPED.replace("BODY", "{% set y = x is lower %}"),
+    "loops of comparisons": LOOPED.replace("BODY", "{% set y = x == z %}"),
+    "loops of slices": LOOPED.replace("BODY", "{% set y = x[1:] %}"),
+    "loops of slices of lists": LOOPED.replace("'a' * 2**22", "[1] * 2**20").replace("BODY", "{% set y = x[1:] %}"),
+    "loops of keys": LOOPED.replace("BODY", "{% set y = {}.fromkeys(x) %}"),
+    "loops of keys of dict": LOOPED.replace("BODY", "{% set y = dict.fromkeys(x) %}"),
+    "loops over text with a test": LOOPED.replace("BODY", "{% for c in x if false %}{% endfor %}"),
+    "lazy filters": LOOPED.replace(
+        "BODY", "{% set y = range(99999) | map(attribute='a') | map(attribute='a') | last %}"
+    ),
+    "long attributes": "{{ range(99999) | map(attribute='a.' * 2**20) | list | length }}",
+    "changes looked for": LOOPED.replace("'a' * 2**22", "['a'] * 2**19").replace("BODY", "{{ loop.changed(x) }}"),
+    "values written": "{% set x = ['a' * 2**20] * 4 %}{% set d = {1: x, 2: x, 3: x, 4: x} %}{{ d.values() }}",
 }
 
 
@@ -88,6 +135,34 @@ def test_hostile_templates_are_stopped(name: str) -> None:
     assert len(str(told.value)) < 400
     assert time.perf_counter() - started < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        ("{{ '%s: %-5s|%.2f %d%%' % ('a', 'b', 1.234, 7) }}", "a: b    |1.23 7%"),
+        ("{{ '%(a)s %(a)03d' % {'a': 7} }} {{ '%s-%s' | format(1, 2) }}", "7 007 1-2"),
+        ("{{ '{} {}'.format(1, 'b') }} {{ '{0}{a:>4}{{}}'.format(1, a='b') }}", "1 b 1   b{}"),
+        ("{{ '{:,} {:.1f} {:*^5}'.format(1234567, 2.25, 'a') }}", "1,234,567 2.2 **a**"),
+        ("{{ [{'a': {'b': 1}}, {'a': {'b': 2}}] | join(', ', attribute='a.b') }}", "1, 2"),
+        ("{{ [{'a': 2}, {'a': 1}] | sort(attribute='a') | map(attribute='a') | join }}", "12"),
+        ("{{ [3, 1, 2] | select('in', [1, 2]) | list }} {{ ['a', 'b'] | reverse | list }}", "[1, 2] ['b', 'a']"),
+        ("{{ ('<a>' | safe + '<b>').replace('<', '[') }} {{ '<' | e }}", "[a>[b> &lt;"),
+        ("{{ 'a-b c' | title }} {{ ' xax ' | trim('x ') }} {{ 'a' in {'a': 1}.keys() }}", "A-B C a True"),
+        ("{{ 'abc'[::-1] }} {{ [1, 2, 3][1:] }} {{ 1 in range(3) }} {{ 2.0.is_integer() }}", "cba [2, 3] True True"),
+        ("{{ 'a\\nb' | indent(2) }} {{ {'b': 1} | items | list }}", "a\n  b [('b', 1)]"),
+        ("{{ strftime_now('%d %b %Y, %-H%%') | length > 12 }}", "True"),
+    ],
+)
+def test_what_templates_commonly_do_is_allowed(source: str, written: str) -> None:
+    assert ChatTemplate(source).render(Conversation(user("a"))) == written
+
+
+@pytest.mark.parametrize("source", ["{{ raise_exception('a' * 9999) }}", "{{ {}['a' * 9999].a }}"])
+def test_what_a_template_says_is_cut(source: str) -> None:
+    with pytest.raises(ChatTemplateError) as told:
+        ChatTemplate(source).render(Conversation(user("a")))
+    assert 500 < len(str(told.value)) < 700
 
 
 def test_limits_are_told_with_their_numbers() -> None:

@@ -1,7 +1,8 @@
 """How much what a template asks of Python would make: operators, methods of strings, filters.
 
-Knows each operation that makes much of little, and says its size to a budget before it is done. Does not know where in
-a template it stands (`sandbox`).
+Knows which operations a template may use, and says the size of each that makes much of little to a budget before it is
+done. What it cannot tell the size of it does not allow: formats have two plain shapes, and types have lists of methods.
+Does not know where in a template an operation stands (`sandbox`).
 """
 
 from __future__ import annotations
@@ -13,20 +14,40 @@ from typing import Any
 from .budget import Budget
 from .errors import ChatTemplateError
 
-_WIDEST = 10_000  # of a field in a format
-_FIELD = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?")
-_BRACES_WIDTH = re.compile(r"\{[^{}]*:[^{}]*?(\d{5,})")
-_NESTED_BRACES = re.compile(r"\{[^{}]*:[^{}]*\{")
-_SMALL = (
-    "length",
-    "count",
-    "first",
-    "last",
-    "default",
-    "d",
-    "attr",
-)  # filters that do not look at the whole of a value
+_PERCENT = r"%(?:%|(?:\(\w*\))?[-+ #0]*(\d{0,3})(?:\.(\d{0,3}))?[sdifgerxX])"
+_BRACES = r"\{\{|\}\}|\{\w*(?::(?:[^{}]?[<>=^])?[-+ ]?#?0?(\d{0,3})[,_]?(?:\.(\d{1,3}))?[bcdeEfFgGnosxX%]?)?\}"
+_PERCENT_FIELD, _BRACES_FIELD = re.compile(_PERCENT, re.ASCII), re.compile(_BRACES, re.ASCII)
+_PERCENTS, _BRACED = (
+    re.compile(rf"(?:[^%]++|{_PERCENT})*+", re.ASCII),
+    re.compile(rf"(?:[^{{}}]++|{_BRACES})*+", re.ASCII),
+)
 _LINE_ENDS = ("\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
+_SLOW_CHARACTERS_A_UNIT = 64
+_LONGEST_ATTRIBUTE = 256  # characters of "function.name"; each part is a look-up for each entry
+_CASES = ("capitalize", "casefold", "lower", "swapcase", "title", "upper")
+_CLASSES = (
+    *("isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric"),
+    *("isprintable", "isspace", "istitle", "isupper"),
+)
+_BY_CHARACTER = (*_CASES, *_CLASSES)  # nanoseconds for each, where other operations go through a text by the kilobyte
+_SLOW_SEARCHES = ("strip", "lstrip", "rstrip", "rfind", "rindex", "rpartition")
+_METHODS: dict[type, frozenset[str]] = {
+    str: frozenset(
+        (
+            *_BY_CHARACTER,
+            *_SLOW_SEARCHES,
+            *("center", "count", "endswith", "find", "format", "index", "join", "ljust", "partition", "removeprefix"),
+            *("removesuffix", "replace", "rjust", "rsplit", "split", "splitlines", "startswith", "zfill"),
+        )
+    ),
+    dict: frozenset(("copy", "get", "items", "keys", "values")),
+    list: frozenset(("copy", "count", "index")),
+    tuple: frozenset(("count", "index")),
+    float: frozenset(("is_integer",)),
+}
+# Filters that do not look at the whole of a value, and those that look at its entries but not into them.
+_SMALL = ("length", "count", "first", "last", "default", "d", "attr")
+_OF_ENTRIES = ("map", "select", "reject", "selectattr", "rejectattr", "reverse", "items")
 
 Arguments = Sequence[Any]
 Named = Mapping[str, Any]
@@ -34,9 +55,12 @@ Named = Mapping[str, Any]
 
 def before_operator(budget: Budget, operator: str, left: Any, right: Any) -> None:
     """Raises ChatTemplateError where the result would be too large."""
+    for value in (left, right):
+        if isinstance(value, int):
+            budget.allow_bits(value.bit_length())
     if operator == "*":
         for one, other in ((left, right), (right, left)):
-            if isinstance(one, str | bytes) and isinstance(other, int):
+            if isinstance(one, str) and isinstance(other, int):
                 budget.allow(len(one) * max(0, other))
             elif isinstance(one, list | tuple) and isinstance(other, int):
                 budget.allow_items(len(one) * max(0, other))
@@ -46,119 +70,154 @@ def before_operator(budget: Budget, operator: str, left: Any, right: Any) -> Non
     elif operator == "**" and isinstance(left, int) and isinstance(right, int):
         budget.allow_bits(max(1, left.bit_length()) * max(0, right))
     elif operator == "+":
-        if isinstance(left, str | bytes) and isinstance(right, str | bytes):
+        if isinstance(left, str) and isinstance(right, str):
             budget.allow(len(left) + len(right))
         elif isinstance(left, list | tuple) and isinstance(right, list | tuple):
             budget.allow_items(len(left) + len(right))
-    elif operator == "%" and isinstance(left, str | bytes):
-        _before_percent(budget, left if isinstance(left, str) else left.decode("latin-1"), right)
+    elif operator == "%" and isinstance(left, str):
+        _before_percent(budget, left, right)
 
 
 def before_method(budget: Budget, owner: Any, name: str, arguments: Arguments, named: Named) -> Arguments:
     """The arguments, of which an iterable that is used up by looking at it has become a list."""
+    if not any(isinstance(owner, kind) and name in names for kind, names in _METHODS.items()):
+        kind = owner if isinstance(owner, type) else type(owner)
+        raise ChatTemplateError(
+            f"The model's chat template calls the method {name[:40]!r} of {kind.__name__}, which is none that "
+            "templates may call here; correct the template."
+        )
     if name != "get":  # everything else looks at all of it
         budget.charge(owner)
+    if isinstance(owner, str) and name == "join" and arguments:
+        return (_joined(budget, arguments[0], len(owner)), *arguments[1:])
     for value in (*arguments, *named.values()):
         budget.allow_number(value)
-    if isinstance(owner, str | bytes):
-        check = _OF_STRINGS.get(name)
-        if name == "join" and arguments:
-            arguments = (_joined(budget, arguments[0], len(owner)),)
-        elif check is not None:
-            check(budget, owner, arguments, named)
-    elif isinstance(owner, list | tuple) and name in ("count", "index"):
-        for value in arguments:
-            budget.measure(value)
-    elif isinstance(owner, Mapping) and arguments:
-        budget.measure(arguments[0])  # to be hashed
+        budget.measure(value)  # to be looked for, hashed or told in an error
+    if isinstance(owner, str) and name in _BY_CHARACTER:
+        budget.spend(len(owner) // _SLOW_CHARACTERS_A_UNIT)
+    elif isinstance(owner, str) and (check := _OF_STRINGS.get(name)) is not None:
+        check(budget, owner, arguments, named)
     return arguments
 
 
-def before_filter(budget: Budget, name: str, value: Any, arguments: Arguments, named: Named) -> Any:
-    """The value, which has become a list where looking at it uses it up."""
+def before_call(budget: Budget, arguments: Arguments, named: Named) -> None:
+    """Of anything that is neither a method of Python's types nor a macro."""
+    for value in (*arguments, *named.values()):
+        budget.measure(value)
+
+
+def before_filter(budget: Budget, name: str, value: Any, named: Named, rest: Arguments = ()) -> Any:
+    """The value, which has become a list where looking at it uses it up. named: the arguments by the filter's own
+    names; rest: those that have none."""
     if name not in _SMALL:
         budget.charge(value)
     if name not in ("default", "d"):
-        for given in (*arguments, *named.values()):
+        for given in (*rest, *named.values()):
             budget.allow_number(given)
-    check = _OF_FILTERS.get(name)
-    return value if check is None else check(budget, value, arguments, named)
+    attribute = rest[0] if rest and name in ("selectattr", "rejectattr") else named.get("attribute")
+    if isinstance(attribute, str) and len(attribute) > _LONGEST_ATTRIBUTE:
+        raise ChatTemplateError(
+            f"The model's chat template names an attribute of {len(attribute):,} characters; at most "
+            f"{_LONGEST_ATTRIBUTE} are allowed; correct the template."
+        )
+    if name == "format":
+        _before_percent(budget, budget.text(value), dict(named) if named else tuple(rest))
+        return value
+    if name in _SMALL or name in _OF_ENTRIES:
+        return value
+    return _OF_FILTERS.get(name, _whole_filter)(budget, value, named)
+
+
+def before_loop(budget: Budget, value: Any) -> Any:
+    """What a loop with a test goes through, entry by entry: those that the test leaves out cost too."""
+    if isinstance(value, str):
+        budget.spend(len(value))
+        return value
+    return budget.charge(value) if isinstance(value, list | tuple | dict) else _listed(budget, value)
+
+
+def before_case(budget: Budget, value: Any) -> str:
+    """The text of what is asked for its case, or given another."""
+    text = budget.text(value)
+    budget.spend(len(text) // _SLOW_CHARACTERS_A_UNIT)
+    return text
+
+
+def before_search(budget: Budget, value: Any) -> Any:
+    """What `in` looks through."""
+    if isinstance(value, Mapping):  # by hash
+        budget.spend(1)
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, str | list | tuple):
+        value = _listed(budget, value)
+    budget.measure(value)
+    return value
 
 
 # -- formats --------------------------------------------------------------------------------------------------------
 def _before_percent(budget: Budget, pattern: str, values: Any) -> None:
-    fields = 0
-    for field in _FIELD.finditer(pattern):
-        fields += 1
-        for width in field.groups():
-            if width == "*" or (width and int(width[:9]) > _WIDEST):
-                raise ChatTemplateError(_too_wide(field[0]))
-    if isinstance(values, tuple):
-        each = sum(budget.measure(value) for value in values)
-        budget.allow(len(pattern) + fields * _WIDEST + each if _has_width(pattern) else len(pattern) + each)
-    else:
-        largest = max(map(budget.measure, values.values()), default=0) if isinstance(values, Mapping) else 0
-        budget.allow(len(pattern) + fields * max(largest, budget.measure(values)))
-
-
-def _has_width(pattern: str) -> bool:
-    return any(any(field.groups()) for field in _FIELD.finditer(pattern))
+    fields, widths = _fields(budget, pattern, _PERCENTS, _PERCENT_FIELD)
+    each = 1 if isinstance(values, tuple) else fields  # one value, or one mapping's, may stand in all of them
+    budget.allow(len(pattern) + widths + each * budget.measure(values))
 
 
 def _before_braces(budget: Budget, pattern: str, arguments: Arguments, named: Named) -> None:
-    if wide := _BRACES_WIDTH.search(pattern):
-        raise ChatTemplateError(_too_wide(wide[0][:40]))
-    values = [*arguments, *named.values()]
-    if _NESTED_BRACES.search(pattern) and any(isinstance(value, int) and abs(value) > _WIDEST for value in values):
-        raise ChatTemplateError(_too_wide("{:{}}"))
-    values += [one for value in values if isinstance(value, Mapping) for one in value.values()]
-    largest = max(map(budget.measure, values), default=0)
-    widest = _WIDEST if ":" in pattern else 0
-    budget.allow(len(pattern) + pattern.count("{") * max(largest, widest))
+    fields, widths = _fields(budget, pattern, _BRACED, _BRACES_FIELD)
+    largest = max(map(budget.measure, (*arguments, *named.values())), default=0)
+    budget.allow(len(pattern) + widths + fields * largest)
 
 
-def _too_wide(field: str) -> str:
-    return (
-        f"The model's chat template formats a field of unknown or too large width ({field}); at most {_WIDEST:,} is "
-        "allowed; correct the template."
-    )
+def _fields(budget: Budget, pattern: str, allowed: re.Pattern[str], field: re.Pattern[str]) -> tuple[int, int]:
+    """How many fields there are, and the sum of their widths and precisions."""
+    budget.spend(len(pattern) // _SLOW_CHARACTERS_A_UNIT)
+    budget.allow_items(pattern.count("%") + pattern.count("{"))
+    if not allowed.fullmatch(pattern):
+        raise ChatTemplateError(
+            f"The model's chat template formats by {pattern[:40]!r}, which is none of the plain fields "
+            "({}, {name}, %s, %(name)s, with widths of at most three digits) that are allowed; correct the template."
+        )
+    fields = widths = 0
+    for found in field.finditer(pattern):
+        fields += 1
+        widths += sum(int(width) for width in found.groups() if width)
+    return fields, widths
 
 
 # -- methods and filters ----------------------------------------------------------------------------------------------
-def _before_replace(budget: Budget, owner: Any, arguments: Arguments, named: Named) -> None:
-    old, new = (*arguments, *named.values(), "", "")[:2]
-    if isinstance(old, str | bytes) and isinstance(new, str | bytes) and isinstance(owner, type(old)):
-        places = owner.count(old) if old else len(owner) + 1  # type: ignore[arg-type]
+def _before_replace(budget: Budget, owner: str, arguments: Arguments, named: Named) -> None:
+    old, new = (*arguments, "", "")[:2]
+    if isinstance(old, str) and isinstance(new, str):
+        places = owner.count(old) if old else len(owner) + 1
         budget.allow(len(owner) + places * max(0, len(new) - len(old)))
 
 
-def _before_expandtabs(budget: Budget, owner: Any, arguments: Arguments, named: Named) -> None:
-    width = next((value for value in (*arguments, *named.values()) if isinstance(value, int)), 8)
-    budget.allow(len(owner) + owner.count("\t" if isinstance(owner, str) else b"\t") * max(0, width))
-
-
-def _before_translate(budget: Budget, owner: Any, arguments: Arguments, named: Named) -> None:
-    table = arguments[0] if arguments else {}
-    longest = max((len(value) for value in table.values() if isinstance(value, str)), default=1) if table else 1
-    budget.allow(len(owner) * max(1, longest))
-
-
-def _before_split(budget: Budget, owner: Any, arguments: Arguments, named: Named) -> None:
+def _before_split(budget: Budget, owner: str, arguments: Arguments, named: Named) -> None:
     separator = arguments[0] if arguments else named.get("sep")
-    if isinstance(separator, str | bytes) and separator and isinstance(owner, type(separator)):
-        budget.allow_items(owner.count(separator) + 1)  # type: ignore[arg-type]
-    elif len(owner) > 10_000:
-        budget.allow_items(len(owner.split(None, 2**20)))
-    budget.spend(len(owner) // 64)
+    if isinstance(separator, str) and separator:
+        budget.allow_items(owner.count(separator) + 1)
+    elif len(owner) // 2 + 1 > budget.most_items:
+        budget.allow_items(len(owner.split(None, budget.most_items)))
+    budget.spend(len(owner) // _SLOW_CHARACTERS_A_UNIT)
 
 
-def _before_splitlines(budget: Budget, owner: Any, arguments: Arguments, named: Named) -> None:
-    if isinstance(owner, str):
-        budget.allow_items(sum(owner.count(end) for end in _LINE_ENDS) + 1)
+def _before_rsplit(budget: Budget, owner: str, arguments: Arguments, named: Named) -> None:
+    _before_split(budget, owner, arguments, named)
+    _before_slow_search(budget, owner, arguments, named)
 
 
-def _before_format_map(budget: Budget, owner: Any, arguments: Arguments, named: Named) -> None:
-    _before_braces(budget, owner, (), arguments[0] if arguments and isinstance(arguments[0], Mapping) else {})
+def _before_splitlines(budget: Budget, owner: str, arguments: Arguments, named: Named) -> None:
+    budget.allow_items(_line_ends(owner) + 1)
+
+
+def _before_slow_search(budget: Budget, owner: str, arguments: Arguments, named: Named) -> None:
+    """From behind, or for each of some characters: Python may compare each character with each."""
+    for given in (*arguments, *named.values()):
+        if isinstance(given, str):
+            budget.spend(len(owner) * len(given) // 1024)
+
+
+def _line_ends(text: str) -> int:
+    return sum(text.count(end) for end in _LINE_ENDS)
 
 
 def _joined(budget: Budget, values: Any, between: int) -> list[Any]:
@@ -168,7 +227,7 @@ def _joined(budget: Budget, values: Any, between: int) -> list[Any]:
 
 
 def _listed(budget: Budget, values: Any) -> list[Any]:
-    if isinstance(values, str | bytes | list | tuple | Mapping | range):
+    if isinstance(values, str | list | tuple | Mapping | range):
         budget.allow_items(len(values))
     found: list[Any] = []
     for value in values:
@@ -178,88 +237,105 @@ def _listed(budget: Budget, values: Any) -> list[Any]:
     return found
 
 
-def _join_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
-    between = arguments[0] if arguments else named.get("d", "")
-    return _joined(budget, value, budget.measure(between)) if isinstance(value, Iterable) else value
+def _listed_by_attribute(budget: Budget, value: Any, named: Named) -> Any:
+    """An attribute of a mapping is within it, and so is its size; of anything else, nobody knows."""
+    found = _listed(budget, value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else value
+    if named.get("attribute") is not None and not all(isinstance(one, Mapping) for one in found):
+        raise ChatTemplateError(
+            "The model's chat template asks a filter for an attribute of what are no mappings; correct the template."
+        )
+    return found
 
 
-def _list_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
+def _join_filter(budget: Budget, value: Any, named: Named) -> Any:
+    between = budget.measure(named.get("d", ""))
+    if not isinstance(value, Iterable):
+        return value
+    if isinstance(value, Mapping):  # its keys
+        value = list(value)
+    return _joined(budget, _listed_by_attribute(budget, value, named), between)
+
+
+def _list_filter(budget: Budget, value: Any, named: Named) -> Any:
     return _listed(budget, value) if isinstance(value, Iterable) else value
 
 
-def _indent_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
-    width = arguments[0] if arguments else named.get("width", 4)
+def _indent_filter(budget: Budget, value: Any, named: Named) -> Any:
+    width = named.get("width", 4)
     text = budget.text(value)
-    budget.allow(len(text) + (text.count("\n") + 1) * (len(width) if isinstance(width, str) else int(width)))
+    budget.allow(len(text) + (_line_ends(text) + 2) * (len(width) if isinstance(width, str) else int(width)))
     return value
 
 
-def _replace_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
-    text = budget.text(value)
-    _before_replace(budget, text, [budget.text(one) for one in (*arguments, *named.values())][:2], {})
+def _replace_filter(budget: Budget, value: Any, named: Named) -> Any:
+    _before_replace(budget, budget.text(value), [budget.text(named.get(one, "")) for one in ("old", "new")], {})
     return value
 
 
-def _json_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
-    indent = (*arguments[1:2], named.get("indent"))[0]
+def _json_filter(budget: Budget, value: Any, named: Named) -> Any:
+    indent = named.get("indent")
     width = len(indent) if isinstance(indent, str) else indent if isinstance(indent, int) else 0
-    separators = named.get("separators") or ("",)
-    budget.allow(budget.measure(value, max(0, width) + max(len(one) for one in separators)))
+    budget.allow(budget.measure(value, max(0, width) + budget.measure(named.get("separators"))))
     return value
 
 
-def _format_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
-    _before_percent(budget, budget.text(value), dict(named) if named else tuple(arguments))
-    return value
-
-
-def _compared_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
-    found = _listed(budget, value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else value
+def _compared_filter(budget: Budget, value: Any, named: Named) -> Any:
+    found = _listed_by_attribute(budget, value, named)
     budget.measure(found)
     return found
 
 
-def _sum_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
-    start = arguments[1] if len(arguments) > 1 else named.get("start", 0)
-    if not isinstance(start, int | float):
+def _sum_filter(budget: Budget, value: Any, named: Named) -> Any:
+    if not isinstance(named.get("start", 0), int | float):
         raise ChatTemplateError("The model's chat template sums what are no numbers; correct the template.")
-    return _listed(budget, value)
+    return _listed_by_attribute(budget, value, named)
 
 
-def _round_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
-    precision = arguments[0] if arguments else named.get("precision", 0)
+def _round_filter(budget: Budget, value: Any, named: Named) -> Any:
+    precision = named.get("precision", 0)
     if isinstance(precision, int) and abs(precision) > 100:
         raise ChatTemplateError(f"The model's chat template rounds to {precision} digits; at most 100 are allowed.")
     return value
 
 
-def _text_filter(budget: Budget, value: Any, arguments: Arguments, named: Named) -> Any:
+def _case_filter(budget: Budget, value: Any, named: Named) -> Any:
+    return before_case(budget, value)
+
+
+def _title_filter(budget: Budget, value: Any, named: Named) -> Any:
+    text = before_case(budget, value)
+    budget.allow_items(len(text))  # a list of words, as Jinja does it
+    return text
+
+
+def _trim_filter(budget: Budget, value: Any, named: Named) -> Any:
+    _before_slow_search(budget, budget.text(value), (), named)
+    return value
+
+
+def _whole_filter(budget: Budget, value: Any, named: Named) -> Any:
     budget.measure(value)
     return value
 
 
-_OF_STRINGS: dict[str, Callable[[Budget, Any, Arguments, Named], None]] = {
+_OF_STRINGS: dict[str, Callable[[Budget, str, Arguments, Named], None]] = {
     "replace": _before_replace,
-    "expandtabs": _before_expandtabs,
-    "translate": _before_translate,
     "split": _before_split,
-    "rsplit": _before_split,
+    "rsplit": _before_rsplit,
     "splitlines": _before_splitlines,
     "format": _before_braces,
-    "format_map": _before_format_map,
+    **dict.fromkeys(_SLOW_SEARCHES, _before_slow_search),
 }
-_OF_FILTERS: dict[str, Callable[[Budget, Any, Arguments, Named], Any]] = {
+_OF_FILTERS: dict[str, Callable[[Budget, Any, Named], Any]] = {
     "join": _join_filter,
     "list": _list_filter,
     "indent": _indent_filter,
     "replace": _replace_filter,
     "tojson": _json_filter,
-    "format": _format_filter,
     "sum": _sum_filter,
     "round": _round_filter,
+    "title": _title_filter,
+    **dict.fromkeys(("lower", "upper", "capitalize"), _case_filter),
+    "trim": _trim_filter,
     **dict.fromkeys(("sort", "unique", "min", "max", "dictsort"), _compared_filter),
-    **dict.fromkeys(
-        ("string", "upper", "lower", "title", "capitalize", "trim", "escape", "e", "center", "truncate", "urlencode"),
-        _text_filter,
-    ),
 }

@@ -4,20 +4,23 @@ Knows how large a value is before it is made, and what a rendering has spent. Do
 spends, or which model the template belongs to.
 
 A unit of work is about what takes a microsecond: a call, an operator, a pass through a small loop, a kilobyte of text
-read or written. The largest values are bounded before they are made, because one operation (`'a' * 10**10`) can take
-all of a machine's memory.
+read, half of one of memory taken. The largest values are bounded before they are made, because one operation
+(`'a' * 10**10`) can take all of a machine's memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, MappingView
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import ChatTemplateError
 
 _CHARACTERS_A_UNIT = 1024
+_BYTES_A_UNIT = 512  # of text that is made, all of which may be kept
 _MOST_BITS = 4096  # of a whole number
+_NESTING = (list, tuple, Mapping, MappingView)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class Budget:
         self._limits = limits
         self._work = limits.work
         self._written = 0
+
+    @property
+    def most_items(self) -> int:
+        return self._limits.items
 
     def spend(self, units: int) -> None:
         """Raises ChatTemplateError where nothing is left."""
@@ -86,8 +93,8 @@ class Budget:
             )
 
     def charge(self, value: Any) -> Any:
-        """A value was made, or is read once; itself."""
-        if isinstance(value, str | bytes):
+        """A value is read once; itself."""
+        if isinstance(value, str):
             self.allow(len(value))
             self.spend(1 + len(value) // _CHARACTERS_A_UNIT)
         elif isinstance(value, list | tuple | dict | range):
@@ -97,17 +104,25 @@ class Budget:
             self.spend(1)
         return value
 
+    def made(self, value: Any) -> Any:
+        """Of an operation; itself."""
+        if isinstance(value, str):
+            self.spend(sys.getsizeof(value) // _BYTES_A_UNIT)
+        elif isinstance(value, int):
+            self.allow_bits(value.bit_length())
+        return self.charge(value)
+
     def measure(self, value: Any, indent: int = 0) -> int:
         """About how many characters a value and all within it has when it is written; each entry is charged. (Lists
         that hold one list many times are small, and endless to write or compare.)"""
-        if not isinstance(value, list | tuple | Mapping):
+        if not isinstance(value, _NESTING):
             return self._measured(value)
         characters = 0
         waiting = [(value, 1)]
         while waiting:
             one, depth = waiting.pop()
-            if isinstance(one, list | tuple | Mapping):
-                entries = [*one.keys(), *one.values()] if isinstance(one, Mapping) else one
+            if isinstance(one, _NESTING):
+                entries = [*one.keys(), *one.values()] if isinstance(one, Mapping) else list(one)  # type: ignore[arg-type]  # a view has entries
                 self.spend(2 + len(entries))
                 characters += (4 + indent * depth) * (1 + len(entries))
                 waiting += [(entry, depth + 1) for entry in entries]
@@ -125,10 +140,10 @@ class Budget:
         return str(value)
 
     def _measured(self, value: Any) -> int:
-        if isinstance(value, str | bytes):
+        if isinstance(value, str):
             self.spend(len(value) // _CHARACTERS_A_UNIT)
             return len(value)
-        return 24
+        return 24 + value.bit_length() // 3 if isinstance(value, int) else 24
 
 
 def _digits(value: int) -> str:

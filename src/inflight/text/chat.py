@@ -25,6 +25,7 @@ _RESERVED = ("messages", "tools", "add_generation_prompt")  # variables that hav
 
 
 _LONGEST_SOURCE = 2**18  # characters; the longest that are published have a quarter of it
+_LONGEST_CAUSE = 500  # characters of what goes wrong in a template
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as transformers does: the space tells whether the template trims
 
 
@@ -142,8 +143,8 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template is a program: it may fail in any way
             raise ChatTemplateError(
-                f"The model's chat template fails on these {len(messages)} messages ({type(error).__name__}: {error}); "
-                "check the roles and fields it expects, or give the prompt as text."
+                f"The model's chat template fails on these {len(messages)} messages ({type(error).__name__}: "
+                f"{str(error)[:_LONGEST_CAUSE]}); check the roles and fields it expects, or give the prompt as text."
             ) from error
         return _up_to_the_end_of(_final_text(chat.messages), text) if chat.continues else text
 

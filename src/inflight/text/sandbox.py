@@ -8,10 +8,12 @@ Imports Jinja, so import this only where a template is compiled.
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from types import BuiltinMethodType, ModuleType
+from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 import jinja2
@@ -19,25 +21,42 @@ import jinja2.ext
 from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from .bounds import before_filter, before_method, before_operator
+from .bounds import (
+    before_call,
+    before_case,
+    before_filter,
+    before_loop,
+    before_method,
+    before_operator,
+    before_search,
+)
 from .budget import Budget, RenderLimits
 from .errors import ChatTemplateError
 
-_BUDGET, _SPEND, _MADE, _COMPARED, _JOINED = (
+# Names that none can write where a name stands; as a text, for `map`, they do no harm.
+_BUDGET, _SPEND, _MADE, _SLICED, _LOOPED, _COMPARED, _SEARCHED, _JOINED = (
     " budget",
     " spend",
     " made",
+    " sliced",
+    " looped",
     " compared",
+    " searched",
     " joined",
-)  # names none can write
+)
 # Nothing for a prompt, and much of little: lists of lists, random or endless text, slow searches.
-_TAKEN_AWAY = ("batch", "slice", "groupby", "random", "urlize", "xmlattr", "pprint", "striptags", "wordwrap")
+_TAKEN_AWAY = (
+    *("batch", "slice", "groupby", "random", "urlize", "xmlattr", "pprint", "striptags", "wordwrap"),
+    *("wordcount", "filesizeformat", "forceescape", "urlencode"),
+)
 _COMPARING = (
+    "lower",
+    "upper",
     "eq",
     "equalto",
     "==",
@@ -55,8 +74,12 @@ _COMPARING = (
     "ge",
     ">=",
 )
+_MADE_TYPES = (str, int, list, tuple, dict)
 _NODES_A_UNIT, _CHARACTERS_A_UNIT = 16, 64  # of a template, run once
 _FILTER_UNITS = 3
+_ARGUMENTS_A_UNIT = 16
+_DATE = re.compile(r"(?:[^%]|%-?[A-Za-z%]){0,200}")
+_LONGEST_REFUSAL = 500  # characters of what a template says
 _MACRO_UNITS = 6  # a call of a macro, which binds arguments and joins what it wrote
 
 
@@ -78,8 +101,9 @@ def chat_environment() -> jinja2.Environment:
     for name in _TAKEN_AWAY:
         del environment.filters[name]
     environment.filters = {name: _bounded_filter(name, function) for name, function in environment.filters.items()}
-    environment.filters |= {_SPEND: _spend, _MADE: _made, _COMPARED: _compared, _JOINED: _join}
-    environment.tests |= {name: _bounded_test(environment.tests[name]) for name in _COMPARING}
+    environment.filters |= {_SPEND: _spend, _MADE: _made, _SLICED: _sliced, _LOOPED: _looped, _COMPARED: _compared}
+    environment.filters |= {_SEARCHED: _searched, _JOINED: _join}
+    environment.tests |= {name: _bounded_test(name, environment.tests[name]) for name in _COMPARING}
     return environment
 
 
@@ -99,18 +123,28 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = _budget(context)
         before_operator(budget, operator, left, right)
-        return budget.charge(super().call_binop(context, operator, left, right))
+        return budget.made(super().call_binop(context, operator, left, right))
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if not isinstance(argument, str | int | float | None | slice | jinja2.Undefined):
+            raise ChatTemplateError(  # long to hash, and long to tell
+                f"The model's chat template looks for a {type(argument).__name__} as a key; only texts and numbers are "
+                "looked for; correct the template."
+            )
+        return super().getitem(obj, argument)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         budget = _budget(__context)
-        budget.spend(_MACRO_UNITS if isinstance(__obj, Macro) else 1)
+        budget.spend((len(args) + len(kwargs)) // _ARGUMENTS_A_UNIT + (_MACRO_UNITS if isinstance(__obj, Macro) else 1))
         method = getattr(__obj, "__wrapped__", __obj)  # str.format comes wrapped
-        if isinstance(method, BuiltinMethodType) and not isinstance(method.__self__, ModuleType | type):
+        if _is_of_python(method):
             args = tuple(before_method(budget, method.__self__, method.__name__, args, kwargs))
+        elif isinstance(__obj, LoopContext):
+            args = tuple(before_loop(budget, one) for one in args)
+        elif not isinstance(__obj, Macro):
+            before_call(budget, args, kwargs)
         result = super().call(__context, __obj, *args, **kwargs)
-        if isinstance(__obj, _DictMaker | BuiltinMethodType):
-            budget.measure(result)
-        return budget.charge(result) if isinstance(result, str | bytes | list | tuple | dict) else result
+        return budget.made(result) if isinstance(result, _MADE_TYPES) else result
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         return super()._generate(_Rewriter(self).visit(source), *args, **kwargs)
@@ -127,7 +161,7 @@ class _Rewriter(NodeTransformer):
         self.generic_visit(node)
         node.body = [body, *node.body]
         if node.test is not None:
-            node.iter = self._asked(node.iter, _MADE)  # type: ignore[arg-type]  # what the test leaves out passes no toll
+            node.iter = self._asked(node.iter, _LOOPED)  # type: ignore[arg-type]  # what it leaves out passes no toll
         return node
 
     def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
@@ -155,9 +189,16 @@ class _Rewriter(NodeTransformer):
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
         node.expr = self._asked(node.expr, _COMPARED)
-        for operand in node.ops[:-1]:
-            operand.expr = self._asked(operand.expr, _COMPARED)
+        for operand in node.ops:
+            operand.expr = self._asked(operand.expr, _SEARCHED if operand.op in ("in", "notin") else _COMPARED)
         return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return self._asked(node, _SLICED) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier) -> nodes.Node:
+        raise jinja2.TemplateSyntaxError("autoescape is for HTML, and a prompt is none", node.lineno)
 
     def _with_toll(self, node: Any) -> nodes.Node:
         toll = self._toll(node.body)
@@ -184,6 +225,13 @@ class _Rewriter(NodeTransformer):
         return asked
 
 
+def _is_of_python(method: Any) -> bool:
+    """Whether it is a method of a text, a list, a type: by what it belongs to, as those of a subclass may be any."""
+    if isinstance(method, BuiltinMethodType):
+        return not isinstance(method.__self__, ModuleType)
+    return isinstance(method, MethodType) and isinstance(method.__self__, str | int | float | list | tuple | dict)
+
+
 def _budget(context: Context) -> Budget:
     budget: Budget = context.parent[_BUDGET]
     return budget
@@ -191,25 +239,35 @@ def _budget(context: Context) -> Budget:
 
 @pass_context
 def _spend(context: Context, units: int) -> None:
-    _budget(context).spend(units)
+    _budget(context).spend(max(0, units))
 
 
 @pass_context
 def _made(context: Context, value: Any) -> Any:
-    """A list, tuple or mapping that a template wrote down, or goes through."""
-    budget = _budget(context)
-    if isinstance(value, list | tuple | dict):
-        budget.measure(value)
-    elif not isinstance(value, str):
-        value = before_filter(budget, "list", value, (), {})
+    """A list, tuple or mapping that a template wrote down."""
+    _budget(context).measure(value)
     return value
 
 
 @pass_context
+def _sliced(context: Context, value: Any) -> Any:
+    return _budget(context).made(value)
+
+
+@pass_context
+def _looped(context: Context, value: Any) -> Any:
+    return before_loop(_budget(context), value)
+
+
+@pass_context
 def _compared(context: Context, value: Any) -> Any:
-    if isinstance(value, list | tuple | dict):
-        _budget(context).measure(value)
+    _budget(context).measure(value)
     return value
+
+
+@pass_context
+def _searched(context: Context, value: Any) -> Any:
+    return before_search(_budget(context), value)
 
 
 @pass_context
@@ -217,7 +275,7 @@ def _join(context: Context, values: list[Any]) -> str:
     budget = _budget(context)
     texts = [budget.text(value) for value in values]
     budget.allow(sum(map(len, texts)))
-    joined: str = budget.charge("".join(texts))
+    joined: str = budget.made("".join(texts))
     return joined
 
 
@@ -232,26 +290,55 @@ def _write(context: Context, value: Any) -> str:
 
 def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     first = getattr(function, "jinja_pass_arg", None)
+    names = _arguments_of(function)
 
     @pass_context
     def bounded(context: Context, value: Any = None, *args: Any, **kwargs: Any) -> Any:
         budget = _budget(context)
         budget.spend(_FILTER_UNITS)
-        value = before_filter(budget, name, value, args, kwargs)
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        value = before_filter(budget, name, value, named, args[len(names) :])
         if first is None:
             result = function(value, *args, **kwargs)
         else:
             given = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
             result = function(given[first.name], value, *args, **kwargs)
-        return budget.charge(result) if isinstance(result, str | bytes | list | tuple | dict) else result
+        if isinstance(result, str):
+            result = str(result)  # Markup would escape whatever is added to it
+        elif isinstance(result, Iterator):
+            return _tolled(budget, result)
+        return budget.made(result) if isinstance(result, _MADE_TYPES) else result
 
     return bounded
 
 
-def _bounded_test(function: Any) -> Callable[..., Any]:
+def _arguments_of(function: Callable[..., Any]) -> Sequence[str]:
+    """Names of a filter's arguments after the value; none for those that are written in C."""
+    own = inspect.unwrap(function)  # filters that Jinja has an asynchronous form of are wrapped
+    code = getattr(own, "__code__", None)
+    if code is None:
+        return ()
+    passed = getattr(own, "jinja_pass_arg", None) is not None
+    return tuple(code.co_varnames[1 + passed : code.co_argcount])
+
+
+def _tolled(budget: Budget, values: Iterator[Any]) -> Iterator[Any]:
+    for value in values:
+        budget.spend(1)
+        yield value
+
+
+def _bounded_test(name: str, function: Any) -> Callable[..., Any]:
     @pass_context
     def bounded(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(_compared(context, value), *args, **kwargs)
+        budget = _budget(context)
+        if name in ("lower", "upper"):
+            before_case(budget, value)
+        if name == "in":
+            args = tuple(before_search(budget, one) for one in args)
+        for one in (value, *args):
+            budget.measure(one)
+        return function(value, *args, **kwargs)
 
     return bounded
 
@@ -310,8 +397,12 @@ class _DictMaker:
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
 
-    def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*args)
+    def fromkeys(self, keys: Any, value: Any = None) -> dict[Any, Any]:
+        if isinstance(keys, str):
+            raise ChatTemplateError(
+                "The model's chat template makes keys of a text; correct the template to use a list."
+            )
+        return dict.fromkeys(keys, value)
 
 
 class _PlainNamespace(Namespace):
@@ -349,8 +440,15 @@ def _to_json(
 
 
 def _strftime_now(format: str) -> str:
+    if not _DATE.fullmatch(format):
+        raise ChatTemplateError(
+            f"The model's chat template asks for the date as {format[:40]!r}; at most 200 characters, and fields "
+            "of one letter, are allowed; correct the template."
+        )
     return datetime.now().strftime(format)
 
 
-def _raise_exception(message: object) -> NoReturn:
-    raise ChatTemplateError(f"The model's chat template refuses these messages: {message}")
+@pass_context
+def _raise_exception(context: Context, message: object) -> NoReturn:
+    told = _budget(context).text(message)[:_LONGEST_REFUSAL]
+    raise ChatTemplateError(f"The model's chat template refuses these messages: {told}")
