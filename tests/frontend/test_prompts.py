@@ -9,7 +9,7 @@ import pytest
 
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.prompts import PromptEncoder, PromptError, stop_text, text_stream
-from inflight.text import ChatTemplate, Tokenizer
+from inflight.text import ChatTemplate, Conversation, Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,11 @@ def test_token_ids_of_numpy_count() -> None:
 
 
 def test_a_template_without_tokenizer_cannot_chat(tiny: Path) -> None:
-    assert not PromptEncoder(None, ChatTemplate.load(tiny), 0).can_chat
+    prompts = PromptEncoder(None, ChatTemplate.load(tiny), 0)
+    assert not prompts.can_chat
+    prompts.check_chat()
+    with pytest.raises(PromptError, match="This model has no tokenizer; give prompt_token_ids"):
+        prompts.render_chat(Conversation([{"role": "user", "content": "a"}]))
 
 
 def test_stop_check_and_client_read_the_same_text(tokenizer: Tokenizer) -> None:

@@ -106,8 +106,8 @@ HOSTILE = {
     "searched from behind": "{{ ('a' * 2**23).rfind('b' + 'a' * 2**22) }}",
     "stripped of long texts": "{{ ('a' * 2**23).strip('b' * 2**22 + 'a') }}",
     "trimmed of long texts": "{{ ('a' * 2**23) | trim('b' * 2**22 + 'a') }}",
-    "a budget given back": "{% set x = [-2**90] | map(' spend') | list %}{% for a in range(99999) %}{{ 'a' * 2**20 }}"
-    "{% endfor %}",
+    "a budget given back": "{% set x = [-2**90] | map(' spend') | list %}{% for a in range(99999) %}"
+    "{% set y = 'a' * 2**20 %}{% endfor %}",
     "loops of searches": LOOPED.replace("BODY", "{% set y = 'b' in x %}"),
     "loops of searches by a test": LOOPED.replace("BODY", "{% set y = 'b' is in x %}"),
     "loops of tests": LOOPED.replace("BODY", "{% set y = x is lower %}"),

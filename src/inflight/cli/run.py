@@ -81,11 +81,11 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
 
 def _warn_of_templates(engine: Any) -> None:
     """Prompts that are no messages need no template, so a broken one is only told."""
-    from inflight.text import ChatTemplateError
+    from inflight.text import ChatTemplateError, TokenizerError
 
     try:
         engine.prompts.check_chat()
-    except ChatTemplateError as error:
+    except (ChatTemplateError, TokenizerError) as error:
         print(f"inflight: warning: {error}", file=sys.stderr)
 
 

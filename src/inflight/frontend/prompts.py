@@ -63,10 +63,10 @@ class PromptEncoder:
         return _checked_ids(prompt)
 
     def check_chat(self) -> None:
-        """Compile the model's chat templates now, so that a mistake in one is not found by the first conversation.
-        Raises ChatTemplateError; a model without templates passes."""
-        if self._chat_template is not None:
-            self._chat_template.compile()
+        """Prepare for chats now, so that a mistake in a template is not found by the first conversation. Raises
+        ChatTemplateError and TokenizerError; a model without templates, or without a tokenizer, passes."""
+        if self._chats is not None:
+            self._chats.prepare()
 
     def chat(self, conversation: Conversation) -> EncodedChat:
         """A conversation as the model's chat template writes it, and its tokens: `render_chat` and `chat_tokens`."""
@@ -76,17 +76,18 @@ class PromptEncoder:
     def render_chat(self, conversation: Conversation) -> RenderedChat:
         """The text that the model's chat template makes of it, of any length yet. Raises ChatTemplateError or
         PromptError."""
-        if self._chat_template is None:
-            raise PromptError("This model has no chat template; give prompt text instead of messages.")
-        if self._chats is None:
-            return RenderedChat(self._chat_template.render(conversation))
-        return self._chats.render(conversation)
+        return self._for_chats().render(conversation)
 
     def chat_tokens(self, rendered: RenderedChat) -> tuple[int, ...]:
         """Token ids of what `render_chat` gave: the template has written the control tokens itself."""
-        if self._chats is None:
+        return _not_empty(self._for_chats().token_ids(rendered))
+
+    def _for_chats(self) -> ChatEncoder:
+        if self._tokenizer is None:
             raise PromptError("This model has no tokenizer; give prompt_token_ids instead of messages.")
-        return _not_empty(self._chats.token_ids(rendered))
+        if self._chats is None:
+            raise PromptError("This model has no chat template; give prompt text instead of messages.")
+        return self._chats
 
     def request(
         self,

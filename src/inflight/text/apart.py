@@ -6,7 +6,7 @@ which control tokens bear names that no text holds. Does not know which tokens a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from .errors import TokenizerError
@@ -23,7 +23,7 @@ _UNKNOWN = "\U0010fffe"  # in no vocabulary
 class ApartEncoder:
     """Encodes text and control tokens apart."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, control: Sequence[str]) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, control: Collection[str]) -> None:
         """control: the contents of the added tokens that are control tokens."""
         self._backend = backend
         self._control = sorted(control)
@@ -41,7 +41,7 @@ class ApartEncoder:
         texts = parts[::2]
         made = self._made
         if any(chr(made.lead) in text for text in texts):
-            made = self._made = self._make(next(n for n in _LEADS if not any(chr(n) in text for text in texts)))
+            made = self._made = self._make(_unused_lead(texts))
         named = [part if place % 2 == 0 else made.names[part] for place, part in enumerate(parts)]
         with LibraryFaults("The tokenizer fails on this text"):
             # By the batch call, which lets other threads run.
@@ -117,6 +117,17 @@ class _Made:
         named_ids: frozenset[int],
     ) -> None:
         self.backend, self.lead, self.names, self.ids, self.named_ids = backend, lead, names, ids, named_ids
+
+
+def _unused_lead(texts: Sequence[str]) -> int:
+    used = set().union(*texts)
+    lead = next((number for number in _LEADS if chr(number) not in used), None)
+    if lead is None:
+        raise TokenizerError(
+            f"The prompt's text uses all of Unicode's {len(_LEADS):,} characters of private use, so that its control "
+            "tokens cannot be told from text; leave some out."
+        )
+    return lead
 
 
 def _ids_of(backend: tokenizers.Tokenizer, piece: str) -> list[int]:

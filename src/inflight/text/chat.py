@@ -49,6 +49,7 @@ class _Compiled(NamedTuple):
     loops_over_parts: bool
     asks_for_strings: bool
     looked_for: frozenset[str]
+    changes_text: bool
 
 
 class ChatTemplate:
@@ -96,6 +97,11 @@ class ChatTemplate:
     def looked_for(self) -> frozenset[str]:
         """Strings that the templates search messages for, such as `</think>`. Raises ChatTemplateError."""
         return frozenset().union(*(self._compile(name).looked_for for name in self._sources))
+
+    def changes_text(self) -> bool:
+        """Whether the templates may leave out or change parts of a text, such as `/no_think`. Raises
+        ChatTemplateError."""
+        return any(self._compile(name).changes_text for name in self._sources)
 
     def render(self, conversation: Conversation) -> str:
         """Write a conversation as one prompt text, to be encoded without adding special tokens.
@@ -177,7 +183,7 @@ class ChatTemplate:
         if name not in self._compiled:
             from jinja2 import TemplateSyntaxError  # here, because it takes longer to import than all of this package
 
-            from .sandbox import chat_environment, strings_looked_for, takes_parts
+            from .sandbox import changes_text, chat_environment, strings_looked_for, takes_parts
 
             environment, source = chat_environment(), self._sources[name]
             if len(source) > _LONGEST_SOURCE:
@@ -190,6 +196,7 @@ class ChatTemplate:
                     environment.from_string(source),
                     *takes_parts(environment, source),
                     strings_looked_for(environment, source),
+                    changes_text(environment, source),
                 )
             except TemplateSyntaxError as error:
                 raise ChatTemplateError(

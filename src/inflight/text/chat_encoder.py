@@ -45,11 +45,21 @@ class ChatEncoder:
 
     @cached_property
     def _control(self) -> ControlTokens:
-        return ControlTokens(self._tokenizer.added_tokens, self._template.written, self._template.looked_for())
+        template = self._template
+        return ControlTokens(
+            self._tokenizer.added_tokens, template.written, template.looked_for(), template.changes_text()
+        )
 
     @cached_property
     def _apart(self) -> ApartEncoder:
-        return self._tokenizer.apart(sorted(self._control.contents))
+        return self._tokenizer.apart(self._control.contents)
+
+    def prepare(self) -> None:
+        """Do now what the first conversation would do: compile the templates, look control tokens up. Raises
+        ChatTemplateError and TokenizerError."""
+        self._template.compile()
+        if not self._parses and self._template.is_available:
+            _ = self._apart
 
     def render(self, conversation: Conversation) -> RenderedChat:
         """As `ChatTemplate.render`, whose errors it raises."""

@@ -3,6 +3,7 @@
 Knows added tokens, what a chat template writes and looks for, and marks: the signs (`<`, `|`, `[`) of which control
 tokens are made. Where client text could make a control token, its marks are hidden: each becomes one character of
 private use that the conversation does not hold, so that lengths stay, and trimming and joining do what they always do.
+Where a template leaves out or changes parts of a text (`replace`, `lower`), any mark could become a token's.
 Does not know how a template is rendered (`chat`) or how text becomes tokens (`apart`).
 
 What counts as control: special tokens; tokens spelled with bars, such as `<|fim_prefix|>`; and other added tokens with
@@ -10,8 +11,8 @@ marks that the template itself writes (`<tool_call>`). Added tokens that are non
 spaces) are words of the vocabulary, and stay so in everybody's text.
 
 An assistant's message is what the model once wrote. It keeps the markup that the template looks for (`</think>`) and
-the added tokens that are not special, as transformers would read them; special ones and those with bars are text in it
-as in any other message. A role is the template's word, not content.
+the added tokens that are not special, as transformers would read them; all other marks are hidden in it as in any other
+message. A role is the template's word, not content.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .errors import ChatTemplateError
 _BARS = ("<|", "|>", "<\uff5c", "\uff5c>")  # the second two are wide ones
 _NO_MARKS = frozenset("_-./,:;'\"\\")  # common in plain words and names, or written otherwise by JSON
 _ASSISTANTS = ("assistant", "model")
+_LONGEST = 256  # characters of a control token; those that are published have thirty
 _PRIVATE = range(0xF0000, 0x10FFFE)
 _Hide = Callable[[str], str]
 
@@ -43,12 +45,24 @@ class AddedToken:
 class ControlTokens:
     """The control tokens of one model."""
 
-    def __init__(self, added: Iterable[AddedToken], written: str, looked_for: Iterable[str]) -> None:
-        """written: the sources of its chat templates. looked_for: strings that these search messages for."""
+    def __init__(
+        self, added: Iterable[AddedToken], written: str, looked_for: Iterable[str], changes_text: bool = False
+    ) -> None:
+        """written: the sources of its chat templates. looked_for: strings that these search messages for.
+        changes_text: they change texts in the middle. Raises ChatTemplateError."""
         looked_for = tuple(looked_for)
         control = [token for token in added if _is_control(token, written)]
+        if long := next((token.content for token in control if len(token.content) > _LONGEST), None):
+            raise ChatTemplateError(
+                f"The model's control token {long[:40]!r}… has {len(long):,} characters, and at most {_LONGEST} are "
+                "looked for in messages; correct its tokenizer.json, or give prompts as text."
+            )
         hard = [token for token in control if _is_hard(token, looked_for)]
+        self._changes_text = changes_text
         self._all, self._hard = _Finder(control), _Finder(hard)
+        soft = {token.content for token in control} - {token.content for token in hard}
+        kept = {one for one in soft.union(looked_for) if not any(one in token.content for token in hard)}
+        self._kept = re.compile("|".join(map(re.escape, sorted(kept, key=len, reverse=True)))) if kept else None
         self.contents = frozenset(token.content for token in control)
 
     def split(self, text: str) -> list[str]:
@@ -56,8 +70,10 @@ class ControlTokens:
         return self._all.split(text)
 
     def may_be_made_by(self, messages: Sequence[Mapping[str, Any]], others: Any) -> bool:
-        """Whether something that a client wrote holds a control token, or the beginning or end of one. One scan."""
-        return any(self._finder_of(message).is_in(message) for message in messages) or self._all.is_in(others)
+        """Whether something that a client wrote holds a control token, or what may become one: the beginning or end of
+        one, and, where the template changes texts, any mark. One scan."""
+        any_mark = self._changes_text
+        return any(self._finder_of(one).is_in(one, any_mark) for one in messages) or self._all.is_in(others, any_mark)
 
     def hiding(self, messages: Sequence[Mapping[str, Any]], others: Any) -> Hiding:
         """How to hide the marks in this conversation."""
@@ -66,6 +82,14 @@ class ControlTokens:
         for text in _strings([messages, others]):
             used |= set(text)
         return Hiding(self, dict(zip(alphabet, _unused(used, len(alphabet)), strict=True)))
+
+    def hide_in_own(self, text: str, table: Mapping[int, str]) -> str:
+        """Every mark of what a model once wrote, but those of strings that it keeps."""
+        shown, done = [], 0
+        for found in self._kept.finditer(text) if self._kept is not None else ():
+            shown += [self._hard.hide_all(text[done : found.start()], table), found[0]]
+            done = found.end()
+        return "".join([*shown, self._hard.hide_all(text[done:], table)])
 
     def _finder_of(self, message: Mapping[str, Any]) -> _Finder:
         return self._hard if message.get("role") in _ASSISTANTS else self._all
@@ -81,7 +105,7 @@ class Hiding:
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         finder = self._tokens._finder_of(message)
-        hide = self._whole if finder is self._tokens._all else self._found
+        hide = self._whole if finder is self._tokens._all else self._own
         role = self._all_found(message["role"])
         return {**_mapped(message, hide), "role": role}
 
@@ -98,11 +122,10 @@ class Hiding:
 
     def _whole(self, text: str) -> str:
         """Every mark, wherever it stands: pieces of a token that are put together again stay text too."""
-        return self._tokens._all.hide_bare(text, self._hide).translate(self._tokens._all.only_marks(self._hide))
+        return self._tokens._all.hide_all(text, self._hide)
 
-    def _found(self, text: str) -> str:
-        """Whole tokens that an assistant may not write, and pieces of them at both ends."""
-        return self._tokens._hard.hide_found(text, self._hide)
+    def _own(self, text: str) -> str:
+        return self._tokens.hide_in_own(text, self._hide)
 
     def _all_found(self, text: str) -> str:
         return self._tokens._all.hide_found(text, self._hide)
@@ -118,6 +141,7 @@ class _Finder:
         bare = [token for token in tokens if token.content in self._bare]
         self._bare_pattern = re.compile(_any_of(bare)) if bare else None
         self._signs = {mark for content in contents for mark in _marks(content)}
+        self._any_mark = re.compile(f"[{re.escape(''.join(self._signs))}]") if self._signs else None
         self.marks = sorted(self._signs | {content[0] for content in self._bare})
         whole = [content for content in contents if content not in self._bare]
         self._reach = max(map(len, whole), default=1) - 1
@@ -134,11 +158,15 @@ class _Finder:
             done = found.end()
         return [*parts, text[done:]]
 
-    def is_in(self, value: Any) -> bool:
-        pattern = self._pattern
+    def is_in(self, value: Any, any_mark: bool) -> bool:
+        """any_mark: or just a mark."""
+        pattern, mark = self._pattern, self._any_mark if any_mark else None
         if pattern is None:
             return False
-        return any(pattern.search(text) or self._edge(text) != (0, 0) for text in _strings(value))
+        return any(
+            pattern.search(text) or self._edge(text) != (0, 0) or (mark is not None and mark.search(text))
+            for text in _strings(value)
+        )
 
     def only_marks(self, table: Mapping[int, str]) -> dict[int, str]:
         return {ord(sign): table[ord(sign)] for sign in self._signs}
@@ -149,11 +177,14 @@ class _Finder:
             return text
         return self._bare_pattern.sub(lambda found: table[ord(found[0][0])] + found[0][1:], text)
 
+    def hide_all(self, text: str, table: Mapping[int, str]) -> str:
+        return self.hide_bare(text, table).translate(self.only_marks(table))
+
     def hide_found(self, text: str, table: Mapping[int, str]) -> str:
         if self._pattern is None:
             return text
         signs = self.only_marks(table)
-        hidden = self._pattern.sub(lambda found: self.hide_bare(found[0], table).translate(signs), text)
+        hidden = self._pattern.sub(lambda found: self.hide_all(found[0], table), text)
         begin, end = self._edge(hidden)
         middle = hidden[begin : len(hidden) - end]
         return hidden[:begin].translate(signs) + middle + hidden[len(hidden) - end :].translate(signs)

@@ -79,6 +79,13 @@ _NODES_A_UNIT, _CHARACTERS_A_UNIT = 16, 64  # of a template, run once
 _FILTER_UNITS = 3
 _ARGUMENTS_A_UNIT = 16
 _DATE = re.compile(r"(?:[^%]|%-?[A-Za-z%]){0,200}")
+# Of text that a client wrote, these leave something out in the middle, or make other characters of it.
+_CHANGING = frozenset(
+    ("replace", "lower", "upper", "title", "capitalize", "casefold", "swapcase", "translate", "format", "reverse")
+)
+_BREAKING = frozenset(
+    ("split", "rsplit", "splitlines", "partition", "rpartition", "list", "sort", "unique", "select", "reject")
+)
 _LONGEST_REFUSAL = 500  # characters of what a template says
 _MACRO_UNITS = 6  # a call of a macro, which binds arguments and joins what it wrote
 
@@ -370,6 +377,25 @@ def strings_looked_for(environment: jinja2.Environment, source: str) -> frozense
     found = {place.value for place in places if isinstance(place, nodes.Const)}
     found |= {const.value for place in places for const in place.find_all(nodes.Const)}
     return frozenset(value for value in found if isinstance(value, str))
+
+
+def changes_text(environment: jinja2.Environment, source: str) -> bool:
+    """Whether a template may change texts in the middle, so that pieces from within one text come together."""
+    tree = environment.parse(source)
+    methods = [call.node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
+    filters = [*tree.find_all(nodes.Filter)]
+    used = {one.attr for one in methods if not isinstance(one.node, nodes.Const)}  # a text of the template's own
+    used |= {one.name for one in filters if not isinstance(one.node, nodes.Const)}
+    used |= {one.value for by in filters if by.name == "map" for one in by.args if isinstance(one, nodes.Const)}
+    used |= {one.attr for one in methods if one.attr == "join"}
+    looped = {
+        call.node.attr
+        for loop in tree.find_all(nodes.For)
+        for call in nodes.List([loop.iter]).find_all(nodes.Call)
+        if isinstance(call.node, nodes.Getattr)
+    }
+    breaks = not _BREAKING.isdisjoint(looped) or ("join" in used and not _BREAKING.isdisjoint(used))
+    return breaks or not _CHANGING.isdisjoint(used)
 
 
 def _is_content(node: nodes.Node | None, names: set[str]) -> bool:

@@ -6,7 +6,7 @@ all splitting and merging to the `tokenizers` library. Does not know streams (`d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         return tuple(AddedToken(token.content, token.special, token.single_word) for token in added.values())
 
-    def apart(self, control: Sequence[str]) -> ApartEncoder:
+    def apart(self, control: Collection[str]) -> ApartEncoder:
         """An encoder of texts whose control tokens are known; these are the contents of the tokens that are control."""
         return ApartEncoder(self._backend, control)
 
