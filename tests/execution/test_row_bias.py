@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inflight.core.plan import NewRow
 from inflight.core.sampling import SamplingParams
@@ -43,3 +45,24 @@ def test_a_bad_word_is_not_completed() -> None:
     bad = ((4,), (1, 2, 3))
     assert added([], bad=bad) == added([2], bad=bad) == added([1, 2, 2], bad=bad) == {4: -np.inf}
     assert added([1, 2], bad=bad) == added([9, 1, 2], bad=bad) == {3: -np.inf, 4: -np.inf}
+
+
+few = st.integers(0, 2)
+
+
+@given(
+    bad=st.lists(st.lists(few, min_size=1, max_size=4).map(tuple), max_size=8),
+    output=st.lists(few, max_size=6),
+)
+def test_bad_words_are_found_as_by_looking_at_each(bad: list[tuple[int, ...]], output: list[int]) -> None:
+    ended = {
+        one[-1] for one in bad if [*one[:-1]] == output[len(output) - len(one) + 1 :] and len(one) - 1 <= len(output)
+    }
+    assert added(output, bad=tuple(bad)) == dict.fromkeys(ended, -np.inf)
+
+
+def test_only_sequences_that_the_last_token_continues_are_looked_at() -> None:
+    new = NewRow(0, (1,), 1, SamplingParams(), 0, 0, (), ((4,), (1, 2), (3, 1, 2), (5, 6)))
+    bias = row_bias(new, VOCABULARY)
+    assert bias is not None and bias.bad == {1: [(1, 2), (3, 1, 2)], 5: [(5, 6)]}
+    assert bias.always[0].tolist() == [4]

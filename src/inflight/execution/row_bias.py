@@ -5,6 +5,7 @@ Knows the settings of one row and its output so far; not how a token is drawn. W
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,25 +19,30 @@ NO_BIAS: Bias = (np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 @dataclass(frozen=True, slots=True)
 class RowBias:
-    """always: at every position. early: in addition, before min_tokens output tokens exist. bad: sequences of tokens,
-    int32[L] each, whose last one is not drawn where the others have just been."""
+    """always: at every position. early: in addition, before min_tokens output tokens exist. bad: sequences of two and
+    more tokens, whose last one is not drawn where the others have just been; by the last of those others, so that a
+    step looks at few of them."""
 
     always: Bias
     early: Bias
     min_tokens: int
-    bad: tuple[Array, ...]
+    bad: Mapping[int, Sequence[tuple[int, ...]]]
 
     def at(self, output: Array) -> Bias:
         """output: tokens so far, int32[N]."""
         parts = [self.always]
         if len(output) < self.min_tokens:
             parts.append(self.early)
-        ended = [one[-1] for one in self.bad if _ends_with(output, one[:-1])]
-        if ended:
+        if ended := self._ended(output) if self.bad and len(output) else ():
             parts.append(_banned(np.array(ended, np.int32)))
         if len(parts) == 1:
             return self.always
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([values for _, values in parts])
+
+    def _ended(self, output: Array) -> list[int]:
+        begun = self.bad.get(int(output[-1]), ())
+        recent = tuple(output[1 - max(map(len, begun), default=0) :].tolist())
+        return [one[-1] for one in begun if recent[1 - len(one) :] == one[:-1]]
 
 
 def row_bias(new: NewRow, vocab_size: int) -> RowBias | None:
@@ -50,17 +56,18 @@ def row_bias(new: NewRow, vocab_size: int) -> RowBias | None:
         others = np.ones(vocab_size, np.bool_)
         others[list(params.allowed_token_ids)] = False
         always.append(_banned(np.flatnonzero(others).astype(np.int32)))
+    always.append(_banned(np.array([one[0] for one in new.bad_token_ids if len(one) == 1], np.int32)))
+    bad: dict[int, list[tuple[int, ...]]] = {}
+    for one in new.bad_token_ids:
+        if len(one) > 1:
+            bad.setdefault(one[-2], []).append(one)
     return RowBias(
         always=(np.concatenate([ids for ids, _ in always]), np.concatenate([values for _, values in always])),
         early=_banned(np.array(new.banned_token_ids, np.int32)),
         min_tokens=params.min_tokens,
-        bad=tuple(np.array(one, np.int32) for one in new.bad_token_ids),
+        bad=bad,
     )
 
 
 def _banned(token_ids: Array) -> Bias:
     return token_ids, np.full(len(token_ids), -np.inf, np.float32)
-
-
-def _ends_with(output: Array, tokens: Array) -> bool:
-    return len(tokens) <= len(output) and bool((output[len(output) - len(tokens) :] == tokens).all())
