@@ -185,6 +185,17 @@ def test_a_fault_is_told_in_the_result_not_raised(rig: Rig, monkeypatch: pytest.
     assert result.error == "Step 0 with 35 tokens failed: ZeroDivisionError: division by zero"
 
 
+def test_a_sequence_whose_every_token_is_banned_is_told_so(rig: Rig) -> None:
+    params = SamplingParams(max_tokens=3, allowed_token_ids=(5,), bad_words=("x",))
+    request = Request(request_id="0", prompt_token_ids=PROMPT, params=params, seed=3, bad_token_ids=((5,),))
+    collector = rig.offline.add(request)
+    for _ in rig.offline.run():
+        pass
+    banned = collector.output().outputs[0]
+    assert banned.finish_reason == "error"
+    assert "allowed_token_ids, bad_words and min_tokens leave nothing to draw" in str(banned.detail)
+
+
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
 def test_logits_that_mean_nothing_end_their_own_sequence_alone(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, value: float

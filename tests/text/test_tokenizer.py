@@ -235,3 +235,10 @@ def test_a_tokenizer_that_fails_while_it_is_loaded_is_named(tmp_path: Path) -> N
     (tmp_path / "tokenizer.json").write_text(document.replace('"Prepend"', '"Precompiled"'))
     with pytest.raises(TokenizerError, match=r"tokenizer\.json .* is not a tokenizer that can be read"):
         Tokenizer.load(tmp_path)
+
+
+def test_a_file_of_any_size_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate(2**28 + 1)
+    with pytest.raises(TokenizerError, match=r"has 268,435,457 bytes, and at most 268,435,456 are read"):
+        Tokenizer.load(tmp_path)

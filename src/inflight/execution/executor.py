@@ -20,6 +20,9 @@ from inflight.execution.rows import RowStore
 from inflight.execution.scoring import UNSOUND, PromptScorer, joined, token_logprob
 from inflight.execution.slices import slices
 
+ALL_BANNED = (
+    "After {position} tokens, allowed_token_ids, bad_words and min_tokens leave nothing to draw; allow more tokens."
+)
 log = logging.getLogger(__name__)
 
 
@@ -105,10 +108,13 @@ class ModelExecutor:
         drawn = self._ops.sample(logits, batch)
         self._rows.append(rows, drawn.token_ids)
         tokens = drawn.token_ids.tolist()
-        sound = np.isfinite(logits[np.arange(len(rows)), drawn.token_ids])
+        chosen = logits[np.arange(len(rows)), drawn.token_ids]
+        sound = np.isfinite(chosen)
         if not sound.all():
             return [
-                _one_sampled(chunk, drawn, batch, index) if sound[index] else _unsound(chunk)
+                _one_sampled(chunk, drawn, batch, index)
+                if sound[index]
+                else _unsound(chunk, batch, index, chosen[index])
                 for index, chunk in enumerate(chunks)
             ]
         if not batch.want_logprobs.any():
@@ -120,8 +126,11 @@ def _one_sampled(chunk: Chunk, drawn: SampledBatch, batch: SamplingBatch, row: i
     return Sampled(chunk.sequence_id, (int(drawn.token_ids[row]),), _logprobs(drawn, batch, row))
 
 
-def _unsound(chunk: Chunk) -> Sampled:
-    return Sampled(chunk.sequence_id, (), error=UNSOUND.format(position=chunk.start + chunk.length))
+def _unsound(chunk: Chunk, batch: SamplingBatch, row: int, logit: float) -> Sampled:
+    added = batch.bias_values[batch.bias_offsets[row] : batch.bias_offsets[row + 1]]
+    is_banned = logit == -np.inf and bool(np.isneginf(added).any())
+    told = ALL_BANNED if is_banned else UNSOUND
+    return Sampled(chunk.sequence_id, (), error=told.format(position=chunk.start + chunk.length))
 
 
 def _logprobs(drawn: SampledBatch, batch: SamplingBatch, row: int) -> tuple[TokenLogprob, ...] | None:

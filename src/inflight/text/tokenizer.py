@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Characters of a text, or token ids, from which the library is asked by its batch calls: those let other threads run,
 # which the single ones do not, and of so long a text it takes milliseconds. (Short ones they would only delay.)
 LONG = 20_000
+_LARGEST_FILE = 2**28  # bytes of tokenizer.json; those that are published have an eighth of it
 _SLOW_FILES = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "vocab.txt")
 
 
@@ -60,6 +61,11 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise TokenizerError(_missing(folder))
+        if (size := path.stat().st_size) > _LARGEST_FILE:
+            raise TokenizerError(
+                f"{path} has {size:,} bytes, and at most {_LARGEST_FILE:,} are read; download or export the model's "
+                "files again."
+            )
         config = read_tokenizer_config(folder)
         from tokenizers import Tokenizer as Backend  # here, because it takes longer to import than all of this package
 

@@ -311,7 +311,10 @@ class ReferenceOps:
         )
         for row in range(rows):
             untouched = _without_nan(logits[row])
-            yielded.token_ids[row] = _draw(_penalised(untouched.copy(), batch, row), batch, row)
+            penalised = _penalised(untouched.copy(), batch, row)
+            drawn = yielded.token_ids[row] = _draw(penalised.copy(), batch, row)
+            if penalised[drawn] == -np.inf:  # there was nothing to draw
+                logits[row, drawn] = -np.inf
             if batch.want_logprobs[row]:
                 _report(untouched, yielded.token_ids[row], int(wanted[row]), yielded, row)
         return yielded
