@@ -46,6 +46,13 @@ def test_a_template_without_tokenizer_cannot_chat(tiny: Path) -> None:
         prompts.render_chat(Conversation([{"role": "user", "content": "a"}]))
 
 
+def test_a_check_leaves_nothing_for_the_first_conversation(tiny: Path, tokenizer: Tokenizer) -> None:
+    """Children that are forked then share it."""
+    prompts = PromptEncoder(tokenizer, ChatTemplate.load(tiny), 0)
+    prompts.check_chat()
+    assert prompts._chats is not None and {"_control", "_apart"} <= prompts._chats.__dict__.keys()
+
+
 def test_stop_check_and_client_read_the_same_text(tokenizer: Tokenizer) -> None:
     prompts = PromptEncoder(tokenizer, None, 0)
     params = SamplingParams(stop=("longest re",), min_tokens=2)
