@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from inflight.server.batch.faults import DamagedDatabase
 from inflight.server.batch.reserve import BYTES, Reserve
 from inflight.server.tenants import ANYONE
 
@@ -38,9 +39,9 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(place: Path) -> Path:
-    """Somebody else takes all the room."""
+    """Somebody else takes all the room that is left."""
     filler = place / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+    with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
     return filler
@@ -101,6 +102,55 @@ def test_a_reserve_that_is_short_is_made_whole_when_there_is_room(small: Path) -
     assert not reserve.restore() and reserve.path.stat().st_size < 4096
     filler.unlink()
     assert reserve.restore() and whole(reserve.path) and not reserve.is_foreign()
+
+
+def test_a_reserve_takes_what_room_there_is(small: Path) -> None:
+    reserve, room = Reserve(small / "reserve"), small / "room"
+    room.write_bytes(bytes(MEBIBYTE))
+    fill(small)
+    room.unlink()
+    assert not reserve.restore() and reserve.path.stat().st_blocks * 512 > MEBIBYTE // 2 and not reserve.is_foreign()
+    reserve.give_up()
+    room.write_bytes(bytes(MEBIBYTE // 2))
+
+
+def test_a_whole_reserve_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = Reserve(tmp_path / "reserve")
+    assert reserve.restore()
+    monkeypatch.setattr(Reserve, "is_foreign", lambda self: pytest.fail("4 MiB are read"))
+    assert reserve.restore()
+
+
+def test_a_damaged_database_does_not_cost_the_reserve(tmp_path: Path) -> None:
+    def work() -> None:
+        raise DamagedDatabase
+
+    reserve = Reserve(tmp_path / "reserve")
+    reserve.restore()
+    with pytest.raises(DamagedDatabase):
+        reserve.relieving(work)
+    assert whole(reserve.path)
+
+
+def test_one_file_after_another_can_be_deleted_while_jobs_wait_for_room(small: Path) -> None:
+    """Whatever a deletion gives up, and the reserve does not take back at once, is gone."""
+
+    async def test(rig: Rig) -> None:
+        rig.answerer.gate = asyncio.Event()
+        files = [await rig.upload(jsonl(request_line("a"))) for _ in range(20)]
+        job = await rig.create(jsonl(*(request_line(str(number), "y" * 30_000) for number in range(64))))
+        await until(lambda: rig.answerer.running == 64)
+        filler = fill(small)
+        rig.answerer.gate.set()
+        await until(lambda: rig.service.paused is not None)
+        for file in files:
+            await rig.files.delete(ANYONE, file.id)
+            fill(small)
+        assert rig.service.paused is not None
+        filler.unlink()
+        assert (await rig.ended(job)).completed == 64
+
+    live(small / "data", test, concurrency=64)
 
 
 def test_one_line_tells_of_the_pause_and_one_of_its_end(small: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -78,12 +78,17 @@ def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
     absent = [side for side in _sides(path) if not side.exists()]
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     try:
-        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+        connection.text_factory = readable_text
         yield connection
     finally:
         connection.close()
         for side in absent:  # a reader makes its index of the log, and leaves it
             side.unlink(missing_ok=True)
+
+
+def readable_text(text: bytes) -> str:
+    """A damaged byte of text is not to keep a row from being read; what JSON makes of it, its reader sees."""
+    return text.decode("utf-8", "replace")
 
 
 def _version(path: Path, connection: sqlite3.Connection) -> int:

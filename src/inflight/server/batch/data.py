@@ -38,7 +38,7 @@ class DataDirectory:
         """Takes the folder, or makes it. Raises DataDirectoryError, DatabaseError; then it is as it was."""
         self.path = path.absolute()
         self.files, self.partial, self.unknown = (self.path / name for name in ("files", "partial", "unknown"))
-        self.database, self.reserve = self.path / _DATABASE, self.path / "reserve"
+        self.database, self.reserve = self.path / _DATABASE, Reserve(self.path / "reserve")
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._refuse_foreign()
@@ -103,13 +103,10 @@ class DataDirectory:
         self._refuse_unfitting(marker, found)
 
     def _inspected(self, marker: Identity | None) -> Found:
-        try:
+        if marker is None:
             return inspect(self.database)
-        except OSError:
-            if marker is None:
-                raise
-            Reserve(self.reserve).give_up()  # it may be for want of room, and then nothing could ever be deleted
-            return inspect(self.database)
+        # A reader of the log makes an index of it; without room for that nothing could ever be deleted.
+        return self.reserve.relieving(lambda: inspect(self.database))
 
     def _marker(self) -> Identity | None:
         try:

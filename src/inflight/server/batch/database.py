@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from inflight.server.batch.checking import DatabaseError
-from inflight.server.batch.faults import DamagedDatabase, is_full, storage_fault
+from inflight.server.batch.checking import DatabaseError, readable_text
+from inflight.server.batch.faults import DamagedDatabase, disk_told
 from inflight.server.batch.marker import Identity
 from inflight.server.batch.reserve import Reserve
 from inflight.server.batch.schema import bring_up_to_date
@@ -66,19 +66,14 @@ class Database:
 
     def _open(self) -> None:
         try:
-            try:
-                self._connection = self._connected()
-            except sqlite3.Error as error:
-                if (fault := storage_fault(error)) is None or not (is_full(fault) or fault.errno == errno.EIO):
-                    raise
-                self._reserve.give_up()  # it may be for want of room, and then nothing could ever be deleted
-                self._connection = self._connected()
+            self._connection = self._reserve.relieving(self._connected)
             with contextlib.suppress(OSError):  # on a full disk the generation stays; what is there can be deleted
                 self._count_up()
             self._places = self._places_now()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, DamagedDatabase) as error:
+            told = error.strerror if isinstance(error, OSError) else error
             raise DatabaseError(
-                f"{self._path} cannot be used as a database ({error}); check the disk, or use another --data-dir."
+                f"{self._path} cannot be used as a database ({told}); check the disk, or use another --data-dir."
             ) from None
 
     def _connected(self) -> sqlite3.Connection:
@@ -87,13 +82,13 @@ class Database:
         connection = sqlite3.connect(self._path, isolation_level=None)
         try:
             connection.row_factory = sqlite3.Row
-            # A damaged byte of text is not to keep a row from being read; what JSON makes of it, its reader sees.
-            connection.text_factory = lambda text: text.decode("utf-8", "replace")
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")  # a commit that returned survives a power cut
-            connection.execute("PRAGMA foreign_keys=ON")
-            connection.execute("PRAGMA wal_autocheckpoint=0")  # see `_checkpoint`
-            bring_up_to_date(connection)
+            connection.text_factory = readable_text
+            with disk_told():
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")  # a commit that returned survives a power cut
+                connection.execute("PRAGMA foreign_keys=ON")
+                connection.execute("PRAGMA wal_autocheckpoint=0")  # see `_checkpoint`
+                bring_up_to_date(connection)
         except BaseException:
             connection.close()
             raise
@@ -101,40 +96,34 @@ class Database:
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self._check_places()
-        try:
-            result = self._committed(work)
-        except sqlite3.Error as error:
-            if (fault := storage_fault(error)) is not None:
-                raise fault from error
-            raise
+        result = self._committed(work)
         self._checkpoint()
         return result
 
     def _transact_relieved(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return self._transact(work)
-        except OSError as error:
-            if isinstance(error, DamagedDatabase):
-                raise
-            self._reserve.give_up()  # also where SQLite says no more than "I/O error" of a full disk
-            return self._transact(work)
+            return self._reserve.relieving(lambda: self._transact(work))
+        finally:
+            self._reserve.restore()  # here, where no other transaction comes between and takes the room
 
     def _restore_reserve(self) -> None:
-        with contextlib.suppress(OSError):
+        if not self._reserve.is_whole:
             self._checkpoint(LOG_BYTES // 4)
-        self._reserve.restore()
+            self._reserve.restore()
 
     def _committed(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Raises OSError where the disk refuses."""
         connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            result = work(connection)
-            connection.execute("COMMIT")
-            return result
-        except BaseException:
-            if connection.in_transaction:  # SQLite takes some failures back by itself
-                connection.execute("ROLLBACK")
-            raise
+        with disk_told():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(connection)
+                connection.execute("COMMIT")
+                return result
+            except BaseException:
+                if connection.in_transaction:  # SQLite takes some failures back by itself
+                    connection.execute("ROLLBACK")
+                raise
 
     def _checkpoint(self, most: int = LOG_BYTES) -> None:
         """Bring the log into the database when it has grown, and count the generation up behind it.
@@ -156,13 +145,7 @@ class Database:
             row = connection.execute("SELECT id, generation FROM store").fetchone()
             return Identity(row["id"], row["generation"])
 
-        try:
-            identity = self._committed(work)
-        except sqlite3.Error as error:
-            if (fault := storage_fault(error)) is not None:
-                raise fault from error
-            raise
-        self._identified(identity)
+        self._identified(self._committed(work))
 
     def _places_now(self) -> list[tuple[int, int]]:
         return [(found.st_dev, found.st_ino) for found in map(os.stat, (self._path, self._log))]

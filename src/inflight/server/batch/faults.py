@@ -41,6 +41,17 @@ def storage_fault(error: sqlite3.Error) -> OSError | None:
     return OSError(errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO, str(error))
 
 
+@contextmanager
+def disk_told() -> Iterator[None]:
+    """What SQLite says of the disk is raised as an OSError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if (fault := storage_fault(error)) is None:
+            raise
+        raise fault from error
+
+
 def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 

@@ -15,7 +15,6 @@ from inflight.server.batch.files import Files
 from inflight.server.batch.jobs import Jobs
 from inflight.server.batch.persistence import Pause, Persistence
 from inflight.server.batch.quotas import Quotas
-from inflight.server.batch.reserve import Reserve
 from inflight.server.batch.runner import Runner
 from inflight.server.batch.store import Store
 from inflight.server.batch.sweep import sweep
@@ -49,12 +48,11 @@ class BatchService:
         clocks = clocks or Clocks()
         self._data = DataDirectory(data_dir)
         try:
-            reserve = Reserve(self._data.reserve)
-            database = Database(self._data.database, reserve, self._data.mark)
+            database = Database(self._data.database, self._data.reserve, self._data.mark)
             try:
                 self._store = Store(database)
                 self._sort()
-                reserve.restore()
+                self._data.reserve.restore()
                 self._clock = StoreClock(self._store.kept_time(), clocks)
             except BaseException:
                 database.close()

@@ -18,7 +18,6 @@ from pathlib import Path
 from inflight.server.batch.data import DataDirectory
 from inflight.server.batch.marker import sync_folder
 from inflight.server.batch.records import Proofs
-from inflight.server.batch.reserve import Reserve
 
 
 @dataclass(slots=True)
@@ -71,8 +70,8 @@ def sweep(data: DataDirectory, proofs: Proofs) -> Findings:
             _remove(path)
         else:
             _move_aside(data, path, findings)
-    if Reserve(data.reserve).is_foreign():
-        _move_aside(data, data.reserve, findings)
+    if data.reserve.is_foreign():
+        _move_aside(data, data.reserve.path, findings)
     folders = (data.files, data.partial)
     for folder in folders:
         sync_folder(folder)
