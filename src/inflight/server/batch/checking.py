@@ -53,7 +53,7 @@ def inspect(path: Path) -> Found:
             if lost := lost_commits(log, index):
                 raise DatabaseError(
                     f"{log} is damaged: at least {lost} transactions in it cannot be read any more; restore it from a "
-                    "backup, or remove it and the marker to go on without them."
+                    "backup, or copy it elsewhere first, and remove it and the marker to go on without them."
                 )
             # Indexes are checked too, which the quick check leaves out: a job that is not found is a job that is lost.
             (first,) = connection.execute("PRAGMA integrity_check(1)").fetchone()

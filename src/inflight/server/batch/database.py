@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from inflight.server.batch.checking import DatabaseError, readable_text
 from inflight.server.batch.faults import DamagedDatabase, disk_told
+from inflight.server.batch.log_check import cut
 from inflight.server.batch.marker import Identity
 from inflight.server.batch.reserve import Reserve
 from inflight.server.batch.schema import bring_up_to_date
@@ -21,6 +23,7 @@ from inflight.server.batch.schema import bring_up_to_date
 T = TypeVar("T")
 
 LOG_BYTES = 4 << 20  # of the write-ahead log, from which on it is brought into the database
+READER_SECONDS = 30.0  # until the next try, when somebody who reads the database kept the log from being emptied
 
 
 class Database:
@@ -31,6 +34,8 @@ class Database:
         DatabaseError. The path's folder must be this process's alone.
         """
         self._path, self._log, self._reserve, self._identified = path, Path(f"{path}-wal"), reserve, identified
+        self._to_count = True  # the marker's generation may be in the database already
+        self._not_before = 0.0  # seconds of the monotonic clock: the next checkpoint
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inflight-batch-store")
         try:
             self._thread.submit(self._open).result()
@@ -67,8 +72,7 @@ class Database:
     def _open(self) -> None:
         try:
             self._connection = self._reserve.relieving(self._connected)
-            with contextlib.suppress(OSError):  # on a full disk the generation stays; what is there can be deleted
-                self._count_up()
+            self._try_to_count_up()
             self._places = self._places_now()
         except (sqlite3.Error, DamagedDatabase) as error:
             told = error.strerror if isinstance(error, OSError) else error
@@ -96,6 +100,8 @@ class Database:
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self._check_places()
+        if self._to_count:
+            self._try_to_count_up()
         result = self._committed(work)
         self._checkpoint()
         return result
@@ -120,24 +126,55 @@ class Database:
                 result = work(connection)
                 connection.execute("COMMIT")
                 return result
-            except BaseException:
+            except BaseException as error:
                 if connection.in_transaction:  # SQLite takes some failures back by itself
                     connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    self._cut_log()
                 raise
+
+    def _cut_log(self) -> None:
+        """What a commit that failed left in the log, the next start would take for promised and lost."""
+        with contextlib.suppress(OSError, sqlite3.Error):
+            self._connection.execute("BEGIN IMMEDIATE")  # nobody else writes into it meanwhile
+            try:
+                cut(self._log, Path(f"{self._path}-shm"))
+            finally:
+                self._connection.execute("ROLLBACK")
 
     def _checkpoint(self, most: int = LOG_BYTES) -> None:
         """Bring the log into the database when it has grown, and count the generation up behind it.
 
-        So the generation of the marker is always in the log, and nowhere else: a database without its log, or an
-        earlier copy of it, is behind its marker. Where the disk refuses, the next transaction tries again.
+        So the generation of the marker is in the log, and nowhere else: a database without its log, or an earlier copy
+        of it, is behind its marker. Where the disk refuses, the next transaction tries again before it begins.
         """
+        if time.monotonic() < self._not_before:
+            return
         try:
             if self._log.stat().st_size > most:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                self._to_count = True  # first: also a checkpoint that fails may have brought some of the log in
+                if not self._bring_in():
+                    self._not_before = time.monotonic() + READER_SECONDS
                 self._count_up()
                 self._reserve.restore()
         except (OSError, sqlite3.Error):
             pass
+
+    def _bring_in(self) -> bool:
+        """Whether the log is empty now. Does not wait for somebody who reads the database: everybody would wait."""
+        connection = self._connection
+        ((patience,),) = connection.execute("PRAGMA busy_timeout").fetchall()
+        connection.execute("PRAGMA busy_timeout=0")
+        try:
+            ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            connection.execute(f"PRAGMA busy_timeout={patience}")
+        return not busy
+
+    def _try_to_count_up(self) -> None:
+        """On a full disk the generation stays, and what is there can be read and deleted."""
+        with contextlib.suppress(OSError):
+            self._count_up()
 
     def _count_up(self) -> None:
         def work(connection: sqlite3.Connection) -> Identity:
@@ -146,6 +183,7 @@ class Database:
             return Identity(row["id"], row["generation"])
 
         self._identified(self._committed(work))
+        self._to_count = False
 
     def _places_now(self) -> list[tuple[int, int]]:
         return [(found.st_dev, found.st_ino) for found in map(os.stat, (self._path, self._log))]

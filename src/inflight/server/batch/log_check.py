@@ -2,8 +2,8 @@
 
 SQLite reads the log up to the first frame whose checksum is wrong, and takes the rest for what a crash cut off. But
 each commit is on the disk before the next one begins, so that a crash cuts off no more than the last: commits behind
-that one were promised, and are lost by damage. Knows the format of the log (sqlite.org/fileformat2.html, "The
-Write-Ahead Log") and of its index ("WAL-mode File Format").
+that one were promised, and are lost by damage. What commits that failed left there is cut off at once. Knows the format
+of the log (sqlite.org/fileformat2.html, "The Write-Ahead Log") and of its index ("WAL-mode File Format").
 """
 
 from __future__ import annotations
@@ -20,16 +20,29 @@ def lost_commits(log: Path, index: Path) -> int:
     """How many, at least. While a connection is open that has read the log, and made its index. Raises OSError."""
     if not log.exists() or not index.exists():
         return 0
-    with index.open("rb") as file:
-        file.seek(_VALID_AT)
-        valid = int.from_bytes(file.read(4), sys.byteorder)
     behind = 0
     with log.open("rb") as file:
         header = file.read(_HEADER)
         page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
         frame_bytes = _FRAME_HEADER + page_bytes
-        for number in range(valid, (log.stat().st_size - _HEADER) // frame_bytes):
+        for number in range(_valid(index), (log.stat().st_size - _HEADER) // frame_bytes):
             file.seek(_HEADER + number * frame_bytes)
             frame = file.read(_FRAME_HEADER)
             behind += frame[8:16] == salts and frame[4:8] != bytes(4)  # one that ends a commit of this log
     return max(0, behind - _CUT_OFF)
+
+
+def cut(log: Path, index: Path) -> None:
+    """Removes what lies behind the valid frames. While a connection holds the write lock. Raises OSError."""
+    with log.open("r+b") as file:
+        page_bytes = int.from_bytes(file.read(_HEADER)[8:12], "big")
+        end = _HEADER + _valid(index) * (_FRAME_HEADER + page_bytes)
+        if log.stat().st_size > end:
+            file.truncate(end)
+
+
+def _valid(index: Path) -> int:
+    """Frames."""
+    with index.open("rb") as file:
+        file.seek(_VALID_AT)
+        return int.from_bytes(file.read(4), sys.byteorder)
