@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import sqlite3
 import stat
@@ -48,6 +49,22 @@ def test_a_second_server_is_refused(tmp_path: Path) -> None:
     assert other.returncode == 1 and f"process id {os.getpid()}" in other.stderr
     asyncio.run(first.service.stop())
     asyncio.run(Rig(tmp_path).service.stop())
+
+
+def test_a_lock_that_a_refused_start_removes_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the opening of the lock and the locking, its file may go."""
+    flock = fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        (tmp_path / "lock").unlink()
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    first = DataDirectory(tmp_path)
+    with pytest.raises(DataDirectoryError, match="in use"):
+        DataDirectory(tmp_path)
+    first.close()
 
 
 def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:

@@ -83,6 +83,49 @@ def test_a_folder_of_somebodys_documents_stays_as_it_is(tmp_path: Path, names: l
     assert "neither inflight-data.json nor batch.sqlite" in refusal(tmp_path)
 
 
+def test_a_folder_of_documents_does_not_become_ours_by_an_empty_database(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    (tmp_path / "batch.sqlite").touch()
+    assert "holds 'letter.txt' (entries in all: 1)" in refusal(tmp_path)
+    _made(tmp_path / "batch.sqlite", "PRAGMA journal_mode=WAL")
+    assert (tmp_path / "batch.sqlite").stat().st_size > 0
+    assert "holds 'letter.txt' (entries in all: 1)" in refusal(tmp_path)
+
+
+def _dead_while_it_makes_its_first_page(folder: Path) -> None:
+    """Between the write of the page and the removal of the journal, which says that there were no pages before."""
+    _made(folder / "batch.sqlite", "PRAGMA journal_mode=WAL")
+    journal = bytes.fromhex("d9d505f920a163d7 00000000 96b19677 00000000 00000200 00001000")
+    (folder / "batch.sqlite-journal").write_bytes(journal + bytes(512 - len(journal)))
+    reader = sqlite3.connect(f"file:{folder / 'batch.sqlite'}?mode=ro", uri=True)
+    with contextlib.closing(reader), pytest.raises(sqlite3.OperationalError):
+        reader.execute("PRAGMA user_version")
+
+
+def test_a_start_that_died_while_it_made_the_database(tmp_path: Path) -> None:
+    _dead_while_it_makes_its_first_page(tmp_path)
+    assert starts(tmp_path) == [] and (tmp_path / MARKER).exists()
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "letter.txt").write_text("mine")
+    _dead_while_it_makes_its_first_page(documents)
+    assert "holds 'letter.txt'" in refusal(documents)
+
+
+def test_a_refusal_names_what_it_is_about(tmp_path: Path) -> None:
+    (tmp_path / "files").write_text("no folder")
+    assert f"Not a directory ({tmp_path / 'files'}); check it." in refusal(tmp_path)
+    (tmp_path / "files").unlink()
+    filled(tmp_path)
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    assert f" ({tmp_path / 'lock'}); check it." in refusal(tmp_path)
+    (tmp_path / "lock").unlink()
+    shutil.rmtree(tmp_path / "files")
+    (tmp_path / "files").write_text("no folder")
+    assert "is no folder of its own but a link or a file; put the folder" in refusal(tmp_path)
+
+
 def test_what_a_file_system_holds_by_itself_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     assert starts(tmp_path) == [] and starts(tmp_path) == []
@@ -266,7 +309,9 @@ def test_a_database_of_another_folder(tmp_path: Path) -> None:
     assert "is not the database that inflight-data.json names; put back the one" in refusal(tmp_path / "two")
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b'{"store": 5, "generation": 1}', b'{"store": "x"}'])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[" * 4096, b"\xff", b"[]", b'{"store": 5, "generation": 1}', b'{"store": "x"}']
+)
 def test_a_damaged_marker(tmp_path: Path, text: bytes) -> None:
     filled(tmp_path)
     (tmp_path / MARKER).write_bytes(text)

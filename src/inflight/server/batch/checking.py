@@ -23,6 +23,7 @@ from inflight.server.batch.schema import APPLICATION_ID, TABLES, VERSION
 
 _JOB_ID = re.compile(r"batch_[0-9a-f]{32}")
 _HEADER = b"SQLite format 3\0"
+_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # with which a journal begins that is to be taken back
 _REMEDY = "restore it from a backup, or use another --data-dir."
 
 
@@ -41,6 +42,8 @@ class Found:
 def inspect(path: Path) -> Found:
     """Takes as long as reading the database takes. Raises DatabaseError where it is damaged, newer, or no database of
     this program; OSError where it cannot be read, also for want of room: a reader of its log makes an index of it."""
+    if _was_being_made(path):
+        return Found(0)
     with path.open("rb") as file:
         if file.read(len(_HEADER)) != _HEADER:
             raise DatabaseError(
@@ -66,6 +69,17 @@ def inspect(path: Path) -> Found:
         if fault is not None and not isinstance(fault, DamagedDatabase):
             raise fault from None
         raise DatabaseError(f"{path} cannot be used as a database ({_one_line(str(error))}); {_REMEDY}") from None
+
+
+def _was_being_made(path: Path) -> bool:
+    """Its first page was being written, and its journal says that there was none before: who opens it to write takes
+    that page back. Who only reads cannot, and finds no database."""
+    try:
+        with path.with_name(f"{path.name}-journal").open("rb") as file:
+            begin = file.read(20)
+    except FileNotFoundError:
+        return False
+    return begin.startswith(_JOURNAL) and begin[16:20] == bytes(4)  # pages
 
 
 def _sides(path: Path) -> tuple[Path, Path]:

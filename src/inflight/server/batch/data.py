@@ -14,23 +14,44 @@ proven to be ours is never removed. Names in here are drawn at random, never tak
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from inflight.server.batch.checking import Found, inspect
+from inflight.server.batch.faults import is_full
 from inflight.server.batch.marker import MARKER, Identity, read_marker, write_marker
 from inflight.server.batch.reserve import Reserve
 
 _DATABASE = "batch.sqlite"
 # What a start that died before it wrote the marker may have left; and what a file system of its own holds by itself.
-_BEGUN = {"lock", _DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", "files", "partial", "reserve", f".{MARKER}.new"}
+_SIDES = {f"{_DATABASE}-{side}" for side in ("wal", "shm", "journal")}
+_BEGUN = {"lock", _DATABASE, *_SIDES, "files", "partial", "reserve", f".{MARKER}.new"}
 _NOBODYS = {"lost+found"}
 
 
 class DataDirectoryError(ValueError):
     """The directory cannot be used; the sentence says why."""
+
+
+@contextlib.contextmanager
+def directory_told(path: Path) -> Iterator[None]:
+    """What the disk refuses is raised as DataDirectoryError."""
+    try:
+        yield
+    except OSError as error:
+        place = "" if error.filename in (None, str(path), path) else f" ({error.filename})"
+        remedy = "check it"
+        if is_full(error):
+            remedy = "make room"
+        elif isinstance(error, PermissionError) or error.errno == errno.EROFS or (error.filename and not place):
+            remedy = "give a folder that may be written to"
+        told = f"The data directory {path} cannot be used: {error.strerror or error}{place}; {remedy}."
+        raise DataDirectoryError(told) from None
 
 
 class DataDirectory:
@@ -39,7 +60,7 @@ class DataDirectory:
         self.path = path.absolute()
         self.files, self.partial, self.unknown = (self.path / name for name in ("files", "partial", "unknown"))
         self.database, self.reserve = self.path / _DATABASE, Reserve(self.path / "reserve")
-        try:
+        with directory_told(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._refuse_foreign()
             had_lock = os.path.lexists(self.path / "lock")
@@ -55,10 +76,6 @@ class DataDirectory:
                     (self.path / "lock").unlink()
                 self.close()
                 raise
-        except OSError as error:
-            raise DataDirectoryError(
-                f"The data directory {path} cannot be used: {error.strerror}; give a folder that may be written to."
-            ) from None
 
     def mark(self, identity: Identity) -> None:
         """Says whose database lies here. Raises OSError."""
@@ -72,14 +89,18 @@ class DataDirectory:
 
     def _refuse_foreign(self) -> None:
         """By names alone, so that nothing is changed."""
+        if not os.path.lexists(self.path / MARKER) and not self._database_bytes():
+            self._refuse_held()
+
+    def _refuse_held(self) -> None:
+        """Where neither a marker nor a database says whose folder it is: what is not of a start that died."""
         names = set(os.listdir(self.path)) - _NOBODYS
-        if MARKER in names or _DATABASE in names:
-            return
         if held := names - _BEGUN or self._held():
             one = min(held)
             raise DataDirectoryError(
                 f"The data directory {self.path} holds {one!r} (entries in all: {len(held)}), but neither {MARKER} nor "
-                f"{_DATABASE}, so it is not known to be a server's; give an empty folder, or restore what is missing."
+                f"{_DATABASE} with tables in it, so it is not known to be a server's; give an empty folder, or restore "
+                "what is missing."
             )
 
     def _held(self) -> set[str]:
@@ -93,14 +114,10 @@ class DataDirectory:
             self._refuse_without_database(marker)
             return
         found = self._inspected(marker)
-        if marker is None:
-            if found.version == 0 and (held := len(self._held())):
-                raise DataDirectoryError(
-                    f"{self.database} has no tables, but there are {held} files beside it; restore it from a backup, "
-                    "or use another --data-dir."
-                )
-            return
-        self._refuse_unfitting(marker, found)
+        if marker is not None:
+            self._refuse_unfitting(marker, found)
+        elif found.version == 0:
+            self._refuse_held()
 
     def _inspected(self, marker: Identity | None) -> Found:
         if marker is None:
@@ -113,7 +130,7 @@ class DataDirectory:
             return read_marker(self.path)
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             raise DataDirectoryError(
                 f"{self.path / MARKER} is damaged, so it does not say which database belongs here; restore it, or "
                 f"remove it to go on with {_DATABASE} as it is."
@@ -155,20 +172,29 @@ class DataDirectory:
 
     def _locked(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self.path / "lock", flags, 0o600)
+        while True:
+            descriptor = os.open(self.path / "lock", flags, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_lock(descriptor):
+                    return descriptor
+            except BlockingIOError:
+                holder = _holder(descriptor)
+                os.close(descriptor)
+                raise DataDirectoryError(
+                    f"The data directory {self.path} is in use by the server with process id {holder or 'unknown'}; "
+                    "stop it, or give each server a --data-dir of its own."
+                ) from None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # the start that made it was refused, and has removed it: others lock another one
+
+    def _is_lock(self, descriptor: int) -> bool:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _holder(descriptor)
-            os.close(descriptor)
-            raise DataDirectoryError(
-                f"The data directory {self.path} is in use by the server with process id {holder or 'unknown'}; "
-                "stop it, or give each server a --data-dir of its own."
-            ) from None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+            return os.path.samestat(os.fstat(descriptor), os.lstat(self.path / "lock"))
+        except FileNotFoundError:
+            return False
 
     def _sign(self) -> None:
         """Says in the lock who holds it, unless it is somebody's file."""
@@ -183,6 +209,7 @@ def _holder(lock: int) -> str:
 
 
 def _make_folder(folder: Path) -> None:
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
     if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise DataDirectoryError(f"{folder} is no folder of its own but a link; put the folder itself there.")
+        raise DataDirectoryError(f"{folder} is no folder of its own but a link or a file; put the folder itself there.")

@@ -32,8 +32,12 @@ class Identity:
 def read_marker(folder: Path) -> Identity:
     """Raises OSError; ValueError where it is damaged."""
     with (folder / MARKER).open("rb") as file:
-        fields = json.loads(file.read(_LARGEST))
-    store, generation = fields["store"], fields["generation"]
+        text = file.read(_LARGEST)
+    try:
+        fields = json.loads(text)
+        store, generation = fields["store"], fields["generation"]
+    except (LookupError, TypeError, RecursionError) as error:
+        raise ValueError("no marker") from error
     if not isinstance(store, str) or len(store) != 32 or type(generation) is not int or generation < 1:
         raise ValueError("not the fields of a marker")
     return Identity(store, generation)

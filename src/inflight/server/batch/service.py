@@ -9,7 +9,7 @@ from pathlib import Path
 
 from inflight.server.batch.answering import Answerer
 from inflight.server.batch.clock import Clocks, StoreClock
-from inflight.server.batch.data import DataDirectory, DataDirectoryError
+from inflight.server.batch.data import DataDirectory, directory_told
 from inflight.server.batch.database import Database
 from inflight.server.batch.files import Files
 from inflight.server.batch.jobs import Jobs
@@ -48,18 +48,16 @@ class BatchService:
         clocks = clocks or Clocks()
         self._data = DataDirectory(data_dir)
         try:
-            database = Database(self._data.database, self._data.reserve, self._data.mark)
-            try:
-                self._store = Store(database)
-                self._sort()
-                self._data.reserve.restore()
-                self._clock = StoreClock(self._store.kept_time(), clocks)
-            except BaseException:
-                database.close()
-                raise
-        except OSError as error:
-            self._data.close()
-            raise DataDirectoryError(f"The data directory {data_dir} cannot be used: {error}; check it.") from None
+            with directory_told(self._data.path):
+                database = Database(self._data.database, self._data.reserve, self._data.mark)
+                try:
+                    self._store = Store(database)
+                    self._sort()
+                    self._data.reserve.restore()
+                    self._clock = StoreClock(self._store.kept_time(), clocks)
+                except BaseException:
+                    database.close()
+                    raise
         except BaseException:
             self._data.close()
             raise
