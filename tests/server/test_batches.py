@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import signal
+import socket
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -154,6 +158,40 @@ def test_a_folder_of_somebodys_documents_is_refused(start: Callable[..., Server]
     assert server.settled(lambda: any("give an empty folder" in line for line in server.log)), server.log
     assert not any("Traceback" in line for line in server.log)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_damaged_database_is_refused_in_one_sentence(start: Callable[..., Server], tmp_path: Path) -> None:
+    assert start("--data-dir", str(tmp_path)).stop() == 0
+    database = tmp_path / "batch.sqlite"
+    database.write_bytes(b"x" * database.stat().st_size)
+    server = start("--data-dir", str(tmp_path), ready=False)
+    assert server.process.wait(30) == 1
+    assert server.settled(lambda: any("is damaged or no database" in line for line in server.log)), server.log
+    assert not any("Traceback" in line for line in server.log)
+
+
+def test_the_server_says_that_it_checks_its_data_directory(start: Callable[..., Server], tmp_path: Path) -> None:
+    assert start("--data-dir", str(tmp_path)).stop() == 0
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    with contextlib.closing(sqlite3.connect(tmp_path / "batch.sqlite", isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode=EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")  # the check waits for it
+        server = start("--data-dir", str(tmp_path), "--port", str(port), ready=False)
+        server.url = f"http://127.0.0.1:{port}"
+        assert server.settled(lambda: "checking the data directory" in told(server, "/health")), server.log
+        assert "The server is checking its data directory; try again" in told(server, "/v1/files")
+    server.ready()
+    assert server.client().batches.list().data == []
+
+
+def told(server: Server, path: str) -> str:
+    """With a 503, while the server starts."""
+    try:
+        answer = server.get(path)
+    except httpx.ConnectError:
+        return ""
+    return answer.text if answer.status_code == 503 else ""
 
 
 def test_two_servers_cannot_share_a_data_directory(start: Callable[..., Server], tmp_path: Path) -> None:

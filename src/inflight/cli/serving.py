@@ -55,11 +55,14 @@ def serve(
     watched = _Watched()
     service = Service(settings, lambda ended: tell(ended, watched.metrics))
 
+    jobs = _jobs(service, tenants)
+
     def load(doing: Callable[[str], None]) -> Served:
+        if jobs is not None:
+            doing("checking the data directory")
+            jobs.open()
         served, watched.metrics = _load(settings, engine_settings, scheduling, record, verbose, doing)
         return served
-
-    jobs = _jobs(service, tenants)
 
     async def begin() -> None:
         if jobs is not None:

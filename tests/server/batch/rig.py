@@ -80,6 +80,7 @@ class Rig:
         limits = {"max_file_mb": 200, "max_stored_mb": 10_240, "max_stored_files": 10_000}
         settings = {"concurrency": 4, "retry_seconds": 0.01, "clocks": clocks, **limits, **settings}
         self.service = BatchService(folder, self.answerer, lambda name: Tenant(name=name), **settings)
+        self.service.open()
         self.files, self.jobs = self.service.files, self.service.jobs
 
     def wait(self, seconds: float) -> None:

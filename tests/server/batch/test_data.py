@@ -13,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from inflight.server.batch.checking import DatabaseError
 from inflight.server.batch.data import DataDirectory, DataDirectoryError
 from inflight.server.batch.database import Database
 from inflight.server.batch.draft import Draft
 from inflight.server.batch.file_id import new_file_id
 from inflight.server.batch.reserve import Reserve
+from inflight.server.batch.service import BatchService
+from inflight.server.errors import ApiError
+from inflight.server.tenants import Tenant
 
 from .rig import Rig
 
@@ -67,6 +71,24 @@ def test_a_lock_that_a_refused_start_removes_is_nobodys(tmp_path: Path, monkeypa
     first.close()
 
 
+def test_what_takes_long_is_left_to_the_opening(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    asyncio.run(rig.service.stop())
+    whole = (tmp_path / "batch.sqlite").read_bytes()
+    (tmp_path / "batch.sqlite").write_bytes(b"x" * len(whole))
+    service = BatchService(tmp_path, rig.answerer, lambda name: Tenant(name=name))
+    with pytest.raises(ApiError, match="is checking its data directory") as early:
+        _ = service.files
+    assert early.value.status == 503
+    with pytest.raises(DataDirectoryError, match="in use"):
+        Rig(tmp_path)
+    with pytest.raises(DatabaseError, match="damaged"):
+        service.open()
+    asyncio.run(service.stop())
+    (tmp_path / "batch.sqlite").write_bytes(whole)
+    asyncio.run(Rig(tmp_path).service.stop())
+
+
 def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", f"{TAKES}\nimport os; os.kill(os.getpid(), 9)", tmp_path], check=False)
     assert (tmp_path / "lock").exists()
@@ -101,6 +123,7 @@ def test_commits_are_durable_and_failures_undone(tmp_path: Path) -> None:
 
 def test_drafts_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path)
+    data.check()
     draft, dropped = Draft(data, new_file_id()), Draft(data, new_file_id())
     draft.write(b"one")
     dropped.write(b"two")
@@ -114,6 +137,7 @@ def test_drafts_appear_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_draft_takes_nobodys_place(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path)
+    data.check()
     file_id = new_file_id()
     (data.partial / file_id).write_bytes(b"mine")
     with pytest.raises(FileExistsError):

@@ -56,26 +56,30 @@ def directory_told(path: Path) -> Iterator[None]:
 
 class DataDirectory:
     def __init__(self, path: Path):
-        """Takes the folder, or makes it. Raises DataDirectoryError, DatabaseError; then it is as it was."""
+        """Takes the folder, or makes it, as far as names and the marker let it; before anything is done with it,
+        `check` must have passed. Raises DataDirectoryError; then it is as it was."""
         self.path = path.absolute()
         self.files, self.partial, self.unknown = (self.path / name for name in ("files", "partial", "unknown"))
         self.database, self.reserve = self.path / _DATABASE, Reserve(self.path / "reserve")
         with directory_told(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._refuse_foreign()
-            had_lock = os.path.lexists(self.path / "lock")
+            self._had_lock = os.path.lexists(self.path / "lock")
             self._lock = self._locked()
-            try:
+            with self._left_when_refused():
                 self._refuse_foreign()
-                self._check()
-                for folder in (self.files, self.partial):
-                    _make_folder(folder)
-                self._sign()
-            except BaseException:
-                if not had_lock:
-                    (self.path / "lock").unlink()
-                self.close()
-                raise
+                self._marker = self._read_marker()
+                if self._database_bytes() == 0:
+                    self._refuse_without_database()
+
+    def check(self) -> None:
+        """Reads the whole database. Raises DataDirectoryError, DatabaseError; then it is as it was, and free."""
+        with directory_told(self.path), self._left_when_refused():
+            if self._database_bytes():
+                self._check_database()
+            for folder in (self.files, self.partial):
+                _make_folder(folder)
+            self._sign()
 
     def mark(self, identity: Identity) -> None:
         """Says whose database lies here. Raises OSError."""
@@ -84,6 +88,16 @@ class DataDirectory:
     def close(self) -> None:
         """Lets the next server in. The lock file stays: to remove it would let two servers lock two files."""
         os.close(self._lock)
+
+    @contextlib.contextmanager
+    def _left_when_refused(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if not self._had_lock:
+                (self.path / "lock").unlink()
+            self.close()
+            raise
 
     # -- whose it is ----------------------------------------------------------------------------------------------
 
@@ -108,24 +122,20 @@ class DataDirectory:
         folders = [folder for folder in (self.files, self.partial) if os.path.lexists(folder)]
         return {f"{folder.name}/{name}" for folder in folders for name in os.listdir(folder)}
 
-    def _check(self) -> None:
-        marker = self._marker()
-        if self._database_bytes() == 0:
-            self._refuse_without_database(marker)
-            return
-        found = self._inspected(marker)
-        if marker is not None:
-            self._refuse_unfitting(marker, found)
+    def _check_database(self) -> None:
+        found = self._inspected()
+        if self._marker is not None:
+            self._refuse_unfitting(self._marker, found)
         elif found.version == 0:
             self._refuse_held()
 
-    def _inspected(self, marker: Identity | None) -> Found:
-        if marker is None:
+    def _inspected(self) -> Found:
+        if self._marker is None:
             return inspect(self.database)
         # A reader of the log makes an index of it; without room for that nothing could ever be deleted.
         return self.reserve.relieving(lambda: inspect(self.database))
 
-    def _marker(self) -> Identity | None:
+    def _read_marker(self) -> Identity | None:
         try:
             return read_marker(self.path)
         except FileNotFoundError:
@@ -146,10 +156,10 @@ class DataDirectory:
             raise DataDirectoryError(f"{self.database} is no file but a link or a folder; move it away.")
         return found.st_size
 
-    def _refuse_without_database(self, marker: Identity | None) -> None:
+    def _refuse_without_database(self) -> None:
         log = self.database.with_name(f"{_DATABASE}-wal")
         held = len(self._held())
-        if marker is None and not held and not (log.exists() and log.stat().st_size):
+        if self._marker is None and not held and not (log.exists() and log.stat().st_size):
             return  # a folder that is being made
         raise DataDirectoryError(
             f"The data directory {self.path} has lost its database ({_DATABASE} is missing or empty) and still has "

@@ -33,6 +33,7 @@ _MEANINGS = {
     409: "Not while it is in this state.",
     413: "The file is too large, or does not fit (or what the batch writes) beside what is stored.",
     429: "A limit of this API key is reached.",
+    503: "The server is checking its data directory.",
     507: "The server's disk is full or broken.",
 }
 _CONTENT: dict[int | str, dict[str, Any]] = {
@@ -52,12 +53,11 @@ def router(service: BatchService, tenant: Callable[..., Tenant]) -> APIRouter:
 
 
 def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
-    files = service.files
-
     @routes.post("/v1/files", tags=["files"], responses=_refusals(400, 401, 413, 507), openapi_extra=_FORM)
     async def upload_file(request: Request, tenant: Tenant = asking) -> FileObject:
         """Upload a JSONL file for a batch."""
         declared = declared_bytes(request)
+        files = service.files
         if declared is not None and declared > files.most_bytes + _FORM_BYTES:
             raise too_large(files.most_bytes)
         return FileObject.of(await files.receive(tenant, MultipartUpload(request)))
@@ -72,12 +72,12 @@ def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
     ) -> FilePage:
         """Files in the order they came, the newest first unless asked otherwise."""
         return FilePage.of(
-            *await files.page(tenant, after=after, limit=limit, purpose=purpose, descending=order == "desc")
+            *await service.files.page(tenant, after=after, limit=limit, purpose=purpose, descending=order == "desc")
         )
 
     @routes.get("/v1/files/{file_id}", tags=["files"], responses=_refusals(401, 404, 507))
     async def retrieve_file(file_id: str, tenant: Tenant = asking) -> FileObject:
-        return FileObject.of(await files.retrieve(tenant, file_id))
+        return FileObject.of(await service.files.retrieve(tenant, file_id))
 
     @routes.get(
         "/v1/files/{file_id}/content",
@@ -86,7 +86,7 @@ def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
         responses={**_CONTENT, **_refusals(401, 404, 409, 507)},
     )
     async def file_content(file_id: str, tenant: Tenant = asking) -> StreamingResponse:
-        file, content = await files.open(tenant, file_id)
+        file, content = await service.files.open(tenant, file_id)
         headers = {
             "Content-Length": str(file.bytes),
             "Content-Disposition": f'attachment; filename="{file.id}.jsonl"',
@@ -97,13 +97,11 @@ def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
     @routes.delete("/v1/files/{file_id}", tags=["files"], responses=_refusals(401, 404, 409, 507))
     async def delete_file(file_id: str, tenant: Tenant = asking) -> FileDeleted:
         """Refused while a batch that has not ended reads the file."""
-        await files.delete(tenant, file_id)
+        await service.files.delete(tenant, file_id)
         return FileDeleted(id=file_id)
 
 
 def _add_batches(routes: APIRouter, service: BatchService, asking: Any) -> None:
-    jobs = service.jobs
-
     @routes.post(
         "/v1/batches",
         tags=["batches"],
@@ -113,7 +111,7 @@ def _add_batches(routes: APIRouter, service: BatchService, asking: Any) -> None:
     async def create_batch(request: Request, tenant: Tenant = asking) -> Batch:
         """Answer every line of an uploaded file in the background."""
         body = BATCH.decode(await request.body())
-        job = await jobs.create(
+        job = await service.jobs.create(
             tenant,
             input_file_id=body.input_file_id,
             endpoint=body.endpoint,
@@ -127,20 +125,20 @@ def _add_batches(routes: APIRouter, service: BatchService, asking: Any) -> None:
         after: str | None = None, limit: Annotated[int, Query(ge=1, le=100)] = 20, tenant: Tenant = asking
     ) -> BatchPage:
         """Batches, the newest first."""
-        return BatchPage.of(*await jobs.page(tenant, after=after, limit=limit), service.paused)
+        return BatchPage.of(*await service.jobs.page(tenant, after=after, limit=limit), service.paused)
 
     @routes.get("/v1/batches/{batch_id}", tags=["batches"], responses=_refusals(401, 404, 507))
     async def retrieve_batch(batch_id: str, tenant: Tenant = asking) -> Batch:
-        return Batch.of(await jobs.retrieve(tenant, batch_id), service.paused)
+        return Batch.of(await service.jobs.retrieve(tenant, batch_id), service.paused)
 
     @routes.post("/v1/batches/{batch_id}/cancel", tags=["batches"], responses=_refusals(401, 404, 409, 507))
     async def cancel_batch(batch_id: str, tenant: Tenant = asking) -> Batch:
         """What has been answered stays available in the output file."""
-        return Batch.of(await jobs.cancel(tenant, batch_id), service.paused)
+        return Batch.of(await service.jobs.cancel(tenant, batch_id), service.paused)
 
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": Error, "description": _MEANINGS[status]} for status in statuses}
+    return {status: {"model": Error, "description": _MEANINGS[status]} for status in sorted({*statuses, 503})}
 
 
 def _pieces(content: BinaryIO) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ from inflight.server.batch.quotas import Quotas
 from inflight.server.batch.runner import Runner
 from inflight.server.batch.store import Store
 from inflight.server.batch.sweep import sweep
+from inflight.server.errors import ApiError
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
 
@@ -38,43 +39,55 @@ class BatchService:
         retry_seconds: float = 5.0,
         clocks: Clocks | None = None,
     ):
-        """Takes the data directory, and sorts what a crash or a stranger left in it.
+        """Takes the data directory, as far as its names and its marker let it; `open` must follow.
 
         tenant_of: the tenant of that name, as it is today; asked for each line. concurrency: lines under way at once,
         of all jobs. max_file_mb: MiB of one upload. max_stored_mb, max_stored_files: what each tenant may keep that has
         no limits of its own. retry_seconds: between tries to write to a full disk. clocks: the machine's. Raises
-        DataDirectoryError, DatabaseError; what is in the directory is as it was then.
+        DataDirectoryError; what is in the directory is as it was then.
         """
-        clocks = clocks or Clocks()
         self._data = DataDirectory(data_dir)
+        self._answerer, self._tenant_of, self._concurrency = answerer, tenant_of, concurrency
+        self._most_bytes, self._quotas = int(max_file_mb * 2**20), Quotas(max_stored_mb, max_stored_files)
+        self._clocks = clocks or Clocks()
+        self._storage = Persistence(retry_seconds=retry_seconds, now=self._clocks.wall)
+        self._is_open = False
+
+    def open(self) -> None:
+        """Checks the whole database, and sorts what a crash or a stranger left in the directory; waits, some seconds
+        for each GB. Raises DataDirectoryError, DatabaseError; what was refused by the check is as it was then."""
+        self._data.check()
         try:
             with directory_told(self._data.path):
-                database = Database(self._data.database, self._data.reserve, self._data.mark)
-                try:
-                    self._store = Store(database)
-                    self._sort()
-                    self._data.reserve.restore()
-                    self._clock = StoreClock(self._store.kept_time(), clocks)
-                except BaseException:
-                    database.close()
-                    raise
+                self._open_store()
         except BaseException:
             self._data.close()
             raise
-        self._storage = Persistence(retry_seconds=retry_seconds, now=clocks.wall)
-        quotas = Quotas(max_stored_mb, max_stored_files)
-        self.files = Files(self._data, self._store, quotas, most_bytes=int(max_file_mb * 2**20), now=clocks.wall)
+        now = self._clocks.wall
+        self._files = Files(self._data, self._store, self._quotas, most_bytes=self._most_bytes, now=now)
         self._runner = Runner(
             self._store,
-            self.files,
+            self._files,
             self._storage,
-            answerer,
-            tenant_of,
+            self._answerer,
+            self._tenant_of,
             self._clock,
-            concurrency=concurrency,
-            now=clocks.wall,
+            concurrency=self._concurrency,
+            now=now,
         )
-        self.jobs = Jobs(self._store, quotas, self._runner.notice, self._clock, now=clocks.wall)
+        self._jobs = Jobs(self._store, self._quotas, self._runner.notice, self._clock, now=now)
+        self._is_open = True
+
+    def _open_store(self) -> None:
+        database = Database(self._data.database, self._data.reserve, self._data.mark)
+        try:
+            self._store = Store(database)
+            self._sort()
+            self._data.reserve.restore()
+            self._clock = StoreClock(self._store.kept_time(), self._clocks)
+        except BaseException:
+            database.close()
+            raise
 
     def _sort(self) -> None:
         proofs = self._store.proofs()
@@ -83,6 +96,28 @@ class BatchService:
             log.warning(sentence)
         with contextlib.suppress(OSError):  # the next start finds nothing more under these ids
             self._store.forget_now(findings.gone)
+
+    @property
+    def files(self) -> Files:
+        """Raises ApiError 503 until it is open."""
+        self._refuse_unopened()
+        return self._files
+
+    @property
+    def jobs(self) -> Jobs:
+        """Raises ApiError 503 until it is open."""
+        self._refuse_unopened()
+        return self._jobs
+
+    def _refuse_unopened(self) -> None:
+        if not self._is_open:
+            raise ApiError(
+                503,
+                "The server is checking its data directory; try again in a moment (GET /health tells when it is done).",
+                type="server_error",
+                code="loading",
+                retry_after=1.0,
+            )
 
     @property
     def paused(self) -> Pause | None:
@@ -94,7 +129,10 @@ class BatchService:
         self._runner.start(counts)
 
     async def stop(self) -> None:
-        """Lines under way are abandoned, and run again after the next start. Lets go of the directory."""
+        """Lines under way are abandoned, and run again after the next start. Lets go of the directory, unless it is
+        being opened meanwhile: then it is the process's as long as that lives."""
+        if not self._is_open:
+            return
         await self._runner.stop()
         with contextlib.suppress(OSError):
             await self._store.keep_time(self._clock.to_keep())
