@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import shutil
@@ -85,6 +86,19 @@ def test_who_reads_the_database_keeps_nobody_waiting(tmp_path: Path) -> None:
     database._not_before = 0.0
     keep(database)
     assert (tmp_path / "batch.sqlite-wal").stat().st_size < LOG_BYTES
+    database.close()
+
+
+def test_a_whole_reserve_costs_no_checkpoint(tmp_path: Path) -> None:
+    database, log = opened(tmp_path, Marker()), tmp_path / "batch.sqlite-wal"
+    asyncio.run(database.restore_reserve())
+    keep(database, LARGE // 2)
+    before = log.stat().st_size
+    asyncio.run(database.restore_reserve())
+    assert log.stat().st_size == before > LOG_BYTES // 4
+    (tmp_path / "reserve").unlink()
+    asyncio.run(database.restore_reserve())
+    assert log.stat().st_size < LOG_BYTES // 4 and Reserve(tmp_path / "reserve").is_whole
     database.close()
 
 

@@ -95,7 +95,7 @@ class DataDirectory:
             yield
         except BaseException:
             if not self._had_lock:
-                (self.path / "lock").unlink()
+                (self.path / "lock").unlink(missing_ok=True)
             self.close()
             raise
 
