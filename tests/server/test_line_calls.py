@@ -40,9 +40,12 @@ def serving(
     async def answer() -> bytes:
         return cast(bytes, _or_raise(answered, b"{}"))
 
+    async def call(*_: Any, **__: Any) -> Any:
+        return CALL
+
     served = SimpleNamespace(
         preprocessing=SimpleNamespace(prepare=prepare),
-        translator=SimpleNamespace(call=lambda *_, **__: CALL),
+        translator=SimpleNamespace(call_beside=call),
         max_model_len=100,
     )
     return SimpleNamespace(served=served, open=open_, answer_memory=AnswerMemory(1 << 20))

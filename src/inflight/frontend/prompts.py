@@ -83,10 +83,10 @@ class PromptEncoder:
         return _not_empty(self._for_chats().token_ids(rendered))
 
     def _for_chats(self) -> ChatEncoder:
-        if self._tokenizer is None:
-            raise PromptError("This model has no tokenizer; give prompt_token_ids instead of messages.")
-        if self._chats is None:
+        if self._chat_template is None:
             raise PromptError("This model has no chat template; give prompt text instead of messages.")
+        if self._chats is None:
+            raise PromptError("This model has no tokenizer; give prompt_token_ids instead of messages.")
         return self._chats
 
     def request(

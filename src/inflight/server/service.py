@@ -26,7 +26,7 @@ from inflight.server.tenants import Tenant
 from inflight.server.translating import Call, RequestTranslator
 from inflight.text import Tokenizer
 
-ANSWER_BYTES = 96 << 20  # of memory that answers may take, of all calls together
+ANSWER_BYTES = 80 << 20  # of memory that answers may take, of all calls together
 GONE = 499  # what logs write as the status of a client that went away
 State = Literal["loading", "ready", "draining", "failed"]
 

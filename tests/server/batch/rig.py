@@ -69,6 +69,9 @@ class Bytes:
         yield self._content
 
 
+LIMITS: dict[str, Any] = {"concurrency": 4, "max_file_mb": 200, "max_stored_mb": 10_240, "max_stored_files": 10_000}
+
+
 class Rig:
     """now: the wall clock. passed: seconds since the machine was booted."""
 
@@ -77,8 +80,7 @@ class Rig:
         self.now, self.passed = 1_000_000.0, 500.0
         clocks = Clocks(wall=lambda: self.now, since_boot=lambda: self.passed, boot=settings.pop("boot", "this boot"))
         self.passed = settings.pop("passed", self.passed)
-        limits = {"max_file_mb": 200, "max_stored_mb": 10_240, "max_stored_files": 10_000}
-        settings = {"concurrency": 4, "retry_seconds": 0.01, "clocks": clocks, **limits, **settings}
+        settings = {**LIMITS, "retry_seconds": 0.01, "clocks": clocks, **settings}
         self.service = BatchService(folder, self.answerer, lambda name: Tenant(name=name), **settings)
         self.service.open()
         self.files, self.jobs = self.service.files, self.service.jobs

@@ -23,7 +23,7 @@ from inflight.server.batch.service import BatchService
 from inflight.server.errors import ApiError
 from inflight.server.tenants import Tenant
 
-from .rig import Rig
+from .rig import LIMITS, Rig
 
 TAKES = """
 import pathlib, sys
@@ -76,7 +76,7 @@ def test_what_takes_long_is_left_to_the_opening(tmp_path: Path) -> None:
     asyncio.run(rig.service.stop())
     whole = (tmp_path / "batch.sqlite").read_bytes()
     (tmp_path / "batch.sqlite").write_bytes(b"x" * len(whole))
-    service = BatchService(tmp_path, rig.answerer, lambda name: Tenant(name=name))
+    service = BatchService(tmp_path, rig.answerer, lambda name: Tenant(name=name), **LIMITS)
     with pytest.raises(ApiError, match="is checking its data directory") as early:
         _ = service.files
     assert early.value.status == 503

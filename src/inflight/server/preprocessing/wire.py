@@ -25,7 +25,7 @@ READY = b"ready"  # the first process has loaded what it needs
 KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goes on
 SHORT, LONG = b"s", b"l"  # with a socket: what the child will read
 # That a process may take for a body, beyond what it has: for the longest there may be, more where the context is long.
-SHORT_MEMORY_BYTES, LONG_MEMORY_BYTES = 24 << 20, 88 << 20
+SHORT_MEMORY_BYTES, LONG_MEMORY_BYTES = 16 << 20, 112 << 20
 LENGTH_BYTES = 4  # of the number, big-endian, that stands before a frame
 
 
