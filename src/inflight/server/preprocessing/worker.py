@@ -72,6 +72,7 @@ def _fork_for(control: socket.socket) -> None:
             return
         if not os.fork():
             control.close()
+            _say_nothing()
             if role == LONG:
                 os.nice(10)  # whoever waits for a long body waits anyway; streams and short ones do not
             most_bytes = limits.memory_bytes if role == LONG else min(SHORT_MEMORY_BYTES, limits.memory_bytes)
@@ -120,6 +121,13 @@ def _limit_memory(more: int) -> None:
     if sys.platform == "linux":
         most = memory_bytes()[0] + more
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _say_nothing() -> None:
+    """The tokenizer's library tells of memory that it was refused, in lines of its own; the log is others'."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 def _spare_the_server() -> None:
