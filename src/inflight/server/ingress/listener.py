@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from inflight.server.ingress.refusals import Refusals
 
-_AT_ONCE = 16  # some milliseconds
+_AT_ONCE = 64  # some milliseconds
 _PAUSE_SECONDS = 0.5  # when the system has no descriptor left
 
 
