@@ -18,6 +18,7 @@ from inflight.server import logs
 from inflight.server.app import make_app
 from inflight.server.aside import aside
 from inflight.server.batch.service import BatchService
+from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
@@ -48,6 +49,7 @@ def serve(
     log_level: str,
 ) -> int:
     """Runs until it is told to stop; returns the exit code."""
+    share_one_heap()
     logs.configure(log_format, log_level)
     scheduling = _with_weights(scheduling, tenants)
     tls = tls_context(settings)

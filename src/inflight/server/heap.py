@@ -28,6 +28,7 @@ GROWN_BYTES = 8 << 20  # beyond its smallest size; less is not worth it
 LITTLE_BYTES = 1 << 20
 COLLECTING = 0.001  # share of the time for the oldest generation
 _NEVER = 1 << 30
+_ARENA_MAX = -8  # glibc's number of that setting
 
 Size = Callable[[], int]
 Trim = Callable[[int], object]
@@ -43,6 +44,15 @@ def memory_bytes() -> tuple[int, int]:
 
 def resident_bytes() -> int:
     return memory_bytes()[1]
+
+
+def share_one_heap() -> None:
+    """All threads allocate from one heap. By itself the C library gives each its own of up to 64 MiB, and what is free
+    at the end of those is not given back. To be called before there are threads; Python's lock lets few of them
+    allocate at once."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        if sys.platform == "linux":
+            ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 def c_library_trim() -> Trim | None:
