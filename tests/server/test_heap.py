@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import gc
 import itertools
+import subprocess
 import sys
 import time
 import weakref
@@ -132,3 +133,38 @@ def test_the_c_library_gives_back_what_was_freed() -> None:
         time.sleep(0.01)
     assert resident_bytes() <= full - (16 << 20)
     libc.free(keeps)
+
+
+# In a thread that stays: blocks as large as a body's, which the C library keeps once it has seen one come and go.
+THREAD = """
+import ctypes, sys, threading
+from inflight.server.heap import c_library_trim, resident_bytes, share_one_heap
+
+if sys.argv[1] == "one":
+    share_one_heap()
+done, over = threading.Event(), threading.Event()
+
+def work():
+    for _ in range(2):
+        blocks = [bytearray(8 << 20) for _ in range(6)]
+        blocks.clear()
+    done.set()
+    over.wait()
+
+before = resident_bytes()
+threading.Thread(target=work).start()
+done.wait()
+c_library_trim()(0)
+print((resident_bytes() - before) >> 20)
+over.set()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or c_library_trim() is None, reason="the C library of Linux")
+def test_what_a_thread_freed_goes_back_too() -> None:
+    def left(heaps: str) -> int:
+        """Mebibytes that stay."""
+        command = [sys.executable, "-c", THREAD, heaps]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert left("one") <= 4 < left("own")
