@@ -95,6 +95,10 @@ def test_what_grew_old_is_collected_when_memory_has_grown_and_not_before(monkeyp
             assert 2 not in collections and len(young) == 200_000
             Process(monkeypatch).watched(1 << 20)
             assert 2 not in collections
+            monkeypatch.setattr(heap, "MANY_OBJECTS", -1)
+            Process(monkeypatch).watched(64 << 20)
+            assert 2 not in collections, "while there is much to look at, it waits"
+            monkeypatch.setattr(heap, "MANY_OBJECTS", 10**9)
             Process(monkeypatch).watched(64 << 20)
         finally:
             gc.callbacks.pop()

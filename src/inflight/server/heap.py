@@ -27,6 +27,7 @@ WORKED_SECONDS = 0.01  # of computing since the last time; an idle process frees
 GROWN_BYTES = 8 << 20  # beyond its smallest size; less is not worth it
 LITTLE_BYTES = 1 << 20
 COLLECTING = 0.001  # share of the time for the oldest generation
+MANY_OBJECTS = 200_000  # of that generation: while there are more, as of a large answer, it waits
 _NEVER = 1 << 30
 _ARENA_MAX = -8  # glibc's number of that setting
 
@@ -62,6 +63,15 @@ def c_library_trim() -> Trim | None:
     return None
 
 
+def _collected() -> float:
+    """Seconds that looking for garbage took. What lives is looked at too, so it waits while that is much."""
+    if len(gc.get_objects(2)) > MANY_OBJECTS:
+        return 0.0
+    began = time.thread_time()
+    gc.collect()
+    return time.thread_time() - began
+
+
 @contextlib.contextmanager
 def settled() -> Iterator[None]:
     """What there is now stays: the collector looks at it no more, and at what will have grown old only when asked."""
@@ -88,9 +98,7 @@ async def give_back(size: Size = resident_bytes, trim: Trim | None = None, look:
         least = min(least, before)
         if before - least < GROWN_BYTES or waited < wait or time.process_time() - worked < WORKED_SECONDS:
             continue
-        began = time.thread_time()
-        gc.collect()
-        took = time.thread_time() - began
+        took = _collected()
         if trim is not None:
             await asyncio.to_thread(trim, 0)
         waited, worked = 0.0, time.process_time()
