@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import itertools
 import subprocess
 import sys
 import time
@@ -21,22 +20,19 @@ LOOK = 0.001
 
 
 class Process:
-    """As large as its script says, look after look; trims bring `brings` bytes each, a collection takes `collecting`
-    seconds."""
+    """As large as its script says, look after look, each a minute later; trims bring `brings` bytes each."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, brings: int = 0, works: float = 1.0, collecting: float = 0.0):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, brings: int = 0, works: float = 1.0):
         self.bytes, self.trims, self.looks = 100 << 20, 0, 0
-        self._brings, self._works, self._collecting = brings, works, collecting
-        self._thread_times = itertools.count()
+        self._brings, self._works = brings, works
         monkeypatch.setattr(heap, "time", self)
         monkeypatch.setattr(heap, "SELDOM_SECONDS", 4 * LOOK)
 
     def process_time(self) -> float:
         return self.looks * self._works
 
-    def thread_time(self) -> float:
-        """Read before a collection and after it."""
-        return next(self._thread_times) * self._collecting
+    def monotonic(self) -> float:
+        return 60.0 * self.looks
 
     def size(self) -> int:
         self.looks += 1
@@ -95,10 +91,6 @@ def test_what_grew_old_is_collected_when_memory_has_grown_and_not_before(monkeyp
             assert 2 not in collections and len(young) == 200_000
             Process(monkeypatch).watched(1 << 20)
             assert 2 not in collections
-            monkeypatch.setattr(heap, "MANY_OBJECTS", -1)
-            Process(monkeypatch).watched(64 << 20)
-            assert 2 not in collections, "while there is much to look at, it waits"
-            monkeypatch.setattr(heap, "MANY_OBJECTS", 10**9)
             Process(monkeypatch).watched(64 << 20)
         finally:
             gc.callbacks.pop()
@@ -112,9 +104,17 @@ def test_a_settled_process_is_as_it_was_afterwards() -> None:
     assert gc.get_threshold() == before and not gc.get_freeze_count()
 
 
-def test_collecting_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Process(monkeypatch, collecting=20 * LOOK * heap.COLLECTING).watched(64 << 20)
-    assert slow.trims == 2  # of 40 looks, one in 20
+def test_the_more_there_is_to_look_at_the_seldomer_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def collections(minutes: float) -> int:
+        """In forty minutes, where a look is worth it after so many."""
+        found: list[int] = []
+        monkeypatch.setattr(heap.gc, "get_objects", lambda generation: [None] * 1000)
+        monkeypatch.setattr(heap.gc, "collect", lambda: found.append(1))
+        monkeypatch.setattr(heap, "OBJECT_SECONDS", minutes * 60 * heap.COLLECTING / 1000)
+        Process(monkeypatch).watched(64 << 20)
+        return len(found)
+
+    assert collections(0) >= 5 and 2 <= collections(12) <= 3 and collections(60) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")

@@ -26,8 +26,9 @@ SELDOM_SECONDS = 8.0  # between two times that bring nothing
 WORKED_SECONDS = 0.01  # of computing since the last time; an idle process frees nothing
 GROWN_BYTES = 8 << 20  # beyond its smallest size; less is not worth it
 LITTLE_BYTES = 1 << 20
-COLLECTING = 0.001  # share of the time for the oldest generation
-MANY_OBJECTS = 200_000  # of that generation: while there are more, as of a large answer, it waits
+COLLECTING = 0.0005  # share of the time for the oldest generation
+COLLECT_SECONDS = 30.0  # between two looks at it, at least
+OBJECT_SECONDS = 7e-7  # that a look takes for each object of it, alive or not
 _NEVER = 1 << 30
 _ARENA_MAX = -8  # glibc's number of that setting
 
@@ -63,13 +64,18 @@ def c_library_trim() -> Trim | None:
     return None
 
 
-def _collected() -> float:
-    """Seconds that looking for garbage took. What lives is looked at too, so it waits while that is much."""
-    if len(gc.get_objects(2)) > MANY_OBJECTS:
-        return 0.0
-    began = time.thread_time()
-    gc.collect()
-    return time.thread_time() - began
+class _Collector:
+    """Looks for garbage in the oldest generation. What is alive is looked at too: while that is much, as with a large
+    answer or thousands of connections, it waits, for everybody would wait for it."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def collect(self) -> None:
+        since = time.monotonic() - self._last
+        if since >= COLLECT_SECONDS and len(gc.get_objects(2)) * OBJECT_SECONDS <= COLLECTING * since:
+            gc.collect()
+            self._last = time.monotonic()
 
 
 @contextlib.contextmanager
@@ -89,7 +95,7 @@ def settled() -> Iterator[None]:
 async def give_back(size: Size = resident_bytes, trim: Trim | None = None, look: float = LOOK_SECONDS) -> None:
     """Until it is cancelled, in the thread whose objects may be of use to it alone. look: seconds between two looks at
     the size."""
-    trim = trim or c_library_trim()
+    trim, collector = trim or c_library_trim(), _Collector()
     least, wait, waited, worked = size(), look, 0.0, time.process_time()
     while True:
         await asyncio.sleep(look)
@@ -98,9 +104,8 @@ async def give_back(size: Size = resident_bytes, trim: Trim | None = None, look:
         least = min(least, before)
         if before - least < GROWN_BYTES or waited < wait or time.process_time() - worked < WORKED_SECONDS:
             continue
-        took = _collected()
+        collector.collect()
         if trim is not None:
             await asyncio.to_thread(trim, 0)
         waited, worked = 0.0, time.process_time()
         wait = look if before - size() > LITTLE_BYTES else min(2 * wait, SELDOM_SECONDS)
-        wait = max(wait, took / COLLECTING)
