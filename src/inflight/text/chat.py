@@ -183,7 +183,8 @@ class ChatTemplate:
         if name not in self._compiled:
             from jinja2 import TemplateSyntaxError  # here, because it takes longer to import than all of this package
 
-            from .sandbox import changes_text, chat_environment, strings_looked_for, takes_parts
+            from .sandbox import chat_environment
+            from .template_reading import changes_text, strings_looked_for, takes_parts
 
             environment, source = chat_environment(), self._sources[name]
             if len(source) > _LONGEST_SOURCE:

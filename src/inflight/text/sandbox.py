@@ -39,13 +39,12 @@ from .budget import Budget, RenderLimits
 from .errors import ChatTemplateError
 
 # Names that none can write where a name stands; as a text, for `map`, they do no harm.
-_BUDGET, _SPEND, _MADE, _SLICED, _LOOPED, _COMPARED, _SEARCHED, _JOINED = (
+_BUDGET, _SPEND, _MEASURED, _SLICED, _LOOPED, _SEARCHED, _JOINED = (
     " budget",
     " spend",
-    " made",
+    " measured",
     " sliced",
     " looped",
-    " compared",
     " searched",
     " joined",
 )
@@ -79,13 +78,6 @@ _NODES_A_UNIT, _CHARACTERS_A_UNIT = 16, 64  # of a template, run once
 _FILTER_UNITS = 3
 _ARGUMENTS_A_UNIT = 16
 _DATE = re.compile(r"(?:[^%]|%-?[A-Za-z%]){0,200}")
-# Of text that a client wrote, these leave something out in the middle, or make other characters of it.
-_CHANGING = frozenset(
-    ("replace", "lower", "upper", "title", "capitalize", "casefold", "swapcase", "translate", "format", "reverse")
-)
-_BREAKING = frozenset(
-    ("split", "rsplit", "splitlines", "partition", "rpartition", "list", "sort", "unique", "select", "reject")
-)
 _LONGEST_REFUSAL = 500  # characters of what a template says
 _MACRO_UNITS = 6  # a call of a macro, which binds arguments and joins what it wrote
 
@@ -108,7 +100,7 @@ def chat_environment() -> jinja2.Environment:
     for name in _TAKEN_AWAY:
         del environment.filters[name]
     environment.filters = {name: _bounded_filter(name, function) for name, function in environment.filters.items()}
-    environment.filters |= {_SPEND: _spend, _MADE: _made, _SLICED: _sliced, _LOOPED: _looped, _COMPARED: _compared}
+    environment.filters |= {_SPEND: _spend, _MEASURED: _measured, _SLICED: _sliced, _LOOPED: _looped}
     environment.filters |= {_SEARCHED: _searched, _JOINED: _join}
     environment.tests |= {name: _bounded_test(name, environment.tests[name]) for name in _COMPARING}
     return environment
@@ -195,9 +187,9 @@ class _Rewriter(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
-        node.expr = self._asked(node.expr, _COMPARED)
+        node.expr = self._asked(node.expr, _MEASURED)
         for operand in node.ops:
-            operand.expr = self._asked(operand.expr, _SEARCHED if operand.op in ("in", "notin") else _COMPARED)
+            operand.expr = self._asked(operand.expr, _SEARCHED if operand.op in ("in", "notin") else _MEASURED)
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
@@ -217,7 +209,7 @@ class _Rewriter(NodeTransformer):
         self.generic_visit(node)
         leaves = (nodes.Const, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair, nodes.Neg)
         is_plain = all(isinstance(child, leaves) for child in node.find_all(nodes.Node))
-        return node if is_plain else self._asked(node, _MADE)
+        return node if is_plain else self._asked(node, _MEASURED)
 
     def _toll(self, body: list[nodes.Node]) -> nodes.Node:
         inner = [node for statement in body for node in (statement, *statement.find_all(nodes.Node))]
@@ -250,8 +242,8 @@ def _spend(context: Context, units: int) -> None:
 
 
 @pass_context
-def _made(context: Context, value: Any) -> Any:
-    """A list, tuple or mapping that a template wrote down."""
+def _measured(context: Context, value: Any) -> Any:
+    """A list, tuple or mapping that a template wrote down, or compares."""
     _budget(context).measure(value)
     return value
 
@@ -264,12 +256,6 @@ def _sliced(context: Context, value: Any) -> Any:
 @pass_context
 def _looped(context: Context, value: Any) -> Any:
     return before_loop(_budget(context), value)
-
-
-@pass_context
-def _compared(context: Context, value: Any) -> Any:
-    _budget(context).measure(value)
-    return value
 
 
 @pass_context
@@ -348,64 +334,6 @@ def _bounded_test(name: str, function: Any) -> Callable[..., Any]:
         return function(value, *args, **kwargs)
 
     return bounded
-
-
-def takes_parts(environment: jinja2.Environment, source: str) -> tuple[bool, bool]:
-    """Read from a template what it does with a message's content.
-
-    Returns:
-        Whether it goes through content part by part, and whether it also asks if content is a string.
-    """
-    tree = environment.parse(source)
-    names = {"content"}
-    names |= {
-        assign.target.name
-        for assign in tree.find_all(nodes.Assign)
-        if isinstance(assign.target, nodes.Name) and _is_content(assign.node, names)
-    }
-    loops = any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
-    asks = any(test.name == "string" for test in tree.find_all(nodes.Test))
-    return loops, asks
-
-
-def strings_looked_for(environment: jinja2.Environment, source: str) -> frozenset[str]:
-    """Strings that a template compares with, or gives to methods (`split`, `startswith`) and filters."""
-    tree = environment.parse(source)
-    places: list[nodes.Node] = [*tree.find_all(nodes.Compare)]
-    places += [node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr) for node in call.args]
-    places += [node for one in tree.find_all(nodes.Filter) for node in one.args]
-    found = {place.value for place in places if isinstance(place, nodes.Const)}
-    found |= {const.value for place in places for const in place.find_all(nodes.Const)}
-    return frozenset(value for value in found if isinstance(value, str))
-
-
-def changes_text(environment: jinja2.Environment, source: str) -> bool:
-    """Whether a template may change texts in the middle, so that pieces from within one text come together."""
-    tree = environment.parse(source)
-    methods = [call.node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
-    filters = [*tree.find_all(nodes.Filter)]
-    used = {one.attr for one in methods if not isinstance(one.node, nodes.Const)}  # a text of the template's own
-    used |= {one.name for one in filters if not isinstance(one.node, nodes.Const)}
-    used |= {one.value for by in filters if by.name == "map" for one in by.args if isinstance(one, nodes.Const)}
-    used |= {one.attr for one in methods if one.attr == "join"}
-    looped = {
-        call.node.attr
-        for loop in tree.find_all(nodes.For)
-        for call in nodes.List([loop.iter]).find_all(nodes.Call)
-        if isinstance(call.node, nodes.Getattr)
-    }
-    breaks = not _BREAKING.isdisjoint(looped) or ("join" in used and not _BREAKING.isdisjoint(used))
-    return breaks or not _CHANGING.isdisjoint(used)
-
-
-def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
-    while isinstance(node, nodes.Filter):  # as in `content | selectattr(...)`
-        node = node.node
-    if isinstance(node, nodes.Getattr):
-        return node.attr == "content"
-    if isinstance(node, nodes.Getitem):
-        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
-    return isinstance(node, nodes.Name) and node.name in names
 
 
 class _Generation(jinja2.ext.Extension):

@@ -1,0 +1,76 @@
+"""What a chat template does with messages, read from its source without running it.
+
+Knows Jinja's syntax tree; nothing of the sandbox that templates run in (`sandbox`). Imports Jinja, so import this only
+where a template is compiled.
+"""
+
+from __future__ import annotations
+
+import jinja2
+from jinja2 import nodes
+
+# Of text that a client wrote, these leave something out in the middle, or make other characters of it.
+_CHANGING = frozenset(
+    ("replace", "lower", "upper", "title", "capitalize", "casefold", "swapcase", "translate", "format", "reverse")
+)
+_BREAKING = frozenset(
+    ("split", "rsplit", "splitlines", "partition", "rpartition", "list", "sort", "unique", "select", "reject")
+)
+
+
+def takes_parts(environment: jinja2.Environment, source: str) -> tuple[bool, bool]:
+    """Read from a template what it does with a message's content.
+
+    Returns:
+        Whether it goes through content part by part, and whether it also asks if content is a string.
+    """
+    tree = environment.parse(source)
+    names = {"content"}
+    names |= {
+        assign.target.name
+        for assign in tree.find_all(nodes.Assign)
+        if isinstance(assign.target, nodes.Name) and _is_content(assign.node, names)
+    }
+    loops = any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
+    asks = any(test.name == "string" for test in tree.find_all(nodes.Test))
+    return loops, asks
+
+
+def strings_looked_for(environment: jinja2.Environment, source: str) -> frozenset[str]:
+    """Strings that a template compares with, or gives to methods (`split`, `startswith`) and filters."""
+    tree = environment.parse(source)
+    places: list[nodes.Node] = [*tree.find_all(nodes.Compare)]
+    places += [node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr) for node in call.args]
+    places += [node for one in tree.find_all(nodes.Filter) for node in one.args]
+    found = {place.value for place in places if isinstance(place, nodes.Const)}
+    found |= {const.value for place in places for const in place.find_all(nodes.Const)}
+    return frozenset(value for value in found if isinstance(value, str))
+
+
+def changes_text(environment: jinja2.Environment, source: str) -> bool:
+    """Whether a template may change texts in the middle, so that pieces from within one text come together."""
+    tree = environment.parse(source)
+    methods = [call.node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
+    filters = [*tree.find_all(nodes.Filter)]
+    used = {one.attr for one in methods if not isinstance(one.node, nodes.Const)}  # a text of the template's own
+    used |= {one.name for one in filters if not isinstance(one.node, nodes.Const)}
+    used |= {one.value for by in filters if by.name == "map" for one in by.args if isinstance(one, nodes.Const)}
+    used |= {one.attr for one in methods if one.attr == "join"}
+    looped = {
+        call.node.attr
+        for loop in tree.find_all(nodes.For)
+        for call in nodes.List([loop.iter]).find_all(nodes.Call)
+        if isinstance(call.node, nodes.Getattr)
+    }
+    breaks = not _BREAKING.isdisjoint(looped) or ("join" in used and not _BREAKING.isdisjoint(used))
+    return breaks or not _CHANGING.isdisjoint(used)
+
+
+def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
+    while isinstance(node, nodes.Filter):  # as in `content | selectattr(...)`
+        node = node.node
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "content"
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    return isinstance(node, nodes.Name) and node.name in names
