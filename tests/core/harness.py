@@ -19,8 +19,9 @@ from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, Tokens
 from inflight.core.floor import Floor
 from inflight.core.lanes import LaneSettings
 from inflight.core.latency import LatencyModel
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.memory import Allocation
-from inflight.core.plan import BatchPlan, Capacity, Chunk, StepResult, TokenLogprob, WaitUntil
+from inflight.core.plan import BatchPlan, Capacity, Chunk, StepResult, WaitUntil
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair

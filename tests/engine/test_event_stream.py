@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from inflight.core.events import Event, PromptScoredEvent, TokensEvent
-from inflight.core.plan import TokenLogprob
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.request import Request
 from inflight.core.sampling import SamplingParams
 from inflight.engine.event_stream import PIECE, EventStream

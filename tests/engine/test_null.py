@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow, TokenLogprob
+from inflight.core.logprobs import TokenLogprob
+from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow
 from inflight.core.sampling import SamplingParams
 from inflight.engine.null import NullExecutor
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.core.plan import BatchPlan, Chunk, NewRow, TokenLogprob
+from inflight.core.logprobs import TokenLogprob
+from inflight.core.plan import BatchPlan, Chunk, NewRow
 from inflight.core.sampling import SamplingParams
 from inflight.execution.scoring import joined
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inflight.core.events import FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.plan import TokenLogprob
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.request import SLO, Request
 from inflight.core.sampling import InvalidSampling, SamplingParams
 from inflight.core.stopping import Finish

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inflight.core.events import FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.plan import TokenLogprob
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.request import Request
 from inflight.core.sampling import SamplingParams
 from inflight.core.stopping import Finish

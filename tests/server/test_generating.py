@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.plan import TokenLogprob
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.request import Request
 from inflight.core.sampling import SamplingParams
 from inflight.core.stopping import Finish

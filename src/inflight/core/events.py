@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from inflight.core.plan import TokenLogprob
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.stopping import Finish
 from inflight.records.timings import Timings
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.sampling import SamplingParams
 
 
@@ -103,15 +104,6 @@ class WaitUntil:
     """There is work, but none may start before this time (seconds on the engine's clock)."""
 
     time: float
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Natural log-probability of a token under the untouched logits, with the likeliest alternatives."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
 
 
 class Sampled(NamedTuple):

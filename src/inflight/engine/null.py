@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, NewRow, Sampled, Scored, StepResult, TokenLogprob
+from inflight.core.logprobs import TokenLogprob
+from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, NewRow, Sampled, Scored, StepResult
 
 _MASK = (1 << 64) - 1
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from inflight.core.plan import Chunk, Scored, TokenLogprob
+from inflight.core.logprobs import TokenLogprob, TopLogprobs
+from inflight.core.plan import Chunk, Scored
 from inflight.execution.decoder import Decoder
 from inflight.execution.ops.protocol import Array, OpSet, SampledBatch, ScoredBatch
 from inflight.execution.rows import RowStore
@@ -56,8 +57,9 @@ def _scored(chunk: Chunk, logprobs: tuple[TokenLogprob, ...]) -> Scored:
 
 def token_logprob(told: SampledBatch | ScoredBatch, row: int, token_id: int, top: int) -> TokenLogprob:
     """What an op told of a row, with the first `top` alternatives."""
-    ids, values = told.top_ids[row, :top].tolist(), told.top_logprobs[row, :top].tolist()
-    return TokenLogprob(token_id, float(told.logprobs[row]), tuple(zip(ids, values, strict=True)))
+    ids, values = told.top_ids[row, :top], told.top_logprobs[row, :top]
+    alternatives = TopLogprobs.of_bytes(ids.tobytes(), values.tobytes()) if top else ()
+    return TokenLogprob(token_id, float(told.logprobs[row]), alternatives)
 
 
 def joined(pieces: Iterable[Scored]) -> tuple[Scored, ...]:

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inflight.core.plan import TokenLogprob
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.sampling import SamplingParams
 from inflight.frontend.fields import with_fields
 from inflight.frontend.logprobs import finite

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.plan import TokenLogprob
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.request import Request
 from inflight.core.stopping import Finish
 from inflight.frontend.prompts import text_stream

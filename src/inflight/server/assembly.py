@@ -16,11 +16,9 @@ from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.stopping import Finish
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.server.errors import ApiError
-from inflight.server.logprobs import TokenNames
+from inflight.server.logprobs import TokenNames, encode
 from inflight.server.shapes import Change, ChatShape, CompletionShape, Shape, chat_extras
 from inflight.server.translating import Call
-
-_encode = msgspec.json.Encoder().encode  # NaN, should one come so far, is null
 
 
 class Assembly:
@@ -73,12 +71,12 @@ class Assembly:
             _check(collector)
             for one in _best(collector.completions(), self._call.n):
                 # One by one: what encodes lets nobody else run meanwhile.
-                choices.append(msgspec.Raw(_encode(self._shape(collector, len(choices)).whole(one))))
+                choices.append(msgspec.Raw(encode(self._shape(collector, len(choices)).whole(one))))
         first = next(iter(self._collectors.values()))
         answer = self._envelope(self._shape(first, 0).name)
         answer["choices"] = choices
         answer["usage"] = self._usage(self.output_tokens, self._cached_tokens)
-        return _encode(answer | chat_extras(self._call, first, self._names) | self._timings())
+        return encode(answer | chat_extras(self._call, first, self._names) | self._timings())
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
@@ -180,7 +178,7 @@ class Assembly:
 
 def frame(content: dict[str, Any]) -> bytes:
     """One server-sent event."""
-    return b"data: " + _encode(content) + b"\n\n"
+    return b"data: " + encode(content) + b"\n\n"
 
 
 def _check(collector: OutputCollector) -> None:

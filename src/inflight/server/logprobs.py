@@ -1,6 +1,7 @@
 """Log-probabilities in the three forms that clients read: completions', chat's, and vLLM's of prompts.
 
-Knows shapes. A token's name is its text; where that is no whole character, its bytes, written out.
+Knows shapes. A token's name is its text; where that is no whole character, its bytes, written out. What is told of a
+token and its alternatives is made JSON at once: as objects, a large answer would take many times the room.
 """
 
 from __future__ import annotations
@@ -8,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from inflight.core.plan import TokenLogprob
+import msgspec
+from msgspec import Raw
+
+from inflight.core.logprobs import TokenLogprob
 from inflight.core.request import Request
 from inflight.frontend.logprobs import finite
 from inflight.text import IncrementalDetokenizer, Tokenizer
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode(value: Any) -> bytes:
+    """As JSON; NaN, should one come so far, is null."""
+    return _ENCODER.encode(value)
 
 
 class TokenNames:
@@ -52,9 +63,10 @@ def chat_logprobs(entries: Iterable[TokenLogprob], names: TokenNames) -> dict[st
     def one(token_id: int, logprob: float) -> dict[str, Any]:
         return {"token": names.text(token_id), "logprob": finite(logprob), "bytes": names.bytes(token_id)}
 
-    content = [
-        {**one(entry.token_id, entry.logprob), "top_logprobs": [one(*pair) for pair in entry.top]} for entry in entries
-    ]
+    def told(entry: TokenLogprob) -> dict[str, Any]:
+        return {**one(entry.token_id, entry.logprob), "top_logprobs": [one(*pair) for pair in entry.top]}
+
+    content = [Raw(encode(told(entry))) for entry in entries]
     return {"content": content, "refusal": None}
 
 
@@ -114,12 +126,12 @@ class CompletionLogprobs:
             piece["top_logprobs"].append(None if entry is None else self._top(entry))
         return piece
 
-    def _top(self, entry: TokenLogprob) -> dict[str, float]:
+    def _top(self, entry: TokenLogprob) -> Raw:
         """The likeliest, and the token itself. Of tokens that look alike the likelier one is shown, as OpenAI does."""
         top: dict[str, float] = {}
         for token_id, logprob in (*entry.top, (entry.token_id, entry.logprob)):
             top.setdefault(self._names.text(token_id), finite(logprob))
-        return top
+        return Raw(encode(top))
 
 
 def joined(pieces: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -130,20 +142,19 @@ def joined(pieces: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return whole
 
 
-def prompt_logprobs(scores: Sequence[TokenLogprob], names: TokenNames) -> list[dict[str, Any] | None]:
+def prompt_logprobs(scores: Sequence[TokenLogprob], names: TokenNames) -> list[Raw | None]:
     """vLLM's `prompt_logprobs`: nothing for the first token, then token id → what is known of it."""
-    shown: list[dict[str, Any] | None] = [None]
-    for entry in scores:
+
+    def told(entry: TokenLogprob) -> dict[str, Any]:
         ranks = {token_id: rank for rank, (token_id, _) in enumerate(entry.top, 1)}
         known = {entry.token_id: entry.logprob, **dict(entry.top)}
-        shown.append(
-            {
-                str(token_id): {
-                    "logprob": finite(logprob),
-                    "rank": ranks.get(token_id),
-                    "decoded_token": names.text(token_id),
-                }
-                for token_id, logprob in known.items()
+        return {
+            str(token_id): {
+                "logprob": finite(logprob),
+                "rank": ranks.get(token_id),
+                "decoded_token": names.text(token_id),
             }
-        )
-    return shown
+            for token_id, logprob in known.items()
+        }
+
+    return [None, *(Raw(encode(told(entry))) for entry in scores)]

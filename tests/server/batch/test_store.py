@@ -36,9 +36,11 @@ def test_an_answer_counts_once_and_the_first_stays(tmp_path: Path) -> None:
         await store.keep([answer(3, 200, '{"late": 1}'), answer(10, 299), answer(11, 199)])
         now = await rig.jobs.retrieve(ANYONE, job.id)
         assert (now.completed, now.failed) == (9, 3)
-        kept = await store.answers(job, 2, 3)
+        kept = await store.answers(job, 2, 3, 1 << 20)
         assert [(one.line, one.payload) for one in kept] == [(3, "{}"), (4, "{}"), (5, "{}")]
         assert kept[0] == answer(3) and await store.answered(job) == set(range(12))
+        few = await store.answers(job, 2, 8, len("{}") + 1)
+        assert [one.line for one in few] == [3, 4]
 
     with_job(tmp_path, test)
 

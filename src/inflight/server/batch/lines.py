@@ -136,7 +136,7 @@ def answered(request_id: str, custom_id: str | None, status: int, body: Any) -> 
     return {"id": request_id, "custom_id": custom_id, "response": response, "error": None}
 
 
-def unanswered(request_id: str, custom_id: str | None, error: dict[str, Any]) -> dict[str, Any]:
+def unanswered(request_id: str, custom_id: str | None, error: dict[str, Any] | Raw) -> dict[str, Any]:
     """The output line of one that was not. error: `error_of`."""
     return {"id": request_id, "custom_id": custom_id, "response": None, "error": error}
 

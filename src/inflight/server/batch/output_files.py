@@ -6,9 +6,10 @@ Knows which line goes into which file. Done again after a crash, it writes the s
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+
+import msgspec
 
 from inflight.server.batch.draft import Draft
 from inflight.server.batch.file_id import output_file_id
@@ -17,7 +18,9 @@ from inflight.server.batch.lines import answered, error_of, line_id, unanswered
 from inflight.server.batch.records import Job, LineAnswer, StoredFile
 from inflight.server.batch.store import Store
 
-_PAGE_LINES = 256
+_PAGE_LINES, _PAGE_BYTES = 256, 4 << 20  # that are put together at once
+_CHECKED = msgspec.json.Decoder(msgspec.Raw)
+_encoded = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -38,7 +41,7 @@ async def assemble(job: Job, store: Store, files: Files) -> Outputs:
     drafts: dict[str, Draft] = {}
     try:
         after = 0
-        while page := await store.answers(job, after, _PAGE_LINES):
+        while page := await store.answers(job, after, _PAGE_LINES, _PAGE_BYTES):
             lines = await asyncio.to_thread(_lines, job, page)
             await _begin(job, store, files, drafts, {kind for kind, _ in lines})
             await asyncio.to_thread(_write, drafts, lines)
@@ -69,18 +72,21 @@ def _write(drafts: dict[str, Draft], lines: list[tuple[str, bytes]]) -> None:
 
 def _lines(job: Job, page: Sequence[LineAnswer]) -> list[tuple[str, bytes]]:
     """Each with the kind of file that it belongs in."""
-    return [(kind, line.encode() + b"\n") for kind, line in (_line(job, answer) for answer in page)]
+    return [(kind, line + b"\n") for kind, line in (_line(job, answer) for answer in page)]
 
 
-def _line(job: Job, answer: LineAnswer) -> tuple[str, str]:
+def _line(job: Job, answer: LineAnswer) -> tuple[str, bytes]:
     request_id = line_id(job.id, answer.line)
+    custom_id = answer.custom_id if isinstance(answer.custom_id, str) else None
     try:
-        payload = json.loads(answer.payload)
+        if custom_id != answer.custom_id:
+            raise TypeError("custom_id is no text")
+        # Checked, and put in as it is: made objects and JSON again, an answer of 30 MB stops everybody for a second.
+        payload = _CHECKED.decode(answer.payload)
         if answer.status is None:
-            return "error", json.dumps(unanswered(request_id, answer.custom_id, payload))
+            return "error", _encoded(unanswered(request_id, custom_id, payload))
         kind = "output" if answer.good else "error"
-        return kind, json.dumps(answered(request_id, answer.custom_id, answer.status, payload))
+        return kind, _encoded(answered(request_id, custom_id, answer.status, payload))
     except (ValueError, TypeError):  # a damaged byte of the database; the other lines are none the worse
         message = "The answer to the line was damaged in the data directory; send the line again."
-        custom_id = answer.custom_id if isinstance(answer.custom_id, str) else None
-        return "error", json.dumps(unanswered(request_id, custom_id, error_of("damaged_answer", message, answer.line)))
+        return "error", _encoded(unanswered(request_id, custom_id, error_of("damaged_answer", message, answer.line)))

@@ -229,12 +229,18 @@ class Store:
             lambda connection: {row["line"] for row in connection.execute(query, (job.number,))}
         )
 
-    async def answers(self, job: Job, after: int, most: int) -> list[LineAnswer]:
-        """In the order of the lines, from the one behind line `after`."""
+    async def answers(self, job: Job, after: int, most: int, most_bytes: int) -> list[LineAnswer]:
+        """In the order of the lines, from the one behind line `after`. It ends with the one that reaches most_bytes."""
         query = f"SELECT {', '.join(_ANSWER_COLUMNS)} FROM answers WHERE job = ? AND line > ? ORDER BY line LIMIT ?"
 
         def work(connection: sqlite3.Connection) -> list[LineAnswer]:
-            return [LineAnswer(**dict(row)) for row in connection.execute(query, (job.number, after, most))]
+            page: list[LineAnswer] = []
+            left = most_bytes
+            rows = connection.execute(query, (job.number, after, most))
+            while left > 0 and (row := rows.fetchone()) is not None:
+                page.append(LineAnswer(**dict(row)))
+                left -= len(str(row["payload"]))
+            return page
 
         return await self._database.run(work)
 
