@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from inflight.server.batch import tries
 from inflight.server.batch.answering import Answer, NotNow, StepFailed
 from inflight.server.batch.lines import line_id
 from inflight.server.errors import ApiError
-from inflight.server.tenants import Tenant
+from inflight.server.tenants import ANYONE, Tenant
 
 from .rig import Rig, jsonl, live, request_line, until
 
@@ -121,3 +122,23 @@ def test_a_fault_of_the_engine_that_passes_fails_no_line(tmp_path: Path, monkeyp
         assert (job.completed, job.failed) == (16, 0) and rig.answerer.calls.total() > 32
 
     live(tmp_path, test, concurrency=16)
+
+
+def test_a_line_that_is_given_up_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.answerer.gate = asyncio.Event()
+        job = await rig.create(jsonl(*(request_line(str(number)) for number in range(8))))
+        await until(lambda: rig.service._runner.under_way == 8)
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await rig.jobs.cancel(ANYONE, job.id)
+            await rig.ended(job)
+            gc.collect()
+            left = [type(one).__name__ for one in gc.garbage]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+        assert left.count("CancelledError") == left.count("BatchLine") == 0
+
+    live(tmp_path, test, concurrency=8)
