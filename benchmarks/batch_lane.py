@@ -22,8 +22,8 @@ from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, NoisyCost, virtual_engine
 from benchmarks.workloads import bursts, lognormal, poisson, prompt
 from inflight.config import EngineSettings
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import percentiles
 from inflight.scheduling import SchedulingSettings

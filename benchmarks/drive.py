@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.plan import BatchPlan, Capacity, Executor, Pending, StepResult
-from inflight.core.request import Request
-from inflight.core.snapshot import Snapshot
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult
+from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import itl, kv_waste, padding_waste
 from inflight.metrics.observation import Observation

@@ -21,7 +21,7 @@ from benchmarks.peers.workload import mixed
 from benchmarks.results import table, write_section
 from benchmarks.workloads import poisson
 from inflight.config import EngineSettings
-from inflight.core.plan import Capacity
+from inflight.core.types.plan import Capacity
 from inflight.metrics.summary import Summary, summarize, whole
 from inflight.scheduling import EARLY_END, SchedulingSettings
 from inflight.simulate.latency import StepModel

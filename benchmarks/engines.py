@@ -14,7 +14,7 @@ from benchmarks.shapes import QWEN25_05B, TINY, write_config
 from inflight.assembly import budget, scheduler_for
 from inflight.build import BUILT_IN
 from inflight.config import LOGIT_ROWS, EngineSettings, resolve_rows, resolve_threads
-from inflight.core.plan import Capacity, Executor
+from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.checkpoint import Checkpoint

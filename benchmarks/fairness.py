@@ -22,10 +22,10 @@ from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, virtual_engine
 from benchmarks.workloads import lognormal, poisson, prompt
 from inflight.config import EngineSettings
-from inflight.core.plan import BatchPlan
 from inflight.core.policies.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.plan import BatchPlan
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
 from inflight.scheduling import SchedulingSettings
 

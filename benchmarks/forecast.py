@@ -22,7 +22,7 @@ from benchmarks.batch_lane import LOAD, Found, Kind, at_once, capacity, requests
 from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, virtual_engine
 from benchmarks.workloads import bursts, gamma, poisson
-from inflight.core.forecast import Forecast
+from inflight.core.estimation.arrivals import Forecast
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import percentiles
 from inflight.scheduling import SchedulingSettings

@@ -18,8 +18,8 @@ from benchmarks.results import table
 from benchmarks.virtual import COST
 from benchmarks.workloads import heavy_tailed
 from inflight.config import EngineSettings
-from inflight.core.plan import Capacity
-from inflight.core.request import Request
+from inflight.core.types.plan import Capacity
+from inflight.core.types.request import Request
 from inflight.metrics.definitions import percentiles
 from inflight.scheduling import SchedulingSettings
 

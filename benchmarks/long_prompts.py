@@ -19,8 +19,8 @@ from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.workloads import prompt
 from inflight.config import EngineSettings
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.metrics.definitions import percentiles
 from inflight.scheduling import SchedulingSettings
 

@@ -17,8 +17,8 @@ from benchmarks.drive import Outcome, Run, drive
 from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, virtual_engine
 from benchmarks.workloads import heavy_tailed
-from inflight.core.prediction import PredictionError
-from inflight.core.request import SLO, Request
+from inflight.core.estimation.accuracy import PredictionError
+from inflight.core.types.request import SLO, Request
 from inflight.metrics.definitions import percentiles
 from inflight.scheduling import SchedulingSettings
 

@@ -10,19 +10,19 @@ import random
 from pathlib import Path
 
 from benchmarks.drive import drive
-from inflight.core.features import features
-from inflight.core.latency import LatencyModel
-from inflight.core.plan import BatchPlan, Capacity
+from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Scheduler
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
@@ -73,7 +73,7 @@ def record(strategy: Strategy, latency: LatencyModel, path: Path) -> None:
     scheduler = Scheduler(CAPACITY, strategy, Fcfs(), latency=latency)
     clock = VirtualClock()
     recorder = Recorder(path.open("w"), {"strategy": strategy.name}, CAPACITY)
-    loop = EngineLoop(scheduler, NullExecutor(CAPACITY, step_seconds), clock, watchers=[recorder])
+    loop = EngineLoop(scheduler, NullExecutor(CAPACITY, step_seconds), clock, observers=[recorder])
     drive(loop, workload())
     loop.close()
 

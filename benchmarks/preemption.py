@@ -18,8 +18,8 @@ from benchmarks.results import table, write_section
 from benchmarks.virtual import COST, VOCABULARY, virtual_engine
 from benchmarks.workloads import lognormal, prompt
 from inflight.config import EngineSettings
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
 from inflight.scheduling import SchedulingSettings
 

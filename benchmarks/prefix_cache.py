@@ -17,8 +17,8 @@ from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.workloads import prompt
 from inflight.config import EngineSettings
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 
 SYSTEM, USER, OUTPUT = 1024, 32, 24  # tokens
 NUM_BLOCKS, MODEL_LEN = 2048, 2048

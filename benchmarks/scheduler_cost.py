@@ -27,13 +27,13 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.results import table, write_section
-from inflight.core.events import FinishedEvent
-from inflight.core.plan import BatchPlan, Capacity
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Scheduler
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.events import FinishedEvent
+from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.null import NullExecutor
 from inflight.execution.rows import RowStore
 

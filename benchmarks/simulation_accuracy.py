@@ -19,7 +19,7 @@ from benchmarks.engines import Model
 from benchmarks.results import table
 from inflight.assembly import budget
 from inflight.config import EngineSettings
-from inflight.core.plan import Capacity
+from inflight.core.types.plan import Capacity
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary
 from inflight.scheduling import SchedulingSettings

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.results import table, write_section
 from inflight.config import EngineSettings
-from inflight.core.plan import Capacity
+from inflight.core.types.plan import Capacity
 from inflight.scheduling import SchedulingSettings
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from itertools import count, takewhile
 
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.workload.arrivals import Gamma, Poisson
 from inflight.workload.lengths import Lognormal
 

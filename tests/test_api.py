@@ -18,7 +18,7 @@ from models import write_model
 import inflight
 from inflight import LLM, AsyncEngine, RequestOutput, SamplingParams
 from inflight.config import SettingsError
-from inflight.core.request import RequestRefused
+from inflight.core.types.request import RequestRefused
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.prompts import PromptError
 from inflight.records.schema import read_records

@@ -19,7 +19,7 @@ from models import FAMILIES, write_model
 
 from inflight.build import Engine, build_engine
 from inflight.config import EngineSettings
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
 from inflight.scheduling import SchedulingSettings

@@ -9,15 +9,15 @@ import pytest
 from core.builders import request
 
 from inflight.config import SettingsError
-from inflight.core.admission import Load
-from inflight.core.backlog import Backlog
-from inflight.core.latency import LatencyModel
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.guarded import Guarded
-from inflight.core.predictor import Oracle, Quantiles
-from inflight.core.queue import WaitingQueue
-from inflight.core.request import RequestRefused
+from inflight.core.queueing.admission import Load
+from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.strategies import StepView
+from inflight.core.tenants.backlog import Backlog
+from inflight.core.types.request import RequestRefused
 from inflight.presets import PRESETS, preset
 from inflight.scheduling import (
     EARLY_END,

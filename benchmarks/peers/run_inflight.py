@@ -8,10 +8,10 @@ from benchmarks.peers.stepping import Job, serve
 from inflight import __version__
 from inflight.build import build_engine
 from inflight.config import EngineSettings
-from inflight.core.events import TokensEvent
-from inflight.core.plan import WaitUntil
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.events import TokensEvent
+from inflight.core.types.plan import WaitUntil
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 
 _QUANTIZATION = {"bf16": {}, "int8": {"quantization": "int8"}, "int8-all": {"quantization": "int8-all"}}
 

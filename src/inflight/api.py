@@ -13,9 +13,9 @@ from typing import Any, SupportsIndex
 
 from inflight.build import Engine, build_engine
 from inflight.config import EngineSettings, Resolved
-from inflight.core.plan import Capacity
-from inflight.core.sampling import SamplingParams
-from inflight.core.snapshot import Snapshot
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.types.plan import Capacity
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.offline import Offline

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.config import EngineSettings, resolve_budget, resolve_rows
-from inflight.core.admission import Admission
-from inflight.core.lanes import LaneSettings
-from inflight.core.latency import LatencyModel
-from inflight.core.plan import Capacity
-from inflight.core.predictor import Predictor
-from inflight.core.scheduler import Scheduler
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.output_length import Predictor
+from inflight.core.queueing.admission import Admission
+from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import Strategy
+from inflight.core.types.plan import Capacity
 from inflight.scheduling import SchedulingSettings, make_admission, make_lanes, make_predictor, make_strategy
 
 

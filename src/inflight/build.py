@@ -28,8 +28,8 @@ from inflight.config import (
     resolve_rows,
     resolve_threads,
 )
-from inflight.core.plan import Capacity, Executor
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.plan import Capacity, Executor
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
@@ -152,7 +152,7 @@ def _assemble(
     ends = _end_tokens(model, tokenizer)
     in_force = {**_in_force(settings, scheduling, limits, model, ops.name, size), "end_token_ids": ends.resolved()}
     clock = MonotonicClock()
-    watchers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
+    observers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
     scheduler = make_scheduler(
         executor.capacity,
         rules,
@@ -162,7 +162,7 @@ def _assemble(
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
     )
     return Engine(
-        loop=EngineLoop(scheduler, executor, clock, watchers=watchers),
+        loop=EngineLoop(scheduler, executor, clock, observers=observers),
         executor=executor,
         tokenizer=tokenizer,
         prompts=PromptEncoder(tokenizer, template, settings.seed),

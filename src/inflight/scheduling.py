@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from inflight.config import MOST, Resolved, SettingsError, option
-from inflight.core.admission import Admission
-from inflight.core.lanes import HEAVIEST, LaneSettings
-from inflight.core.latency import LatencyModel
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.output_length import Oracle, Predictor, Quantiles
 from inflight.core.policies import Policy
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair
@@ -27,8 +26,8 @@ from inflight.core.policies.guarded import Guarded as GuardedPolicy
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
-from inflight.core.predictor import Oracle, Predictor, Quantiles
-from inflight.core.shares import Shares
+from inflight.core.queueing.admission import Admission
+from inflight.core.queueing.lanes import HEAVIEST, LaneSettings
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
@@ -36,6 +35,7 @@ from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.guarded import Guarded as GuardedStrategy
 from inflight.core.strategies.static import Static
+from inflight.core.tenants.shares import Shares
 
 LANE_FLOOR = 0.05
 

@@ -15,7 +15,7 @@ from inflight.cli.reading import LineReader
 from inflight.cli.resume import Earlier
 from inflight.cli.run_lines import _Run
 from inflight.config import EngineSettings
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams
 from inflight.records.schema import read_records
 
 from .terminal import COMMAND, Caller, finished, spawn, write_lines

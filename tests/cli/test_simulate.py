@@ -11,7 +11,7 @@ import pytest
 from simulate.setups import MODEL
 
 from inflight.cli import call
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.scheduling import EARLY_END
 from inflight.simulate.fitted import FittedModel, Provenance
 from inflight.simulate.fitting import settled

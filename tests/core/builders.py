@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import StopChecker
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 
 _FIELDS = ("seed", "arrival", "lane", "cache_salt", "tenant", "priority", "slo")
 

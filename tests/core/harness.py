@@ -15,13 +15,9 @@ from typing import Any, Literal
 
 import pytest
 
-from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.floor import Floor
-from inflight.core.lanes import LaneSettings
-from inflight.core.latency import LatencyModel
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.memory import Allocation
-from inflight.core.plan import BatchPlan, Capacity, Chunk, StepResult, WaitUntil
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.output_length import Oracle, Quantiles
+from inflight.core.kv.manager import Allocation
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair
@@ -30,19 +26,23 @@ from inflight.core.policies.guarded import Guarded
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
-from inflight.core.predictor import Oracle, Quantiles
-from inflight.core.preemption import Mode
-from inflight.core.request import Request, RequestRefused
-from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Scheduler
+from inflight.core.queueing.floor import Floor
+from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.preemption import Mode
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
-from inflight.core.stopping import Finish, StopText, StopTextFactory
+from inflight.core.stopping import StopText, StopTextFactory
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
+from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, WaitUntil
+from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
@@ -234,7 +234,7 @@ class Client:
 
 @dataclass
 class Compute:
-    """How much of a sequence was computed: to check its ledger."""
+    """How much of a sequence was computed: to check its timings."""
 
     high_water: int = 0
     recomputed: int = 0
@@ -314,7 +314,7 @@ class Harness:
     def plan(self, fail: bool = False) -> BatchPlan | WaitUntil | None:
         assert len(self.flights) < self.setup.depth
         self.log.append(("plan", fail, self.now))
-        shared = [(s, b) for s in inside.alive(self.scheduler) for b in s.blocks if self._holders(b) > 1]
+        shared = [(s, b) for s in inside.alive(self.scheduler) for b in s.blocks if self._ref_counts(b) > 1]
         kept, overdue = inside.kept(self.scheduler), inside.overdue(self.scheduler)
         plan = self.scheduler.plan(self.now)
         if isinstance(plan, BatchPlan):
@@ -403,8 +403,8 @@ class Harness:
 
     # -- the mirror ---------------------------------------------------------------------------------------------
 
-    def _holders(self, block: int) -> int:
-        return self.scheduler._memory.pool.holders(block)
+    def _ref_counts(self, block: int) -> int:
+        return self.scheduler._memory.pool.ref_count(block)
 
     def _check_plan(self, plan: BatchPlan, shared: set[int]) -> None:
         """Invariants 3 to 5 of one plan. shared: blocks in two tables before it, and in one of these yet."""
@@ -428,14 +428,14 @@ class Harness:
         for chunk in plan.chunks:
             row, sequence = self._rows[chunk.row], by_number[chunk.sequence_id]
             assert row.sequence == chunk.sequence_id and sequence.row == chunk.row
-            assert chunk.length >= 1 and chunk.start == row.computed, "positions are contiguous"
+            assert chunk.length >= 1 and chunk.start == row.num_computed, "positions are contiguous"
             self._count(chunk)
             row.table += chunk.new_blocks
-            row.computed += chunk.length
+            row.num_computed += chunk.length
             assert row.table == sequence.blocks, "the plans do not tell the table"
-            assert row.computed == sequence.computed <= len(row.table) * size
+            assert row.num_computed == sequence.num_computed <= len(row.table) * size
             assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk))
-            touched = set(row.table[chunk.start // size : -(-row.computed // size)])
+            touched = set(row.table[chunk.start // size : -(-row.num_computed // size)])
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
 
@@ -444,7 +444,7 @@ class Harness:
         something for long is served before more than a few steps have passed."""
         running = inside.running(self.scheduler)
         if not kept <= {one.number for one in running}:
-            assert all(one.kept for one in running), "what was kept was pushed out for somebody"
+            assert all(one.protected for one in running), "what was kept was pushed out for somebody"
         served = {self.owners[chunk.sequence_id][0].request.lane for chunk in plan.chunks}
         if self.setup.together:
             return  # batches run to their ends
@@ -505,7 +505,7 @@ class Harness:
     def _is_whole(self, chunk: Chunk) -> bool:
         """Whether a chunk of the last plan computes all that its sequence has (`promised` counts what it samples)."""
         sequence = next(one for one in inside.running(self.scheduler) if one.number == chunk.sequence_id)
-        return chunk.start + chunk.length == sequence.known + sequence.promised - chunk.sample
+        return chunk.start + chunk.length == sequence.num_tokens + sequence.num_pending - chunk.sample
 
     def _count(self, chunk: Chunk) -> None:
         compute = self.compute.setdefault(chunk.sequence_id, Compute())

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from inflight.core.lanes import Lane
-from inflight.core.plan import BatchPlan, Capacity
-from inflight.core.queue import WaitingQueue
-from inflight.core.scheduler import Scheduler
+from inflight.core.queueing.lanes import Lane
+from inflight.core.queueing.waiting_queue import WaitingQueue
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence
+from inflight.core.types.plan import BatchPlan, Capacity
 
 
 def running(scheduler: Scheduler) -> list[Sequence]:
@@ -53,7 +53,7 @@ def lane_of(scheduler: Scheduler, sequence: Sequence) -> Lane:
 
 def kept(scheduler: Scheduler) -> set[int]:
     """Numbers of those that are kept for their lanes."""
-    return {one.number for one in running(scheduler) if one.kept and one.finish is None}
+    return {one.number for one in running(scheduler) if one.protected and one.finish is None}
 
 
 def overdue(scheduler: Scheduler) -> set[str]:
@@ -90,14 +90,16 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
 def _check_blocks(scheduler: Scheduler) -> None:
     """Invariant 2, and the second half of 3."""
     pool = scheduler._memory.pool
-    free, idle = set(pool._free), set(pool._idle)
+    free, idle = set(pool._free), set(pool._evictable)
     assert len(free) == len(pool._free), "a block is free twice"
     assert not free & idle, "a block is free and idle"
     tables = [sequence.blocks for sequence in alive(scheduler)]
     holders = Counter(block for table in tables for block in table)
     assert sum(holders.values()) == sum(len(set(table)) for table in tables), "a table holds a block twice"
     for block in range(pool.num_blocks):
-        assert pool.holders(block) == holders[block], f"block {block}: count {pool.holders(block)}, {holders[block]}"
+        assert pool.ref_count(block) == holders[block], (
+            f"block {block}: count {pool.ref_count(block)}, {holders[block]}"
+        )
         assert (holders[block] == 0) == (block in free or block in idle), f"block {block} is held and not held"
     snapshot = scheduler.snapshot()
     assert (snapshot.free_blocks, snapshot.idle_blocks) == (len(free), len(idle))
@@ -109,10 +111,10 @@ def _check_sharing(scheduler: Scheduler, size: int) -> None:
     places: dict[int, tuple[int, tuple[int, ...], object]] = {}
     for sequence in alive(scheduler):
         for index, block in enumerate(sequence.blocks):
-            if scheduler._memory.pool.holders(block) < 2:
+            if scheduler._memory.pool.ref_count(block) < 2:
                 continue
             end = (index + 1) * size
-            assert end <= min(sequence.computed, sequence.known), f"block {block} is shared, but not full"
+            assert end <= min(sequence.num_computed, sequence.num_tokens), f"block {block} is shared, but not full"
             content = (index, sequence.token_slice(0, end), scheduler._memory._root(sequence))
             assert places.setdefault(block, content) == content, f"block {block} is shared by different prefixes"
 
@@ -124,7 +126,7 @@ def _check_cache(scheduler: Scheduler) -> None:
     assert len(prefix._nodes) == len(prefix._found)
     assert all((place.block is None) != (place.host_block is None) for place in places), "content is nowhere, or twice"
     assert {place.block: place for place in places if place.block is not None} == prefix._on_device
-    assert all(block in prefix for block in pool._idle), "an idle block has no content"
+    assert all(block in prefix for block in pool._evictable), "an idle block has no content"
     assert not any(block in prefix for block in pool._free), "a free block has content"
 
 
@@ -169,16 +171,16 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
     promised = Counter(chunk.sequence_id for plan in flights for chunk in plan.chunks if chunk.sample)
     for sequence in alive(scheduler):
         assert sequence.in_flight == in_flight[sequence.number]
-        assert 0 <= sequence.computed <= sequence.known + sequence.promised
-        assert sequence.computed <= len(sequence.blocks) * capacity.block_size
+        assert 0 <= sequence.num_computed <= sequence.num_tokens + sequence.num_pending
+        assert sequence.num_computed <= len(sequence.blocks) * capacity.block_size
         assert len(sequence.output) <= sequence.most_output
         last = len(sequence.prompt) - 1
-        assert min(sequence.computed, last) <= sequence.scored <= last, "a computed position was not scored"
+        assert min(sequence.num_computed, last) <= sequence.scored <= last, "a computed position was not scored"
         if sequence.finish is None:
-            assert sequence.promised == promised[sequence.number]
-            assert len(sequence.output) + sequence.promised <= sequence.most_output
-            assert sequence.known + sequence.promised <= capacity.max_model_len
-            assert scheduler._memory.blocks_for(sequence.known) <= capacity.num_blocks
+            assert sequence.num_pending == promised[sequence.number]
+            assert len(sequence.output) + sequence.num_pending <= sequence.most_output
+            assert sequence.num_tokens + sequence.num_pending <= capacity.max_model_len
+            assert scheduler._memory.blocks_for(sequence.num_tokens) <= capacity.num_blocks
         elif sequence.row is not None:
             assert sequence.in_flight or batches_together(scheduler), "an ended sequence keeps its row for nothing"
     if batches_together(scheduler):
@@ -197,7 +199,7 @@ def _check_places(scheduler: Scheduler) -> None:
         else:
             assert places == (sequence.row is not None)
         if sequence.number not in with_row:
-            assert (sequence.row, sequence.blocks, sequence.computed) == (None, [], 0)
+            assert (sequence.row, sequence.blocks, sequence.num_computed) == (None, [], 0)
     snapshot = scheduler.snapshot()
     assert snapshot.waiting == len(inside) + len(back)
     assert snapshot.running == len(with_row)

@@ -6,11 +6,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from inflight.core.plan import BatchPlan, Capacity
 from inflight.core.policies.fair import MOST_GONE, OUTPUT_WEIGHT, PROMPT_WEIGHT, Fair
-from inflight.core.scheduler import Scheduler
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.engine.null import NullExecutor
 
 from .builders import request, sequence, view

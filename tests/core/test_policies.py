@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from inflight.core.features import Features
-from inflight.core.lanes import LaneSettings
-from inflight.core.latency import LatencyModel
-from inflight.core.plan import BatchPlan, Capacity
+from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.guarded import Guarded
@@ -20,10 +17,13 @@ from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import AGEING as WORK_PER_SECOND
 from inflight.core.policies.sjf import OUTPUT_WEIGHT as OUTPUT_WORK
 from inflight.core.policies.sjf import Sjf
-from inflight.core.request import SLO
-from inflight.core.scheduler import Scheduler
+from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.features import Features
+from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.request import SLO
 from inflight.engine.null import NullExecutor
 
 from .builders import request, view
@@ -63,7 +63,7 @@ def test_waiting_makes_up_for_work() -> None:
 def test_what_is_done_is_no_work_any_more() -> None:
     policy, one = Sjf(), view(0, prompt=[0] * 20, predicted=30)
     before = policy.rank(one, 0.0)
-    one._sequence.computed, one._sequence.output = 20, [1] * 10
+    one._sequence.num_computed, one._sequence.output = 20, [1] * 10
     assert before[0] - policy.rank(one, 0.0)[0] == 20 + 10 * OUTPUT_WORK
 
 

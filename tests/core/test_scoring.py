@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.plan import BatchPlan
-from inflight.core.predictor import Quantiles
-from inflight.core.request import Request
-from inflight.core.stopping import Finish
+from inflight.core.estimation.output_length import Quantiles
+from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.plan import BatchPlan
+from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor

@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from inflight.core.request import SLO, Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import SLO, Request
+from inflight.core.types.sampling import SamplingParams
 
 from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup, outputs_alone, scores_alone
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inflight.core.stopping import Finish, StopChecker
+from inflight.core.stopping import StopChecker
+from inflight.core.types.events import Finish
 
 from .builders import request
 from .harness import Letters

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from inflight.core.features import Features, features
-from inflight.core.latency import LatencyModel
-from inflight.core.plan import BatchPlan, WaitUntil
+from inflight.core.estimation.latency import LatencyModel
 from inflight.core.strategies import StepShape, StepView
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.guarded import Guarded as GuardedStrategy
+from inflight.core.types.features import Features, features
+from inflight.core.types.plan import BatchPlan, WaitUntil
 
 from . import inspect_scheduler as inside
 from .builders import request, view
@@ -130,22 +130,22 @@ class TestDynamic:
         strategy = Dynamic(2, 5.0, (10, 20))
         short = [view(number, prompt=[0] * 10, arrival=number) for number in (2, 3, 4)]
         long = [view(number, prompt=[0] * 11, arrival=number) for number in (0, 1)]
-        assert self.shape(strategy, 0.0, *short, *long).joins == (0, 1)
-        assert self.shape(strategy, 0.0, *short, long[0]).joins == (2, 3)
+        assert self.shape(strategy, 0.0, *short, *long).admit == (0, 1)
+        assert self.shape(strategy, 0.0, *short, long[0]).admit == (2, 3)
         twice = [view(number, prompt=[0] * 10, arrival=number, n=2) for number in (5, 6)]
-        assert self.shape(strategy, 0.0, *twice).joins == (5,), "two samples fill a batch of two"
+        assert self.shape(strategy, 0.0, *twice).admit == (5,), "two samples fill a batch of two"
 
     def test_a_window_bounds_how_long_a_rare_length_waits(self) -> None:
         strategy = Dynamic(2, 5.0, (10, 20))
         rare = view(0, prompt=[0] * 50, arrival=1.0)
         assert self.shape(strategy, 2.0, rare, view(1, arrival=2.0)) == WaitUntil(6.0)
-        assert self.shape(strategy, 6.0, rare, view(1, arrival=2.0)).joins == (0,)
-        assert self.shape(strategy, 0.0).joins == ()
+        assert self.shape(strategy, 6.0, rare, view(1, arrival=2.0)).admit == (0,)
+        assert self.shape(strategy, 0.0).admit == ()
 
     def test_borders_follow_the_lengths_that_were_seen(self) -> None:
         strategy = Dynamic(3, 5.0, 2)
         mixed = [view(number, prompt=[0] * (5 if number % 2 else 40)) for number in range(6)]
-        assert self.shape(strategy, 0.0, *mixed).joins in ((0, 2, 4), (1, 3, 5))
+        assert self.shape(strategy, 0.0, *mixed).admit in ((0, 2, 4), (1, 3, 5))
 
     def test_lengths_apart_never_share_a_batch(self) -> None:
         harness = harness_of("dynamic", batch_size=2, patience=1.0, max_rows=2)

@@ -13,13 +13,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from inflight.core.events import FinishedEvent
-from inflight.core.lanes import LaneSettings
-from inflight.core.plan import Capacity
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.request import Request
-from inflight.core.scheduler import Scheduler
+from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.events import FinishedEvent
+from inflight.core.types.plan import Capacity
+from inflight.core.types.request import Request
 from inflight.server.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -62,10 +62,10 @@ def shown() -> dict[str, list[dict[str, str]]]:
     metrics = Metrics("tiny", capacity, version="1.2.3")
     one = Request(request_id="a", prompt_token_ids=(1, 2))
     scheduler.add(one, 0.0)
-    metrics.watcher.added(one, 0.0)
+    metrics.observer.added(one, 0.0)
     (end,) = scheduler.abort("a", 1.0)
     assert isinstance(end, FinishedEvent)
-    metrics.watcher.events([end], 1.0)
+    metrics.observer.events([end], 1.0)
     metrics.observe_http("/health", 200, 0.01)
     found: dict[str, list[dict[str, str]]] = {}
     page, _ = metrics.render(scheduler.snapshot())

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.request import Request, RequestRefused
-from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Scheduler
-from inflight.core.snapshot import Snapshot
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
+from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import COMMAND_SECONDS, AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.event_stream import EngineStopped
@@ -546,7 +546,7 @@ def test_a_mistake_in_counting_stops_nothing(rig: Rig, monkeypatch: pytest.Monke
 
 
 class FullDisk:
-    """A watcher that cannot write any more."""
+    """A observer that cannot write any more."""
 
     told = 0
 
@@ -559,10 +559,10 @@ class FullDisk:
 
 
 def test_a_watcher_that_fails_is_left_out_and_the_engine_goes_on(rig: Rig) -> None:
-    watcher = FullDisk()
-    rig.loop.watch(watcher)
+    observer = FullDisk()
+    rig.loop.watch(observer)
     events = asyncio.run(rig.collect("one", params=SamplingParams(max_tokens=5)))
-    assert len(events) == 6 and watcher.told == 1
+    assert len(events) == 6 and observer.told == 1
     assert isinstance(rig.loop.watcher_fault, OSError)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from inflight.core.events import Event, PromptScoredEvent, TokensEvent
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.events import Event, PromptScoredEvent, TokensEvent
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.event_stream import PIECE, EventStream
 
 SCORE = TokenLogprob(1, -1.0, tuple((token, -2.0) for token in range(20)))

@@ -9,12 +9,12 @@ from core.harness import Setup
 from core.test_state_machine import requests
 from hypothesis import given, settings
 
-from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.plan import BatchPlan, StepResult, WaitUntil
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.request import Request, RequestRefused
-from inflight.core.scheduler import Scheduler
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Fixed, StepShape, StepView
+from inflight.core.types.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.plan import BatchPlan, StepResult, WaitUntil
+from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor

@@ -19,10 +19,10 @@ from core.harness import FaultyExecutor, LaneSetup, Setup, seconds
 from core.test_state_machine import SETUPS, fitted, requests
 from hypothesis import assume, given, settings
 
-from inflight.core.events import FinishedEvent
-from inflight.core.plan import BatchPlan, Capacity, StepResult, WaitUntil
-from inflight.core.request import SLO, Request, RequestRefused
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.events import FinishedEvent
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult, WaitUntil
+from inflight.core.types.request import SLO, Request, RequestRefused
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import Done
@@ -90,7 +90,7 @@ class Recorded:
         }
         recorder = Recorder(self.file, resolved, setup.capacity)
         self.loop = EngineLoop(
-            setup.scheduler(), self.executor, VirtualClock(100.0), depth=setup.depth, watchers=[recorder]
+            setup.scheduler(), self.executor, VirtualClock(100.0), depth=setup.depth, observers=[recorder]
         )
 
     def records(self, folder: Path) -> list[dict[str, Any]]:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Scheduler
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.checkpoint import Checkpoint

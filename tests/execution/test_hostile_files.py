@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams
 from inflight.execution.checkpoint import Checkpoint
 from inflight.execution.config import ModelConfig
 from inflight.execution.dummy import DummyWeights

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.core.plan import NewRow
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.plan import NewRow
+from inflight.core.types.sampling import SamplingParams
 from inflight.execution.row_bias import row_bias
 
 VOCABULARY = 10

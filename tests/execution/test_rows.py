@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from inflight.core.plan import Capacity, Chunk, NewRow
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.sampling import SamplingParams
 from inflight.execution.rows import RowStore
 
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50)

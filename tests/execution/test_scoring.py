@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.plan import BatchPlan, Chunk, NewRow
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.plan import BatchPlan, Chunk, NewRow
+from inflight.core.types.sampling import SamplingParams
 from inflight.execution.scoring import joined
 
 from .conftest import OracleOf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from inflight.core.plan import Chunk
+from inflight.core.types.plan import Chunk
 from inflight.execution.slices import slices
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from inflight.core.events import FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
-from inflight.core.stopping import Finish
+from inflight.core.types.events import Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.outputs import Logprob, OutputCollector
 from inflight.text import Tokenizer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.prompts import PromptEncoder, PromptError, stop_text, text_stream
 from inflight.text import ChatTemplate, Conversation, Tokenizer
 

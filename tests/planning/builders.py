@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.planning.demand import Drawn
 from inflight.planning.machine import Machine
 from inflight.workload.entry import Entry

@@ -13,4 +13,4 @@ def test_planning_loads_no_model_code() -> None:
     loaded = set(done.stdout.split())
     assert loaded.isdisjoint({"torch", "transformers", "click", "rich", "fastapi", "tokenizers", "inflight.build"})
     assert not any(name.startswith(("inflight.execution", "inflight.server", "inflight.text")) for name in loaded)
-    assert "inflight.core.scheduler" in loaded
+    assert "inflight.core.scheduling.scheduler" in loaded

@@ -10,16 +10,16 @@ from typing import Any
 
 from core.builders import request
 
-from inflight.core.features import features
-from inflight.core.lanes import LaneSettings
-from inflight.core.latency import LatencyModel
-from inflight.core.plan import BatchPlan, Capacity, WaitUntil
+from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.preemption import Mode
-from inflight.core.request import Request
-from inflight.core.scheduler import Scheduler
+from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.preemption import Mode
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
+from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
@@ -70,7 +70,7 @@ class Engine:
         settings = {name: {"value": value, "reason": "as set"} for name, value in named.items()}
         recorder = Recorder(path.open("w", encoding="utf-8"), settings, self.capacity)
         executor = NullExecutor(self.capacity, step_seconds)
-        loop = EngineLoop(scheduler, executor, VirtualClock(), depth=self.depth, watchers=[recorder])
+        loop = EngineLoop(scheduler, executor, VirtualClock(), depth=self.depth, observers=[recorder])
         _drive(loop, sorted(requests, key=lambda one: one.arrival, reverse=True))
         loop.close()
         return path

@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.server import answer_memory
 from inflight.server.answer_memory import BYTES_PER_ENTRY, AnswerMemory
 from inflight.server.errors import ApiError

@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
-from inflight.core.stopping import Finish
+from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.event_stream import PIECE, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.records.timings import Timings

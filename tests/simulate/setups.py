@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 from inflight.config import EngineSettings
-from inflight.core.features import Features
-from inflight.core.plan import Capacity
+from inflight.core.types.features import Features
+from inflight.core.types.plan import Capacity
 from inflight.scheduling import SchedulingSettings
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.latency import StepModel

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.accuracy import errors_of, noise_of
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.steps import Step

@@ -10,8 +10,8 @@ import pytest
 
 from inflight.assembly import scheduler_for
 from inflight.config import EngineSettings
-from inflight.core.features import Features, features
-from inflight.core.plan import BatchPlan, Capacity
+from inflight.core.types.features import Features, features
+from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import Done, NullExecutor

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from inflight.core.features import Features
-from inflight.core.plan import BatchPlan, Capacity, Chunk
-from inflight.core.predictor import Quantiles
-from inflight.core.request import Request
+from inflight.core.estimation.output_length import Quantiles
+from inflight.core.types.features import Features
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk
+from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.scheduling import SchedulingSettings
 from inflight.simulate.executor import SimulatedExecutor

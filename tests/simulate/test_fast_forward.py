@@ -10,8 +10,8 @@ from unittest import mock
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from inflight.core.glide import Glide
-from inflight.core.scheduler import Scheduler
+from inflight.core.scheduling.glide import Glide
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.scheduling import SchedulingSettings
 from inflight.simulate import simulation
 from inflight.simulate.handover import Link

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.accuracy import errors_of
 from inflight.simulate.fitted import FittedModel, NoisyModel, Provenance, StepModelError
 from inflight.simulate.fitting import fit, held_out_errors, settled

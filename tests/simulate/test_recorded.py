@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.recorded import RecordedModel
 from inflight.simulate.steps import Step
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.all_reduce import all_reduce_seconds
 from inflight.simulate.efficiency import efficiencies
 from inflight.simulate.hardware import GPUS

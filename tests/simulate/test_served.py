@@ -7,8 +7,8 @@ from typing import Any
 
 from inflight.assembly import scheduler_for
 from inflight.config import EngineSettings
-from inflight.core.features import features
-from inflight.core.plan import BatchPlan, Capacity
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.fitted import StepModelError
 from inflight.simulate.simulation import Setup, simulate
 from inflight.simulate.vllm_result import fitted_on_result

@@ -8,7 +8,7 @@ import pytest
 from core.builders import request
 from core.harness import FaultyExecutor, Setup
 
-from inflight.core.request import Request
+from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor

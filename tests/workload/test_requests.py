@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from core.harness import VOCABULARY, Setup
 
-from inflight.core.events import FinishedEvent, TokensEvent
-from inflight.core.request import SLO
+from inflight.core.types.events import FinishedEvent, TokensEvent
+from inflight.core.types.request import SLO
 from inflight.metrics.observation import Targets
 from inflight.workload.classes import TrafficClass
 from inflight.workload.contents import Contents

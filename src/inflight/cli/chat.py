@@ -22,7 +22,7 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams
 from inflight.text import Conversation
 
 HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."

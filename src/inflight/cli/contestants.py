@@ -15,8 +15,8 @@ from inflight.bench.run import Warmup, measured_part
 from inflight.bench.runner import Runner
 from inflight.build import Engine, build_engine
 from inflight.cli.variants import Variant
-from inflight.core.request import Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import summarize
 from inflight.report.reading import read_record

@@ -11,8 +11,8 @@ import msgspec
 
 from inflight.build import Engine
 from inflight.cli.resume import line_id
-from inflight.core.request import Request, RequestRefused
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.assembly import Assembly

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from inflight.config import EngineSettings, SettingsError
-from inflight.core.sampling import InvalidSampling, SamplingParams
+from inflight.core.types.sampling import InvalidSampling, SamplingParams
 from inflight.presets import preset
 from inflight.scheduling import SchedulingSettings
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.cli.reading import LineReader
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, parse_line
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.batch.lines import is_batch_line

@@ -20,7 +20,7 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
 from inflight.text import Conversation
 

@@ -19,8 +19,8 @@ from inflight.cli.progress import Progress
 from inflight.cli.reading import LineReader
 from inflight.cli.resume import Earlier, earlier_answers
 from inflight.cli.summary import print_predictions, print_summary
-from inflight.core.request import RequestRefused
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import RequestRefused
+from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.offline import Delta, Offline
 from inflight.frontend.outputs import OutputCollector
 from inflight.metrics.observation import Observation

@@ -158,7 +158,7 @@ def _load(
             _tell(f"{name}: {entry.value} ({entry.reason})")
     lanes = dict.fromkeys(("interactive", "batch", *scheduling.lanes))
     metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
-    engine.loop.watch(metrics.watcher)
+    engine.loop.watch(metrics.observer)
     served = Served(
         bridge=AsyncBridge(engine.loop),
         preprocessing=preprocessing,

@@ -16,7 +16,7 @@ from inflight.cli.machines import hardware_options
 from inflight.cli.options import config_option, record_option, scheduling_options, scheduling_settings
 from inflight.cli.summary import print_summary
 from inflight.config import DEFAULT_ROWS, EngineSettings, SettingsError
-from inflight.core.plan import Capacity
+from inflight.core.types.plan import Capacity
 from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.machine import BLOCK_SIZE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from inflight.core.prediction import PredictionError
+from inflight.core.estimation.accuracy import PredictionError
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Summary
 

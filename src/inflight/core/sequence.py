@@ -1,17 +1,18 @@
 """A sequence: the progress of one sample of one request. Owned and changed by the scheduler alone.
 
-There are no phases. `known` tokens exist, `promised` ones are being sampled by plans in flight, `computed` ones have
-their keys and values (or will, when the plans in flight are done); computed catches up with known + promised, and
-whether that is prefill, decode or resumption after preemption is only a matter of how far behind it is.
+There are no phases. `num_tokens` exist, `num_pending` are being sampled by plans in flight, `num_computed` have their
+keys and values (or will, when the plans in flight are done). Computed catches up with tokens + pending; whether that is
+prefill, decode or resumption after preemption is only a matter of how many are uncomputed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-from inflight.core.ledger import Ledger
-from inflight.core.request import Request
-from inflight.core.stopping import Finish, StopChecker
+from inflight.core.request_timings import RequestTimings
+from inflight.core.stopping import StopChecker
+from inflight.core.types.events import Finish
+from inflight.core.types.request import Request
 
 NO_POSITIONS = range(0)
 
@@ -23,29 +24,29 @@ class Sequence:
         "cached_hint",
         "charged",
         "checker",
-        "computed",
-        "condemned",
+        "fast_forwarded",
         "finish",
-        "glides",
         "in_flight",
-        "kept",
-        "known",
-        "ledger",
-        "lost",
         "most_output",
         "node",
+        "num_computed",
+        "num_pending",
+        "num_tokens",
         "number",
+        "offloaded",
         "output",
         "predicted",
         "predicted_first",
-        "promised",
+        "preempt_pending",
         "prompt",
+        "protected",
         "published",
+        "recompute_until",
         "request",
         "row",
         "sample_index",
         "scored",
-        "wanted",
+        "timings",
     )
 
     def __init__(
@@ -65,44 +66,44 @@ class Sequence:
         self.banned = banned  # token ids that may not be drawn before min_tokens are there
         self.prompt = request.prompt_token_ids
         self.output: list[int] = []
-        self.known = len(self.prompt)  # prompt and output together
-        self.promised = 0
-        self.computed = 0
+        self.num_tokens = len(self.prompt)  # prompt and output together
+        self.num_pending = 0
+        self.num_computed = 0
         # Leading prompt positions whose scores are planned; all of them, where none are wanted.
         self.scored = 0 if request.params.prompt_logprobs is not None and sample_index == 0 else len(self.prompt) - 1
         self.blocks: list[int] = []
         self.published = 0  # leading blocks that the prefix cache knows
         self.node: Hashable = None  # prefix cache node of the last published block
-        self.wanted: tuple[int, ...] = ()  # nodes kept for it since it was preempted
+        self.offloaded: tuple[int, ...] = ()  # nodes kept for it since it was preempted
         self.row: int | None = None
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
-        self.glides = False  # its counters stand still: its decodes are foreseen (`core.glide`)
-        self.kept = False  # its lane is owed this: nobody pushes it out, and it has its tokens before others (`floor`)
-        self.condemned = False  # its blocks are wanted: no new chunks until nothing of it is in flight
-        self.lost = 0  # most computed tokens that a preemption took; 0 only before the first
+        self.fast_forwarded = False  # its counters stand still: its decodes are foreseen (`core.scheduling.glide`)
+        self.protected = False  # its lane is owed this: it is not preempted, and has its tokens before others (`floor`)
+        self.preempt_pending = False  # its blocks are wanted: no new chunks until nothing of it is in flight
+        self.recompute_until = 0  # most computed tokens that a preemption took; 0 only before the first
         self.charged = 0  # prompt tokens that the policy has been told of
         self.predicted = 0.0  # output tokens expected in all
         self.predicted_first = 0.0  # the same, when it came
         self.cached_hint = 0  # prompt tokens that were cached when the policy last asked
         self.finish: Finish | None = None
-        self.ledger = Ledger()
+        self.timings = RequestTimings()
 
     def append(self, token_id: int) -> None:
         """One promised token is there."""
         self.output.append(token_id)
-        self.known += 1
-        self.promised -= 1
+        self.num_tokens += 1
+        self.num_pending -= 1
 
     @property
-    def behind(self) -> int:
+    def num_uncomputed(self) -> int:
         """Tokens that must be computed before the next one can be sampled; 1 for a decode, 0 when none may follow. Of
         a sequence that samples nothing, those of its prompt."""
-        if len(self.output) + self.promised >= self.most_output and self.draws:
+        if len(self.output) + self.num_pending >= self.most_output and self.generates:
             return 0
-        return self.known + self.promised - self.computed
+        return self.num_tokens + self.num_pending - self.num_computed
 
     @property
-    def draws(self) -> bool:
+    def generates(self) -> bool:
         """Whether tokens are to be drawn at all; otherwise it ends when its prompt is computed."""
         return self.most_output > 0
 
@@ -110,7 +111,7 @@ class Sequence:
     def most_cached(self) -> int:
         """Leading tokens that may be taken from the cache: not the last, which the next token is sampled from, and none
         whose position is still to be scored."""
-        return self.known - 1 if self.scored == len(self.prompt) - 1 else self.scored
+        return self.num_tokens - 1 if self.scored == len(self.prompt) - 1 else self.scored
 
     def plan_scores(self, end: int) -> range:
         """The positions before `end` that are to be scored and were not; from now on they are planned. The prompt's
@@ -192,7 +193,7 @@ class SequenceView:
 
     @property
     def computed_tokens(self) -> int:
-        return self._sequence.computed
+        return self._sequence.num_computed
 
     @property
     def sequences(self) -> int:

@@ -6,21 +6,10 @@ Knows token ids and lengths; stop strings need text, so their check is handed in
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-from inflight.core.request import Request
-
-FinishReason = Literal["stop", "length", "abort", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """How a sample ended. stopped_by: the stop string or stop token id that ended it; detail: a sentence, if any."""
-
-    reason: FinishReason
-    stopped_by: str | int | None = None
-    detail: str | None = None
+from inflight.core.types.events import Finish
+from inflight.core.types.request import Request
 
 
 class StopText(Protocol):
@@ -49,7 +38,7 @@ class StopChecker:
         self._output_tokens = 0
 
     @property
-    def surely(self) -> int:
+    def guaranteed_tokens(self) -> int:
         """Tokens that come before its last one, whatever they are; 0 where that cannot be known."""
         return 0 if self._forced is None else max(0, min(self._forced, self._most) - self._output_tokens - 1)
 

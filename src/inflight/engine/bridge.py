@@ -22,10 +22,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from inflight.core.events import Event, FinishedEvent
-from inflight.core.plan import WaitUntil
-from inflight.core.request import Request, RequestRefused
-from inflight.core.snapshot import Snapshot
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.types.events import Event, FinishedEvent
+from inflight.core.types.plan import WaitUntil
+from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.event_stream import EngineStopped, EventStream, resolve
 from inflight.engine.loop import EngineLoop
 

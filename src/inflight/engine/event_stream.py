@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.request import Request
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.request import Request
 
 PIECE = 1000  # tokens and log-probabilities that come at once; more only where one event has more
 T = TypeVar("T")

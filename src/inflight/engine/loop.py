@@ -2,7 +2,7 @@
 
 Knows no threads and no streams: `advance` does one round and returns its events; callers decide where it runs (in the
 caller's thread for `LLM.generate`, in a thread of its own under `bridge`). With depth 2 the next plan is made and
-submitted while the one before it runs. Watchers (a record file, a server's metrics) are told of all that happens.
+submitted while the one before it runs. Observers (a record file, a server's metrics) are told of all that happens.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from inflight.core.events import Event
-from inflight.core.plan import BatchPlan, Executor, Pending, WaitUntil
-from inflight.core.request import Request, RequestRefused
-from inflight.core.scheduler import Scheduler
-from inflight.core.snapshot import Snapshot
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.types.events import Event
+from inflight.core.types.plan import BatchPlan, Executor, Pending, WaitUntil
+from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import Clock
-from inflight.engine.watchers import Watcher, Watchers
+from inflight.engine.observers import EngineObserver, EngineObservers
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class EngineLoop:
         clock: Clock,
         *,
         depth: int = 1,
-        watchers: Iterable[Watcher] = (),
+        observers: Iterable[EngineObserver] = (),
     ):
         self.clock = clock
         self._scheduler = scheduler
         self._executor = executor
         self._depth = depth
-        self._watchers = Watchers(watchers)
+        self._observers = EngineObservers(observers)
         self._flights: deque[_Flight] = deque()
 
     @property
@@ -52,14 +52,14 @@ class EngineLoop:
     def snapshot(self) -> Snapshot:
         return self._scheduler.snapshot()
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, observer: EngineObserver) -> None:
         """Tell one more, from now on."""
-        self._watchers.join(watcher)
+        self._observers.join(observer)
 
     @property
     def watcher_fault(self) -> Exception | None:
-        """Why a watcher was told nothing more, if one was dropped: a record that is not whole."""
-        return self._watchers.fault
+        """Why a observer was told nothing more, if one was dropped: a record that is not whole."""
+        return self._observers.fault
 
     def add(self, request: Request) -> None:
         """Raises RequestRefused."""
@@ -67,14 +67,14 @@ class EngineLoop:
         try:
             self._scheduler.add(request, now)
         except RequestRefused as refusal:
-            self._watchers.refused(request, refusal, now)
+            self._observers.refused(request, refusal, now)
             raise
-        self._watchers.added(request, now)
+        self._observers.added(request, now)
 
     def abort(self, request_id: str) -> list[Event]:
         now = self.clock.now()
         events = self._scheduler.abort(request_id, now)
-        self._watchers.events(events, now)
+        self._observers.events(events, now)
         return events
 
     def advance(self, others_turn: AbstractContextManager[object] | None = None) -> list[Event] | WaitUntil:
@@ -107,7 +107,7 @@ class EngineLoop:
         try:
             self._executor.close()
         finally:
-            self._watchers.close()
+            self._observers.close()
 
     def _fill(self, others_turn: AbstractContextManager[object]) -> WaitUntil | None:
         while len(self._flights) < self._depth:
@@ -115,7 +115,7 @@ class EngineLoop:
             plan = self._scheduler.plan(now)
             if not isinstance(plan, BatchPlan):
                 return plan
-            self._watchers.planned(plan)
+            self._observers.planned(plan)
             with others_turn:
                 pending = self._executor.submit(plan)
             self._flights.append(_Flight(plan, pending, now))
@@ -127,6 +127,6 @@ class EngineLoop:
         self.clock.passed(result.seconds)
         now = self.clock.now()
         events = self._scheduler.commit(flight.plan, result, now)
-        self._watchers.step(flight.plan, result, flight.planned, now)
-        self._watchers.events(events, now)
+        self._observers.step(flight.plan, result, flight.planned, now)
+        self._observers.events(events, now)
         return events

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, NewRow, Sampled, Scored, StepResult
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.plan import BatchPlan, BlockMoves, Capacity, Chunk, NewRow, Sampled, Scored, StepResult
 
 _MASK = (1 << 64) - 1
 

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.features import features
-from inflight.core.plan import BatchPlan, Capacity, Chunk, StepResult
-from inflight.core.request import Request, RequestRefused
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult
+from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
 from inflight.records.schema import VERSION
 

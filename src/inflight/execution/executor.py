@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.plan import BatchPlan, BlockMoves, Capacity, Chunk, Sampled, Scored, StepResult
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.plan import BatchPlan, BlockMoves, Capacity, Chunk, Sampled, Scored, StepResult
 from inflight.execution.decoder import Decoder
 from inflight.execution.ops.protocol import Array, KVArena, OpSet, SampledBatch, SamplingBatch
 from inflight.execution.rows import RowStore

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inflight.core.plan import NewRow
+from inflight.core.types.plan import NewRow
 from inflight.execution.ops.protocol import Array
 
 Bias = tuple[Array, Array]  # token ids int32[B], and what is added to their logits float32[B]; -inf bans

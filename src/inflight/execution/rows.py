@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inflight.core.plan import Capacity, Chunk, NewRow
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.core.types.sampling import SamplingParams
 from inflight.execution.ops.protocol import Array, SamplingBatch, StepLayout
 from inflight.execution.row_bias import NO_BIAS, RowBias, row_bias
 

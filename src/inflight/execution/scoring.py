@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from inflight.core.logprobs import TokenLogprob, TopLogprobs
-from inflight.core.plan import Chunk, Scored
+from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
+from inflight.core.types.plan import Chunk, Scored
 from inflight.execution.decoder import Decoder
 from inflight.execution.ops.protocol import Array, OpSet, SampledBatch, ScoredBatch
 from inflight.execution.rows import RowStore

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from inflight.core.plan import Chunk
+from inflight.core.types.plan import Chunk
 
 
 def slices(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inflight.core.sampling import InvalidSampling, SamplingParams
+from inflight.core.types.sampling import InvalidSampling, SamplingParams
 
 _TAKEN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.sampling import SamplingParams
 
 SAMPLING_FIELDS = tuple(item.name for item in fields(SamplingParams))
 # No limit but the model's, a seed of the engine's, none, none.

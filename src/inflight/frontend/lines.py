@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.fields import with_fields
 from inflight.frontend.logprobs import finite
 from inflight.frontend.outputs import RequestOutput

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from inflight.core.events import Event
-from inflight.core.plan import WaitUntil
-from inflight.core.request import Request
+from inflight.core.types.events import Event
+from inflight.core.types.plan import WaitUntil
+from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.frontend.outputs import OutputCollector
 from inflight.text import Tokenizer

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from inflight.core.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.request import Request
-from inflight.core.stopping import Finish
+from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.request import Request
 from inflight.frontend.prompts import text_stream
 from inflight.records.timings import Timings
 from inflight.text import TextStream, Tokenizer

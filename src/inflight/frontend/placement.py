@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from inflight.core.request import SLO
+from inflight.core.types.request import SLO
 
 PLACEMENT_FIELDS = ("cache_salt", "lane", "tenant", "priority", "slo")
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, SupportsIndex
 
-from inflight.core.request import SLO, Request
-from inflight.core.sampling import SamplingParams
 from inflight.core.stopping import StopText
+from inflight.core.types.request import SLO, Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.text import ChatEncoder, ChatTemplate, Conversation, EncodedChat, RenderedChat, TextStream, Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inflight.core.features import Features
-from inflight.core.plan import Capacity
+from inflight.core.types.features import Features
+from inflight.core.types.plan import Capacity
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Case
 from inflight.simulate.fitted import FittedModel, StepModelError

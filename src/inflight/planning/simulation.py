@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import METRICS, Slo, percentile
 from inflight.metrics.summary import Summary, Window, summarize

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand, sample
 from inflight.planning.length import DRAIN, FILL, Length, length

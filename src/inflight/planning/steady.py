@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.planning.traffic import Traffic
 from inflight.simulate.latency import StepModel
 

@@ -56,7 +56,7 @@ class StepRecord(TypedDict):
     freed_rows: list[int]
     padding: list[int]  # lengths of runs of padded token slots
     moves: dict[str, list[list[int]]]  # "out": [device block, host block], "back": [host block, device block]
-    features: dict[str, float]  # core.features of the plan
+    features: dict[str, float]  # core.types.features of the plan
     error: NotRequired[str]
     faults: NotRequired[list[FaultRecord]]  # of sequences that ended alone, because nothing could be drawn or scored
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.stopping import Finish
+from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames, encode

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from inflight.core.request import RequestRefused
+from inflight.core.types.request import RequestRefused
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
-from inflight.core.events import Event
-from inflight.core.request import RequestRefused
+from inflight.core.types.events import Event
+from inflight.core.types.request import RequestRefused
 from inflight.engine.bridge import MANY, AsyncBridge
 from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from inflight.core.logprobs import TokenLogprob
+from inflight.core.types.logprobs import TokenLogprob
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.server.logprobs import CompletionLogprobs, TokenNames, chat_logprobs, joined, prompt_logprobs
 from inflight.server.translating import Call

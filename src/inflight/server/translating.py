@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from msgspec import UNSET
 
-from inflight.core.request import SLO, Request
-from inflight.core.sampling import InvalidSampling, SamplingParams
+from inflight.core.types.request import SLO, Request
+from inflight.core.types.sampling import InvalidSampling, SamplingParams
 from inflight.frontend.fields import SAMPLING_FIELDS
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.aside import aside

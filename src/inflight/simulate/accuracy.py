@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.latency import StepModel
 from inflight.simulate.steps import KINDS, Kind, Step
 

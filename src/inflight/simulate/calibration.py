@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from inflight.core.plan import Capacity
+from inflight.core.types.plan import Capacity
 from inflight.simulate.accuracy import errors_of, noise_of
 from inflight.simulate.fitted import FittedModel, Provenance
 from inflight.simulate.fitting import fit, scaled, settled, usual

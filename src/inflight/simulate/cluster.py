@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.request import Request, RequestRefused
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
 from inflight.simulate.handover import Link, for_decode, for_prefill
 from inflight.simulate.replica import Replica

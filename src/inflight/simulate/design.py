@@ -13,8 +13,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from inflight.core.plan import BatchPlan, Capacity, Chunk, NewRow
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow
+from inflight.core.types.sampling import SamplingParams
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=None)
 _LEVELS = (64, 256, 1024, 4096)  # tokens of context

@@ -6,9 +6,9 @@ end by their forced lengths. What is in the blocks, nobody looks at; whether pla
 
 from __future__ import annotations
 
-from inflight.core.features import Features, features
-from inflight.core.logprobs import TokenLogprob
-from inflight.core.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
+from inflight.core.types.features import Features, features
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
 from inflight.simulate.latency import StepModel
 
 TOKEN = 0

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 
 VERSION = 2
 BEYOND = 1.10  # times the largest value that was seen: nearer than that is no extrapolation worth telling

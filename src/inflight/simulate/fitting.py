@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.accuracy import Errors, by_kind
 from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.least_squares import Array, nnls

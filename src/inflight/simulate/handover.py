@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from inflight.core.request import Request
+from inflight.core.types.request import Request
 
 
 @dataclass(frozen=True, slots=True)

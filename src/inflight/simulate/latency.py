@@ -1,14 +1,15 @@
 """What a simulated step costs: the protocol of step models.
 
-A step model knows features of plans and seconds, and on what it rests; not plans, not schedulers. (`core.latency` is
-another thing: the engine's own model, learnt from the steps as they pass, which the scheduler under test uses.)
+A step model knows features of plans and seconds, and on what it rests; not plans, not schedulers. (The
+engine's own model in `core.estimation.latency` is another thing: learnt from the steps as they pass, for the scheduler
+under test.)
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 
 
 class StepModel(Protocol):

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inflight.core.features import Features, features
-from inflight.core.plan import BatchPlan, Executor
+from inflight.core.types.features import Features, features
+from inflight.core.types.plan import BatchPlan, Executor
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.design import Design
 from inflight.simulate.fitted import StepModelError

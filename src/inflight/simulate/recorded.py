@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.latency import StepModel
 from inflight.simulate.steps import Step
 

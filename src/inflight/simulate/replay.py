@@ -19,13 +19,13 @@ from typing import Any
 
 from inflight.assembly import make_rules, make_scheduler
 from inflight.config import EngineSettings
-from inflight.core.events import Event, FinishedEvent
-from inflight.core.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
-from inflight.core.request import SLO, Request
-from inflight.core.sampling import SamplingParams
-from inflight.core.scheduler import Scheduler
-from inflight.core.snapshot import Snapshot
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.stopping import StopTextFactory
+from inflight.core.types.events import Event, FinishedEvent
+from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
+from inflight.core.types.request import SLO, Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.records.schema import RecordError
 from inflight.scheduling import SchedulingSettings
 

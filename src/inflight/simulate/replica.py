@@ -10,11 +10,11 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from inflight.core.events import Event
-from inflight.core.plan import WaitUntil
-from inflight.core.request import Request
-from inflight.core.scheduler import Scheduler
-from inflight.core.snapshot import Snapshot
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.types.events import Event
+from inflight.core.types.plan import WaitUntil
+from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.executor import TOKEN, SimulatedExecutor
 from inflight.simulate.routers import Load
@@ -31,8 +31,7 @@ class ReplicaFigures:
 
 class Replica:
     def __init__(self, loop: EngineLoop, executor: SimulatedExecutor, skips: Scheduler | None = None):
-        """skips: the loop's scheduler, where it may leave out what is foreseen (`core.glide`); None: every plan is
-        whole."""
+        """skips: the loop's scheduler, where it may leave out what is foreseen (`glide`); None: every plan is whole."""
         self.load = Load()  # as its router knows it
         self._skips = skips
         self._ends = array("d")  # of all steps so far, where some tokens come without events

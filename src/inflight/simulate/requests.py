@@ -6,7 +6,7 @@ conversation begins with the prompt before it and that answer, and finds both in
 
 from __future__ import annotations
 
-from inflight.core.request import Request
+from inflight.core.types.request import Request
 from inflight.simulate.executor import TOKEN
 from inflight.workload.contents import Contents
 from inflight.workload.requests import core_request

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.all_reduce import all_reduce_seconds
 from inflight.simulate.efficiency import (
     LEAST_SHARD,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from inflight.core.request import Request
+from inflight.core.types.request import Request
 
 
 class RouterError(ValueError):

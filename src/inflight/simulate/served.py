@@ -13,11 +13,11 @@ import random
 from collections import deque
 from dataclasses import dataclass, replace
 
-from inflight.core.events import Event
-from inflight.core.features import features
-from inflight.core.plan import BatchPlan, Capacity, StepResult, WaitUntil
-from inflight.core.request import Request, RequestRefused
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.events import Event
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult, WaitUntil
+from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.fitted import StepModelError
 from inflight.simulate.steps import Timed
@@ -28,7 +28,7 @@ Arrivals = list[tuple[float, Request]]  # (step before which it comes, the reque
 
 
 class Watch:
-    """A watcher that keeps the steps."""
+    """A observer that keeps the steps."""
 
     def __init__(self) -> None:
         self.steps: list[Timed] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 from inflight.assembly import budget, scheduler_for
 from inflight.config import EngineSettings
-from inflight.core.plan import Capacity
+from inflight.core.types.plan import Capacity
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
@@ -142,11 +142,11 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
 def _replica(pool: Pool, number: int, record: Path | None, skips: bool) -> Replica:
     executor = SimulatedExecutor(pool.capacity, pool.model(number))
     scheduler = scheduler_for(pool.capacity, pool.settings, pool.scheduling)
-    watchers = []
+    observers = []
     if record is not None:
         file = open_record(record)
-        watchers.append(Recorder(file, in_force(pool), pool.capacity, created=CREATED))
-    loop = EngineLoop(scheduler, executor, VirtualClock(), watchers=watchers)
+        observers.append(Recorder(file, in_force(pool), pool.capacity, created=CREATED))
+    loop = EngineLoop(scheduler, executor, VirtualClock(), observers=observers)
     return Replica(loop, executor, scheduler if skips else None)
 
 

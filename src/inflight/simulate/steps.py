@@ -1,6 +1,6 @@
 """Measured steps: what each held, and how long the round took that it was part of.
 
-Knows records and watchers' words. A round is from one plan to the next: the step, and what the host does around it
+Knows records and observers' words. A round is from one plan to the next: the step, and what the host does around it
 (planning, committing, handing out tokens); virtual time must advance by rounds to keep pace with a real engine.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 
 Kind = Literal["decode", "prefill", "mixed"]
 KINDS: tuple[Kind, ...] = ("decode", "prefill", "mixed")

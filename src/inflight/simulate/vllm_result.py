@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from inflight.core.features import Features
+from inflight.core.types.features import Features
 from inflight.simulate.fitted import FittedModel, Provenance, StepModelError
 from inflight.simulate.fitting import FEWEST, fit, held_out_errors
 from inflight.simulate.steps import Step

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inflight.core.events import Event
-from inflight.core.plan import WaitUntil
-from inflight.core.request import Request, RequestRefused
+from inflight.core.types.events import Event
+from inflight.core.types.plan import WaitUntil
+from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
 from inflight.workload.pacing import Pacer

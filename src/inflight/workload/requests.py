@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from inflight.core.request import SLO, Request
-from inflight.core.sampling import SamplingParams
+from inflight.core.types.request import SLO, Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.workload.contents import Contents
 from inflight.workload.entry import Entry
 from inflight.workload.workload import Workload

@@ -9,8 +9,8 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.request import Request, RequestRefused
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation, Outcome
 from inflight.workload.workload import Workload
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from core.harness import FaultyExecutor, Setup
 from prometheus_client.parser import text_string_to_metric_families
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.plan import BatchPlan, WaitUntil
-from inflight.core.request import Request
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.plan import BatchPlan, WaitUntil
+from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.server.metrics import Metrics, Names
@@ -35,7 +35,7 @@ class Driven:
         self.executor = FaultyExecutor(self.setup.capacity, self._seconds)
         self.metrics = Metrics("tiny", self.setup.capacity, self.names, version="1.2.3")
         self.loop = EngineLoop(
-            self.setup.scheduler(), self.executor, self.clock, depth=self.depth, watchers=[self.metrics.watcher]
+            self.setup.scheduler(), self.executor, self.clock, depth=self.depth, observers=[self.metrics.observer]
         )
 
     def _seconds(self, plan: BatchPlan) -> float:

@@ -6,7 +6,7 @@ import pytest
 from core.builders import request
 from core.harness import Setup
 
-from inflight.core.plan import WaitUntil
+from inflight.core.types.plan import WaitUntil
 
 from .driven import Driven, Page
 

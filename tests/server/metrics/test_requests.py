@@ -6,7 +6,7 @@ import pytest
 from core.builders import request
 from core.harness import LaneSetup, Setup
 
-from inflight.core.events import TokensEvent
+from inflight.core.types.events import TokensEvent
 from inflight.metrics.definitions import itl, tpot
 from inflight.server.metrics import Metrics
 from inflight.server.metrics.requests import finish_reason
@@ -91,9 +91,9 @@ def test_samples_share_a_request_and_have_gaps_of_their_own() -> None:
 def test_tokens_that_come_together_have_no_gap_between_them() -> None:
     driven = Driven()
     one = request("a", output=None, max_tokens=8)
-    driven.metrics.watcher.added(one, 0.0)
-    driven.metrics.watcher.events([TokensEvent("a", 0, (1,), None, None)], 1.0)
-    driven.metrics.watcher.events([TokensEvent("a", 0, (1, 2, 3), None, None)], 1.5)
+    driven.metrics.observer.added(one, 0.0)
+    driven.metrics.observer.events([TokensEvent("a", 0, (1,), None, None)], 1.0)
+    driven.metrics.observer.events([TokensEvent("a", 0, (1, 2, 3), None, None)], 1.5)
     page = driven.page()
     assert page.histogram("inflight_inter_token_latency_seconds", lane="interactive") == (3, 0.5)
     assert page.get("inflight_inter_token_latency_seconds_bucket", lane="interactive", le="0.001") == 2
@@ -104,7 +104,7 @@ def test_who_was_there_before_the_watcher_is_not_counted() -> None:
     late = Metrics("tiny", ROOMY.capacity, version="1.2.3")
     driven.add(request("a", output=4))
     driven.advance()
-    driven.loop.watch(late.watcher)
+    driven.loop.watch(late.observer)
     driven.drain()
     page = Page(late.render(driven.loop.snapshot()))
     assert page.total("inflight_output_tokens_total") == 0

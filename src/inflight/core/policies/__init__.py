@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import Any, Protocol
 
 from inflight.core.sequence import SequenceView
-from inflight.core.shares import Shares
+from inflight.core.tenants.shares import Shares
 
 Rank = tuple[Any, ...]
 

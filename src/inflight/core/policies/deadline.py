@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
-from inflight.core.latency import LatencyModel, prefill_seconds
+from inflight.core.estimation.latency import LatencyModel, prefill_seconds
 from inflight.core.policies import Ordered, Rank
 from inflight.core.sequence import SequenceView
 

@@ -21,7 +21,7 @@ from collections.abc import Hashable, Mapping
 
 from inflight.core.policies import Ordered, Rank
 from inflight.core.sequence import SequenceView
-from inflight.core.shares import Shares
+from inflight.core.tenants.shares import Shares
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 MOST_GONE = 4096  # tenants without requests whose counters are kept: clients choose tenants' names

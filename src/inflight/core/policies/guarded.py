@@ -11,7 +11,7 @@ from typing import Any
 from inflight.core.policies import Policy, Rank
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.sequence import SequenceView
-from inflight.core.shares import Shares
+from inflight.core.tenants.shares import Shares
 
 
 class Guarded:

@@ -1,6 +1,6 @@
 """Strategies: who may join the batch, when, and how many tokens of each are computed in a step.
 
-A strategy proposes the shape of the next step from a read-only view; the composer fills it. It cannot take a row, a
+A strategy proposes the shape of the next step from a read-only view; the step_builder fills it. It cannot take a row, a
 block or a token by itself, and so cannot break an invariant. One file each.
 """
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from inflight.core.features import Features
-from inflight.core.plan import WaitUntil
 from inflight.core.sequence import SequenceView
+from inflight.core.types.features import Features
+from inflight.core.types.plan import WaitUntil
 
 
 class Queue(Protocol):
@@ -73,8 +73,8 @@ class StepShape:
     token_budget: int
     row_limit: int
     whole_prompts: bool = False
-    joins: tuple[int, ...] | None = None
-    together: bool = False
+    admit: tuple[int, ...] | None = None
+    run_to_completion: bool = False
     early_end: int = 0
 
 

@@ -9,10 +9,10 @@ whoever comes then finds the next step near.
 
 from __future__ import annotations
 
-from inflight.core.features import Features
-from inflight.core.forecast import LIKELY
-from inflight.core.latency import LatencyModel
+from inflight.core.estimation.arrivals import LIKELY
+from inflight.core.estimation.latency import LatencyModel
 from inflight.core.strategies import StepShape, StepView
+from inflight.core.types.features import Features
 
 HEADROOM = 0.9  # of the target: predictions err, and a percentile is to be held, not a mean
 LEAST_CHUNK = 16  # prompt tokens that always advance, or prompts would starve under an impossible target

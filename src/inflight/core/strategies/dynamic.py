@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from inflight.core.plan import WaitUntil
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies import Fixed, StepShape, StepView
 from inflight.core.strategies.static import fills, together
+from inflight.core.types.plan import WaitUntil
 
 SEEN = 512  # latest prompt lengths that automatic borders follow
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inflight.core.features import Features
-from inflight.core.plan import WaitUntil
 from inflight.core.strategies import StepShape, StepView, Strategy
+from inflight.core.types.features import Features
+from inflight.core.types.plan import WaitUntil
 
 
 class Guarded:

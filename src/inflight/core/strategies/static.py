@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from inflight.core.plan import WaitUntil
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies import Fixed, StepShape, StepView
+from inflight.core.types.plan import WaitUntil
 
 
 class Static(Fixed):
@@ -44,7 +44,7 @@ def together(joins: Iterable[SequenceView], batch_size: int) -> StepShape:
         if taken and room < 0:
             break
         taken.append(one.number)
-    return StepShape(UNBOUNDED, row_limit=batch_size, whole_prompts=True, joins=tuple(taken), together=True)
+    return StepShape(UNBOUNDED, row_limit=batch_size, whole_prompts=True, admit=tuple(taken), run_to_completion=True)
 
 
 def fills(waiting: Iterable[SequenceView], batch_size: int) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from inflight.core.ledger import OTHER
-from inflight.core.plan import Capacity
-from inflight.core.snapshot import Snapshot
+from inflight.core.request_timings import OTHER
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.types.plan import Capacity
 from inflight.metrics.definitions import kv_waste, occupancy
 from inflight.records.timings import QUEUE_REASONS
 

@@ -8,15 +8,15 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from inflight.core.plan import Capacity
-from inflight.core.snapshot import Snapshot
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.types.plan import Capacity
 from inflight.server.metrics import gauges, vllm
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.metrics.http import HttpCounts
+from inflight.server.metrics.observer import EngineWatcher
 from inflight.server.metrics.requests import RequestCounts
 from inflight.server.metrics.steps import StepCounts
 from inflight.server.metrics.tally import Tally
-from inflight.server.metrics.watcher import EngineWatcher
 
 Names = Literal["inflight", "vllm"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,7 +24,7 @@ _REFUSALS = ("rate_limit_exceeded", "context_length_exceeded", "invalid_request"
 
 
 class Metrics:
-    """watcher: to be given to the engine's loop. batch: to be told of batch jobs.
+    """observer: to be given to the engine's loop. batch: to be told of batch jobs.
 
     With names "vllm" the page has vLLM's names beside ours.
     """
@@ -51,7 +51,7 @@ class Metrics:
             ("code",),
             [(code,) for code in _REFUSALS],
         )
-        self.watcher = EngineWatcher(self._steps, self._requests, self._refusals)
+        self.observer = EngineWatcher(self._steps, self._requests, self._refusals)
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from inflight.core.events import Event, FinishedEvent, TokensEvent
-from inflight.core.request import Request
-from inflight.core.stopping import Finish, FinishReason
+from inflight.core.types.events import Event, Finish, FinishedEvent, FinishReason, TokensEvent
+from inflight.core.types.request import Request
 from inflight.metrics.definitions import tpot, ttft
 from inflight.server.metrics.buckets import SECONDS, lengths
 from inflight.server.metrics.lane import LaneRequests

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from inflight.core.plan import BatchPlan, StepResult
+from inflight.core.types.plan import BatchPlan, StepResult
 from inflight.server.metrics.buckets import POWERS, SECONDS, VLLM_STEP_TOKENS
 from inflight.server.metrics.histogram import Histogram
 

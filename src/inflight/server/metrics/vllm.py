@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from inflight.core.plan import Capacity
-from inflight.core.snapshot import Snapshot
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.types.plan import Capacity
 from inflight.server.metrics.buckets import (
     VLLM_FIRST_TOKEN,
     VLLM_NEXT_TOKEN,

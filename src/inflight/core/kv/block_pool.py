@@ -1,0 +1,92 @@
+"""The block pool: who holds which KV block, and which one is given away next.
+
+Knows block ids, reference counts, and which unheld blocks still carry cached content. Not what the content is
+(`prefix_cache`), nor for whom it is held (`manager`). Every block is in exactly one of three states: free (no content),
+held (one reference or more), evictable (none, but its content may be found again). New blocks come from the free ones,
+then from the evictable ones, least recently released first: the order of release is the order of eviction.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+
+class BlockPool:
+    def __init__(self, num_blocks: int, on_evict: Callable[[int], None]):
+        """on_evict(block) is called when an evictable block loses its content."""
+        self.num_blocks = num_blocks
+        self._ref_counts = [0] * num_blocks
+        self._free = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
+        self._evictable: OrderedDict[int, None] = OrderedDict()
+        self._on_evict = on_evict
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def evictable(self) -> int:
+        return len(self._evictable)
+
+    @property
+    def held(self) -> int:
+        return self.num_blocks - len(self._free) - len(self._evictable)
+
+    @property
+    def available(self) -> int:
+        """Blocks that `allocate` can give now."""
+        return len(self._free) + len(self._evictable)
+
+    def ref_count(self, block: int) -> int:
+        return self._ref_counts[block]
+
+    def is_evictable(self, block: int) -> bool:
+        return block in self._evictable
+
+    def allocate(self, count: int) -> tuple[int, ...]:
+        """Blocks without content, held once each. The caller has made sure that `count` are available."""
+        if count > self.available:
+            raise RuntimeError(f"{count} blocks were asked for, but {self.available} are available")
+        free, ref_counts = self._free, self._ref_counts
+        taken = []
+        for _ in range(count):
+            if free:
+                block = free.pop()
+            else:
+                block, _ = self._evictable.popitem(last=False)
+                self._on_evict(block)
+            ref_counts[block] = 1
+            taken.append(block)
+        return tuple(taken)
+
+    def acquire(self, block: int) -> None:
+        """One more reference to a block that is held or evictable."""
+        self._evictable.pop(block, None)
+        self._ref_counts[block] += 1
+
+    def release(self, blocks: Iterable[int], keeps_content: Callable[[int], bool]) -> None:
+        """One reference less to each; a block with none becomes evictable if it keeps findable content, else free."""
+        ref_counts = self._ref_counts
+        for block in blocks:
+            left = ref_counts[block] - 1
+            if left < 0:
+                raise RuntimeError(f"block {block} was released more often than it was held")
+            ref_counts[block] = left
+            if not left:
+                if keeps_content(block):
+                    self._evictable[block] = None
+                else:
+                    self._free.append(block)
+
+    def evict(self, block: int) -> None:
+        """An evictable block whose content cannot be found any more becomes free."""
+        del self._evictable[block]
+        self._free.append(block)
+
+    def evict_all(self) -> None:
+        """Every evictable block becomes free; its content is no longer findable."""
+        while self._evictable:
+            block, _ = self._evictable.popitem(last=False)
+            self._on_evict(block)
+            self._free.append(block)

@@ -1,0 +1,190 @@
+"""KV memory as the scheduler sees it: sequences get, share, grow and lose blocks.
+
+Joins the pool (who holds what), the prefix cache (what is where) and the swap space (what is kept on the host). Knows
+sequences' tables; decides nothing: who is admitted and who is preempted is the scheduler's. Allocation is `paged`
+(vLLM, arXiv 2309.06180): blocks for the known tokens at admission, one more whenever a decode crosses a block's end;
+or, as older systems do and for comparison, `reserve-request` (for the longest output that the request allows) and
+`reserve-max` (for the longest sequence that the model allows).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from collections.abc import Sequence as Sequences
+from typing import Literal
+
+from inflight.core.kv.block_pool import BlockPool
+from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
+from inflight.core.kv.swap_space import SwapSpace
+from inflight.core.sequence import Sequence
+from inflight.core.types.plan import Capacity
+
+NO_BLOCKS: tuple[int, ...] = ()
+Allocation = Literal["paged", "reserve-request", "reserve-max"]
+
+
+class KVCacheManager:
+    def __init__(self, capacity: Capacity, prefix_caching: bool, allocation: Allocation = "paged"):
+        self.block_size = capacity.block_size
+        self.prefix = PrefixCache(capacity.block_size)
+        self.swap = SwapSpace(capacity.host_blocks, self.prefix)
+        self.pool = BlockPool(capacity.num_blocks, on_evict=self.swap.evicted)
+        self._prefix_caching = prefix_caching
+        self._allocation = allocation
+        self._max_model_len = capacity.max_model_len
+        self._private: dict[Hashable, list[int]] = {}  # without prefix caching: root → nodes, until the request ends
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    # -- sequences ----------------------------------------------------------------------------------------------
+    def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> tuple[int, ...] | None:
+        """Give a sequence without blocks the ones for all its known tokens, cached ones first.
+
+        Sets `computed` to the tokens that are cached, or come with the request; at least one is left to compute, since
+        the next is sampled from it, and all those whose positions are to be scored. Returns the table, or None (nothing
+        changed) when fewer than `spare` blocks would stay available. to_the_end: for all the tokens that it may ever
+        have, so that nothing can stop it on its way.
+        """
+        hits = self._find(sequence)
+        if not self._affordable(sequence, hits, spare, to_the_end):
+            return None
+        for place in hits:
+            if place.block is not None:
+                self.pool.acquire(place.block)
+        sequence.timings.swapped_blocks += sum(place.block is None for place in hits)
+        table = [self._block_of(place) for place in hits]
+        self.swap.give_up(sequence.offloaded)
+        sequence.offloaded = ()
+        sequence.blocks = table + list(self.pool.allocate(self._size(sequence, to_the_end) - len(hits)))
+        sequence.published = len(hits)
+        sequence.node = hits[-1].node if hits else self._root(sequence)
+        sequence.num_computed = max(len(hits) * self.block_size, self._handed(sequence))
+        return tuple(sequence.blocks)
+
+    def fits(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
+        """Whether `admit` would succeed now, or when these had given up their blocks."""
+        hits = self._find(sequence)
+        return self._affordable(sequence, hits, spare - self._given_up(without, hits), False)
+
+    def needs(self, sequence: Sequence) -> int:
+        """Blocks that its admission takes of those that are available."""
+        hits = self._find(sequence)
+        idle_hits = sum(place.block is not None and self.pool.is_evictable(place.block) for place in hits)
+        return self._size(sequence, False) - sum(place.block is not None for place in hits) + idle_hits
+
+    def cached_tokens(self, sequence: Sequence) -> int:
+        """Leading tokens of a waiting sequence that are cached now."""
+        return len(self._find(sequence)) * self.block_size
+
+    def grow(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
+        """New blocks so that the table holds `tokens`; None (nothing changed) when there are too few."""
+        missing = self.blocks_for(tokens) - len(sequence.blocks)
+        if missing <= 0:
+            return NO_BLOCKS
+        if missing > self.pool.available:
+            return None
+        fresh = self.pool.allocate(missing)
+        sequence.blocks.extend(fresh)
+        return fresh
+
+    def publish(self, sequence: Sequence) -> None:
+        """Make full blocks findable whose tokens are known and computed (or planned: steps run in order, and a step
+        writes all keys and values of a layer before it reads any)."""
+        size, computed = self.block_size, sequence.num_computed
+        full = (computed if computed < sequence.num_tokens else sequence.num_tokens) // size
+        while sequence.published < full:
+            start = sequence.published * size
+            tokens = sequence.token_slice(start, start + size)
+            node = self.prefix.publish(sequence.node, tokens, sequence.blocks[sequence.published])
+            sequence.node = node
+            sequence.published += 1
+            if not self._prefix_caching:
+                self._private.setdefault(self._root(sequence), []).append(node)
+
+    def preempt(self, sequence: Sequence, keep: bool) -> None:
+        """The sequence gives up its blocks but will be back. Their content stays findable while nobody needs the
+        space, and with `keep` also afterwards, on the host."""
+        if keep:
+            published = sequence.blocks[: sequence.published]
+            sequence.offloaded = self.swap.want(self.prefix.at(block) for block in published if block in self.prefix)
+        self._release(sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        """The sequence will not be back."""
+        self.swap.give_up(sequence.offloaded)
+        sequence.offloaded = ()
+        self._release(sequence)
+
+    def forget_request(self, sample: Sequence) -> None:
+        """The last sample of a request has ended: without prefix caching nobody else can find what it computed."""
+        for node in self._private.pop(self._root(sample), ()):
+            place = self.prefix.block_of(node)
+            if place is None:
+                continue
+            self.prefix.drop(place)
+            if place.block is not None and self.pool.is_evictable(place.block):
+                self.pool.evict(place.block)
+
+    def forget_all(self) -> None:
+        """No content can be trusted any more (a step failed half-way)."""
+        self.pool.evict_all()
+        self.prefix.clear()
+        self.swap.forget_all()
+
+    # -- inside -------------------------------------------------------------------------------------------------
+    def _release(self, sequence: Sequence) -> None:
+        """Last block first, so that the ends of prefixes are evicted before their roots."""
+        self.pool.release(reversed(sequence.blocks), keeps_content=self.prefix.__contains__)
+        sequence.blocks = []
+        sequence.published = 0
+        sequence.node = None
+        sequence.num_computed = 0
+
+    def _find(self, sequence: Sequence) -> list[CachedBlock]:
+        most = sequence.most_cached // self.block_size
+        return self.prefix.match(self._root(sequence), sequence.token_slice(0, most * self.block_size), most)
+
+    def _handed(self, sequence: Sequence) -> int:
+        """Tokens in whole blocks that came with the request; they are in its blocks until it is preempted."""
+        handed = 0 if sequence.recompute_until else min(sequence.request.handed_tokens, sequence.most_cached)
+        return handed // self.block_size * self.block_size
+
+    def _block_of(self, place: CachedBlock) -> int:
+        if place.block is None:
+            (block,) = self.pool.allocate(1)
+            self.swap.bring_back(place, block)
+            return block
+        return place.block
+
+    def _size(self, sequence: Sequence, to_the_end: bool) -> int:
+        """Blocks of the table at admission."""
+        blocks = self.blocks_for(sequence.num_tokens)
+        if self._allocation == "reserve-max":
+            blocks = self.blocks_for(self._max_model_len)
+        elif to_the_end or self._allocation == "reserve-request":
+            blocks = self.blocks_for(len(sequence.prompt) + sequence.most_output)
+        # All there is, if that is less: the sequence then runs alone, and ends when it has filled it.
+        return min(max(blocks, self.blocks_for(sequence.num_tokens)), self.pool.num_blocks)
+
+    def _affordable(self, sequence: Sequence, hits: list[CachedBlock], spare: int, to_the_end: bool) -> bool:
+        idle_hits = sum(place.block is not None and self.pool.is_evictable(place.block) for place in hits)
+        host_hits = sum(place.block is None for place in hits)
+        fresh = self._size(sequence, to_the_end) - len(hits) + host_hits
+        return self.pool.available - idle_hits - fresh >= spare
+
+    def _given_up(self, without: Sequences[Sequence], hits: list[CachedBlock]) -> int:
+        """Blocks that nobody else holds, and the newcomer does not find in the cache anyway."""
+        if not without:
+            return 0
+        found = {place.block for place in hits}
+        held = Counter(block for one in without for block in one.blocks)
+        return sum(self.pool.ref_count(block) == count and block not in found for block, count in held.items())
+
+    def _root(self, sequence: Sequence) -> Hashable:
+        """Whom a sequence shares prefixes with: its salt; without prefix caching only the samples of its request, and
+        itself after a preemption."""
+        if self._prefix_caching:
+            return ("salt", sequence.request.cache_salt)
+        return ("request", sequence.number - sequence.sample_index)

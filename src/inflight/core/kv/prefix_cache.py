@@ -1,0 +1,94 @@
+"""The prefix cache: from token content to the block that holds its keys and values.
+
+Exact: a block is found by its own tokens and by the identity of the block before it, compared token by token, so that
+no hash collision can ever mix content. Each cached block is a node; its key is (parent node, tokens); the root of a
+chain is the request's salt. Node numbers are never used twice, so that a chain whose middle was evicted cannot be
+entered again. A node's content lies in a device block or, swapped out, in a host block. Knows nothing of references or
+the order of eviction (`block_pool`). Compare: automatic prefix caching in vLLM (hash chains) and RadixAttention (arXiv
+2312.07104, a radix tree).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+Node = Hashable
+Key = tuple[Node, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class CachedBlock:
+    """Where a node's content lies; exactly one of the two is set."""
+
+    node: int
+    key: Key
+    block: int | None
+    host_block: int | None = None
+
+
+class PrefixCache:
+    def __init__(self, block_size: int):
+        self._block_size = block_size
+        self._found: dict[Key, CachedBlock] = {}
+        self._nodes: dict[int, CachedBlock] = {}
+        self._on_device: dict[int, CachedBlock] = {}
+        self._last_node = 0
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, block: int) -> bool:
+        """Whether a device block's content is findable."""
+        return block in self._on_device
+
+    def match(self, root: Node, tokens: Sequence[int], most: int) -> list[CachedBlock]:
+        """The longest chain of cached blocks for `tokens`, at most `most` blocks."""
+        places: list[CachedBlock] = []
+        node = root
+        size = self._block_size
+        for end in range(size, most * size + 1, size):
+            place = self._found.get((node, tuple(tokens[end - size : end])))
+            if place is None:
+                break
+            node = place.node
+            places.append(place)
+        return places
+
+    def publish(self, parent: Node, tokens: tuple[int, ...], block: int) -> int:
+        """Make a full block findable; returns the node to chain the next one to.
+
+        When the same content is cached already, that block stays the findable one and `block` remains private."""
+        key, node = (parent, tokens), self._last_node + 1
+        new = CachedBlock(node, key, block)
+        place = self._found.setdefault(key, new)  # the key is hashed once, which is most of the work
+        if place is new:
+            self._last_node = node
+            self._on_device[block] = self._nodes[node] = place
+        return place.node
+
+    def at(self, block: int) -> CachedBlock:
+        """The place of a device block's findable content."""
+        return self._on_device[block]
+
+    def block_of(self, node: int) -> CachedBlock | None:
+        return self._nodes.get(node)
+
+    def drop(self, place: CachedBlock) -> None:
+        """The content is lost; what was chained to it can be found no more."""
+        del self._found[place.key], self._nodes[place.node]
+        if place.block is not None:
+            del self._on_device[place.block]
+
+    def move(self, place: CachedBlock, block: int | None, host_block: int | None) -> None:
+        """The content lies elsewhere now; the chain stays whole."""
+        if place.block is not None:
+            del self._on_device[place.block]
+        place.block, place.host_block = block, host_block
+        if block is not None:
+            self._on_device[block] = place
+
+    def clear(self) -> None:
+        self._found.clear()
+        self._nodes.clear()
+        self._on_device.clear()

@@ -1,0 +1,129 @@
+"""Validation: what makes a request impossible, and what it may at most become. Before it nothing is promised.
+
+Knows the engine's limits and the lanes' queues; a refusal is a sentence with the number that refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from inflight.core.queueing.lanes import Lanes
+from inflight.core.types.plan import Capacity
+from inflight.core.types.request import Request, RequestRefused, waiting_requests
+
+
+class RequestValidator:
+    def __init__(
+        self,
+        capacity: Capacity,
+        lanes: Lanes,
+        end_token_ids: frozenset[int],
+        seconds_until_served: Callable[[Request], float],
+    ):
+        """seconds_until_served: how long what waits before such a request will take."""
+        self._capacity = capacity
+        self._lanes = lanes
+        self._end_token_ids = end_token_ids
+        self._seconds_until_served = seconds_until_served
+
+    def check(self, request: Request) -> None:
+        """Raises RequestRefused for what can never be served, and for a full lane."""
+        self._check_lane(request)
+        self._check_lengths(request)
+        self._check_token_ids("prompt", "The prompt holds", request.prompt_token_ids)
+        # One bad id in a step would break it for the whole batch.
+        self._check_token_ids("logit_bias", "logit_bias names", request.params.logit_bias)
+        self._check_token_ids("allowed_token_ids", "allowed_token_ids names", request.params.allowed_token_ids or ())
+        self._check_token_ids("stop_token_ids", "stop_token_ids names", request.params.stop_token_ids)
+        banned, allowed = self.banned(request), request.params.allowed_token_ids
+        if len(banned) >= self._capacity.vocab_size:
+            raise RequestRefused(
+                f"min_tokens bans {len(banned)} tokens that end an answer, which is the whole vocabulary; name fewer.",
+                field="stop_token_ids",
+            )
+        if allowed is not None and banned and set(allowed) <= set(banned):
+            raise RequestRefused(
+                f"All {len(allowed)} tokens of allowed_token_ids end an answer, which min_tokens bans; allow one more.",
+                field="allowed_token_ids",
+            )
+
+    def most_output(self, request: Request) -> int:
+        """Most output tokens of one sample, from max_tokens and the model's length; 0 when none are wanted."""
+        room = self._capacity.max_model_len - len(request.prompt_token_ids)
+        return room if request.params.max_tokens is None else min(room, request.params.max_tokens)
+
+    def banned(self, request: Request) -> tuple[int, ...]:
+        """Token ids that may not be drawn before min_tokens are there."""
+        params = request.params
+        if not params.min_tokens:
+            return ()
+        ends = frozenset() if params.ignore_eos else self._end_token_ids
+        return tuple(sorted(ends | frozenset(params.stop_token_ids)))
+
+    def _check_lane(self, request: Request) -> None:
+        lane = self._lanes.named(request.lane)
+        if lane is None:
+            raise RequestRefused(
+                f"There is no lane {request.lane!r}; there are: {', '.join(self._lanes.names)}.", field="lane"
+            )
+        policy = lane.queue.policy
+        if request.priority and not policy.reads_priority:
+            raise RequestRefused(
+                f"The request has priority {request.priority}, but the lane {request.lane!r} is served by "
+                f"{policy.name}, which does not look at it; use --policy priority.",
+                field="priority",
+            )
+        limit, samples = lane.settings.queue_limit, request.params.n
+        if limit is not None and samples > limit:
+            raise RequestRefused(
+                f"The request asks for {samples} samples, but the queue of the lane {request.lane!r} holds at most "
+                f"{limit}; ask for fewer.",
+                field="n",
+            )
+        if limit is None or len(lane.queue) + samples <= limit:
+            return
+        shares = policy.shares
+        held = None if shares is None else shares.held(request.tenant, [lane.queue.backlog])
+        if held is None or not held.may_take(samples, limit):
+            mine = f"; {held.told(limit)}" if held else ""
+            raise RequestRefused(
+                f"{waiting_requests(len(lane.queue))} in the lane {request.lane!r}, and it holds at most {limit}"
+                f"{mine}; try again later.",
+                retry_after=self._seconds_until_served(request),
+            )
+
+    def _check_lengths(self, request: Request) -> None:
+        tokens, limit = len(request.prompt_token_ids), self._capacity.max_model_len
+        if not tokens:
+            raise RequestRefused("The prompt has 0 tokens; give at least one.", field="prompt")
+        most = limit if request.params.max_tokens == 0 else limit - 1
+        if tokens > most:
+            # The first words are what clients know this mistake by.
+            answer = ", of which at least one is left for the answer" if most < limit else ""
+            raise RequestRefused(
+                f"This model's maximum context length is {limit} tokens{answer}, and the prompt is too long: it has "
+                f"{tokens} tokens; shorten it to {most}.",
+                field="prompt",
+                code="context_length_exceeded",
+            )
+        needed = -(-tokens // self._capacity.block_size)
+        if needed > self._capacity.num_blocks:
+            raise RequestRefused(
+                f"The prompt needs {needed} KV blocks of {self._capacity.block_size} tokens, but there are "
+                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory.",
+                field="prompt",
+                code="context_length_exceeded",
+            )
+        if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
+            raise RequestRefused(
+                f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.", field="output_tokens"
+            )
+
+    def _check_token_ids(self, field: str, where: str, token_ids: Collection[int]) -> None:
+        vocab_size = self._capacity.vocab_size
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+            raise RequestRefused(
+                f"{where} the token id {wrong}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).",
+                field=field,
+            )

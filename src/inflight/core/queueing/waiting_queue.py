@@ -1,0 +1,145 @@
+"""The waiting queue: sequences without a row, in the order of their policy.
+
+Knows ranks and groups, and nothing of memory or plans. Within a group the order is a heap of ranks that were taken when
+a sequence began to wait; which group is next is asked anew at every choice. For policies whose ranks change (`window`)
+the first so many by arrival are ranked anew when a step asks. Samples of one prompt wait apart until the first of them
+has its prompt computed, so that they find its blocks instead of computing the prompt again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator
+
+from inflight.core.policies import Ordered, Policy, Rank
+from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.tenants.backlog import Backlog
+
+Entry = tuple[Rank, int, int, Sequence]  # rank, number, ticket; ties never reach the sequence
+
+
+class WaitingQueue:
+    def __init__(self, policy: Policy, cached_tokens: Callable[[Sequence], int]):
+        """cached_tokens: how much of a sequence's prompt the prefix cache holds now."""
+        self.policy = policy
+        self.counts = _overrides(policy, "served")  # whether the policy wants to know who is served
+        self.preempts = _overrides(policy, "may_preempt")  # whether it lets anybody preempt
+        self._cached_tokens = cached_tokens
+        self._heaps: dict[Hashable, list[Entry]] = {}
+        # Number → ticket of its valid entry (others are stale and skipped) and tokens that it was counted with.
+        self._inside: dict[int, tuple[int, int]] = {}
+        self.backlog = Backlog()
+        self._tickets = itertools.count()
+        self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
+
+    def __len__(self) -> int:
+        return self.backlog.total.places
+
+    def rank(self, sequence: Sequence, now: float) -> tuple[Rank, int]:
+        """The total order of sequences, waiting or running."""
+        return self.policy.rank(SequenceView(sequence), now), sequence.number
+
+    def push(self, sequence: Sequence, now: float) -> None:
+        view = SequenceView(sequence)
+        # Where ranks change, the heap keeps the order of arrival, and a choice looks closer.
+        rank = (view.arrival,) if self.policy.window else self.policy.rank(view, now)
+        heap = self._heaps.setdefault(self.policy.group(view), [])
+        ticket = next(self._tickets)
+        heapq.heappush(heap, (rank, sequence.number, ticket, sequence))
+        tokens = len(sequence.output) + (0 if sequence.sample_index else len(sequence.prompt))
+        self._forget(sequence)
+        self._inside[sequence.number] = ticket, tokens
+        self.backlog.came(sequence.request.tenant, 1, tokens)
+
+    def in_order(self, now: float) -> Iterator[Sequence]:
+        """The waiting, best first. Whoever is taken in between is gone; whoever is not, ends the iteration's use."""
+        if self.policy.window:
+            yield from self._ranked_anew(now)
+            return
+        while (heap := self._next_heap(now)) is not None:
+            yield heap[0][3]
+
+    def sequences(self) -> list[Sequence]:
+        """Everyone who may be served, in no order."""
+        return [entry[3] for entry in self._valid()]
+
+    def everyone(self) -> list[Sequence]:
+        """All that wait, those that may not be served yet too, in no order."""
+        return [*self.sequences(), *itertools.chain.from_iterable(self._held.values())]
+
+    def views(self) -> list[SequenceView]:
+        """Everyone who may be served, by rank of when they came."""
+        return [SequenceView(entry[3]) for entry in sorted(self._valid())]
+
+    def select(self, numbers: Iterable[int]) -> list[Sequence]:
+        """The waiting sequences with these numbers, in that order; numbers that do not wait are passed over."""
+        found = {entry[1]: entry[3] for entry in self._valid()}
+        return [found[number] for number in numbers if number in found]
+
+    def take(self, sequence: Sequence) -> None:
+        """It is served: it waits no longer, its siblings still wait for it."""
+        self._forget(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take out a sequence wherever it waits; harmless if it does not."""
+        self._forget(sequence)
+        self._take_held(sequence)
+
+    def defer_siblings(self, leader: Sequence, siblings: Iterable[Sequence]) -> None:
+        self._held[leader.number] = list(siblings)
+        self.backlog.came(leader.request.tenant, len(self._held[leader.number]), 0)
+
+    def siblings(self, leader: Sequence) -> list[Sequence]:
+        """Those that wait for the leader's prompt."""
+        return self._held.get(leader.number, [])
+
+    def release_siblings(self, leader: Sequence, now: float) -> None:
+        """The leader's prompt is computed (or planned): its siblings may be served."""
+        for sibling in self._take_held(leader):
+            self.push(sibling, now)
+
+    def _take_held(self, leader: Sequence) -> list[Sequence]:
+        siblings = self._held.pop(leader.number, [])
+        if siblings:
+            self.backlog.went(leader.request.tenant, len(siblings), 0)
+        return siblings
+
+    def _forget(self, sequence: Sequence) -> None:
+        """Its entry, if it has one."""
+        _, tokens = self._inside.pop(sequence.number, (0, None))
+        if tokens is not None:
+            self.backlog.went(sequence.request.tenant, 1, tokens)
+
+    def _is_valid(self, entry: Entry) -> bool:
+        valid = self._inside.get(entry[1])
+        return valid is not None and valid[0] == entry[2]
+
+    def _valid(self) -> Iterator[Entry]:
+        return (entry for heap in self._heaps.values() for entry in heap if self._is_valid(entry))
+
+    def _next_heap(self, now: float) -> list[Entry] | None:
+        """The heap of the group that is served next, its head valid."""
+        for group in list(self._heaps):
+            heap = self._heaps[group]
+            while heap and not self._is_valid(heap[0]):
+                heapq.heappop(heap)
+            if not heap:
+                del self._heaps[group]
+        if len(self._heaps) <= 1:
+            return next(iter(self._heaps.values()), None)
+        return self._heaps[
+            min(self._heaps, key=lambda group: (self.policy.group_rank(group, now), self._heaps[group][0][:2]))
+        ]
+
+    def _ranked_anew(self, now: float) -> Iterator[Sequence]:
+        self._next_heap(now)  # drops what is stale at the heads
+        first = [entry[3] for entry in heapq.nsmallest(self.policy.window, self._valid())]
+        for sequence in first:
+            sequence.cached_hint = self._cached_tokens(sequence)
+        yield from sorted(first, key=lambda sequence: self.rank(sequence, now))
+
+
+def _overrides(policy: Policy, verb: str) -> bool:
+    """Whether the policy does something of its own there; who inherits it need not be asked at every token."""
+    return getattr(type(policy), verb) is not getattr(Ordered, verb)

@@ -1,0 +1,227 @@
+"""Running sequences: who holds a row, in which order they are served, and who gives way to whom.
+
+Knows rows, blocks and lanes' floors; takes rows and blocks back from those that leave, are pushed out by somebody who
+comes before them, or are in the way of the next token of somebody who does. What is computed for them, the step_builder
+says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence as Sequences
+
+from inflight.core.kv.manager import KVCacheManager
+from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.scheduling.preemption import Preemption
+from inflight.core.scheduling.rows import Rows
+from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.strategies import StepShape
+
+
+class Running:
+    def __init__(self, memory: KVCacheManager, lanes: Lanes, preemption: Preemption, max_rows: int, watermark: float):
+        """watermark: share of all blocks that must stay available when a sequence joins others."""
+        self.sequences: list[Sequence] = []
+        self.preemptions = 0
+        self.swap_preemptions = 0  # of these, the ones whose blocks were to be kept on the host
+        self._memory = memory
+        self._lanes = lanes
+        self._preemption = preemption
+        self._rows = Rows(max_rows)
+        self._sorted = 0  # leading sequences that stand in order, where one lane runs and its ranks are steady
+        self._watermark = math.ceil(watermark * memory.pool.num_blocks)
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def free_rows(self) -> int:
+        return self._rows.free
+
+    @property
+    def spare(self) -> int:
+        """Blocks that a newcomer must leave available."""
+        return self._watermark if self.sequences else 0
+
+    def spare_for(self, lane: Lane) -> int:
+        """The same, with what newcomers of other lanes have before this one's."""
+        return self.spare + self._lanes.reserved(lane)[1]
+
+    def join(self, sequence: Sequence) -> int:
+        """A sequence that has its blocks takes a row."""
+        sequence.row = self._rows.take()
+        self.sequences.append(sequence)
+        lane = self._lanes.of(sequence)
+        lane.running += 1
+        lane.queue.policy.started(SequenceView(sequence))
+        return sequence.row
+
+    def drain_freed_rows(self) -> tuple[int, ...]:
+        """Rows given up since the last plan."""
+        return self._rows.drain_freed()
+
+    def decodes(self) -> tuple[int, int]:
+        """Running sequences that need one token, and the tokens that they look back over, together."""
+        computed = [one.num_computed for one in self.sequences if one.finish is None and one.num_uncomputed == 1]
+        return len(computed), sum(computed) + len(computed)
+
+    def blocks_by_lane(self) -> Counter[str]:
+        """Entries of their tables; a shared block counts for everyone who holds it."""
+        held: Counter[str] = Counter()
+        for one in self.sequences:
+            held[one.request.lane] += len(one.blocks)
+        return held
+
+    def sort(self, now: float) -> None:
+        """Who is served first stands first; who is preempted first stands last. Ranks compare within a lane only, and
+        behind those that are kept there."""
+        lanes = [lane for lane in self._lanes.all() if lane.running]
+        if len(lanes) == 1 and lanes[0].queue.policy.steady and self._newcomers_are_last(lanes[0], now):
+            return
+        turn = {
+            id(lane): (background, place)
+            for background in (False, True)
+            for place, lane in enumerate(self._lanes.in_turn(background))
+        }
+
+        def order(sequence: Sequence) -> object:
+            lane = self._lanes.of(sequence)
+            return turn[id(lane)], not sequence.protected, lane.queue.rank(sequence, now)
+
+        self.sequences.sort(key=order)  # type: ignore[arg-type]  # ranks are opaque, but compare
+        self._sorted = len(self.sequences)
+
+    def _newcomers_are_last(self, lane: Lane, now: float) -> bool:
+        """Whether the sequences stand in order, since whoever joined after the last time ranks behind the others."""
+        sequences, rank = self.sequences, lane.queue.rank
+        self._sorted = max(self._sorted, 1)
+        while self._sorted < len(sequences):
+            if rank(sequences[self._sorted], now) < rank(sequences[self._sorted - 1], now):
+                return False
+            self._sorted += 1
+        return True
+
+    def has_row(self, lane: Lane, shape: StepShape) -> bool:
+        promised = self._lanes.reserved(lane)[0]
+        return len(self.sequences) + promised < shape.row_limit and self._lanes.rows_for(lane, self._rows.free) > 0
+
+    def leave(self, sequence: Sequence) -> None:
+        """An ended sequence gives up what it holds."""
+        self._give_up_row(sequence)
+        self._memory.end(sequence)
+
+    def preempt(self, sequence: Sequence, now: float) -> None:
+        """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
+        is forgotten and recomputed, or swapped."""
+        sequence.preempt_pending = sequence.protected = False
+        sequence.recompute_until = max(sequence.recompute_until, sequence.num_computed)
+        sequence.timings.preempt(now)
+        keep = self._preemption.keeps(sequence.num_computed, len(sequence.blocks))
+        self._give_up_row(sequence)
+        self._memory.preempt(sequence, keep)
+        queue = self._lanes.of(sequence).queue
+        queue.policy.preempted(SequenceView(sequence))
+        queue.push(sequence, now)
+        self.preemptions += 1
+        self.swap_preemptions += keep
+
+    def allocate_or_preempt(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
+        """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
+
+        None: the sequence must sit out this step (it was the lowest ranked itself, or the victim's last tokens are
+        still in flight: it computes nothing more, and can be preempted in the next plan; or it is kept, and only
+        foreground work could give way: it waits for blocks, which that will give up).
+        """
+        while True:
+            new_blocks = self._memory.grow(sequence, sequence.num_computed + 1)
+            if new_blocks is not None:
+                return new_blocks
+            victim = self._lowest(sequence)
+            if victim is None:
+                return None
+            if victim is sequence and len(self.sequences) == 1:
+                return None  # in flight at depth 2; `commit` ends what has outgrown all memory
+            if victim.in_flight:
+                victim.preempt_pending = victim.finish is None
+                return None
+            self.preempt(victim, now)
+            if victim is sequence:
+                return None
+
+    def _lowest(self, sequence: Sequence) -> Sequence | None:
+        """Who gives way when this one needs a block: nobody that is kept, while others run."""
+        others = [one for one in self.sequences if not one.protected]
+        if not others:
+            return self.sequences[-1]
+        if sequence.protected:
+            others = [one for one in others if self._lanes.of(one).settings.background]
+        return others[-1] if others else None
+
+    def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, own_lane: bool) -> bool:
+        """Preempt whom the head may push out, until it could join; nobody, if even all of them would not help."""
+        if self._could_admit(head, lane, shape):
+            return True
+        return self._preempt_all(self._preemptible_for(head, lane, now, own_lane), head, lane, shape, now)
+
+    def preempt_foreground_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+        """The same for a background sequence that was owed its place for long: foreground work gives way, lowest ranks
+        first, beyond what its lanes keep."""
+        if self._could_admit(head, lane, shape):
+            return True
+        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
+        victims: list[Sequence] = []
+        for one in self.sequences:
+            if one.finish is None and not self._lanes.of(one).settings.background:
+                kept[one.request.lane] -= 1
+                if kept[one.request.lane] < 0:
+                    victims.append(one)
+        return self._preempt_all(victims[::-1], head, lane, shape, now)
+
+    def _preempt_all(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+        if not victims or not self._could_admit(head, lane, shape, victims):
+            return False
+        for victim in victims:
+            if victim.in_flight:
+                victim.preempt_pending = True  # computes nothing more, and can be preempted in the next plan
+                return False
+            self.preempt(victim, now)
+            if self._could_admit(head, lane, shape):
+                return True
+        return False
+
+    def _could_admit(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
+        """Whether there are a row and blocks for it; at best, if some of those that run did not."""
+        running = len(self.sequences) - len(without)
+        rows, blocks = self._lanes.reserved(lane)
+        if running + rows >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free, without) <= 0:
+            return False
+        return self._memory.fits(head, blocks + (self._watermark if running else 0), without)
+
+    def _preemptible_for(self, head: Sequence, lane: Lane, now: float, own_lane: bool) -> list[Sequence]:
+        """Lowest ranks first: background sequences beyond those that their lane keeps, then those of the own lane that
+        the policy puts clearly behind (and that would not be the first to come back)."""
+        victims: list[Sequence] = []
+        rank = lane.queue.rank(head, now)
+        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
+        for victim in self.sequences:
+            other = self._lanes.of(victim)
+            if victim.finish is not None or victim.protected:
+                continue
+            if other is lane and own_lane:
+                may = lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
+                if may and rank < lane.queue.rank(victim, now):
+                    victims.append(victim)
+            elif other is not lane and other.settings.background:
+                kept[other.settings.name] -= 1
+                if kept[other.settings.name] < 0:
+                    victims.append(victim)
+        return victims[::-1]
+
+    def _give_up_row(self, sequence: Sequence) -> None:
+        assert sequence.row is not None
+        self.sequences.remove(sequence)
+        self._sorted -= 1
+        self._lanes.of(sequence).running -= 1
+        self._rows.give_up(sequence.row)
+        sequence.row = None

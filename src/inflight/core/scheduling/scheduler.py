@@ -1,0 +1,385 @@
+"""The scheduler: the one owner of sequences and blocks. Six verbs: add, abort, plan, commit, idle, snapshot; and for
+simulators glide, glided, stretch and skip, which leave out what is foreseen (`core.scheduling.glide`).
+
+Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
+a policy (the order), the step_builder (the mechanism) and the stop rules; it knows requests' beginnings and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from functools import partial
+
+from inflight.core.estimation.accuracy import PredictionTally
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.output_length import Predictor, Quantiles
+from inflight.core.kv.manager import Allocation, KVCacheManager
+from inflight.core.policies import Policy
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.queueing.admission import Admission, Load
+from inflight.core.queueing.lanes import Lanes, LaneSettings
+from inflight.core.queueing.validation import RequestValidator
+from inflight.core.request_timings import OTHER
+from inflight.core.scheduling.glide import Glide, GlidedTokens, Stretch
+from inflight.core.scheduling.output_buffer import OutputBuffer
+from inflight.core.scheduling.preemption import Mode, Preemption
+from inflight.core.scheduling.running import Running
+from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
+from inflight.core.scheduling.step_builder import UNLIMITED, StepBuilder
+from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.stopping import StopChecker, StopTextFactory
+from inflight.core.strategies import StepView, Strategy
+from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
+from inflight.core.types.request import Request, RequestRefused
+
+
+class Scheduler:
+    def __init__(
+        self,
+        capacity: Capacity,
+        strategy: Strategy,
+        lanes: Policy | Iterable[LaneSettings],
+        *,
+        token_budget: int = UNLIMITED,
+        end_token_ids: frozenset[int] = frozenset(),
+        stop_text: StopTextFactory | None = None,
+        prefix_caching: bool = True,
+        watermark: float = 0.01,
+        allocation: Allocation = "paged",
+        preemption: Mode = "recompute",
+        predictor: Predictor | None = None,
+        latency: LatencyModel | None = None,
+        admission: Admission | None = None,
+        lane_floor: float = 0.0,
+    ):
+        """lane_floor: share of the steps' tokens that background lanes have while they have work. Raises ValueError for
+        end token ids that are not in the vocabulary."""
+        if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
+            raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
+        self._capacity = capacity
+        self._strategy = strategy
+        self._predictor = predictor or Quantiles()
+        self._most_known = capacity.num_blocks * capacity.block_size  # tokens of a sequence that has all the memory
+        self._end_token_ids = end_token_ids
+        self._stop_text = stop_text
+        self._latency = latency or LatencyModel()
+        self._admission = admission or Admission("off", self._latency)
+        self._token_budget = token_budget
+        self._memory = KVCacheManager(capacity, prefix_caching, allocation)
+        settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
+        self._lanes = Lanes(
+            settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
+        )
+        victims = Preemption(preemption, self._latency, capacity.copy_seconds)
+        self._running = Running(self._memory, self._lanes, victims, capacity.max_rows, watermark)
+        self._step_builder = StepBuilder(self._memory, self._lanes, self._running)
+        self._validator = RequestValidator(capacity, self._lanes, end_token_ids, self._seconds_until_served)
+        self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
+        self._glide: Glide | None = None
+        self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
+        self._predictions = PredictionTally()
+        self._output_buffer = OutputBuffer()
+        self._next_number = 0
+        self._next_step = 0
+        self._round_began: float | None = None  # when the last step was committed, if work has gone on since
+
+    # -- the six verbs ------------------------------------------------------------------------------------------
+
+    def add(self, request: Request, now: float) -> None:
+        """Accept a request; raises RequestRefused with the number that refuses it."""
+        if request.request_id in self._samples or self._output_buffer.holds(request.request_id):
+            raise RequestRefused(f"A request named {request.request_id!r} is running already; use another id.")
+        self._validator.check(request)
+        if self._admission.asks:
+            backlogs = [lane.queue.backlog for lane in self._lanes.before(request.lane)]
+            self._admission.check(request, backlogs, partial(self._load, request))
+        most_output, banned = self._validator.most_output(request), self._validator.banned(request)
+        lane = self._lanes.named(request.lane)
+        assert lane is not None  # the validator saw to it
+        if self._glide is None:
+            self._lanes.predict_arrivals(lane, now)
+        self._lanes.arrives(lane)
+        samples = []
+        for index in range(request.params.n):
+            text = self._stop_text(request) if self._stop_text and request.params.stop else None
+            checker = StopChecker(request, self._end_token_ids, most_output, text)
+            sequence = Sequence(self._next_number, request, index, checker, most_output, banned)
+            sequence.timings.arrive(request.arrival, now, lane.clock)
+            sequence.predicted = sequence.predicted_first = self._predictor.predict(request, most_output, 0)
+            lane.queue.policy.arrived(SequenceView(sequence))
+            self._next_number += 1
+            samples.append(sequence)
+        self._samples[request.request_id] = samples
+        if len(samples) > 1:
+            lane.queue.defer_siblings(samples[0], samples[1:])
+        lane.queue.push(samples[0], now)
+
+    def abort(self, request_id: str, now: float) -> list[Event]:
+        """End a request in whatever state it is; unknown (or ended) ids are ignored."""
+        samples = self._samples.get(request_id)
+        if samples is None:
+            return []
+        if self._glide is not None:
+            self._glide.end(self._next_step)
+        events = self._output_buffer.release(now, request_id)  # what a batch kept back for it comes first
+        events += self._end_request(samples, Finish("abort"), now)
+        if not self._running:
+            events += self._output_buffer.release(now)  # its end was the batch's
+        return events
+
+    def plan(self, now: float) -> BatchPlan | WaitUntil | None:
+        """The next step, the time before which none may start, or None when there is nothing to compute."""
+        shape = self._strategy.shape(self._view(now))
+        if isinstance(shape, WaitUntil):
+            self._step_builder.stand_still(now)
+            self._round_began = None
+            return shape
+        plan = self._step_builder.compose(self._next_step, shape, now)
+        if plan is None:
+            return None
+        self._round_began = now if self._round_began is None else self._round_began
+        self._next_step += 1
+        for sequence in self._running.sequences:
+            if sequence.in_flight:
+                self._planned[sequence.number] = sequence
+        return plan
+
+    def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
+        """Take in what a plan yielded. Plans are committed in the order in which they were made."""
+        if result.step != plan.step:
+            raise RuntimeError(f"the result of step {result.step} was committed for step {plan.step}")
+        for chunk in plan.chunks:
+            self._planned[chunk.sequence_id].in_flight -= 1
+        together = self._step_builder.run_to_completion
+        events: list[Event] = []
+        if result.error is None:
+            self._learn(plan, result.seconds, now)
+        else:
+            events = self._fail(result.error, now)
+        for scored in result.scored:
+            sequence = self._planned[scored.sequence_id]
+            if sequence.finish is not None:  # it may have been aborted meanwhile
+                continue
+            if scored.error is None:
+                events.append(PromptScoredEvent(sequence.request.request_id, scored.logprobs))
+            else:
+                samples = self._samples[sequence.request.request_id]
+                events += self._end_request(samples, Finish("error", detail=scored.error), now)
+        for sampled in result.sampled:
+            events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
+        if self._glide is not None:
+            self._glide.passed(1)
+        for chunk in plan.chunks:
+            sequence = self._planned[chunk.sequence_id]
+            if not sequence.generates and chunk.start + chunk.length == sequence.num_tokens and sequence.finish is None:
+                sequence.finish = Finish("length")  # its prompt is computed, and that was all
+                self._end_sequence(sequence, now)
+                events += self._finished(sequence.request, now)
+            if not sequence.in_flight:
+                del self._planned[chunk.sequence_id]
+                if sequence.finish is not None and sequence.row is not None:
+                    self._step_builder.ended(sequence)
+                elif self._glide is not None:
+                    self._glide.join(sequence, self._next_step)
+        self._round_began = None if self.idle else now
+        return self._deliver(events, now) if together else events
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, runs or is in flight."""
+        return not self._samples and not self._planned
+
+    def snapshot(self) -> Snapshot:
+        return take_snapshot(
+            self._next_step, self._memory, self._lanes, self._running, self._step_builder, self._predictions.error()
+        )
+
+    # -- for simulators -----------------------------------------------------------------------------------------
+
+    def glide(self, token: int) -> None:
+        """From now on what is foreseen is left out of plans (see `glide`). For requests of one foreground lane, first
+        come, first served, at depth 1, and an executor that fails no step and draws this token whenever it draws.
+        Nothing is learnt of steps and arrivals any more, and snapshots tell of sequences as they began to glide."""
+        if self._capacity.max_rows <= self._token_budget:  # else decodes wait for their turn, which is not foreseen
+            self._glide = Glide(self._memory, token)
+            self._step_builder.glide = self._glide
+
+    def glided(self) -> list[GlidedTokens]:
+        """Tokens that came without events, of those that glide no more; since the last call."""
+        return [] if self._glide is None else self._glide.drain()
+
+    def stretch(self) -> Stretch | None:
+        """What the next steps all are, where they are all alike: everybody glides, and nobody waits."""
+        if self._glide is None or self._planned or len(self._running) > len(self._glide) or len(self._lanes):
+            return None
+        return self._glide.stretch(self._next_step)
+
+    def skip(self, times: Items[float]) -> None:
+        """Take the first steps of the stretch at once: planned at these times but the last, each committed when the
+        next is planned, or at the last of them."""
+        assert self._glide is not None, "there was a stretch"
+        steps = len(times) - 1
+        for lane in self._lanes.all():
+            lane.clock.charge(times[0], OTHER, lane.settings.name)
+            lane.clock.charge(times[-2], OTHER, lane.settings.name)
+            if lane.running:
+                lane.served(steps * lane.running)
+        self._glide.skip(self._next_step, steps)
+        self._next_step += steps
+        self._round_began = times[-1]
+
+    # -- what strategies and admission see ----------------------------------------------------------------------
+
+    def _load(self, request: Request) -> Load:
+        """What stands before a newcomer."""
+        before = self._lanes.before(request.lane)
+        waiting = [one for other in before for one in other.queue.everyone()]
+        running = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) in before]
+        queued_tokens = sum(lane.queue.backlog.total.tokens for lane in before)
+        return Load(
+            ahead=len(waiting),
+            prompt_tokens=queued_tokens + sum(one.num_uncomputed for one in running if one.num_uncomputed > 1),
+            remaining=[max(1.0, one.predicted - len(one.output)) for one in running],
+            remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
+            free_rows=self._capacity.max_rows - len(running),
+            rows=self._capacity.max_rows,
+            budget=min(self._token_budget, self._capacity.max_model_len),
+            context=sum(one.num_computed for one in running) / max(1, len(running)),
+        )
+
+    def _seconds_until_served(self, request: Request) -> float:
+        """When it makes sense to try again with a request that finds its lane full."""
+        return self._admission.seconds_to_first_token(0, self._load(request))
+
+    def _view(self, now: float) -> StepView:
+        return StepView(
+            now=now,
+            waiting=self._lanes,
+            running=len(self._running),
+            decodes=self._running.decodes,
+            max_rows=self._capacity.max_rows,
+            expected_arrivals=partial(self._lanes.expected, now),
+        )
+
+    def _learn(self, plan: BatchPlan, seconds: float, now: float) -> None:
+        """What a step tells of those to come. Where others are left out, nobody asks."""
+        if self._glide is not None:
+            return
+        held = features(plan)
+        self._latency.observe(held, seconds)
+        self._strategy.observe(held, seconds)
+        self._lanes.learn(plan, held, seconds, self._planned.__getitem__)
+        if self._round_began is not None:
+            self._admission.observe(held, now - self._round_began)
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
+        """New tokens of one sequence; those after its end (sampled ahead at depth 2) are dropped unseen."""
+        if sequence.finish is not None:
+            return []
+        if sampled.error is not None:
+            sequence.finish = Finish("error", detail=sampled.error)
+            self._end_sequence(sequence, now)
+            return self._finished(sequence.request, now)
+        taken = 0
+        for token_id in sampled.token_ids:
+            sequence.append(token_id)
+            taken += 1
+            sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
+            if sequence.finish is not None:
+                break
+        queue = self._lanes.of(sequence).queue
+        if queue.counts:
+            queue.policy.served(SequenceView(sequence), 0, taken, now)
+        if len(sequence.output) >= sequence.predicted:
+            sequence.predicted = self._predictor.predict(sequence.request, sequence.most_output, len(sequence.output))
+        if len(sequence.output) == taken:
+            self._admission.kept(sequence.request, now)
+        sequence.timings.token(now)
+        self._memory.publish(sequence)
+        request = sequence.request
+        logprobs = None if sampled.logprobs is None else sampled.logprobs[:taken]
+        tokens = TokensEvent(
+            request.request_id, sequence.sample_index, sampled.token_ids[:taken], logprobs, sequence.finish
+        )
+        if sequence.finish is None:
+            return [tokens]
+        self._end_sequence(sequence, now)
+        return [tokens, *self._finished(request, now)]
+
+    def _outgrown(self, sequence: Sequence) -> Finish | None:
+        """A sequence that needs more blocks than there are ends alone, with what it has."""
+        if sequence.num_tokens <= self._most_known:
+            return None
+        needed = self._memory.blocks_for(sequence.num_tokens)
+        return Finish(
+            "length",
+            detail=f"After {len(sequence.output)} output tokens the sequence needs {needed} KV blocks of "
+            f"{self._capacity.block_size} tokens, but there are {self._capacity.num_blocks} in all; "
+            "raise --kv-memory.",
+        )
+
+    def _fail(self, error: str, now: float) -> list[Event]:
+        """The step broke: no cached content is trusted any more, and all that is in flight ends with the error, that
+        of later plans too, since they may share blocks which this step should have written."""
+        self._memory.forget_all()
+        events: list[Event] = []
+        for sequence in tuple(self._planned.values()):
+            if sequence.finish is None:
+                samples = self._samples[sequence.request.request_id]
+                events += self._end_request(samples, Finish("error", detail=error), now)
+        return events
+
+    def _end_request(self, samples: list[Sequence], finish: Finish, now: float) -> list[Event]:
+        for sequence in samples:
+            if sequence.finish is None:
+                sequence.finish = finish
+                self._end_sequence(sequence, now)
+        return self._finished(samples[0].request, now)
+
+    def _end_sequence(self, sequence: Sequence, now: float) -> None:
+        """It waits no longer; what it holds is released now, or when nothing of it is in flight any more."""
+        lane = self._lanes.of(sequence)
+        sequence.timings.end(now, lane.clock)
+        lane.queue.policy.left(SequenceView(sequence))
+        # A request that samples nothing says nothing of how long answers are.
+        if sequence.generates and sequence.finish is not None and sequence.finish.reason in ("stop", "length"):
+            self._predictor.observe(sequence.request, len(sequence.output))
+            self._predictions.observe(sequence.predicted_first, len(sequence.output))
+        self._lanes.ended(sequence)
+        lane.queue.remove(sequence)
+        if sequence.row is None:
+            self._memory.end(sequence)  # a preempted one may have content on the host
+        elif not sequence.in_flight:
+            self._step_builder.ended(sequence)
+
+    def _deliver(self, events: list[Event], now: float) -> list[Event]:
+        """Of a batch that runs together nothing is told before its last sequence has ended."""
+        self._output_buffer.keep(events, now)
+        return [] if self._running else self._output_buffer.release(now)
+
+    def _finished(self, request: Request, now: float) -> list[Event]:
+        """The terminal event, once every sample has ended."""
+        samples = self._samples[request.request_id]
+        if any(sequence.finish is None for sequence in samples):
+            return []
+        del self._samples[request.request_id]
+        self._admission.ended(request)
+        self._memory.forget_request(samples[0])
+        last = next(sequence for sequence in samples if sequence.timings.ended == now)
+        last.timings.cached_tokens = samples[0].timings.cached_tokens  # later samples also find what the first computed
+        timings = last.timings.summary(request.arrival, len(last.prompt), len(last.output), request.lane)
+        finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
+        return [FinishedEvent(request.request_id, finishes, timings)]
+
+
+def default_lanes(policy: Policy) -> tuple[LaneSettings, LaneSettings]:
+    """Interactive work under the policy; batch work fills what that leaves, first come, first served."""
+    return (
+        LaneSettings(name="interactive", policy=policy),
+        LaneSettings(name="batch", policy=Fcfs(), background=True),
+    )

@@ -1,0 +1,90 @@
+"""Counts of the engine at one moment, for those who watch it. Knows whom to ask; changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.core.estimation.accuracy import PredictionError
+from inflight.core.kv.manager import KVCacheManager
+from inflight.core.queueing.lanes import Lanes
+from inflight.core.scheduling.running import Running
+from inflight.core.scheduling.step_builder import StepBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCounts:
+    """One lane at one moment, in sequences: a request with n samples counts n times.
+
+    stands_for: what its queue stands still for: one of QUEUE_REASONS, or "other" (the step under way).
+    running: rows that it holds.
+    """
+
+    name: str
+    waiting: int
+    stands_for: str
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Counts at one moment. Blocks: held + free + idle (cached, unheld) = all.
+
+    held_slots: token slots of the held blocks; used_slots: those of them whose keys and values are computed. Shared
+    blocks count once. held_host_blocks: in use on the host, for swapped_sequences that are to come back.
+    Since the engine began: preemptions, of these swap_preemptions (blocks kept on the host while there is room), tokens
+    recomputed after preemptions, and tokens of newcomers that were looked up and found in the prefix cache.
+    predictions: of output lengths, at arrival, against how the ended sequences turned out.
+    """
+
+    step: int
+    waiting: int
+    running: int
+    held_blocks: int
+    free_blocks: int
+    idle_blocks: int
+    preemptions: int
+    held_slots: int
+    used_slots: int
+    lanes: tuple[LaneCounts, ...]
+    held_host_blocks: int
+    swapped_sequences: int
+    swap_preemptions: int
+    recomputed_tokens: int
+    prefix_queries: int
+    prefix_hits: int
+    predictions: PredictionError
+
+
+def take_snapshot(
+    step: int,
+    memory: KVCacheManager,
+    lanes: Lanes,
+    running: Running,
+    step_builder: StepBuilder,
+    predictions: PredictionError,
+) -> Snapshot:
+    """step: the next plan's number."""
+    pool, swap, sequences = memory.pool, memory.swap, running.sequences
+    # A block that several hold is full: each holder but one counts its tokens too often.
+    extra_holders = sum(len(one.blocks) for one in sequences) - pool.held
+    return Snapshot(
+        step=step,
+        waiting=len(lanes),
+        running=len(sequences),
+        held_blocks=pool.held,
+        free_blocks=pool.free,
+        idle_blocks=pool.evictable,
+        preemptions=running.preemptions,
+        held_slots=pool.held * memory.block_size,
+        used_slots=sum(one.num_computed for one in sequences) - extra_holders * memory.block_size,
+        lanes=tuple(
+            LaneCounts(lane.settings.name, len(lane.queue), lane.clock.reason, lane.running) for lane in lanes.all()
+        ),
+        held_host_blocks=swap.host_blocks - swap.free,
+        swapped_sequences=swap.sequences,
+        swap_preemptions=running.swap_preemptions,
+        recomputed_tokens=step_builder.recomputed_tokens,
+        prefix_queries=step_builder.prefix_queries,
+        prefix_hits=step_builder.prefix_hits,
+        predictions=predictions,
+    )

@@ -1,0 +1,384 @@
+"""The step builder: fills the step that the strategy proposed, in the order that lanes and policies gave.
+
+The mechanism of batching: with `running` it alone hands out rows, blocks and token budget, and keeps the accounts.
+Foreground lanes come before background lanes; in each, running sequences that need one token come first, then prompts:
+those that run, then waiting ones while there is a row, budget, and enough blocks to stay above the watermark. Under a
+strategy that batches requests together, ended sequences linger: they keep row and blocks and are computed as padding
+until the last one ends. Knows nothing of requests' ends (`scheduler`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from inflight.core.kv.manager import KVCacheManager
+from inflight.core.queueing.floor import CHUNK
+from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.request_timings import OTHER
+from inflight.core.scheduling.glide import Glide
+from inflight.core.scheduling.running import Running
+from inflight.core.scheduling.step_draft import StepDraft
+from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
+from inflight.core.strategies import StepShape
+from inflight.core.types.plan import BatchPlan, Chunk, NewRow
+
+UNLIMITED = 2**31 - 1
+
+
+class StepBuilder:
+    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running):
+        self.running = running
+        self.run_to_completion = False  # whether what runs is one batch that starts and ends together
+        self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
+        self.glide: Glide | None = None  # of simulators
+        self._memory = memory
+        self._lanes = lanes
+
+    def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
+        """The plan of this step, or None when no token can be computed now."""
+        if not self.running:
+            self.run_to_completion = shape.run_to_completion
+        draft = StepDraft(step, shape)
+        if self.glide is not None:
+            self._begin_glide(self.glide, draft)
+        self.running.sort(now)
+        draft.prompts = [one for one in self.running.sequences if not one.fast_forwarded and one.num_uncomputed > 1]
+        draft.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
+        if shape.admit is None:
+            self._reserve(draft, now)
+            self._make_way(shape, now)
+            self._serve_lanes(draft, now)
+        else:
+            self._serve_together(draft, now)
+        if not draft.chunks and draft.glided is None:
+            return None
+        self._lanes.settle(sum(chunk.length for chunk in draft.chunks), now)
+        padding = draft.padding(len(self.running)) if self.run_to_completion else ()
+        freed, moves = self.running.drain_freed_rows(), self._memory.swap.drain()
+        return BatchPlan(step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, moves, draft.glided)
+
+    def ended(self, sequence: Sequence) -> None:
+        """A sequence that holds a row has its end, and nothing of it is in flight."""
+        if not self.run_to_completion:
+            self.running.leave(sequence)
+        elif all(one.finish is not None and not one.in_flight for one in self.running.sequences):
+            for one in tuple(self.running.sequences):
+                self.running.leave(one)
+
+    def _reserve(self, draft: StepDraft, now: float) -> None:
+        """What background lanes are owed of this step is theirs before anybody else is served."""
+        for lane in self._lanes.in_turn(background=True):
+            lane.owed.reserve()
+        for lane in self._lanes.held_up():
+            own = [one for one in self.running.sequences if one.finish is None and self._lanes.of(one) is lane]
+            claims = False
+            if lane.owed.is_due:
+                fresh = next((one for one in own if not one.protected), None)
+                if fresh is not None:
+                    fresh.protected = True
+                else:
+                    claims = self._claim(lane, draft.shape, now)
+            decodes = sum(one.protected and one.num_uncomputed == 1 for one in own)
+            if claims or any(one.protected and one.num_uncomputed > 1 for one in own):
+                decodes += max(CHUNK, int(lane.owed.credit))
+            lane.owed.tokens = min(decodes, self._lanes.floor.most(draft.shape.token_budget))
+
+    def _claim(self, lane: Lane, shape: StepShape, now: float) -> bool:
+        """The first in the lane's queue has the next row and blocks; those of foreground work, if it was owed them for
+        long."""
+        head = next(lane.queue.in_order(now), None)
+        if head is None or not self._lanes.may_grow(lane):
+            return False
+        lane.owed.rows, lane.owed.blocks = 1, self._memory.needs(head)
+        if lane.owed.is_overdue:
+            self.running.preempt_foreground_for(head, lane, shape, now)
+        return True
+
+    def _make_way(self, shape: StepShape, now: float) -> None:
+        """The first of a foreground lane pushes out background sequences to get in; and others of its own lane where
+        the policy allows it."""
+        somebody_behind = any(lane.running for lane in self._lanes.in_turn(background=True))
+        for lane in self._lanes.in_turn(background=False):
+            if not len(lane.queue) or not (somebody_behind or lane.queue.preempts):
+                continue
+            head = next(lane.queue.in_order(now), None)
+            if head is not None and self._has_tokens(lane, shape):
+                self.running.preempt_for(head, lane, shape, now, own_lane=True)
+
+    def _has_tokens(self, lane: Lane, shape: StepShape) -> bool:
+        """Whether decodes, and what other lanes keep, leave the lane a token of the step."""
+        decodes = sum(
+            (one.fast_forwarded or one.num_uncomputed == 1) and not self._lanes.of(one).settings.background
+            for one in self.running.sequences
+        )
+        kept = sum(other.least_tokens for other in self._lanes.all() if other is not lane and other.busy)
+        return shape.token_budget > decodes + kept
+
+    # -- running sequences that need one token ------------------------------------------------------------------
+
+    def _begin_glide(self, glide: Glide, draft: StepDraft) -> None:
+        """Those that glide have their tokens of the budget, and no chunks."""
+        draft.due = glide.begin(draft.step, len(self.running))
+        draft.glided = glide.glided()
+        if draft.glided is not None:
+            draft.budget -= draft.glided.rows
+            (lane,) = (one for one in self._lanes.all() if one.running)
+            lane.served(draft.glided.rows)
+
+    def _serve_decodes(self, draft: StepDraft, lanes: list[Lane], now: float) -> bool:
+        """Returns whether somebody was preempted: memory is short, and a newcomer would only push out the next one."""
+        preemptions = self.running.preemptions
+        mine = {lane.settings.name for lane in lanes}
+        for sequence in tuple(self.running.sequences):
+            if sequence.request.lane not in mine:
+                continue
+            if sequence.fast_forwarded:
+                if sequence in draft.due and self.glide is not None:
+                    self.glide.advance(sequence, draft.step)
+                continue
+            if not sequence.in_flight:
+                sequence.preempt_pending = (
+                    False  # whoever still needs its blocks ranks before it and takes them in this loop
+                )
+            if sequence.row is None or sequence.preempt_pending or sequence.finish is not None:
+                continue
+            if sequence.number in draft.served:
+                continue
+            if sequence.num_uncomputed == 1 and draft.budget > 0:
+                new_blocks = self.running.allocate_or_preempt(sequence, now)
+                if new_blocks is not None:
+                    self._add_chunk(draft, sequence, 1, new_blocks, now)
+        return self.running.preemptions > preemptions
+
+    # -- prompts ------------------------------------------------------------------------------------------------
+
+    def _serve_lanes(self, draft: StepDraft, now: float) -> None:
+        """Foreground lanes, then background lanes with what those leave and what they are owed: decodes first, then
+        prompts."""
+        foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
+        owed = min(sum(lane.owed.tokens for lane in background), draft.budget)
+        draft.budget -= owed
+        short = self._serve_decodes(draft, foreground, now)
+        draft.budget += owed
+        kept = self._kept_tokens(draft)
+        lanes_with_prefill = [lane for lane in foreground if lane.settings.name in kept]
+        if owed and lanes_with_prefill:  # now, since prompts that are computed whole might leave nothing
+            theirs = {lane.settings.name: 0 for lane in background if lane.settings.name in kept}
+            short = self._serve_background(draft, background, theirs, short, owed, now)
+            for lane in background:
+                lane.owed.tokens = 0
+                if not self.running:  # whatever holds its newcomer up, nobody else need wait for it
+                    lane.owed.reserve()
+            kept = self._kept_tokens(draft)
+        self._serve_prompts(draft, lanes_with_prefill, kept, short, now)
+        if any(lane.busy for lane in background):
+            kept_back = sum(kept.values())
+            tokens = self._lanes.background_tokens(draft.chunks, draft.budget, now)
+            tokens = tokens if lanes_with_prefill else max(tokens, owed)
+            short = self._serve_background(draft, background, kept, short, tokens, now)
+            if (kept_back or owed) and draft.budget > 0:  # background lanes could not use all that they kept
+                self._serve_decodes(draft, foreground, now)
+                self._serve_prompts(draft, lanes_with_prefill, {}, short, now)
+            if (
+                not draft.chunks
+            ):  # what was kept lacked blocks, and the last of the foreground has just given up its own
+                self._serve_decodes(draft, background, now)
+        for lane in self._lanes.all():
+            reason = draft.lacks.get(lane.settings.name, OTHER) if len(lane.queue) else OTHER
+            lane.clock.charge(now, reason, self._behind(lane, reason, draft.used))
+
+    def _serve_background(
+        self, draft: StepDraft, lanes: list[Lane], kept: dict[str, int], short: bool, tokens: int, now: float
+    ) -> bool:
+        """With so many tokens. Returns whether somebody was preempted, by them or before them."""
+        withheld = draft.budget - min(tokens, draft.budget)
+        draft.budget -= withheld
+        if draft.new_rows and any(lane.running for lane in lanes):
+            self.running.sort(now)  # background ones give way to those that have just joined, too
+        short = self._serve_decodes(draft, lanes, now) or short
+        self._serve_prompts(draft, [lane for lane in lanes if lane.settings.name in kept], kept, short, now)
+        draft.budget += withheld
+        return short
+
+    def _kept_tokens(self, draft: StepDraft) -> dict[str, int]:
+        """The lanes with prompts to compute, and what each keeps of a step for itself."""
+        inside = {one.request.lane for one in draft.prompts if one.finish is None}
+        kept = {}
+        for lane in self._lanes.all():
+            if len(lane.queue) or lane.settings.name in inside:
+                kept[lane.settings.name] = lane.least_tokens
+        return kept
+
+    def _serve_prompts(
+        self, draft: StepDraft, lanes: list[Lane], kept: dict[str, int], short: bool, now: float
+    ) -> None:
+        """Each lane its share by weight, then what is left in turn. kept: for lanes whose turn is still to come."""
+        weights = sum(lane.settings.weight for lane in lanes)
+        budget = max(0, draft.budget)
+        for lane in lanes:
+            kept.pop(lane.settings.name, None)
+            share = math.ceil(budget * lane.settings.weight / weights)
+            most = draft.budget - sum(kept.values())
+            self._serve_lane(draft, lane, min(most, max(share, lane.least_tokens)), short, now)
+        if len(lanes) > 1:
+            for lane in lanes:
+                self._serve_lane(draft, lane, draft.budget - sum(kept.values()), short, now)
+
+    def _serve_lane(self, draft: StepDraft, lane: Lane, quota: int, short: bool, now: float) -> None:
+        """Running prompts, then waiting ones, up to `quota` tokens and to what the lane may have in a step."""
+        name, most = lane.settings.name, lane.settings.max_tokens
+        if most is not None:
+            quota = min(quota, most - draft.used[name])
+        upto = draft.budget - quota  # the budget at which the quota is used up
+        for sequence in draft.prompts:
+            if self._lanes.of(sequence) is not lane or sequence.row is None:
+                continue
+            if sequence.preempt_pending or sequence.finish is not None or sequence.number in draft.served:
+                continue
+            left = self._left(draft, lane, upto)
+            if left > 0:
+                self._add_prompt(draft, sequence, lane, left, (), now)
+        # Whoever was promised the next row and blocks has them before who is preempted now comes back.
+        waits = short and not lane.owed.rows
+        draft.lacks[name] = "blocks" if waits else self._admit_from(draft, lane, upto, now)
+
+    @staticmethod
+    def _left(draft: StepDraft, lane: Lane, upto: int) -> int:
+        """Tokens that the lane's prompts may have now, of a quota that is used up at this budget."""
+        return draft.left(draft.budget - upto, lane.least_tokens - draft.used[lane.settings.name])
+
+    def _admit_from(self, draft: StepDraft, lane: Lane, upto: int, now: float) -> str:
+        """Admit while possible; returns what the first one that stays is waiting for."""
+        shape = draft.shape
+        for sequence in lane.queue.in_order(now):
+            left = self._left(draft, lane, upto)
+            has_room = draft.has_room_for(sequence, left)
+            if not self.running.has_row(lane, shape) and not (has_room and self._oust(sequence, lane, shape, now)):
+                return "rows"
+            if not has_room:
+                return "share" if upto >= draft.budget > 0 else "budget"
+            if self._admit(draft, sequence, lane, now, left):
+                continue
+            if not self._oust(sequence, lane, shape, now) or not self._admit(draft, sequence, lane, now, left):
+                return "blocks"
+        return OTHER
+
+    def _oust(self, sequence: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+        """Background work makes room for a foreground newcomer beyond the first; it is planned after foreground work,
+        so that it has no chunk in this step yet."""
+        return not lane.settings.background and self.running.preempt_for(sequence, lane, shape, now, own_lane=False)
+
+    def _serve_together(self, draft: StepDraft, now: float) -> None:
+        """A batch that starts and ends as one: its decodes, or those that the strategy lets join."""
+        self._serve_decodes(draft, list(self._lanes.all()), now)
+        reason = "window"
+        for sequence in self._joining(draft.shape):
+            lane = self._lanes.of(sequence)
+            if not self.running.free_rows or len(self.running) >= draft.shape.row_limit:
+                reason = "rows"
+            elif not self._admit(draft, sequence, lane, now, UNLIMITED):
+                reason = "blocks"
+            if reason != "window":
+                break
+        self.stand_still(now, reason)
+
+    def stand_still(self, now: float, reason: str = "window") -> None:
+        """Whoever waits from now on waits for this."""
+        for lane in self._lanes.all():
+            lane.clock.charge(now, reason, self._behind(lane, reason, {}))
+
+    def _behind(self, lane: Lane, reason: str, prompt_tokens: Mapping[str, int]) -> str:
+        """The lane that has most of what this one lacks: itself, where that is what it may have or none has more.
+
+        prompt_tokens: of this step, by lane; where decodes fill it, who has most rows has most of it."""
+        own, settings = lane.settings.name, lane.settings
+        if reason == OTHER:
+            return own  # it waits for nobody
+        amounts: Mapping[str, int]
+        if reason == "blocks":
+            amounts = self.running.blocks_by_lane()
+        elif reason in ("budget", "share") and any(prompt_tokens.values()):
+            amounts = prompt_tokens
+        else:
+            amounts = {one.settings.name: one.running for one in self._lanes.all()}
+        most = {"rows": settings.max_rows, "share": settings.max_tokens}.get(reason)
+        if most is not None and amounts.get(own, 0) >= most:
+            return own
+        return max(self._lanes.names, key=lambda name: (amounts.get(name, 0), name == own))
+
+    def _joining(self, shape: StepShape) -> Iterator[Sequence]:
+        for sequence in self._lanes.select(shape.admit or ()):
+            siblings = tuple(self._lanes.of(sequence).queue.siblings(sequence))
+            yield sequence
+            yield from siblings  # their prompt is planned by now, and they belong to the same batch
+
+    def _admit(self, draft: StepDraft, sequence: Sequence, lane: Lane, now: float, left: int) -> bool:
+        """Row, blocks and first chunk for a waiting sequence; False (nothing changed) where blocks are missing."""
+        table = self._memory.admit(sequence, self.running.spare_for(lane), to_the_end=draft.shape.run_to_completion)
+        if table is None:
+            return False
+        lane.queue.take(sequence)
+        sequence.protected = lane.settings.name in draft.owed
+        if not sequence.recompute_until:
+            sequence.timings.cached_tokens = sequence.num_computed
+            self.prefix_queries += sequence.num_tokens
+            self.prefix_hits += sequence.num_computed
+        sequence.timings.start(now, lane.clock)
+        draft.new_rows.append(_new_row(sequence, self.running.join(sequence)))
+        self._add_prompt(draft, sequence, lane, left, table, now)
+        return True
+
+    def _add_prompt(
+        self, draft: StepDraft, sequence: Sequence, lane: Lane, left: int, new_blocks: tuple[int, ...], now: float
+    ) -> None:
+        """As much of a prompt as fits into what is left."""
+        length = draft.share(sequence.num_uncomputed, left, lane.settings.chunk)
+        self._add_chunk(draft, sequence, length, new_blocks, now)
+        draft.used[lane.settings.name] += length
+        # Whoever can only follow when this prompt is computed (further samples of it, background work) ends no step.
+        if draft.chunks[-1].sample and not sequence.sample_index and not lane.settings.background:
+            draft.completes = True
+
+    def _add_chunk(
+        self, draft: StepDraft, sequence: Sequence, length: int, new_blocks: tuple[int, ...], now: float
+    ) -> None:
+        """The counters advance at once, so that the next plan can be made while this one runs."""
+        assert sequence.row is not None
+        start, prompt_tokens = sequence.num_computed, len(sequence.prompt)
+        sample = length == sequence.num_tokens + sequence.num_pending - start and sequence.generates
+        score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
+        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score))
+        sequence.num_computed = start + length
+        if start < sequence.recompute_until:
+            again = min(sequence.num_computed, sequence.recompute_until) - start
+            sequence.timings.recomputed_tokens += again
+            self.recomputed_tokens += again
+        sequence.num_pending += sample
+        sequence.in_flight += 1
+        self._memory.publish(sequence)
+        lane = self._lanes.of(sequence)
+        lane.served(length)
+        lane.owed.take(length, sequence.protected)
+        if start >= prompt_tokens:
+            return
+        if sequence.sample_index == 0 and prompt_tokens <= sequence.num_computed:
+            lane.queue.release_siblings(sequence, now)
+        new_prompt_tokens = min(sequence.num_computed, prompt_tokens) - max(start, sequence.charged)
+        if new_prompt_tokens > 0:
+            sequence.charged = sequence.num_computed
+            lane.queue.policy.served(SequenceView(sequence), new_prompt_tokens, 0, now)
+
+
+def _new_row(sequence: Sequence, row: int) -> NewRow:
+    request = sequence.request
+    return NewRow(
+        row=row,
+        token_ids=sequence.token_slice(0, sequence.num_tokens),
+        prompt_length=len(sequence.prompt),
+        params=request.params,
+        seed=request.seed,
+        sample_index=sequence.sample_index,
+        banned_token_ids=sequence.banned,
+        bad_token_ids=request.bad_token_ids,
+    )

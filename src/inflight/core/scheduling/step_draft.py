@@ -1,0 +1,67 @@
+"""A plan under construction: the budget that is left, and the chunks so far. Knows the step's shape, takes nothing.
+
+`budget` is what is left for anybody, `left` what is left for prompts: less where the step ends early, because a prompt
+is complete.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+
+from inflight.core.sequence import Sequence
+from inflight.core.strategies import StepShape
+from inflight.core.types.plan import Chunk, Glided, NewRow
+
+
+class StepDraft:
+    __slots__ = (
+        *("budget", "chunks", "completes", "due", "glided", "lacks", "new_rows", "owed", "prompts", "served", "shape"),
+        *("step", "used"),
+    )
+
+    def __init__(self, step: int, shape: StepShape):
+        self.step = step
+        self.completes = False  # a foreground prompt, so that its first token waits for this step's end
+        self.shape = shape
+        self.budget = shape.token_budget
+        self.chunks: list[Chunk] = []
+        self.new_rows: list[NewRow] = []
+        self.prompts: list[Sequence] = []  # that run, in their order, as the step began
+        self.served: set[int] = set()  # numbers of the sequences that have a chunk
+        self.used: Counter[str] = Counter()  # prompt tokens by lane
+        self.glided: Glided | None = None  # decodes without a chunk
+        self.due: Set[Sequence] = frozenset()  # those of them that need or fill a block
+        self.owed: set[str] = set()  # lanes whose newcomers are kept (`floor`)
+        self.lacks: dict[str, str] = {}  # what the first that stays in a lane's queue waits for
+
+    def left(self, quota: int, kept: int) -> int:
+        """Tokens of a lane's `quota` that its prompts may have now; `kept` of them even where the step ends early."""
+        most = min(self.budget, quota)
+        if not (self.completes and self.shape.early_end):
+            return most
+        tokens = self.shape.token_budget - self.budget
+        return min(most, max(kept, self.shape.early_end - tokens))
+
+    def has_room_for(self, sequence: Sequence, left: int) -> bool:
+        """Whether a newcomer may have tokens: some, or with whole prompts all of them, unless none has joined yet."""
+        if left <= 0:
+            return False
+        return not self.shape.whole_prompts or not self.new_rows or sequence.num_tokens <= self.budget
+
+    def share(self, behind: int, left: int, chunk: int | None) -> int:
+        """Tokens that a sequence inside its prompt gets in this step."""
+        if self.shape.whole_prompts:
+            return behind
+        return min(behind, left if chunk is None else min(left, chunk))
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.served.add(chunk.sequence_id)
+        self.budget -= chunk.length
+
+    def padding(self, rows: int) -> tuple[int, ...]:
+        """What fills each of `rows` rows up to the longest chunk; rows without a chunk are padding from end to end."""
+        longest = max(chunk.length for chunk in self.chunks)
+        short = [longest - chunk.length for chunk in self.chunks if chunk.length < longest]
+        return (*short, *[longest] * (rows - len(self.chunks)))

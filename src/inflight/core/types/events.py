@@ -1,0 +1,51 @@
+"""What the scheduler tells the world after a commit or an abort."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.records.timings import Timings
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a sample ended. stopped_by: the stop string or stop token id that ended it; detail: a sentence, if any."""
+
+    reason: FinishReason
+    stopped_by: str | int | None = None
+    detail: str | None = None
+
+
+class TokensEvent(NamedTuple):
+    """New tokens of one sample; `finish` comes with the last of them."""
+
+    request_id: str
+    sample_index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None
+    finish: Finish | None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScoredEvent:
+    """Log-probabilities of the next tokens of the prompt, from its second token on. Together they come before the
+    request's first `TokensEvent`."""
+
+    request_id: str
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedEvent:
+    """The one terminal event of a request. `finishes` holds how each sample ended, by sample index."""
+
+    request_id: str
+    finishes: tuple[Finish, ...]
+    timings: Timings
+
+
+Event = PromptScoredEvent | TokensEvent | FinishedEvent

@@ -1,0 +1,72 @@
+"""A request: what a client asked, frozen when it is made.
+
+Knows the prompt as token ids and the settings. Progress is `Sequence`'s, text is the text package's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inflight.core.types.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SLO:
+    """What a request was promised: seconds to the first token, and between tokens. None: nothing promised."""
+
+    ttft: float | None = None
+    itl: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request.
+
+    request_id: unique among the requests that are alive.
+    prompt_token_ids: at least one token.
+    seed: resolved (params.seed, or one drawn from the engine's own seed), so that a replay draws the same.
+    arrival: intended send time in seconds on the engine's clock; latencies count from it.
+    tenant: whose share it is (policy fair). priority: the lower number is served first (policy priority).
+    slo: targets (policy deadline, admission).
+    bad_token_ids: what bad_words are as tokens: the last of each is not drawn behind the others.
+    cache_salt: prompts share cached prefixes only with prompts of the same salt.
+    handed_tokens: leading prompt tokens whose keys and values another engine has computed and hands over with the
+        request (disaggregation). They take blocks like any others, whole ones only, and are not computed here.
+    forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:
+        policies, predictors and memory reservation see `params.max_tokens`, as they would in life.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    arrival: float = 0.0
+    lane: str = "interactive"
+    tenant: str = ""
+    priority: int = 0
+    slo: SLO = SLO()
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    cache_salt: str = ""
+    handed_tokens: int = 0
+    forced_output_tokens: int | None = None
+
+
+def waiting_requests(count: int) -> str:
+    """For sentences: 1 request waits, 2 requests wait."""
+    return f"{count} request waits" if count == 1 else f"{count} requests wait"
+
+
+class RequestRefused(ValueError):
+    """The engine will not take this request; the sentence holds the number that refused it.
+
+    retry_after: seconds after which it makes sense to try again; None when it never will.
+    field: the setting that is to blame, if it is one ("prompt" for the prompt itself). code: a short name for machines.
+    """
+
+    def __init__(
+        self, sentence: str, retry_after: float | None = None, *, field: str | None = None, code: str | None = None
+    ):
+        super().__init__(sentence)
+        self.retry_after = retry_after
+        self.field = field
+        self.code = code

@@ -1,0 +1,181 @@
+"""KV memory: what sequences get, share and give back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inflight.core.kv.manager import KVCacheManager
+from inflight.core.sequence import Sequence
+from inflight.core.types.plan import Capacity
+
+from ..builders import sequence
+
+SIZE = 4
+
+
+def memory_of(blocks: int, size: int = SIZE, prefix_caching: bool = True, **more: Any) -> KVCacheManager:
+    allocation = more.pop("allocation", "paged")
+    return KVCacheManager(
+        Capacity(blocks, size, 8, more.pop("max_model_len", 100), 50, **more), prefix_caching, allocation
+    )
+
+
+def computed(memory: KVCacheManager, one: Sequence, tokens: int) -> Sequence:
+    one.num_computed = tokens
+    memory.publish(one)
+    return one
+
+
+def admitted(memory: KVCacheManager, one: Sequence) -> Sequence:
+    assert memory.admit(one, spare=0) is not None
+    return one
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (SIZE - 1, 1), (SIZE, 1), (SIZE + 1, 2), (2 * SIZE, 2)])
+def test_blocks_for_the_known_tokens(tokens: int, blocks: int) -> None:
+    memory = memory_of(8, SIZE, prefix_caching=True)
+    one = sequence(prompt=[0] * tokens)
+    assert memory.admit(one, spare=0) == tuple(range(blocks))
+    assert (one.num_computed, memory.pool.held) == (0, blocks)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hits"), [(SIZE - 1, 0), (SIZE, 0), (SIZE + 1, 1), (2 * SIZE, 1), (2 * SIZE + 1, 2)]
+)
+def test_one_token_is_always_left_to_compute(tokens: int, hits: int) -> None:
+    """A prompt of exactly one block that is cached computes it again: the next token is sampled from its last one."""
+    memory = memory_of(8, SIZE, prefix_caching=True)
+    first = computed(memory, admitted(memory, sequence(0, [0] * tokens)), tokens)
+    second = admitted(memory, sequence(1, [0] * tokens))
+    assert second.num_computed == hits * SIZE
+    assert second.blocks[:hits] == first.blocks[:hits]
+    assert not set(second.blocks[hits:]) & set(first.blocks)
+
+
+@pytest.mark.parametrize(("scored", "hits"), [(0, 0), (SIZE - 1, 0), (SIZE, 1), (2 * SIZE + 1, 2), (3 * SIZE, 3)])
+def test_only_what_is_scored_may_come_from_the_cache(scored: int, hits: int) -> None:
+    """Positions that still want a score must be computed; when all have theirs, the prompt is found like any other."""
+    memory = memory_of(16, SIZE, prefix_caching=True)
+    prompt = [0] * (3 * SIZE + 1)
+    computed(memory, admitted(memory, sequence(0, prompt)), len(prompt))
+    second = sequence(1, prompt, prompt_logprobs=0)
+    second.scored = scored
+    assert memory.cached_tokens(second) == hits * SIZE
+    assert admitted(memory, second).num_computed == hits * SIZE
+    sibling = admitted(memory, sequence(2, prompt, sample=1, prompt_logprobs=0))
+    assert sibling.num_computed == 3 * SIZE
+
+
+def test_the_cache_outlives_its_sequence() -> None:
+    memory = memory_of(3, 1, prefix_caching=True)
+    first = computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3)
+    memory.end(first)
+    assert (first.blocks, first.num_computed) == ([], 0)
+    assert (memory.pool.evictable, memory.pool.free) == (3, 0)
+    assert admitted(memory, sequence(1, [0, 1, 2])).num_computed == 2
+
+
+def test_eviction_takes_ends_before_roots() -> None:
+    memory = memory_of(3, 1, prefix_caching=True)
+    memory.end(computed(memory, admitted(memory, sequence(0, [0, 1, 2])), 3))
+    memory.end(admitted(memory, sequence(1, [5])))
+    again = sequence(2, [0, 1, 2])
+    memory.admit(again, spare=0)
+    assert again.num_computed == 2
+
+
+def test_nothing_changes_when_too_few_blocks_would_be_spare() -> None:
+    memory = memory_of(4, SIZE, prefix_caching=True)
+    one = sequence(prompt=[0] * 9)
+    assert memory.admit(one, spare=2) is None
+    assert (one.blocks, memory.pool.available) == ([], 4)
+    assert memory.admit(one, spare=1) is not None
+
+
+def test_idle_hits_are_not_counted_as_room() -> None:
+    """A cached block that a newcomer shares is no longer there to be evicted for it."""
+    memory = memory_of(3, SIZE, prefix_caching=True)
+    memory.end(computed(memory, admitted(memory, sequence(0, [0] * 9)), 9))
+    assert (memory.pool.evictable, memory.pool.free) == (2, 1)
+    one = sequence(1, [0] * 12)
+    assert memory.admit(one, spare=1) is None
+    assert memory.admit(one, spare=0) is not None
+    assert (one.num_computed, memory.pool.available) == (8, 0)
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_samples_share_their_prompt_with_and_without_the_prefix_cache(caching: bool) -> None:
+    memory = memory_of(8, SIZE, prefix_caching=caching)
+    first = computed(memory, admitted(memory, sequence(0, [0] * 6, n=2)), 6)
+    second = admitted(memory, sequence(1, [0] * 6, sample=1, n=2))
+    assert second.blocks[0] == first.blocks[0]
+    assert memory.pool.ref_count(first.blocks[0]) == 2
+    stranger = admitted(memory, sequence(2, [0] * 6, n=2))
+    assert (stranger.blocks[0] == first.blocks[0]) == caching
+
+
+def test_without_the_prefix_cache_a_lone_sample_leaves_nothing_behind() -> None:
+    memory = memory_of(8, SIZE, prefix_caching=False)
+    one = computed(memory, admitted(memory, sequence(0, [0] * 8)), 8)
+    memory.end(one)
+    memory.forget_request(one)
+    assert (memory.pool.free, memory.pool.evictable, len(memory.prefix)) == (8, 0, 0)
+
+
+def test_without_the_prefix_cache_a_request_finds_its_own_blocks_until_it_ends() -> None:
+    """After a preemption, and for samples that come when the first one has ended already."""
+    memory = memory_of(8, SIZE, prefix_caching=False)
+    first = computed(memory, admitted(memory, sequence(0, [0] * 9, n=2)), 9)
+    memory.preempt(first, keep=False)
+    assert (first.blocks, memory.pool.evictable) == ([], 2)
+    assert admitted(memory, first).num_computed == 8
+    memory.end(first)
+    second = admitted(memory, sequence(1, [0] * 9, sample=1, n=2))
+    assert second.num_computed == 8
+    memory.preempt(second, keep=False)
+    memory.end(second)
+    memory.forget_request(second)
+    assert (memory.pool.free, len(memory.prefix)) == (8, 0)
+
+
+def test_salts_are_kept_apart() -> None:
+    memory = memory_of(8, SIZE, prefix_caching=True)
+    computed(memory, admitted(memory, sequence(0, [0] * 6, cache_salt="a")), 6)
+    assert admitted(memory, sequence(1, [0] * 6, cache_salt="b")).num_computed == 0
+    assert admitted(memory, sequence(2, [0] * 6, cache_salt="a")).num_computed == 4
+
+
+def test_growing_by_a_block_when_one_is_crossed() -> None:
+    memory = memory_of(3, SIZE, prefix_caching=True)
+    one = admitted(memory, sequence(prompt=[0] * SIZE))
+    assert memory.grow(one, SIZE) == ()
+    assert memory.grow(one, SIZE + 1) == (1,)
+    assert one.blocks == [0, 1]
+    assert memory.grow(one, 4 * SIZE) is None
+    assert one.blocks == [0, 1]
+
+
+def test_only_full_blocks_of_known_tokens_are_published() -> None:
+    """At depth 2 a block may be computed up to a token whose value nobody knows yet."""
+    memory = memory_of(4, SIZE, prefix_caching=True)
+    one = admitted(memory, sequence(prompt=[0] * 7))
+    assert len(computed(memory, one, 7).blocks) == 2 and one.published == 1
+    computed(memory, one, 8)
+    assert one.published == 1
+    one.num_pending = 1
+    one.append(3)
+    memory.publish(one)
+    assert (one.published, one.num_pending) == (2, 0)
+
+
+def test_what_was_forgotten_is_not_found_and_what_is_held_stays_held() -> None:
+    memory = memory_of(6, SIZE, prefix_caching=True)
+    memory.end(computed(memory, admitted(memory, sequence(0, [0] * 8)), 8))
+    held = computed(memory, admitted(memory, sequence(1, [1] * 8)), 8)
+    memory.forget_all()
+    assert (memory.pool.free, memory.pool.held, memory.pool.evictable) == (4, 2, 0)
+    assert admitted(memory, sequence(2, [1] * 8)).num_computed == 0
+    memory.end(held)
+    assert memory.pool.evictable == 0

@@ -1,0 +1,86 @@
+"""The prefix cache: exact, by content and by what came before."""
+
+from __future__ import annotations
+
+from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
+
+
+def cache_of(*chain: tuple[int, ...], root: str = "") -> PrefixCache:
+    """Blocks 0, 1, … hold the links of one chain."""
+    cache = PrefixCache(2)
+    node: object = root
+    for block, tokens in enumerate(chain):
+        node = cache.publish(node, tokens, block)  # type: ignore[arg-type]
+    return cache
+
+
+def found(cache: PrefixCache, tokens: tuple[int, ...], root: str = "") -> list[int]:
+    return blocks(cache.match(root, tokens, len(tokens) // 2))
+
+
+def blocks(places: list[CachedBlock]) -> list[int]:
+    assert all(place.block is not None and place.host_block is None for place in places)
+    return [place.block for place in places if place.block is not None]
+
+
+def test_the_longest_chain_is_found() -> None:
+    cache = cache_of((1, 2), (3, 4), (5, 6))
+    assert found(cache, (1, 2, 3, 4, 5, 6, 7)) == [0, 1, 2]
+    assert found(cache, (1, 2, 3, 4, 9, 9)) == [0, 1]
+    assert found(cache, (9, 2, 3, 4)) == []
+    assert blocks(cache.match("", (1, 2, 3, 4), 1)) == [0]
+    assert found(cache, ()) == []
+
+
+def test_the_same_tokens_in_another_place_are_another_content() -> None:
+    cache = cache_of((1, 2), (1, 2))
+    assert found(cache, (1, 2, 1, 2)) == [0, 1]
+    assert found(cache, (3, 4, 1, 2)) == []
+
+
+def test_roots_are_kept_apart() -> None:
+    cache = cache_of((1, 2), root="tenant")
+    assert found(cache, (1, 2)) == []
+    assert found(cache, (1, 2), root="tenant") == [0]
+
+
+def test_content_that_is_there_already_stays_where_it_is() -> None:
+    cache = cache_of((1, 2))
+    node = cache.publish("", (1, 2), 7)
+    assert 7 not in cache and len(cache) == 1
+    (place,) = cache.match("", (1, 2), 1)
+    assert (place.block, place.node) == (0, node)
+
+
+def test_a_chain_whose_middle_was_dropped_cannot_be_entered_again() -> None:
+    cache = cache_of((1, 2), (3, 4), (5, 6))
+    cache.drop(cache.at(1))
+    assert found(cache, (1, 2, 3, 4, 5, 6)) == [0]
+    (root,) = cache.match("", (1, 2), 1)
+    cache.publish(root.node, (3, 4), 8)
+    assert found(cache, (1, 2, 3, 4, 5, 6)) == [0, 8]  # block 2 followed another node
+    cache.drop(cache.at(2))
+    assert len(cache) == 2
+
+
+def test_cleared_nodes_are_not_numbered_again() -> None:
+    cache = cache_of((1, 2))
+    (before,) = cache.match("", (1, 2), 1)
+    cache.clear()
+    assert (len(cache), 0 in cache, found(cache, (1, 2))) == (0, False, [])
+    assert cache.publish("", (1, 2), 0) != before.node
+
+
+def test_content_that_moved_to_the_host_is_found_there_and_its_chain_stays_whole() -> None:
+    cache = cache_of((1, 2), (3, 4), (5, 6))
+    middle = cache.at(1)
+    cache.move(middle, None, 9)
+    assert 1 not in cache and len(cache) == 3
+    places = cache.match("", (1, 2, 3, 4, 5, 6), 3)
+    assert [(place.block, place.host_block) for place in places] == [(0, None), (None, 9), (2, None)]
+    cache.move(middle, 7, None)
+    assert found(cache, (1, 2, 3, 4, 5, 6)) == [0, 7, 2]
+    assert cache.block_of(middle.node) is middle
+    cache.move(middle, None, 3)
+    cache.drop(middle)
+    assert cache.block_of(middle.node) is None and found(cache, (1, 2, 3, 4, 5, 6)) == [0]

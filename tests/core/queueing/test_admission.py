@@ -1,0 +1,237 @@
+"""Admission control and the predictor of lengths: what is refused, with which words, and how near predictions are."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.output_length import ENOUGH, MOST, Oracle, Quantiles
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.queueing.admission import Admission, Load, Margin
+from inflight.core.queueing.waiting_queue import WaitingQueue
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.events import FinishedEvent
+from inflight.core.types.features import Features
+from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.request import SLO, RequestRefused
+from inflight.engine.null import NullExecutor
+
+from ..builders import request
+
+CAPACITY = Capacity(400, 4, 4, 200, 8)
+
+
+class Engine:
+    def __init__(self, *settings: object, host: float = 0.0, **bounds: float) -> None:
+        """host: seconds that a round takes beside its step, which no result tells of."""
+        self.host = host
+        latency = LatencyModel()
+        self.scheduler = Scheduler(
+            CAPACITY,
+            Chunked(16),
+            Fcfs(),
+            token_budget=16,
+            prefix_caching=False,
+            predictor=Oracle(),
+            latency=latency,
+            admission=Admission(*settings[:1], latency, **bounds),  # type: ignore[arg-type]
+        )
+        self.executor = NullExecutor(CAPACITY, seconds=lambda plan: 0.02 + plan.tokens / 500)
+        self.now = 0.0
+        self.first: dict[str, float] = {}
+
+    def step(self) -> None:
+        plan = self.scheduler.plan(self.now)
+        assert isinstance(plan, BatchPlan)
+        result = self.executor.submit(plan).result()
+        self.now += result.seconds + self.host
+        for event in self.scheduler.commit(plan, result, self.now):
+            if not isinstance(event, FinishedEvent):
+                self.first.setdefault(event.request_id, self.now)
+
+
+def queued(engine: Engine) -> int:
+    """Tokens that wait in the lane of the probes."""
+    (lane,) = engine.scheduler._lanes.before("interactive")
+    return lane.queue.backlog.total.tokens
+
+
+def test_while_there_is_room_nobody_looks_at_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine("auto", max_requests=4, max_tokens=40)
+    monkeypatch.setattr(WaitingQueue, "everyone", lambda self: pytest.fail("a newcomer walked through the queue"))
+    for number in range(4):
+        engine.scheduler.add(request(f"{number}", [0] * 10), 0.0)
+
+
+def test_the_queue_is_bounded_by_requests_and_by_tokens() -> None:
+    engine = Engine("queue", max_requests=2, max_tokens=30)
+    engine.scheduler.add(request("a", [0] * 50), 0.0)  # alone it may come in, however long
+    with pytest.raises(RequestRefused, match=r"50 tokens wait already.*more than the 30") as refused:
+        engine.scheduler.add(request("b", [0] * 2), 0.0)
+    assert refused.value.retry_after is not None and refused.value.retry_after > 0
+    engine = Engine("queue", max_requests=2)
+    for name in "ab":
+        engine.scheduler.add(request(name), 0.0)
+    with pytest.raises(RequestRefused, match="2 requests wait already, and at most 2 may"):
+        engine.scheduler.add(request("c"), 0.0)
+
+
+def test_samples_that_could_never_wait_together_are_refused_for_good() -> None:
+    engine = Engine("queue", max_requests=4)
+    with pytest.raises(RequestRefused, match="asks for 5 samples, but at most 4 requests may wait") as refused:
+        engine.scheduler.add(request("a", n=5), 0.0)
+    assert (refused.value.field, refused.value.retry_after) == ("n", None)
+    engine.scheduler.add(request("a", n=3), 0.0)
+    with pytest.raises(RequestRefused, match=r"3 requests wait already.*these would be 2 more; try again") as refused:
+        engine.scheduler.add(request("b", n=2), 0.0)
+    assert refused.value.retry_after is not None
+    engine.scheduler.add(request("c"), 0.0)
+
+
+def test_all_samples_of_a_prompt_count_as_waiting_and_their_prompt_once() -> None:
+    engine = Engine("queue", max_requests=100)
+    engine.scheduler.add(request("a", [0] * 20, n=6, output=9), 0.0)
+    load = engine.scheduler._load(request("probe"))
+    assert (load.ahead, queued(engine), load.prompt_tokens) == (6, 20, 20)
+    assert load.remaining_ahead == [9.0] * 6
+    engine.step()  # 16 of the 20 tokens fit into a step
+    load = engine.scheduler._load(request("probe"))
+    assert (load.ahead, queued(engine), load.prompt_tokens) == (5, 0, 4)
+    while len(engine.scheduler._running) < CAPACITY.max_rows:
+        engine.step()
+    load = engine.scheduler._load(request("probe"))
+    assert (load.ahead, queued(engine)) == (2, 0)
+
+
+def test_a_target_that_cannot_be_met_is_refused_with_the_time_to_wait() -> None:
+    engine = Engine("slo")
+    engine.scheduler.add(request("early", [0] * 9, slo=SLO(ttft=1e-6), output=30), 0.0)  # nothing is known yet
+    for _ in range(30):
+        engine.step()
+    for number in range(12):
+        engine.scheduler.add(request(f"{number}", [number % 8] * 60, output=40), engine.now)
+    with pytest.raises(RequestRefused, match="12 requests and 720 prompt tokens are before it") as refused:
+        engine.scheduler.add(request("late", [0] * 9, slo=SLO(ttft=0.5)), engine.now)
+    assert refused.value.retry_after is not None and refused.value.retry_after > 0.5
+    engine.scheduler.add(request("patient", [0] * 9, slo=SLO(ttft=60.0)), engine.now)
+
+
+def test_the_prediction_is_near_what_comes() -> None:
+    engine = Engine("slo")
+    for number in range(24):
+        engine.scheduler.add(request(f"{number}", [number % 8] * 20, output=15 + number % 9), 0.0)
+        engine.step()
+    for _ in range(20):
+        engine.step()
+    probe = request("probe", [0] * 20, output=2)
+    added, load = engine.now, engine.scheduler._load(probe)
+    expected = engine.scheduler._admission.seconds_to_first_token(20, load)
+    engine.scheduler.add(probe, added)
+    while "probe" not in engine.first:
+        engine.step()
+    assert engine.first["probe"] - added == pytest.approx(expected, rel=0.5)
+
+
+def test_the_time_between_steps_counts_too() -> None:
+    quick, slow = Engine("slo"), Engine("slo", host=0.1)
+    expected = []
+    for engine in (quick, slow):
+        for number in range(12):
+            engine.scheduler.add(request(f"{number}", [number % 8] * 20, output=15), engine.now)
+            engine.step()
+        for _ in range(20):
+            engine.step()
+        load = engine.scheduler._load(request("probe", [0] * 20))
+        expected.append(engine.scheduler._admission.seconds_to_first_token(20, load))
+    assert expected[1] > 2 * expected[0], "a step takes 0.02 to 0.05 s, and the host 0.1 s more"
+
+
+def test_time_without_work_is_no_part_of_a_round() -> None:
+    engine = Engine("slo")
+    for number in range(40):
+        engine.scheduler.add(request(f"{number}", [0] * 4, output=3), engine.now)
+        while not engine.scheduler.idle:
+            engine.step()
+        engine.now += 60
+    assert engine.scheduler._admission.pace == pytest.approx(1.0, rel=0.2)
+
+
+def promising() -> tuple[Admission, Load, float]:
+    """An admission that knows its steps, a load with somebody before the newcomer, and what it predicts of it."""
+    latency = LatencyModel()
+    for tokens in range(1, 40):
+        latency.observe(Features(tokens, 1, 1, 0, 0.0), 0.02 + tokens / 500)
+    load = Load(1, 40, [30.0], [30.0], 0, 1, 16, 10.0)
+    admission = Admission("slo", latency)
+    return admission, load, admission.seconds_to_first_token(9, load)
+
+
+def test_promises_that_were_not_kept_make_the_next_ones_more_careful() -> None:
+    admission, load, predicted = promising()
+    for number in range(100):
+        promised = request(f"{number}", [0] * 9, slo=SLO(ttft=1.5 * predicted))
+        try:
+            admission.check(promised, [], lambda: load)
+        except RequestRefused as refusal:
+            assert refusal.retry_after is not None and refusal.retry_after > 0
+            break
+        admission.kept(promised, promised.arrival + 3 * predicted)
+    assert 1 < number < 20
+    admission.check(request("patient", [0] * 9, slo=SLO(ttft=4 * predicted)), [], lambda: load)
+
+
+@pytest.mark.parametrize("ttft", [1.5, 20.0])
+def test_what_ended_without_a_token_or_was_promised_with_ease_teaches_nothing(ttft: float) -> None:
+    admission, load, predicted = promising()
+    for number in range(50):
+        one = request(f"{number}", [0] * 9, slo=SLO(ttft=ttft * predicted))
+        admission.check(one, [], lambda: load)
+        if ttft < 10:
+            admission.ended(one)
+        admission.kept(one, 1000.0)
+    admission.check(request("last", [0] * 9, slo=SLO(ttft=1.5 * predicted)), [], lambda: load)
+
+
+def test_the_margin_rests_where_its_share_of_the_observations_lies() -> None:
+    margin = Margin(share=0.9)
+    for number in range(5000):
+        margin.observe(1 + (number * 7 % 100) / 50)  # evenly from 1 to 3
+    assert margin.value == pytest.approx(2.8, rel=0.1)
+    for _ in range(2000):
+        margin.observe(0.5)
+    assert margin.value == 1.0, "predictions that were too long are no reason to promise more"
+
+
+def test_lengths_are_learnt_by_tenant_and_prompt_and_forgotten_by_nobody_else() -> None:
+    predictor = Quantiles()
+    of_a, of_b = request("a", [0] * 9, tenant="a"), request("b", [0] * 90, tenant="b")
+    assert predictor.predict(of_a, 100, 0) == 50
+    for number in range(ENOUGH + 5):
+        predictor.observe(of_a, 8 + number % 3)
+        predictor.observe(of_b, 60)
+    assert predictor.predict(of_a, 100, 0) == pytest.approx(9, rel=0.2)
+    assert predictor.predict(of_b, 100, 0) == pytest.approx(60, rel=0.2)
+    assert predictor.predict(of_b, 20, 0) == 20, "never more than may come"
+    assert predictor.predict(of_a, 100, 40) > 40, "more than is there"
+
+
+def test_histograms_are_kept_of_those_that_came_last() -> None:
+    predictor = Quantiles()
+    steady = request("steady", [0] * 9, tenant="steady")
+    for number in range(3 * MOST):
+        if number % 100 < ENOUGH + 5:
+            predictor.observe(steady, 9)
+        predictor.observe(request("once", [0] * 9, tenant=f"{number}"), 60)
+    assert len(predictor._histograms) == MOST
+    assert predictor.predict(steady, 100, 0) == pytest.approx(9, rel=0.2), "it came all the time"
+
+
+def test_only_the_oracle_looks_at_forced_lengths() -> None:
+    told, untold = request("a", output=7), request("a", output=None)
+    assert Quantiles().predict(told, 100, 0) == Quantiles().predict(untold, 100, 0)
+    assert (Oracle().predict(told, 100, 0), Oracle().predict(told, 5, 0), Oracle().predict(untold, 100, 0)) == (
+        7,
+        5,
+        100,
+    )

@@ -1,0 +1,169 @@
+"""What background lanes are owed: a share of any minute's tokens, and no work that is thrown away for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inflight.core.queueing.floor import Floor, FloorError
+from inflight.core.types.plan import BatchPlan
+
+from ..builders import request
+from ..harness import INTERACTIVE, Harness, LaneSetup, Setup
+from . import inspect_scheduler as inside
+
+STEP = 0.25  # seconds
+MINUTE = round(60 / STEP)  # steps
+SATURATED = Setup(num_blocks=330, block_size=4, max_rows=8, token_budget=64, max_model_len=256, lane_floor=0.05)
+
+
+class Flood:
+    """Foreground work that would take everything, for as long as it goes on, and background work that waits."""
+
+    def __init__(self, setup: Setup, output: int = 20, prompt: int = 12, background: tuple[int, int] = (40, 20)):
+        self.harness = Harness(setup)
+        self.count = 0
+        self.output, self.prompt, self.background = output, prompt, background
+        self.tokens: list[dict[str, int]] = []  # of each step, by lane
+
+    def step(self, background: bool = True) -> None:
+        waiting = self.harness.scheduler.snapshot().lanes
+        for lane, wanted in (("interactive", True), ("batch", background)):
+            while wanted and next(one.waiting for one in waiting if one.name == lane) < 3:
+                self.add(lane)
+                waiting = self.harness.scheduler.snapshot().lanes
+        before = len(self.harness.plans)
+        self.harness.step()
+        self.harness.now += STEP - 0.25
+        for plan in self.harness.plans[before:]:
+            self.tokens.append(self.by_lane(plan))
+
+    def add(self, lane: str) -> None:
+        self.count += 1
+        prompt, output = (self.prompt, self.output) if lane == "interactive" else self.background
+        digits = [int(digit, 8) for digit in f"{self.count:04o}"[-4:]]  # no two prompts begin alike
+        self.harness.add(request(f"{self.count}", (digits * prompt)[:prompt], output=output, lane=lane))
+
+    def by_lane(self, plan: BatchPlan) -> dict[str, int]:
+        used = {"interactive": 0, "batch": 0}
+        for chunk in plan.chunks:
+            used[self.harness.owners[chunk.sequence_id][0].request.lane] += chunk.length
+        return used
+
+    def share(self, first: int, last: int) -> float:
+        steps = self.tokens[first:last]
+        return sum(one["batch"] for one in steps) / sum(sum(one.values()) for one in steps)
+
+    def worst_minute(self) -> float:
+        return min(self.share(first, first + MINUTE) for first in range(0, len(self.tokens) - MINUTE, 10))
+
+
+LONG, PROMPTS, TALKATIVE = {"output": 150}, {"output": 3, "prompt": 60}, {"background": (8, 100)}
+
+
+@pytest.mark.parametrize(
+    ("change", "work"),
+    [
+        ({}, {}),
+        ({}, LONG),
+        ({}, PROMPTS),
+        ({}, TALKATIVE),
+        ({"strategy": "adaptive"}, {}),
+        ({"strategy": "adaptive"}, PROMPTS),
+        ({"strategy": "continuous"}, PROMPTS),
+        ({"strategy": "continuous"}, LONG),
+        ({"early_end": 8}, PROMPTS),
+        ({"token_budget": 8}, {}),
+        ({"max_rows": 2}, LONG),
+        ({"max_rows": 1}, {}),
+        ({"num_blocks": 60, "prefix_caching": False}, {}),
+        ({"num_blocks": 100, "allocation": "reserve-request"}, LONG),
+        ({"depth": 2, "num_blocks": 60}, TALKATIVE),
+        ({"lane_floor": 0.3}, PROMPTS),
+        ({"strategy": "static", "batch_size": 4}, {}),
+        ({"strategy": "dynamic", "batch_size": 4}, TALKATIVE),
+    ],
+    ids=str,
+)
+def test_a_foreground_that_never_rests_leaves_the_floor(change: dict[str, Any], work: dict[str, Any]) -> None:
+    """Of any minute's tokens; and what was kept for it is never pushed out, so that nothing of it is lost."""
+    setup = replace(SATURATED, **change)
+    flood = Flood(setup, **work)
+    kept: set[int] = set()
+    for _ in range(MINUTE + MINUTE // 2):
+        flood.step()
+        running = inside.running(flood.harness.scheduler)
+        ended = {one for one in kept if flood.harness.owners[one][0].ended}
+        assert kept - ended <= {one.number for one in running}, "it was pushed out"
+        kept = {one.number for one in running if one.protected}
+    assert flood.worst_minute() >= setup.lane_floor
+
+
+def test_what_is_kept_goes_on_when_the_last_of_the_foreground_gives_up_its_blocks() -> None:
+    """It comes first in a small step and lacks a block; the foreground, asked next, lacks one too and gives way."""
+    harness = Harness(Setup(num_blocks=6, block_size=1, max_rows=2, token_budget=1, lane_floor=0.4))
+    harness.add(request("chat", [0], output=6), request("batch", [1], output=6, lane="batch"))
+    for _ in range(40):
+        for sequence in inside.running(harness.scheduler):
+            sequence.protected = sequence.request.lane == "batch"
+        if harness.scheduler.idle:
+            break
+        harness.step()
+    harness.drain()
+
+
+def test_without_a_floor_it_has_what_is_left() -> None:
+    flood = Flood(replace(SATURATED, lane_floor=0.0), output=40)
+    for _ in range(MINUTE):
+        flood.step()
+    assert flood.share(60, MINUTE) == 0.0
+
+
+def test_the_foreground_keeps_nearly_all_the_rest() -> None:
+    flood = Flood(SATURATED)
+    for _ in range(2 * MINUTE):
+        flood.step()
+    assert flood.share(0, 2 * MINUTE) <= 0.1
+
+
+def test_it_costs_nothing_while_no_background_work_waits() -> None:
+    plans = []
+    for share in (0.0, 0.05):
+        flood = Flood(replace(SATURATED, lane_floor=share))
+        for _ in range(100):
+            flood.step(background=False)
+        plans.append(flood.harness.plans)
+    assert plans[0] == plans[1]
+
+
+def test_background_lanes_share_it_by_weight() -> None:
+    lanes = (
+        INTERACTIVE,
+        LaneSetup("batch", settings=(("background", True), ("weight", 3.0))),
+        LaneSetup("third", settings=(("background", True),)),
+    )
+    floor, setup = Floor(0.08), replace(SATURATED, lanes=lanes)
+    made = list(setup.scheduler()._lanes.all())[1:]
+    floor.settle(made, made, 1000, 0.0)
+    assert made[0].owed.credit == pytest.approx(3 * made[1].owed.credit) == pytest.approx(floor.share * 750)
+    floor.settle(made, made[:1], 10, 1.0)
+    assert made[1].owed.credit == 0.0, "who has no work is owed nothing"
+
+
+def test_what_it_had_ahead_is_repaid_but_not_for_long() -> None:
+    (lane,) = list(SATURATED.scheduler()._lanes.all())[1:]
+    floor = Floor(0.05)
+    floor.settle([lane], [lane], 1000, 0.0)
+    lane.owed.take(5000, kept=True)
+    floor.settle([lane], [lane], 1000, 1.0)
+    assert -2000 * floor.share <= lane.owed.credit < 0
+    lane.owed.take(5000, kept=False)
+    assert lane.owed.credit >= -2000 * floor.share, "what came by itself is not held against it"
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_shares_that_cannot_be(share: float) -> None:
+    with pytest.raises(FloorError, match="from 0"):
+        Floor(share)
