@@ -18,9 +18,9 @@ from inflight.engine.event_stream import PIECE, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.records.timings import Timings
 from inflight.server.answer_memory import BYTES_PER_ENTRY
-from inflight.server.assembly import Assembly
 from inflight.server.generating import Generation, open_generation
 from inflight.server.logprobs import TokenNames
+from inflight.server.response_builder import ResponseBuilder
 from inflight.server.tenants import ANYONE
 from inflight.server.translating import Call
 
@@ -72,7 +72,7 @@ def test_a_stream_holds_what_its_reader_has_not_taken() -> None:
             assert generation.held == 100 * 4
             await anext(frames)
             assert generation.held == 0
-        (collector,) = generation.assembly.collectors
+        (collector,) = generation.response.collectors
         (kept,) = collector.completions()
         assert collector.output_tokens == 300 and kept.token_ids == [] and kept.token_logprobs is None
         await generation.close()
@@ -111,8 +111,8 @@ def test_a_whole_answer_holds_what_came_and_then_its_json() -> None:
         assert len(json.loads(answer)["choices"][0]["logprobs"]["tokens"]) == 301
         assert generation.held == len(answer) // BYTES_PER_ENTRY
         assert (
-            generation.assembly.output_tokens == 301
-            and generation.assembly.collectors[0].completions()[0].token_ids == []
+            generation.response.output_tokens == 301
+            and generation.response.collectors[0].completions()[0].token_ids == []
         )
         await generation.close()
 
@@ -124,14 +124,14 @@ def test_large_frames_are_made_beside_the_event_loop(
     scores: int, beside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    plain = Assembly.frames
+    plain = ResponseBuilder.frames
 
-    def frames(self: Assembly, events: list[Event]) -> bytes:
+    def frames(self: ResponseBuilder, events: list[Event]) -> bytes:
         threads.append(threading.current_thread().name)
         return plain(self, events)
 
     async def main() -> None:
-        monkeypatch.setattr(Assembly, "frames", frames)
+        monkeypatch.setattr(ResponseBuilder, "frames", frames)
         generation, stream = await opened(call(prompt_logprobs=2, stream=True))
         stream.put([PromptScoredEvent("r0", (SCORE,) * scores), token(), token(), end()])
         async for _ in generation.frames(60):
@@ -149,15 +149,15 @@ def test_an_answer_is_named_by_the_server_alone(monkeypatch: pytest.MonkeyPatch)
     collector = OutputCollector(one.requests[0], None)
     for event in (token(), token(finish=Finish("length")), end()):
         collector.take(event)
-    answer = json.loads(Assembly(one, {"r0": collector}, TokenNames(None)).answer())
+    answer = json.loads(ResponseBuilder(one, {"r0": collector}, TokenNames(None)).answer())
     assert answer["choices"][0]["logprobs"]["tokens"] == ["token_id:1"] * 2
 
 
 def test_a_steps_frames_count_each_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many choices a step has: what is the same for all is looked up once."""
     looked: list[str] = []
-    plain = Assembly.output_tokens.fget
-    monkeypatch.setattr(Assembly, "output_tokens", property(lambda self: looked.append("") or plain(self)))  # type: ignore
+    plain = ResponseBuilder.output_tokens.fget
+    monkeypatch.setattr(ResponseBuilder, "output_tokens", property(lambda self: looked.append("") or plain(self)))  # type: ignore
 
     async def main() -> None:
         many = 64

@@ -18,7 +18,7 @@ from inflight.server.settings import ServerSettings
 from inflight.server.tenants import ANYONE
 
 CALL = SimpleNamespace(stream=False, model="m", requests=[])
-ASSEMBLY = SimpleNamespace(collectors=[], output_tokens=7)
+RESPONSE = SimpleNamespace(collectors=[], output_tokens=7)
 
 
 def ask(service: Any) -> Any:
@@ -35,7 +35,7 @@ def serving(
         return _or_raise(prepared, None)
 
     async def open_(*_: Any, **__: Any) -> Any:
-        return _or_raise(opened, SimpleNamespace(answer=answer, generation=SimpleNamespace(assembly=ASSEMBLY)))
+        return _or_raise(opened, SimpleNamespace(answer=answer, generation=SimpleNamespace(response=RESPONSE)))
 
     async def answer() -> bytes:
         return cast(bytes, _or_raise(answered, b"{}"))

@@ -15,13 +15,13 @@ from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
 from inflight.frontend.outputs import OutputCollector
-from inflight.server.assembly import Assembly
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
 from inflight.server.errors import ApiError, refused
 from inflight.server.line_calls import kind_of, of_a_line
 from inflight.server.logprobs import TokenNames
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import Limits, PreparedAnswer
+from inflight.server.response_builder import ResponseBuilder
 from inflight.server.tenants import ANYONE
 from inflight.server.translating import Call, RequestTranslator
 
@@ -137,7 +137,7 @@ class _OpenAILine:
         by_id = {one.request.request_id: one for one in ended}
         collectors = {request.request_id: by_id[request.request_id] for request in self.requests}
         try:
-            body = msgspec.json.decode(Assembly(self._call, collectors, self._names).answer())
+            body = msgspec.json.decode(ResponseBuilder(self._call, collectors, self._names).answer())
         except ApiError as error:
             raise self._refusal(error) from None
         return answered(self._name, self._line.custom_id, 200, body)

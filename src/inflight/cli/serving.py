@@ -15,20 +15,20 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.scheduling import SchedulingSettings, most_queued
 from inflight.server import logs
+from inflight.server.access_log import log_call
 from inflight.server.app import make_app
-from inflight.server.aside import aside
 from inflight.server.batch.service import BatchService
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
+from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import LONG_MEMORY_BYTES, Limits
 from inflight.server.process import Process, is_open_to_others, listen, url
 from inflight.server.service import Served, Service
 from inflight.server.settings import ServerSettings
-from inflight.server.telling import tell
 from inflight.server.tenants import Tenants
 from inflight.server.translating import RequestTranslator
 
@@ -55,7 +55,7 @@ def serve(
     tls = tls_context(settings)
     bound = listen(settings)
     watched = _Watched()
-    service = Service(settings, lambda ended: tell(ended, watched.metrics))
+    service = Service(settings, lambda ended: log_call(ended, watched.metrics))
 
     jobs = _jobs(service, tenants)
 
@@ -102,7 +102,7 @@ class _Watched:
             snapshot = await served.bridge.snapshot()
         except EngineStopped:
             snapshot = None
-        return await aside(partial(self.metrics.render, snapshot))
+        return await offload(partial(self.metrics.render, snapshot))
 
 
 def _jobs(service: Service, tenants: Tenants) -> BatchService | None:

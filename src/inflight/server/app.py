@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import RedirectResponse, Response
 
+from inflight.server.access_log import AccessLog, Observe
 from inflight.server.batch.bodies import BatchBody
 from inflight.server.batch.endpoints import router as batch_routes
 from inflight.server.batch.service import BatchService
@@ -39,7 +40,6 @@ from inflight.server.ingress.turns import RequestTurns, Turns
 from inflight.server.json import body_schemas, error_response
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
-from inflight.server.telling import HttpWatch, Observe
 from inflight.server.tenants import Tenant, Tenants
 
 BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody, BatchBody)
@@ -127,7 +127,7 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants, table
             expose_headers=("X-Request-Id", "Retry-After"),
         )
     app.add_middleware(RequestTurns, turns=turns)
-    app.add_middleware(HttpWatch, observe=observe, template=table.template)
+    app.add_middleware(AccessLog, observe=observe, template=table.template)
 
 
 def _front_page() -> APIRouter:

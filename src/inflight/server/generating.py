@@ -1,8 +1,8 @@
 """A call on its way through the engine: opened, followed to its end, or ended before.
 
-Knows the bridge's streams; what the answer looks like, `assembly` knows. Not streaming is streaming, collected. A frame
-holds what happened since the last one was taken, as far as it is made in a moment, so that a slow reader gets fewer and
-larger frames, and costs nobody else anything.
+Knows the bridge's streams; what the answer looks like, `response_builder` knows. Not streaming is streaming, collected.
+A frame holds what happened since the last one was taken, as far as it is made in a moment, so that a slow reader gets
+fewer and larger frames, and costs nobody else anything.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from inflight.core.types.request import RequestRefused
 from inflight.engine.bridge import MANY, AsyncBridge
 from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
-from inflight.server.aside import aside
-from inflight.server.assembly import Assembly, frame
 from inflight.server.delivery import Delivery
 from inflight.server.errors import ApiError, refused, without_frames
 from inflight.server.logprobs import TokenNames
+from inflight.server.offload import offload
+from inflight.server.response_builder import ResponseBuilder, frame
 from inflight.server.translating import Call
 from inflight.text import Tokenizer
 
@@ -30,13 +30,13 @@ ALIVE = b": waiting\n\n"  # a comment, which readers pass over
 class Generation(Delivery):
     """One call that the engine has accepted. Close it, or the engine goes on."""
 
-    def __init__(self, call: Call, stream: EventStream, assembly: Assembly, timeout: float | None):
+    def __init__(self, call: Call, stream: EventStream, response: ResponseBuilder, timeout: float | None):
         """timeout: seconds from now after which the call is ended; None: never."""
         super().__init__(timeout)
         self.call = call
-        self.assembly = assembly
+        self.response = response
         self._stream = stream
-        self._kept = 0  # of what was taken, tokens and log-probabilities that the assembly keeps
+        self._kept = 0  # of what was taken, tokens and log-probabilities that the response keeps
 
     @property
     def held(self) -> int:
@@ -56,16 +56,16 @@ class Generation(Delivery):
         """Everything at the end, as JSON. Raises ApiError."""
         while not self._stream.ended:
             for event in await self._take(None):
-                self.assembly.take(event)
+                self.response.take(event)
             self._kept = self._stream.taken
         try:
-            answer = await _put_together(self.assembly.answer, self._kept)
+            answer = await _put_together(self.response.answer, self._kept)
             if self.error is not None:  # meanwhile
                 raise self.error
         except ApiError as error:
             self.error = error
             raise
-        self.assembly.forget()
+        self.response.forget()
         self._kept, self.whole_bytes = 0, len(answer)
         return answer
 
@@ -76,11 +76,11 @@ class Generation(Delivery):
                 taken = self._stream.taken
                 events = await self._take(keep_alive)
                 size = self._stream.taken - taken + self._kept  # which the first of a choice shows
-                frames = await _put_together(partial(self.assembly.frames, events), size) if events else ALIVE
-                self._kept = self.assembly.prompt_scores
+                frames = await _put_together(partial(self.response.frames, events), size) if events else ALIVE
+                self._kept = self.response.prompt_scores
                 if frames:
                     yield frames
-            if frames := self.assembly.last_frames():
+            if frames := self.response.last_frames():
                 yield frames
         except ApiError as error:
             self.error = error
@@ -97,7 +97,7 @@ class Generation(Delivery):
 
 async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
     """size: tokens and log-probabilities. Beside the event loop, where they are many."""
-    return work() if size <= PIECE else await aside(work)
+    return work() if size <= PIECE else await offload(work)
 
 
 async def open_generation(
@@ -112,15 +112,15 @@ async def open_generation(
         }
 
     many = sum(request.params.n for request in call.requests) > MANY
-    collectors = await aside(collecting) if many else collecting()
-    assembly = Assembly(call, collectors, names)
+    collectors = await offload(collecting) if many else collecting()
+    response = ResponseBuilder(call, collectors, names)
     try:
         stream = await bridge.open(*call.requests)
     except RequestRefused as refusal:
         raise refused(refusal, call.prompt_field) from None
     except EngineStopped as fault:
         raise _broken(fault) from None
-    return Generation(call, stream, assembly, timeout)
+    return Generation(call, stream, response, timeout)
 
 
 def _broken(fault: EngineStopped) -> ApiError:

@@ -5,12 +5,12 @@ Knows which endpoint takes which body; where lines come from and where answers g
 
 from __future__ import annotations
 
-from inflight.server.assembly import Assembly
 from inflight.server.batch.answering import Answer, NotNow, StepFailed
 from inflight.server.batch.lines import CHAT_COMPLETIONS
 from inflight.server.batch.records import LineUsage
 from inflight.server.errors import ApiError, invalid
 from inflight.server.preprocessing.wire import Kind, PreparedAnswer
+from inflight.server.response_builder import ResponseBuilder
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 from inflight.server.translating import Call
@@ -42,18 +42,18 @@ class LineAnswerer:
             async with self._service.answer_memory.for_line(call, served.max_model_len):
                 opened = await self._service.open(call, batch=True)
                 body = await opened.answer()
-                return Answer(200, body, _usage_of(call, opened.generation.assembly))
+                return Answer(200, body, _usage_of(call, opened.generation.response))
         except ApiError as error:
             raise _as_of_a_line(error) from None
 
 
-def _usage_of(call: Call, assembly: Assembly) -> LineUsage:
-    timings = [one.timings for one in assembly.collectors if one.timings is not None]
+def _usage_of(call: Call, response: ResponseBuilder) -> LineUsage:
+    timings = [one.timings for one in response.collectors if one.timings is not None]
     return LineUsage(
         model=call.model,
         input_tokens=sum(len(one.prompt_token_ids) for one in call.requests),
         cached_tokens=sum(one.cached_tokens for one in timings),
-        output_tokens=assembly.output_tokens,
+        output_tokens=response.output_tokens,
     )
 
 

@@ -20,11 +20,11 @@ from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
 from inflight.frontend.fields import SAMPLING_FIELDS
 from inflight.frontend.prompts import PromptEncoder
-from inflight.server.aside import aside
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import CompletionSettings
 from inflight.server.errors import clients_fault, invalid
+from inflight.server.offload import offload
 from inflight.server.preprocessing.preprocessor import check_model, max_tokens_of
 from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion
 from inflight.server.tenants import Tenant
@@ -107,7 +107,9 @@ class RequestTranslator:
         small = sum(len(prompt.token_ids) for prompt in prepared.prompts) < MANY_TOKEN_BYTES
         small = small and len(prepared.prompts) <= MANY_PROMPTS
         return (
-            translate() if small and not (settings.bad_words or settings.allowed_token_ids) else await aside(translate)
+            translate()
+            if small and not (settings.bad_words or settings.allowed_token_ids)
+            else await offload(translate)
         )
 
     def _completion(self, prepared: PreparedCompletion, tenant: Tenant, batch: bool) -> Call:

@@ -1,4 +1,4 @@
-"""What is told of calls and of HTTP requests that have ended: a line in the log, counts in the metrics.
+"""The access log: of calls and of HTTP requests that have ended, a line in the log and counts in the metrics.
 
 Knows which fact goes where; nothing of how a call was served.
 """
@@ -23,7 +23,7 @@ from inflight.server.service import GONE, Ended
 Observe = Callable[[str, int, float], None]  # route, status, seconds
 
 
-def tell(ended: Ended, metrics: Metrics | None) -> None:
+def log_call(ended: Ended, metrics: Metrics | None) -> None:
     """metrics: None while no engine was loaded yet."""
     call, generation, error = ended.call, ended.generation, ended.error
     request = call.requests[0]
@@ -48,20 +48,20 @@ def tell(ended: Ended, metrics: Metrics | None) -> None:
 
 def _served(line: RequestLine, generation: Generation) -> RequestLine:
     """With what came of it. With several prompts: the longest wait, the earliest token."""
-    collectors = generation.assembly.collectors
+    collectors = generation.response.collectors
     finishes = [finish for one in collectors for finish in one.finishes if finish is not None]
     timings = [one.timings for one in collectors if one.timings is not None]
     return replace(
         line,
         finish_reason=finish_reason(finishes) if finishes else "abort",
         cached_tokens=sum(one.cached_tokens for one in timings),
-        output_tokens=generation.assembly.output_tokens,
+        output_tokens=generation.response.output_tokens,
         queue_ms=max((one.queue_ms for one in timings), default=None),
         ttft_ms=min((one.ttft_ms for one in timings if one.ttft_ms is not None), default=None),
     )
 
 
-class HttpWatch:
+class AccessLog:
     """Around everything else: the request's id, counts by route and status, a line for each refusal. HEAD is GET whose
     answer has no body, which uvicorn leaves out."""
 
@@ -93,9 +93,9 @@ class HttpWatch:
             status = 500
             raise
         finally:
-            self._tell(scope["method"], inner, status, time.monotonic() - started)
+            self._log(scope["method"], inner, status, time.monotonic() - started)
 
-    def _tell(self, method: str, scope: Scope, status: int, seconds: float) -> None:
+    def _log(self, method: str, scope: Scope, status: int, seconds: float) -> None:
         # The route's template, not what a client wrote: there must be few.
         route, state = getattr(scope.get("route"), "path", None) or self._template(scope), state_of(scope)
         self._observe(route, status, seconds)

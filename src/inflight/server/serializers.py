@@ -1,4 +1,4 @@
-"""Answers in OpenAI's shapes, whole or in frames: what completions and chat share, and where they differ.
+"""Choices in OpenAI's shapes, whole or in frames: what completions and chat share, and where they differ.
 
 Knows a call, its collectors and what changed; not how it is sent.
 """
@@ -25,7 +25,7 @@ class Change:
     stop_reason: str | int | None = None
 
 
-class Shape(Protocol):
+class ChoiceSerializer(Protocol):
     """Of one choice, which belongs to one prompt."""
 
     name: str  # the `object` of whole answers
@@ -39,7 +39,7 @@ class Shape(Protocol):
     def part(self, change: Change) -> dict[str, Any]: ...
 
 
-class ChatShape:
+class ChatSerializer:
     name, frame_name = "chat.completion", "chat.completion.chunk"
 
     def __init__(self, call: Call, index: int, collector: OutputCollector, names: TokenNames):
@@ -75,7 +75,7 @@ class ChatShape:
         return choice
 
 
-class CompletionShape:
+class CompletionSerializer:
     name = frame_name = "text_completion"
 
     def __init__(self, call: Call, index: int, collector: OutputCollector, names: TokenNames):

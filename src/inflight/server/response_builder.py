@@ -1,7 +1,7 @@
 """The answer to a call, put together from the engine's events: whole, or frame by frame.
 
-Knows a call, its collectors and shapes; not where events come from, nor where frames go. The server follows a stream
-with it; the command line's OpenAI lines come from it too.
+Knows a call, its collectors and serializers; not where events come from, nor where frames go. The server follows a
+stream with it; the command line's OpenAI lines come from it too.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames, encode
-from inflight.server.shapes import Change, ChatShape, CompletionShape, Shape, chat_extras
+from inflight.server.serializers import Change, ChatSerializer, ChoiceSerializer, CompletionSerializer, chat_extras
 from inflight.server.translating import Call
 
 
-class Assembly:
+class ResponseBuilder:
     def __init__(self, call: Call, collectors: Mapping[str, OutputCollector], names: TokenNames):
         """collectors: of the call's requests, by id, in their order."""
         self._call = call
         self._collectors = collectors
         self._names = names
         self._first_index = {request_id: number * call.n for number, request_id in enumerate(collectors)}
-        self._shapes: dict[int, Shape] = {}  # of the choices that have a frame
+        self._serializers: dict[int, ChoiceSerializer] = {}  # of the choices that have a frame
         self._ended: set[int] = set()  # choices whose last frame is made
         self._prompt_tokens = sum(len(one.request.prompt_token_ids) for one in collectors.values())
-        self._frame_envelope = self._envelope((ChatShape if call.kind == "chat" else CompletionShape).frame_name)
+        self._frame_envelope = self._envelope(
+            (ChatSerializer if call.kind == "chat" else CompletionSerializer).frame_name
+        )
 
     @property
     def output_tokens(self) -> int:
@@ -70,9 +72,9 @@ class Assembly:
             _check(collector)
             for one in _best(collector.completions(), self._call.n):
                 # One by one: what encodes lets nobody else run meanwhile.
-                choices.append(msgspec.Raw(encode(self._shape(collector, len(choices)).whole(one))))
+                choices.append(msgspec.Raw(encode(self._serializer(collector, len(choices)).whole(one))))
         first = next(iter(self._collectors.values()))
-        answer = self._envelope(self._shape(first, 0).name)
+        answer = self._envelope(self._serializer(first, 0).name)
         answer["choices"] = choices
         answer["usage"] = self._usage(self.output_tokens, self._cached_tokens)
         return encode(answer | chat_extras(self._call, first, self._names) | self._timings())
@@ -86,15 +88,15 @@ class Assembly:
         changes = self._fold(events)
         for collector in {collector for collector, _ in changes.values()}:
             _check(collector)  # one that failed is told at once, and not as a choice
-        after, begun = self.output_tokens, len(self._shapes)
+        after, begun = self.output_tokens, len(self._serializers)
         for index, (collector, change) in changes.items():
-            if index not in self._shapes:
-                shape = self._shapes[index] = self._shape(collector, index)
-                first = shape.first()
+            if index not in self._serializers:
+                serializer = self._serializers[index] = self._serializer(collector, index)
+                first = serializer.first()
                 choices += [] if first is None else [(first, before)]
             if change.text or change.finish_reason or call.logprobs is not None or call.return_token_ids:
-                choices.append((self._shapes[index].part(change), after))
-        if begun < len(self._shapes) == len(self._collectors) * call.n:
+                choices.append((self._serializers[index].part(change), after))
+        if begun < len(self._serializers) == len(self._collectors) * call.n:
             self.forget()
         last = len(choices) - 1 if self.finished else None
         cached = self._cached_tokens if call.continuous_usage else 0
@@ -140,8 +142,8 @@ class Assembly:
 
     # -- both -----------------------------------------------------------------------------------------------------
 
-    def _shape(self, collector: OutputCollector, index: int) -> Shape:
-        kind = ChatShape if self._call.kind == "chat" else CompletionShape
+    def _serializer(self, collector: OutputCollector, index: int) -> ChoiceSerializer:
+        kind = ChatSerializer if self._call.kind == "chat" else CompletionSerializer
         return kind(self._call, index, collector, self._names)
 
     def _envelope(self, name: str) -> dict[str, Any]:
