@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 QUEUE_REASONS = ("rows", "blocks", "budget", "share", "window")
@@ -37,7 +37,13 @@ class Timings:
     queued_behind: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(self).items()}
-        for name in ("queued_by", "queued_behind"):
-            rounded[name] = {k: round(v, 3) for k, v in getattr(self, name).items()}
-        return rounded
+        return {name: _rounded(getattr(self, name)) for name in _NAMES}
+
+
+_NAMES = tuple(item.name for item in fields(Timings))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: round(seconds, 3) for name, seconds in value.items()}
+    return round(value, 3) if isinstance(value, float) else value

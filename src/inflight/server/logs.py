@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import IO, Any, Literal
 
 Format = Literal["auto", "text", "json"]
@@ -57,6 +57,9 @@ class RequestLine:
     total_ms: float | None = None
 
 
+_LINE_FIELDS = tuple(item.name for item in fields(RequestLine))
+
+
 def configure(format: Format = "auto", level: str = "info", stream: IO[str] | None = None) -> None:
     """Send all logs of the process to a stream (standard error), in one form.
 
@@ -87,8 +90,8 @@ def log_request(line: RequestLine) -> None:
 
 
 def _given(line: RequestLine) -> dict[str, Any]:
-    rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(line).items()}
-    return {name: value for name, value in rounded.items() if value is not None and value != ""}
+    given = {name: value for name in _LINE_FIELDS if (value := getattr(line, name)) is not None and value != ""}
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in given.items()}
 
 
 class TextLines(logging.Formatter):
