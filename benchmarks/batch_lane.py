@@ -21,12 +21,12 @@ from benchmarks.engines import Model
 from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, NoisyCost, virtual_engine
 from benchmarks.workloads import bursts, lognormal, poisson, prompt
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import percentiles
-from inflight.scheduling import SchedulingSettings
 
 LOAD = 0.4
 WARM = 0.2  # share of a run that is served but not counted: the engine learns what its steps take
@@ -80,7 +80,7 @@ class Found:
     def add(self, kind: Kind, interactive: list[Request], batch: list[Request], lane: dict[str, Any] | None) -> None:
         """One run. lane: settings of the batch lane; None puts its requests into the interactive one."""
         mixed = batch if lane is not None else [replace(one, lane="interactive") for one in batch]
-        loop = kind.open(SchedulingSettings(lanes={"batch": lane} if lane else {}))
+        loop = kind.open(SchedulingSettings.of(lanes={"batch": lane} if lane else {}))
         start = loop.clock.now()
         run = drive(loop, interactive + mixed, until=lambda one: one.request_id.startswith("interactive"))
         loop.close()

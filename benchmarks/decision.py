@@ -18,8 +18,9 @@ from pathlib import Path
 from benchmarks.comparison import options, publish, spread, tell
 from benchmarks.engines import Model
 from benchmarks.results import table
-from inflight.assembly import budget
-from inflight.config import EngineSettings
+from inflight.config.assembly import budget
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.decision import Decision, Tried, describe, take_turns
@@ -31,7 +32,6 @@ from inflight.planning.setting import Setting
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import mixed_step, rows_at, steady_state
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.calibration import calibrate
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.measuring import Measured
@@ -66,9 +66,9 @@ def settings() -> list[Setting]:
     chunked = Setting(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, enable_prefix_caching=False)
     steps = [replace(chunked, max_num_batched_tokens=tokens) for tokens in (32, 48, 192, 512)]
     rows = [replace(chunked, max_num_seqs=count) for count in (4, 8, 16)]
-    shortest = replace(chunked, scheduling=SchedulingSettings(policy="sjf"))
-    whole = replace(chunked, max_num_batched_tokens=512, scheduling=SchedulingSettings(strategy="continuous"))
-    static = SchedulingSettings(strategy="static", batch_size=16, max_wait=0.5)
+    shortest = replace(chunked, scheduling=SchedulingSettings.of(policy="sjf"))
+    whole = replace(chunked, max_num_batched_tokens=512, scheduling=SchedulingSettings.of(strategy="continuous"))
+    static = SchedulingSettings.of(strategy="static", batch_size=16, max_wait=0.5)
     together = replace(chunked, max_num_batched_tokens=None, scheduling=static)
     return [chunked, *steps, *rows, shortest, whole, together]
 

@@ -20,10 +20,11 @@ from benchmarks.peers.trials import LOAD
 from benchmarks.peers.workload import mixed
 from benchmarks.results import table, write_section
 from benchmarks.workloads import poisson
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.types.plan import Capacity
 from inflight.metrics.summary import Summary, summarize, whole
-from inflight.scheduling import EARLY_END, SchedulingSettings
 from inflight.simulate.latency import StepModel
 from inflight.simulate.simulation import Pool, Setup, simulate
 from inflight.simulate.sources import read_step_model
@@ -43,7 +44,7 @@ class Case:
 
     def run(self, model: StepModel, workload: Workload) -> Summary:
         settings = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=self.budget, enable_prefix_caching=False)
-        scheduling = SchedulingSettings(early_end_tokens=self.early_end)
+        scheduling = SchedulingSettings.of(early_end_tokens=self.early_end)
         observations = simulate(
             workload, Setup(Pool(CAPACITY, settings, scheduling, lambda number: model))
         ).observations

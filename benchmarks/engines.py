@@ -1,7 +1,7 @@
 """Engines to measure: weights and KV memory are made once, and every setting gets a fresh engine around them.
 
-Knows how an engine is put together from settings (`inflight.assembly`); the compared settings share weights, kernels
-and memory, so that only what is compared differs. With `simulated_loop` the same scheduler runs on virtual time.
+Knows how an engine is put together from settings (`config.assembly`); the compared settings share weights, kernels and
+memory, so that only what is compared differs. With `simulated_loop` the same scheduler runs on virtual time.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from pathlib import Path
 
 from benchmarks.drive import Observer, Watched
 from benchmarks.shapes import QWEN25_05B, TINY, write_config
-from inflight.assembly import budget, scheduler_for
 from inflight.build import BUILT_IN
-from inflight.config import LOGIT_ROWS, EngineSettings, resolve_rows, resolve_threads
+from inflight.config.assembly import budget, scheduler_for
+from inflight.config.engine import LOGIT_ROWS, EngineSettings, resolve_rows, resolve_threads
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
@@ -25,7 +26,6 @@ from inflight.execution.executor import ModelExecutor, copy_seconds
 from inflight.execution.memory import kv_shape, swap_blocks
 from inflight.execution.ops import open_ops
 from inflight.execution.weights import load_weights
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.latency import StepModel
 

@@ -21,13 +21,13 @@ from benchmarks.engines import Model
 from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, virtual_engine
 from benchmarks.workloads import lognormal, poisson, prompt
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.policies.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
-from inflight.scheduling import SchedulingSettings
 
 Opener = Callable[[str, Observer | None], EngineLoop]  # by policy
 
@@ -46,7 +46,7 @@ class Kind:
 
 def kinds(with_real: bool) -> list[Kind]:
     def virtual(policy: str, observer: Observer | None) -> EngineLoop:
-        return virtual_engine(SchedulingSettings(policy=policy), observer=observer)
+        return virtual_engine(SchedulingSettings.of(policy=policy), observer=observer)
 
     found = [Kind("virtual, 0.5B", VOCABULARY, virtual, backlog=1200, visits=150)]
     if with_real:
@@ -54,7 +54,7 @@ def kinds(with_real: bool) -> list[Kind]:
         settings = EngineSettings(max_num_seqs=32, max_model_len=1024, num_blocks=2048)
 
         def real(policy: str, observer: Observer | None) -> EngineLoop:
-            return model.loop(settings, SchedulingSettings(policy=policy), observer)
+            return model.loop(settings, SchedulingSettings.of(policy=policy), observer)
 
         found.append(Kind("real, built-in model", model.vocab_size, real, backlog=1200, visits=150, repeats=5))
     return found

@@ -22,10 +22,10 @@ from benchmarks.batch_lane import LOAD, Found, Kind, at_once, capacity, requests
 from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, virtual_engine
 from benchmarks.workloads import bursts, gamma, poisson
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.arrivals import Forecast
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import percentiles
-from inflight.scheduling import SchedulingSettings
 
 Arrivals = Callable[[random.Random, float], Iterator[float]]
 KINDS: dict[str, Arrivals] = {
@@ -123,7 +123,7 @@ def adaptive(seconds: float, seeds: range) -> list[list[object]]:
     rows: list[list[object]] = []
     for name, arrivals in KINDS.items():
         for target in ITL_TARGETS:
-            settings = SchedulingSettings(strategy="adaptive", itl_target=target)
+            settings = SchedulingSettings.of(strategy="adaptive", itl_target=target)
             kind = engine(seconds, settings)
             with_it, without = Found(), Found()
             for seed in seeds:

@@ -19,7 +19,7 @@ from benchmarks.kernel_bodies import BLOCK
 from benchmarks.results import RESULTS, table, write_section
 from benchmarks.roofline import MOST_KV, Probe, Step, decode_seconds, prefill_seconds, timed
 from benchmarks.shapes import SHAPES, write_config
-from inflight.config import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings, resolve_threads
 from inflight.execution.config import ModelConfig
 from inflight.execution.ops.native import NativeOps
 from inflight.execution.roofline import Machine

@@ -27,7 +27,7 @@ from benchmarks.results import table, write_section
 from benchmarks.shapes import QWEN25_05B, write_config
 from inflight.api import LLM, SamplingParams
 from inflight.build import BUILT_IN
-from inflight.config import DTypeChoice, EngineSettings, KVCacheChoice, QuantizationChoice, resolve_threads
+from inflight.config.engine import DTypeChoice, EngineSettings, KVCacheChoice, QuantizationChoice, resolve_threads
 from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights

@@ -17,11 +17,11 @@ from benchmarks.engines import Model, simulated_loop
 from benchmarks.results import table
 from benchmarks.virtual import COST
 from benchmarks.workloads import heavy_tailed
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
 from inflight.metrics.definitions import percentiles
-from inflight.scheduling import SchedulingSettings
 
 ALLOCATIONS = ("paged", "reserve-request", "reserve-max")
 ROWS = 128
@@ -58,13 +58,13 @@ def on_simulated(allocation: str, sequences: int, requests: int, seed: int) -> F
     engine, observer = settings(allocation, sequences), Observer()
     assert engine.num_blocks is not None
     capacity = Capacity(engine.num_blocks, BLOCK, ROWS, MODEL_LEN, VOCAB)
-    loop = simulated_loop(capacity, engine, SchedulingSettings(kv_allocation=allocation), COST, observer)
+    loop = simulated_loop(capacity, engine, SchedulingSettings.of(kv_allocation=allocation), COST, observer)
     return _figures(drive(loop, _requests(requests, VOCAB, seed), observer.after), observer)
 
 
 def on_engine(model: Model, allocation: str, sequences: int, requests: int, seed: int) -> Figures:
     observer = Observer()
-    loop = model.loop(settings(allocation, sequences), SchedulingSettings(kv_allocation=allocation), observer)
+    loop = model.loop(settings(allocation, sequences), SchedulingSettings.of(kv_allocation=allocation), observer)
     run = drive(loop, _requests(requests, model.vocab_size, seed), observer.after)
     figures = _figures(run, observer)
     tell(f"{allocation}: {run.seconds:.0f} s, {figures}")

@@ -18,11 +18,11 @@ from benchmarks.drive import Observer, drive
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.workloads import prompt
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.metrics.definitions import percentiles
-from inflight.scheduling import SchedulingSettings
 
 STRATEGIES = ("continuous", "chunked")
 STREAMS, STREAM_PROMPT = 8, 64
@@ -64,7 +64,7 @@ def workload(model: Model, stream_output: int, interval: float, seed: int) -> li
 
 def measure(model: Model, strategy: str, requests: list[Request]) -> Figures:
     observer = Observer()
-    loop = model.loop(SETTINGS, SchedulingSettings(strategy=strategy), observer, PASS_TOKENS.get(strategy))
+    loop = model.loop(SETTINGS, SchedulingSettings.of(strategy=strategy), observer, PASS_TOKENS.get(strategy))
     run = drive(loop, requests, observer.after)
     streams = [one for one in run.outcomes if one.request.request_id.startswith("stream")]
     gaps = [gap for one in streams for gap in one.gaps]
@@ -82,7 +82,7 @@ def seconds_alone(model: Model) -> float:
     rng = random.Random(0)
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     tokens = prompt(rng, round(statistics.mean(LONG_PROMPTS)), model.vocab_size)
-    loop = model.loop(SETTINGS, SchedulingSettings(strategy="continuous"), None, PASS_TOKENS["continuous"])
+    loop = model.loop(SETTINGS, SchedulingSettings.of(strategy="continuous"), None, PASS_TOKENS["continuous"])
     return drive(loop, [Request(request_id="alone", prompt_token_ids=tokens, params=params)]).seconds
 
 

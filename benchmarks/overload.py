@@ -17,10 +17,10 @@ from benchmarks.drive import Outcome, Run, drive
 from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, virtual_engine
 from benchmarks.workloads import heavy_tailed
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.accuracy import PredictionError
 from inflight.core.types.request import SLO, Request
 from inflight.metrics.definitions import percentiles
-from inflight.scheduling import SchedulingSettings
 
 TARGETS = (2.0, 5.0)  # seconds to the first token, of the classes in turn
 WORST_GAP = 0.5  # seconds
@@ -74,7 +74,7 @@ class Gate:
     def settings(self, policy: str, predictor: str | None, rate: float) -> SchedulingSettings:
         """rate: capacity, requests per second."""
         bound = None if self.target is None else max(1, int(rate * self.target))
-        return SchedulingSettings(policy=policy, predictor=predictor, admission=self.mode, max_queued_requests=bound)
+        return SchedulingSettings.of(policy=policy, predictor=predictor, admission=self.mode, max_queued_requests=bound)
 
     def __str__(self) -> str:
         bound = "" if self.target is None else f", as many waiting as are served within {self.target:g} s"

@@ -17,11 +17,11 @@ from benchmarks.engines import Model
 from benchmarks.results import table, write_section
 from benchmarks.virtual import COST, VOCABULARY, virtual_engine
 from benchmarks.workloads import lognormal, prompt
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
-from inflight.scheduling import SchedulingSettings
 
 MODES = ("recompute", "swap", "auto")
 COPIES_MS = (0.0, 0.05, 1.0, 5.0, 10.0, 13.0, 16.0, 20.0, 40.0, 80.0)  # per block, one way
@@ -65,7 +65,7 @@ def serve(loop: EngineLoop, offered: list[Request]) -> Found:
 
 def settings(mode: str, swap_space: float = 1.0) -> SchedulingSettings:
     """swap_space: GiB."""
-    return SchedulingSettings(preemption=mode, swap_space=None if mode == "recompute" else swap_space)
+    return SchedulingSettings.of(preemption=mode, swap_space=None if mode == "recompute" else swap_space)
 
 
 def crossover(number: int) -> tuple[list[list[object]], float]:

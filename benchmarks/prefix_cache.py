@@ -16,7 +16,7 @@ from benchmarks.drive import Outcome, drive
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.workloads import prompt
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 

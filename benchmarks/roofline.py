@@ -28,7 +28,7 @@ from benchmarks.kernel_bodies import BLOCK, Body, Head, Layers, attention, other
 from benchmarks.results import table, write_section
 from benchmarks.shapes import SHAPES, write_config
 from inflight.api import LLM, SamplingParams
-from inflight.config import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings, resolve_threads
 from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights

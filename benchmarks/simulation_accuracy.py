@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from benchmarks.comparison import options, publish, tell
 from benchmarks.engines import Model
 from benchmarks.results import table
-from inflight.assembly import budget
-from inflight.config import EngineSettings
+from inflight.config.assembly import budget
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.accuracy import Errors
 from inflight.simulate.calibration import calibrate
 from inflight.simulate.fitted import FittedModel

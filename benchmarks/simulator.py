@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.results import table, write_section
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
 from inflight.workload.arrivals import Poisson
@@ -70,7 +70,7 @@ def run(scene: Scene, requests: int, fast: bool) -> tuple[Simulation, float, flo
     workload = traffic(scene.rate, requests)
     capacity = Capacity(20_000, 16, scene.rows, 8192, 32_000)
     settings = EngineSettings(max_num_seqs=scene.rows, max_num_batched_tokens=scene.budget)
-    scheduling = SchedulingSettings(early_end_tokens=0)
+    scheduling = SchedulingSettings.of(early_end_tokens=0)
     setup = Setup(Pool(capacity, settings, scheduling, lambda number: GPU), fast_forward=fast)
     began = time.process_time()
     done = simulate(workload, setup)

@@ -14,16 +14,16 @@ from benchmarks.drive import Observer, drive
 from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.workloads import heavy_tailed
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.definitions import percentiles
-from inflight.scheduling import SchedulingSettings
 
 ROWS = 32
 NUM_BLOCKS = 4096  # memory never binds, even where static reserves all that its sequences may ever need
 SCHEDULING = {
-    "static": SchedulingSettings(strategy="static", batch_size=ROWS),
-    "dynamic": SchedulingSettings(strategy="dynamic", batch_size=ROWS),  # four buckets that follow the lengths seen
-    "chunked": SchedulingSettings(strategy="chunked"),
+    "static": SchedulingSettings.of(strategy="static", batch_size=ROWS),
+    "dynamic": SchedulingSettings.of(strategy="dynamic", batch_size=ROWS),  # four buckets that follow the lengths seen
+    "chunked": SchedulingSettings.of(strategy="chunked"),
 }
 PASS_TOKENS = {"static": 512, "dynamic": 512}  # long passes suit padded prompts: each weight is read less often
 

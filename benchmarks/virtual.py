@@ -11,11 +11,11 @@ import random
 
 from benchmarks.drive import Observer
 from benchmarks.engines import simulated_loop
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
 from inflight.engine.loop import EngineLoop
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.latency import StepModel
 

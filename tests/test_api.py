@@ -17,7 +17,7 @@ from models import write_model
 
 import inflight
 from inflight import LLM, AsyncEngine, RequestOutput, SamplingParams
-from inflight.config import SettingsError
+from inflight.config.setting import SettingsError
 from inflight.core.types.request import RequestRefused
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.prompts import PromptError

@@ -18,11 +18,11 @@ from execution.driver import op_sets
 from models import FAMILIES, write_model
 
 from inflight.build import Engine, build_engine
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
-from inflight.scheduling import SchedulingSettings
 
 NATIVE = [isa for isa in op_sets() if isa != "reference"]
 SHAPES: dict[str, dict[str, Any]] = {
@@ -113,7 +113,7 @@ def settings(chance: random.Random) -> SamplingParams:
 @contextmanager
 def opened(folder: Path, **shape: Any) -> Iterator[Engine]:
     names = {item.name for item in fields(SchedulingSettings)}
-    scheduling = SchedulingSettings(**{name: value for name, value in shape.items() if name in names})
+    scheduling = SchedulingSettings.of(**{name: value for name, value in shape.items() if name in names})
     rest = {name: value for name, value in shape.items() if name not in names}
     engine = build_engine(EngineSettings(model=str(folder), threads=2, **rest), scheduling)
     try:

@@ -25,7 +25,7 @@ from benchmarks.peers.trials import LOAD, QUICK, READING_BATCH, Sizes
 from benchmarks.peers.workload import mixed
 from benchmarks.results import write_section
 from benchmarks.shapes import SHAPES
-from inflight.config import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings, resolve_threads
 from inflight.execution.config import ModelConfig
 from inflight.execution.ops import native
 from inflight.execution.ops.protocol import Quantization

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from benchmarks.peers.stepping import Job, serve
 from inflight import __version__
 from inflight.build import build_engine
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
 from inflight.core.types.events import TokensEvent
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request

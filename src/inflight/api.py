@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, SupportsIndex
 
 from inflight.build import Engine, build_engine
-from inflight.config import EngineSettings, Resolved
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
+from inflight.config.setting import Resolved
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.plan import Capacity
 from inflight.core.types.sampling import SamplingParams
@@ -21,7 +22,6 @@ from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import CompletionOutput, Logprob, OutputCollector, RequestOutput
 from inflight.frontend.prompts import Prompt, PromptError
-from inflight.scheduling import SchedulingSettings
 from inflight.text import Conversation
 
 __all__ = ["LLM", "AsyncEngine", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
@@ -172,9 +172,8 @@ class AsyncEngine:
 
 
 def _settings(model: str | None, given: dict[str, Any]) -> tuple[EngineSettings, SchedulingSettings]:
-    names = {item.name for item in fields(SchedulingSettings)}
-    scheduling = {name: given.pop(name) for name in tuple(given) if name in names}
-    return EngineSettings(model=model, **given), SchedulingSettings(**scheduling)
+    scheduling = {name: given.pop(name) for name in tuple(given) if name in SCHEDULING_NAMES}
+    return EngineSettings(model=model, **given), SchedulingSettings.of(**scheduling)
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -14,12 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight.assembly import make_rules, make_scheduler
-from inflight.config import (
+from inflight.config.assembly import make_rules, make_scheduler
+from inflight.config.engine import (
     LOGIT_ROWS,
     EngineSettings,
-    Resolved,
-    SettingsError,
     cores_of,
     resolve_budget,
     resolve_kv_cache_dtype,
@@ -28,6 +26,8 @@ from inflight.config import (
     resolve_rows,
     resolve_threads,
 )
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import Resolved, SettingsError
 from inflight.core.types.plan import Capacity, Executor
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
@@ -44,7 +44,6 @@ from inflight.execution.ops.protocol import DType, KVShape, OpSet
 from inflight.execution.weights import ModelWeights, load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
-from inflight.scheduling import SchedulingSettings
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
 log = logging.getLogger(__name__)

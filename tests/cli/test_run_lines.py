@@ -14,7 +14,7 @@ from inflight.build import build_engine
 from inflight.cli.reading import LineReader
 from inflight.cli.resume import Earlier
 from inflight.cli.run_lines import _Run
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.schema import read_records
 

@@ -11,8 +11,8 @@ import pytest
 from simulate.setups import MODEL
 
 from inflight.cli import call
+from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.types.features import Features
-from inflight.scheduling import EARLY_END
 from inflight.simulate.fitted import FittedModel, Provenance
 from inflight.simulate.fitting import settled
 from inflight.simulate.steps import Step

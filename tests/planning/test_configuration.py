@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from inflight.config import Resolved
+from inflight.config.setting import Resolved
 from inflight.planning.configuration import configuration
 
 

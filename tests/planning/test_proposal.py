@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import parse_slos
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import Wishes, propose, step_limit
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import full_step, rows_at, steady_state
 from inflight.planning.traffic import Traffic
-from inflight.scheduling import EARLY_END
 
 from .builders import Linear, drawn, machine
 
@@ -52,7 +52,7 @@ def test_what_is_fixed_stays(traffic: Traffic) -> None:
 def test_every_strategy_gets_settings_that_go_together(traffic: Traffic, strategy: str) -> None:
     setting = propose(machine(), traffic, parse_slos(["itl=900"]), Wishes(strategy=strategy)).setting
     assert (setting.max_num_batched_tokens is None) == (strategy in ("static", "dynamic"))
-    assert (setting.scheduling.itl_target is not None) == (strategy == "adaptive")
+    assert ("itl_target" in setting.scheduling.options.given) == (strategy == "adaptive")
     setting.engine_settings(8192)
 
 

@@ -119,7 +119,7 @@ def test_swapping_runs_in_the_simulator() -> None:
     setting = Setting(
         max_num_seqs=32,
         max_num_batched_tokens=256,
-        scheduling=replace(scheduling, strategy="chunked", itl_target=None, preemption="swap", swap_space=on.swap_gib),
+        scheduling=scheduling.but(strategy="chunked", itl_target=None, preemption="swap", swap_space=on.swap_gib),
     )
     run = simulate_run(on, setting, drawn(10.0, answer="lognormal:60:100").workload(10.0, 100, 0), on.model)
     assert run.preemptions > 0 and all(one.outcome == "completed" for one in run.observations)

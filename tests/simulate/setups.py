@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from inflight.config import EngineSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.latency import StepModel
 from inflight.simulate.simulation import Pool

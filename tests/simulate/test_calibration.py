@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.assembly import scheduler_for
-from inflight.config import EngineSettings
+from inflight.config.assembly import scheduler_for
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import Done, NullExecutor
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.calibration import ASKED, calibrate, fitted, warnings
 from inflight.simulate.design import Design
 from inflight.simulate.fitted import FittedModel, Provenance, StepModelError

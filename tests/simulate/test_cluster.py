@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.assembly import scheduler_for
+from inflight.config.assembly import scheduler_for
+from inflight.config.scheduling import SchedulingSettings
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.requests import Requests
 from inflight.simulate.routers import ROUTERS
@@ -44,7 +44,7 @@ def test_one_replica_is_one_engine(
     entries = chat(12, rate, seed, shared=32).entries
     turns = tuple(Entry(0.0, one.prompt_tokens + 190, 5, after=index, think_s=0.1) for index, one in enumerate(entries))
     workload = Workload((*entries, *turns), "chat", concurrency, closed=concurrency is not None and seed % 2 == 0)
-    one = pool(SchedulingSettings(strategy=strategy, policy=policy), num_blocks=num_blocks)
+    one = pool(SchedulingSettings.of(strategy=strategy, policy=policy), num_blocks=num_blocks)
     assert simulate(workload, Setup(one)).observations == driven(workload, one)
 
 
@@ -105,7 +105,7 @@ def test_a_closed_loop_sends_when_an_answer_has_come_on_whichever_replica() -> N
 
 
 def test_refused_requests_are_told() -> None:
-    settings = SchedulingSettings(admission="queue", max_queued_requests=1)
+    settings = SchedulingSettings.of(admission="queue", max_queued_requests=1)
     run = simulate(chat(30, 1000.0), Setup(pool(settings, max_rows=1)))
     outcomes = [one.outcome for one in run.observations]
     assert outcomes.count("rejected") > 20 and outcomes.count("completed") >= 2

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.output_length import Quantiles
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.recorded import RecordedModel
 from inflight.simulate.simulation import Setup, simulate
@@ -31,7 +31,7 @@ def test_a_step_takes_what_the_model_says() -> None:
 
 
 def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = Setup(pool(SchedulingSettings(policy="sjf")))
+    setup = Setup(pool(SchedulingSettings.of(policy="sjf")))
     plain = simulate(chat(), setup).observations
     quick, asked = Quantiles.predict, []
 
@@ -48,7 +48,7 @@ def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest
 
 def test_wall_time_that_reached_the_clock_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test before compares does tell: with a clock that real time leaks into, no two runs are alike."""
-    setup = Setup(pool(SchedulingSettings(policy="sjf")))
+    setup = Setup(pool(SchedulingSettings.of(policy="sjf")))
     begun, passed = time.perf_counter(), VirtualClock.passed
 
     def leaking(self: VirtualClock, seconds: float) -> None:

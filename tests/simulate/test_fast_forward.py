@@ -10,9 +10,9 @@ from unittest import mock
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.scheduling.glide import Glide
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate import simulation
 from inflight.simulate.handover import Link
 from inflight.simulate.simulation import Setup, Simulation, simulate
@@ -108,7 +108,7 @@ def test_skipping_is_stepping(
         turns = [Entry(0.0, one.prompt_tokens + 70, 9, after=index, think_s=0.3) for index, one in enumerate(entries)]
         entries = (*entries, *turns)
     workload = Workload(entries, "chat", concurrency, until=until)
-    asked = SchedulingSettings(strategy=strategy, kv_allocation=allocation)
+    asked = SchedulingSettings.of(strategy=strategy, kv_allocation=allocation)
     one = pool(asked, num_blocks=num_blocks, max_rows=max_rows, budget=budget, prefix_caching=prefix_caching)
     one = replace(one, replicas=replicas, router=router)
     assert_same(workload, Setup(one, one if moves else None, Link(bytes_per_token=5e5, gbps=1.0)))
@@ -127,7 +127,7 @@ def test_those_of_a_busy_engine_too() -> None:
 
 def test_nobody_glides_into_want_of_blocks() -> None:
     """Where memory is short all step, and glide again when there is enough of it."""
-    setup = Setup(pool(SchedulingSettings(early_end_tokens=0), num_blocks=30))  # filled steps: want comes sooner
+    setup = Setup(pool(SchedulingSettings.of(early_end_tokens=0), num_blocks=30))  # filled steps: want comes sooner
     assert simulate(chat(60, 20.0), setup).preemptions > 0
     assert 0.05 < assert_same(chat(60, 20.0), setup) < 0.8
 
@@ -147,11 +147,11 @@ def test_blocks_go_by_rank_to_those_that_moved_in_another_order() -> None:
 
 def test_whoever_asks_what_steps_cost_steps() -> None:
     for asked in (
-        SchedulingSettings(strategy="adaptive"),
-        SchedulingSettings(policy="deadline"),
-        SchedulingSettings(admission="auto"),
-        SchedulingSettings(preemption="auto", swap_space=1.0),
-        SchedulingSettings(lanes={"batch": {"max_rows": 1}}),
+        SchedulingSettings.of(strategy="adaptive"),
+        SchedulingSettings.of(policy="deadline"),
+        SchedulingSettings.of(admission="auto"),
+        SchedulingSettings.of(preemption="auto", swap_space=1.0),
+        SchedulingSettings.of(lanes={"batch": {"max_rows": 1}}),
     ):
         assert assert_same(chat(10, 0.5), Setup(pool(asked))) == 0
     assert assert_same(chat(10, 0.5, lane="batch"), Setup(pool())) == 0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from inflight.config.scheduling import SchedulingSettings
 from inflight.records.schema import RecordError, read_records
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.modelled import compare
 from inflight.simulate.replay import of_kind, recorded_settings, replay
 from inflight.simulate.simulation import Setup, simulate
@@ -42,7 +42,7 @@ def recorded(path: Path, settings: SchedulingSettings, **more: Any) -> list[dict
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_strategy_and_policy_replays(tmp_path: Path, strategy: str, policy: str) -> None:
-    records = recorded(tmp_path / "r.jsonl", SchedulingSettings(strategy=strategy, policy=policy))
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings.of(strategy=strategy, policy=policy))
     _, outcome = replay(records)
     assert outcome.difference is None
     assert outcome.steps == outcome.recorded_steps > 50 and outcome.requests == 50
@@ -53,14 +53,14 @@ def test_every_strategy_and_policy_replays(tmp_path: Path, strategy: str, policy
 
 @pytest.mark.parametrize("preemption", ["swap", "auto"])
 def test_swapped_blocks_replay(tmp_path: Path, preemption: str) -> None:
-    settings = SchedulingSettings(preemption=preemption, swap_space=0.1)
+    settings = SchedulingSettings.of(preemption=preemption, swap_space=0.1)
     _, outcome = replay(recorded(tmp_path / "r.jsonl", settings, host_blocks=30))
     assert outcome.difference is None and outcome.preemptions > 0
     assert preemption == "auto" or outcome.moved_blocks > 0
 
 
 def test_lanes_tenants_admission_and_allocation_come_back(tmp_path: Path) -> None:
-    settings = SchedulingSettings(
+    settings = SchedulingSettings.of(
         policy="fair",
         tenant_weights={"a": 2.0},
         kv_allocation="reserve-request",
@@ -101,17 +101,17 @@ def test_a_header_without_settings_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_record_from_before_steps_ended_early_replays_with_filled_steps(tmp_path: Path) -> None:
-    records = recorded(tmp_path / "r.jsonl", SchedulingSettings(early_end_tokens=0))
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings.of(early_end_tokens=0))
     assert records[0]["settings"].pop("early_end_tokens")["value"] == 0
     assert replay(records)[1].difference is None
 
 
 def test_a_record_from_before_background_lanes_were_owed_anything_replays_without(tmp_path: Path) -> None:
     """The interactive requests come so fast that the batch lane would have its floor."""
-    records = recorded(tmp_path / "r.jsonl", SchedulingSettings(lane_floor=0.0))
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings.of(lane_floor=0.0))
     assert records[0]["settings"].pop("lane_floor")["value"] == 0.0
     assert replay(records)[1].difference is None
-    with_floor = recorded(tmp_path / "w.jsonl", SchedulingSettings(lane_floor=0.3))
+    with_floor = recorded(tmp_path / "w.jsonl", SchedulingSettings.of(lane_floor=0.3))
     assert replay(with_floor)[1].difference is None
     assert of_kind(with_floor, "step") != of_kind(records, "step")
     del with_floor[0]["settings"]["lane_floor"]
@@ -131,6 +131,6 @@ def test_the_model_that_made_a_record_has_no_error_on_it(tmp_path: Path) -> None
 
 def test_records_are_the_same_bytes_for_the_same_seed(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        recorded(tmp_path / name, SchedulingSettings(policy="sjf"))
+        recorded(tmp_path / name, SchedulingSettings.of(policy="sjf"))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert json.loads((tmp_path / "a").read_text().splitlines()[0])["created"].startswith("1970")

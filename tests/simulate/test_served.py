@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from inflight.assembly import scheduler_for
-from inflight.config import EngineSettings
+from inflight.config.assembly import scheduler_for
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.served import Served, Traffic
 from inflight.simulate.steps import Timed
 from inflight.workload.lengths import Lognormal
@@ -27,7 +27,7 @@ def served(speed: random.Random, **scheduling: Any) -> tuple[Served, EngineLoop]
 
     budget = None if scheduling.get("strategy") == "static" else 64
     settings = EngineSettings(max_num_seqs=8, max_num_batched_tokens=budget)
-    scheduler = scheduler_for(CAPACITY, settings, SchedulingSettings(**scheduling))
+    scheduler = scheduler_for(CAPACITY, settings, SchedulingSettings.of(**scheduling))
     loop = EngineLoop(scheduler, NullExecutor(CAPACITY, seconds), VirtualClock())
     return Served(loop), loop
 

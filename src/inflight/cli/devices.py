@@ -15,7 +15,8 @@ import click
 
 from inflight.cli.machines import check_machine, hardware_of
 from inflight.cli.options import stacked
-from inflight.config import EngineSettings, SettingsError
+from inflight.config.engine import EngineSettings
+from inflight.config.setting import SettingsError
 from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Machine
 from inflight.simulate.all_reduce import NETWORK_SHARE
 from inflight.simulate.fitted import FittedModel, NoisyModel

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import click
 
-from inflight.config import EngineSettings, resolve_threads
+from inflight.config.engine import EngineSettings, resolve_threads
 
 BATCHES = (1, 8, 32)
 PROMPTS = (512, 2048)

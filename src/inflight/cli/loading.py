@@ -6,8 +6,8 @@ from pathlib import Path
 
 from inflight.build import Engine, build_engine
 from inflight.cli.progress import Progress
-from inflight.config import EngineSettings
-from inflight.scheduling import SchedulingSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 
 
 def open_engine(settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None = None) -> Engine:

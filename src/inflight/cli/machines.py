@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from inflight.cli.options import stacked
-from inflight.config import SettingsError
+from inflight.config.setting import SettingsError
 from inflight.planning.demand import Demand
 from inflight.planning.machine import Hardware, Machine, calibrated_machine
 from inflight.planning.sizing import traffic_of

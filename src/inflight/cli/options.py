@@ -16,10 +16,13 @@ from typing import Any
 
 import click
 
-from inflight.config import EngineSettings, SettingsError
+from inflight.config.engine import EngineSettings
+from inflight.config.presets import preset
+from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
+from inflight.config.setting import SettingsError, option
+from inflight.core.policies.registry import POLICIES
+from inflight.core.strategies.registry import OPTIONS, STRATEGIES
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
-from inflight.presets import preset
-from inflight.scheduling import SchedulingSettings
 
 _LANES = "inflight.lanes"  # key in click's context
 
@@ -141,20 +144,12 @@ scheduling_options = stacked(
         expose_value=False,
         help="latency, throughput, mixed or offline: options that go together; what is given besides wins.",
     ),
-    click.option(
-        "--strategy", default="chunked", show_default=True, help="static, dynamic, continuous, chunked, adaptive."
+    click.option("--strategy", default="chunked", show_default=True, help=", ".join(STRATEGIES) + "."),
+    *(
+        click.option(option(one.name), type=one.kind, help=one.help)
+        for one in OPTIONS.values()  # declared by the strategies that have them
     ),
-    click.option("--batch-size", type=int, help="Sequences of a static or dynamic batch."),
-    click.option("--max-wait", type=float, help="Seconds that an incomplete static batch waits."),
-    click.option("--window", type=float, help="Seconds that a bucket of dynamic batching waits."),
-    click.option("--buckets", help="Length buckets of dynamic batching: how many, or borders such as 64,256."),
-    click.option("--itl-target", type=float, help="Seconds between tokens that adaptive batching holds."),
-    click.option(
-        "--early-end-tokens",
-        type=int,
-        help="Tokens from which a step ends with the prompt that it completes: 32 on a CPU; 0 fills every step.",
-    ),
-    click.option("--policy", default="fcfs", show_default=True, help="fcfs, sjf, priority, fair, deadline, prefix."),
+    click.option("--policy", default="fcfs", show_default=True, help=", ".join(POLICIES) + "."),
     click.option("--predictor", help="Output lengths for sjf and admission: quantiles or oracle."),
     click.option("--tenant-weight", "tenant_weights", multiple=True, metavar="NAME=W", help="Share under fair."),
     click.option(
@@ -271,10 +266,10 @@ def engine_settings(values: dict[str, Any]) -> EngineSettings:
 
 def scheduling_settings(values: dict[str, Any]) -> SchedulingSettings:
     """Takes the scheduling options out of a verb's arguments."""
-    given = {item.name: values.pop(item.name) for item in fields(SchedulingSettings) if item.name in values}
+    given = {name: values.pop(name) for name in SCHEDULING_NAMES if name in values}
     given["tenant_weights"] = dict(_weight(one) for one in given["tenant_weights"])
     lanes = click.get_current_context().meta.get(_LANES, {})
-    return SchedulingSettings(**given, lanes=lanes)
+    return SchedulingSettings.of(**given, lanes=lanes)
 
 
 def _weight(text: str) -> tuple[str, float]:

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from inflight import __version__
-from inflight.config import EngineSettings, SettingsError
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
-from inflight.scheduling import SchedulingSettings, most_queued
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
@@ -146,7 +147,7 @@ def _load(
         models=models,
         max_n=settings.max_n,
         max_prompts=settings.max_prompts,
-        most_sequences=most_queued(scheduling),
+        most_sequences=scheduling.most_queued,
         max_model_len=engine.capacity.max_model_len,
         vocab_size=engine.capacity.vocab_size,
         parse_control_tokens=settings.parse_control_tokens,

@@ -8,21 +8,22 @@ from typing import Any
 
 import click
 
-from inflight.assembly import budget
 from inflight.bench.run import Warmup, measured_part
 from inflight.cli.bench_options import load_options, offer_of, warmup_of, workload_options
 from inflight.cli.devices import Device, always, check_decode, decode_options, devices_of
 from inflight.cli.machines import hardware_options
 from inflight.cli.options import config_option, record_option, scheduling_options, scheduling_settings
 from inflight.cli.summary import print_summary
-from inflight.config import DEFAULT_ROWS, EngineSettings, SettingsError
+from inflight.config.assembly import budget
+from inflight.config.engine import DEFAULT_ROWS, EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
 from inflight.core.types.plan import Capacity
 from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.planning.setting import TOGETHER
 from inflight.records.json_text import json_text
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.handover import Link
 from inflight.simulate.routers import ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate

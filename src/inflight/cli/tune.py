@@ -10,7 +10,8 @@ import click
 
 from inflight.cli.demand import demand_of, demand_options
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
-from inflight.config import EngineSettings, SettingsError
+from inflight.config.engine import EngineSettings
+from inflight.config.setting import SettingsError
 from inflight.metrics.slo import Slo, parse_slos, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.configuration import configuration

@@ -14,8 +14,9 @@ import click
 from click.core import ParameterSource
 
 from inflight.cli.options import engine_options, engine_settings, scheduling_options, scheduling_settings
-from inflight.config import EngineSettings, SettingsError
-from inflight.scheduling import SchedulingSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
 
 # The strategies of the field, as servers have them or had them.
 FIELD = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from inflight.config import Resolved
+from inflight.config.setting import Resolved
 
 WIDTH = 118
 

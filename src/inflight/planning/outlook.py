@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from inflight.core.strategies.registry import STRATEGIES
 from inflight.planning.demand import Demand
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.setting import TOGETHER
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import ROUGH, ROUGHLY, Bench, Candidate, Progress, candidate_for, measure
 
-STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
 CHANGES = (
     ("20 % more requests", "faster", 1.2),
     ("answers half as long again", "longer", 1.5),

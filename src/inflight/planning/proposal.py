@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from inflight.config.scheduling import SchedulingSettings
+from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import Slo
 from inflight.planning.machine import WIDEST_STEP, Machine
 from inflight.planning.setting import TOGETHER, Setting
 from inflight.planning.steady import Steady, full_step, mixed_step, steady_state
 from inflight.planning.traffic import Traffic
-from inflight.scheduling import EARLY_END, SchedulingSettings
 
 KV_SHARE = 0.9  # of the KV memory that typical sequences may fill; lengths vary, and preemption wastes work
 MOST_ROWS = 1024
@@ -102,7 +103,7 @@ def _budget(machine: Machine, traffic: Traffic, rows: int, limit: float | None, 
 
 def _scheduling(machine: Machine, wishes: Wishes, limit: float | None) -> SchedulingSettings:
     target = limit if wishes.strategy == "adaptive" else None
-    settings = SchedulingSettings(strategy=wishes.strategy, policy=wishes.policy, itl_target=target)
+    settings = SchedulingSettings.of(strategy=wishes.strategy, policy=wishes.policy, itl_target=target)
     return settings.ending_early(early_end(machine))
 
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from inflight.config import EngineSettings, Resolved
-from inflight.scheduling import SchedulingSettings
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import Resolved
+from inflight.core.strategies.chunked import EARLY_END_TOKENS
+from inflight.core.strategies.registry import STRATEGIES
 
-TOGETHER = ("static", "dynamic")  # strategies that are bounded by count, and have no token budget
+# Strategies that are bounded by count, and have no token budget.
+TOGETHER = tuple(name for name, entry in STRATEGIES.items() if entry.bounded_by == "sequences")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +31,18 @@ class Setting:
     def __str__(self) -> str:
         budget = "" if self.max_num_batched_tokens is None else f", {self.max_num_batched_tokens:,} tokens a step"
         policy = "" if self.scheduling.policy == "fcfs" else f", {self.scheduling.policy}"
-        end = f", ends from {tokens:,}" if (tokens := self.scheduling.early_end_tokens) else ""
+        end = f", ends from {tokens:,}" if (tokens := self.early_end_tokens) else ""
         return f"{self.scheduling.strategy}{policy}, {self.max_num_seqs:,} sequences{budget}{end}"
 
     @property
     def strategy(self) -> str:
         return self.scheduling.strategy
+
+    @property
+    def early_end_tokens(self) -> int | None:
+        """As set; None: not set, or of no use to the strategy."""
+        value = self.scheduling.options.given.get(EARLY_END_TOKENS.name)
+        return None if value is None else self.scheduling.options[EARLY_END_TOKENS]
 
     def engine_settings(self, max_model_len: int | None = None) -> EngineSettings:
         return EngineSettings(
@@ -52,8 +62,8 @@ class Setting:
             "policy": self.scheduling.policy,
             "max-num-seqs": self.max_num_seqs,
             "max-num-batched-tokens": self.max_num_batched_tokens,
-            "itl-target": self.scheduling.itl_target,
-            "early-end-tokens": self.scheduling.early_end_tokens,
+            "itl-target": self.scheduling.options.given.get("itl_target"),
+            "early-end-tokens": self.early_end_tokens,
             "preemption": self.scheduling.preemption,
             "swap-space": self.scheduling.swap_space,
         }

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from inflight.config import SettingsError
+from inflight.config.setting import SettingsError
+from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import Slo, targets
 from inflight.planning.decision import Decision, Run, Tried, describe, take_turns
 from inflight.planning.demand import Demand
@@ -22,7 +23,6 @@ from inflight.planning.setting import Setting
 from inflight.planning.simulation import try_out
 from inflight.planning.steady import rows_at
 from inflight.planning.traffic import Traffic
-from inflight.scheduling import EARLY_END
 from inflight.workload.workload import Workload
 
 REQUESTS = 400
@@ -143,15 +143,15 @@ def _strategies(setting: Setting, slos: tuple[Slo, ...], usual_end: int) -> Iter
         if name == "adaptive" and limit is None:
             continue
         target = limit if name == "adaptive" else None
-        tokens = None if name == "continuous" else setting.scheduling.early_end_tokens
-        scheduling = replace(setting.scheduling, strategy=name, itl_target=target, early_end_tokens=tokens)
+        tokens = None if name == "continuous" else setting.early_end_tokens
+        scheduling = setting.scheduling.but(strategy=name, itl_target=target, early_end_tokens=tokens)
         yield replace(setting, scheduling=scheduling.ending_early(usual_end))
 
 
 def _early_ends(setting: Setting) -> Iterator[Setting]:
     if setting.max_num_batched_tokens is not None and setting.strategy != "continuous":
         for tokens in (0, EARLY_END, setting.max_num_batched_tokens // 2):
-            yield replace(setting, scheduling=replace(setting.scheduling, early_end_tokens=tokens))
+            yield replace(setting, scheduling=setting.scheduling.but(early_end_tokens=tokens))
 
 
 def _budgets(setting: Setting) -> Iterator[Setting]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from inflight.config import SettingsError, option
+from inflight.config.setting import SettingsError, option
 from inflight.server.ingress.addresses import Networks
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from inflight.assembly import make_rules, make_scheduler
-from inflight.config import EngineSettings
+from inflight.config.assembly import make_rules, make_scheduler
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.stopping import StopTextFactory
@@ -27,7 +28,6 @@ from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepR
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.schema import RecordError
-from inflight.scheduling import SchedulingSettings
 
 Records = Sequence[dict[str, Any]]
 COMPARED = ("step", "chunks", "new_rows", "freed_rows", "padding", "moves")
@@ -62,8 +62,7 @@ def recorded_settings(header: dict[str, Any]) -> RecordedSettings:
             enable_prefix_caching=values["prefix_caching"],
             watermark=values["watermark"],
         )
-        names = SchedulingSettings.__dataclass_fields__
-        given = {name: value for name, value in values.items() if name in names}
+        given = {name: value for name, value in values.items() if name in SCHEDULING_NAMES}
         for name in ("lanes", "tenant_weights"):
             if name in given:
                 given[name] = json.loads(given[name])
@@ -71,7 +70,7 @@ def recorded_settings(header: dict[str, Any]) -> RecordedSettings:
         given.setdefault("lane_floor", 0.0)  # nor this, of versions in which background lanes were owed nothing
         if given.get("predictor") == "quantiles":
             del given["predictor"]  # the default, where it is asked at all
-        scheduling = SchedulingSettings(**given)
+        scheduling = SchedulingSettings.of(**given)
         return RecordedSettings(capacity, engine, scheduling, values["max_num_batched_tokens"], values["depth"])
     except (KeyError, TypeError) as error:
         raise RecordError(

@@ -1,7 +1,7 @@
 """A simulation: pools of engines put together from settings, run over a workload, and what came of it.
 
-The scheduler comes from `inflight.assembly`, as a real engine's does. Knows settings, capacities and step models; what
-is asked on a command line, the verbs know.
+The scheduler comes from `config.assembly`, as a real engine's does. Knows settings, capacities and step models; what is
+asked on a command line, the verbs know.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from inflight.assembly import budget, scheduler_for
-from inflight.config import EngineSettings
+from inflight.config.assembly import budget, scheduler_for
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, Window, summarize
-from inflight.scheduling import SchedulingSettings
 from inflight.simulate.cluster import Cluster, DecodePool
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.handover import Link

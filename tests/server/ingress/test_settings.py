@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inflight.config import SettingsError
+from inflight.config.setting import SettingsError
 from inflight.server.ingress.addresses import Networks, address_key
 from inflight.server.settings import ServerSettings
 

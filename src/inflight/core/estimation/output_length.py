@@ -9,7 +9,7 @@ was added to for longest are given up when there are too many. `Oracle` alone lo
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol
 
 from inflight.core.types.request import Request
@@ -66,6 +66,9 @@ class Oracle:
 
     def observe(self, request: Request, output_tokens: int) -> None:
         """Nothing to learn."""
+
+
+PREDICTORS: dict[str, Callable[[], Predictor]] = {"quantiles": Quantiles, "oracle": Oracle}
 
 
 def _keys(request: Request) -> Iterator[Hashable]:

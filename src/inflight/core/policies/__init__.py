@@ -6,9 +6,11 @@ preempted first. It sees `SequenceView`s only, and cannot break an invariant wha
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
 from inflight.core.tenants.shares import Shares
 
@@ -92,3 +94,23 @@ class Ordered:
 
     def left(self, view: SequenceView) -> None:
         """Nothing to remember."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyContext:
+    """What a policy is made for. tenant_weights: of tenants that are not worth 1. latency: the scheduler's model."""
+
+    tenant_weights: Mapping[str, float]
+    latency: LatencyModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyEntry:
+    """A policy by its name (`registry`). reason: what it does, shown where it is chosen. asks_predictor: whether it
+    orders by predicted output lengths. weighs_tenants: whether `tenant_weights` mean something to it."""
+
+    name: str
+    reason: str
+    make: Callable[[PolicyContext], Policy]
+    asks_predictor: bool = False
+    weighs_tenants: bool = False

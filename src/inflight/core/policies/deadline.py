@@ -13,7 +13,7 @@ import math
 from collections.abc import Hashable
 
 from inflight.core.estimation.latency import LatencyModel, prefill_seconds
-from inflight.core.policies import Ordered, Rank
+from inflight.core.policies import Ordered, PolicyEntry, Rank
 from inflight.core.sequence import SequenceView
 
 NO_TARGET = 60.0  # seconds to the first token that a request without a target is taken to expect
@@ -67,3 +67,10 @@ class Deadline(Ordered):
 
 def _deadline(view: SequenceView) -> float:
     return view.arrival + (NO_TARGET if view.ttft_target is None else view.ttft_target)
+
+
+ENTRY = PolicyEntry(
+    name="deadline",
+    reason="least slack to its target first",
+    make=lambda context: Deadline(context.latency),
+)

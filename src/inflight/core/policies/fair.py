@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 
-from inflight.core.policies import Ordered, Rank
+from inflight.core.policies import Ordered, PolicyEntry, Rank
 from inflight.core.sequence import SequenceView
 from inflight.core.tenants.shares import Shares
 
@@ -121,3 +121,11 @@ def _less(counts: Counter[str], tenant: str) -> None:
     counts[tenant] -= 1
     if not counts[tenant]:
         del counts[tenant]
+
+
+ENTRY = PolicyEntry(
+    name="fair",
+    reason="the tenant that was served least first",
+    weighs_tenants=True,
+    make=lambda context: Fair(context.tenant_weights),
+)

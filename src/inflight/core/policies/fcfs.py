@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.core.policies import Ordered, Rank
+from inflight.core.policies import Ordered, PolicyEntry, Rank
 from inflight.core.sequence import SequenceView
 
 
@@ -12,3 +12,10 @@ class Fcfs(Ordered):
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         return (view.arrival,)
+
+
+ENTRY = PolicyEntry(
+    name="fcfs",
+    reason="first come, first served",
+    make=lambda context: Fcfs(),
+)

@@ -7,7 +7,7 @@ A second of waiting is worth `AGEING` cached tokens.
 
 from __future__ import annotations
 
-from inflight.core.policies import Ordered, Rank
+from inflight.core.policies import Ordered, PolicyEntry, Rank
 from inflight.core.sequence import SequenceView
 
 AGEING = 100.0  # cached tokens that a second of waiting is worth
@@ -19,3 +19,10 @@ class Prefix(Ordered):
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         return (AGEING * view.arrival - view.cached_tokens, view.arrival)
+
+
+ENTRY = PolicyEntry(
+    name="prefix",
+    reason="longest cached prefix first, with ageing",
+    make=lambda context: Prefix(),
+)

@@ -7,7 +7,7 @@ request forward, but never at the cost of work that runs.
 
 from __future__ import annotations
 
-from inflight.core.policies import Ordered, Rank
+from inflight.core.policies import Ordered, PolicyEntry, Rank
 from inflight.core.sequence import SequenceView
 
 AGEING = 10.0  # seconds of waiting that are worth one level
@@ -22,3 +22,10 @@ class Priority(Ordered):
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
         return waiting.priority < running.priority
+
+
+ENTRY = PolicyEntry(
+    name="priority",
+    reason="the lower number first, with ageing",
+    make=lambda context: Priority(),
+)

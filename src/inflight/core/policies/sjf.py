@@ -8,7 +8,7 @@ Running sequences with the most work left are preempted first.
 
 from __future__ import annotations
 
-from inflight.core.policies import Ordered, Rank
+from inflight.core.policies import Ordered, PolicyEntry, Rank
 from inflight.core.sequence import SequenceView
 
 OUTPUT_WEIGHT = 4.0  # work of an output token, in prompt tokens
@@ -23,3 +23,11 @@ class Sjf(Ordered):
         output = max(1.0, view.predicted_output_tokens - view.output_tokens)
         # work - AGEING * (now - arrival) orders alike for every `now`: the rank of a waiting sequence never changes.
         return (prompt + OUTPUT_WEIGHT * output + AGEING * view.arrival,)
+
+
+ENTRY = PolicyEntry(
+    name="sjf",
+    reason="shortest predicted remaining work first, with ageing",
+    asks_predictor=True,
+    make=lambda context: Sjf(),
+)

@@ -1,6 +1,6 @@
 """Strategies: who may join the batch, when, and how many tokens of each are computed in a step.
 
-A strategy proposes the shape of the next step from a read-only view; the step_builder fills it. It cannot take a row, a
+A strategy proposes the shape of the next step from a read-only view; the step builder fills it. It cannot take a row, a
 block or a token by itself, and so cannot break an invariant. One file each.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.options import Option, OptionValues
 from inflight.core.sequence import SequenceView
 from inflight.core.types.features import Features
 from inflight.core.types.plan import WaitUntil
@@ -62,10 +64,11 @@ class StepShape:
     token_budget: most tokens computed by the step. row_limit: most sequences running at once.
     whole_prompts: a prompt is computed in one step or not at all; one that is longer than the budget goes alone among
         prompts (the decodes beside it still run).
-    joins: numbers of the waiting sequences that may join now, in order, each with the other samples of its request;
+    admit: numbers of the waiting sequences that may join now, in order, each with the other samples of its request;
         None lets anyone join.
-    together: request-level batching. What joins now stays to the last: prompts are padded to the longest, ended rows
-        go on as padding, memory is reserved for the longest possible output, and outputs are delivered at the end.
+    run_to_completion: request-level batching. What joins now stays to the last: prompts are padded to the longest,
+        ended rows go on as padding, memory is reserved for the longest possible output, and outputs are delivered at
+        the end.
     early_end: once a foreground prompt is complete, other prompts fill the step only up to so many tokens, because its
         first token waits for the step's end; 0: up to the budget.
     """
@@ -92,3 +95,31 @@ class Fixed:
 
     def observe(self, features: Features, seconds: float) -> None:
         """Nothing to learn."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyContext:
+    """What a strategy is made for. token_budget: most tokens of a step, where it is bounded by tokens at all. latency:
+    the scheduler's model of step time."""
+
+    token_budget: int
+    max_model_len: int
+    max_rows: int
+    latency: LatencyModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyEntry:
+    """A strategy by its name (`registry`). reason: what it does, shown where it is chosen. make: raises BadOption.
+
+    bounded_by: what a step of it is bounded by. "sequences": batches run to completion, and their memory is reserved.
+    unused_lane_settings: those that it has no use for; unused_because: why.
+    """
+
+    name: str
+    reason: str
+    make: Callable[[StrategyContext, OptionValues], Strategy]
+    options: tuple[Option[Any], ...] = ()
+    bounded_by: Literal["tokens", "prompts", "sequences"] = "tokens"
+    unused_lane_settings: tuple[str, ...] = ()
+    unused_because: str = ""

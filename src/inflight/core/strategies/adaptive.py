@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from inflight.core.estimation.arrivals import LIKELY
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.strategies import StepShape, StepView
+from inflight.core.options import seconds
+from inflight.core.strategies import StepShape, StepView, StrategyEntry
+from inflight.core.strategies.chunked import EARLY_END_TOKENS
 from inflight.core.types.features import Features
 
 HEADROOM = 0.9  # of the target: predictions err, and a percentile is to be held, not a mean
@@ -89,3 +91,14 @@ def _step(view: StepView, rows: int, prompt_tokens: int) -> Features:
         decode_context=round(context * rows),
         prefill_context=prompt_tokens * (prompt_tokens / 2),
     )
+
+
+ITL_TARGET = seconds("itl_target", "Seconds between tokens that adaptive batching holds.", 0.2)
+ENTRY = StrategyEntry(
+    name="adaptive",
+    reason="as chunked, with the budget set each step to hold the ITL target",
+    options=(ITL_TARGET, EARLY_END_TOKENS),
+    make=lambda context, options: Adaptive(
+        context.token_budget, options[ITL_TARGET], context.latency, options[EARLY_END_TOKENS]
+    ),
+)

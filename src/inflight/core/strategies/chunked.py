@@ -7,7 +7,10 @@ with it. Filled up with pieces of the next prompts it would take longer, and the
 
 from __future__ import annotations
 
-from inflight.core.strategies import Fixed, StepShape, StepView
+from inflight.core.options import COUNT, Option, Value
+from inflight.core.strategies import Fixed, StepShape, StepView, StrategyEntry
+
+EARLY_END = 32
 
 
 class Chunked(Fixed):
@@ -20,3 +23,29 @@ class Chunked(Fixed):
 
     def shape(self, view: StepView) -> StepShape:
         return StepShape(token_budget=self._token_budget, row_limit=view.max_rows, early_end=self._early_end)
+
+
+def _early_end(value: Value) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT:
+        raise ValueError(f"is {value}; give a whole number from 0 (never) to {COUNT:,}.")
+    return value
+
+
+EARLY_END_TOKENS = Option(
+    name="early_end_tokens",
+    kind=int,
+    help=f"Tokens from which a step ends with the prompt that it completes: {EARLY_END} on a CPU; 0 fills every step.",
+    default=EARLY_END,
+    read=_early_end,
+    unset=(
+        EARLY_END,
+        "tokens from which a step that completes a prompt ends with it: the cores are busy by then, and pieces of "
+        "other prompts would keep its first token back",
+    ),
+)
+ENTRY = StrategyEntry(
+    name="chunked",
+    reason="decodes first, the rest of each step goes to prompts",
+    options=(EARLY_END_TOKENS,),
+    make=lambda context, options: Chunked(context.token_budget, options[EARLY_END_TOKENS]),
+)

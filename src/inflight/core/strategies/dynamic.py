@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from inflight.core.options import Option, Value, seconds
 from inflight.core.sequence import SequenceView
-from inflight.core.strategies import Fixed, StepShape, StepView
-from inflight.core.strategies.static import fills, together
+from inflight.core.strategies import Fixed, StepShape, StepView, StrategyEntry
+from inflight.core.strategies.static import (
+    BATCH_SIZE,
+    UNUSED_BECAUSE,
+    UNUSED_LANE_SETTINGS,
+    batch,
+    fills,
+    size_of_batch,
+)
 from inflight.core.types.plan import WaitUntil
 
 SEEN = 512  # latest prompt lengths that automatic borders follow
@@ -35,17 +43,17 @@ class Dynamic(Fixed):
 
     def shape(self, view: StepView) -> StepShape | WaitUntil:
         if view.running:
-            return together((), self._batch_size)
+            return batch((), self._batch_size)
         buckets = self._sorted_in(list(view.waiting.views()))
         full = [bucket for bucket in buckets if fills(bucket, self._batch_size)]
         if full:
             longest_waiting = min(full, key=_oldest)
-            return together(longest_waiting, self._batch_size)
+            return batch(longest_waiting, self._batch_size)
         if not buckets:
-            return together((), self._batch_size)
+            return batch((), self._batch_size)
         first = min(buckets, key=_oldest)
         end = _oldest(first) + self._window
-        return together(first, self._batch_size) if view.now >= end else WaitUntil(end)
+        return batch(first, self._batch_size) if view.now >= end else WaitUntil(end)
 
     def _sorted_in(self, waiting: list[SequenceView]) -> list[list[SequenceView]]:
         self._note(waiting)
@@ -71,3 +79,33 @@ class Dynamic(Fixed):
 
 def _oldest(bucket: list[SequenceView]) -> float:
     return min(one.arrival for one in bucket)
+
+
+def _buckets(value: Value) -> int | tuple[int, ...]:
+    """ "4" keeps four buckets about equally full; "64,256" are borders in prompt tokens."""
+    try:
+        numbers = tuple(int(part) for part in str(value).split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or list(numbers) != sorted(set(numbers)) or numbers[0] < 1:
+        raise ValueError(f"is {value!r}; give how many, such as 4, or rising borders, such as 64,256,1024.")
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+WINDOW = seconds("window", "Seconds that a bucket of dynamic batching waits.", 0.05)
+BUCKETS = Option[int | tuple[int, ...]](
+    name="buckets",
+    kind=str,
+    help="Length buckets of dynamic batching: how many, or borders such as 64,256.",
+    default=4,
+    read=_buckets,
+)
+ENTRY = StrategyEntry(
+    name="dynamic",
+    reason="static batches of one length bucket each",
+    options=(BATCH_SIZE, WINDOW, BUCKETS),
+    bounded_by="sequences",
+    unused_lane_settings=UNUSED_LANE_SETTINGS,
+    unused_because=UNUSED_BECAUSE,
+    make=lambda context, options: Dynamic(size_of_batch(context, options), options[WINDOW], options[BUCKETS]),
+)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from inflight.core.options import BadOption, OptionValues, count, seconds
 from inflight.core.sequence import SequenceView
-from inflight.core.strategies import Fixed, StepShape, StepView
+from inflight.core.strategies import Fixed, StepShape, StepView, StrategyContext, StrategyEntry
 from inflight.core.types.plan import WaitUntil
 
 
@@ -24,22 +25,22 @@ class Static(Fixed):
 
     def shape(self, view: StepView) -> StepShape | WaitUntil:
         if view.running:
-            return together((), self._batch_size)
+            return batch((), self._batch_size)
         waiting = list(view.waiting.views())
         if waiting and not fills(waiting, self._batch_size):
             start = min(one.arrival for one in waiting) + self._max_wait
             if view.now < start:
                 return WaitUntil(start)
-        return together(waiting, self._batch_size)
+        return batch(waiting, self._batch_size)
 
 
-def together(joins: Iterable[SequenceView], batch_size: int) -> StepShape:
-    """A step of a batch that starts and ends as one: as many of those that would join as make it no larger than
+def batch(waiting: Iterable[SequenceView], batch_size: int) -> StepShape:
+    """A step of a batch that starts and ends as one: as many of those that wait as make it no larger than
     `batch_size` sequences, in their order; of more samples than that, of one request, some go on in the next batch.
     What joins is bounded by count, so no budget is needed."""
     taken: list[int] = []
     room = batch_size
-    for one in joins:
+    for one in waiting:
         room -= one.sequences
         if taken and room < 0:
             break
@@ -51,4 +52,28 @@ def fills(waiting: Iterable[SequenceView], batch_size: int) -> bool:
     return sum(one.sequences for one in waiting) >= batch_size
 
 
+def size_of_batch(context: StrategyContext, options: OptionValues) -> int:
+    """Raises BadOption."""
+    size = options[BATCH_SIZE] or context.max_rows
+    if size > context.max_rows:
+        raise BadOption(
+            BATCH_SIZE.name,
+            f"is {size}, but {context.max_rows} sequences may run at once; raise --max-num-seqs to match.",
+        )
+    return size
+
+
 UNBOUNDED = 2**31 - 1
+BATCH_SIZE = count("batch_size", "Sequences of a static or dynamic batch.")
+MAX_WAIT = seconds("max_wait", "Seconds that an incomplete static batch waits.", 0.05)
+UNUSED_LANE_SETTINGS = ("min_rows", "max_rows", "min_tokens", "max_tokens", "chunk", "step_target")
+UNUSED_BECAUSE = "a batch takes whoever is first, with the whole prompt, and nobody joins until it ends"
+ENTRY = StrategyEntry(
+    name="static",
+    reason="a batch starts when nothing runs and ends with its last sequence",
+    options=(BATCH_SIZE, MAX_WAIT),
+    bounded_by="sequences",
+    unused_lane_settings=UNUSED_LANE_SETTINGS,
+    unused_because=UNUSED_BECAUSE,
+    make=lambda context, options: Static(size_of_batch(context, options), options[MAX_WAIT]),
+)

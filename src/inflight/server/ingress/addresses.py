@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable
 from functools import lru_cache
 
-from inflight.config import SettingsError
+from inflight.config.setting import SettingsError
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

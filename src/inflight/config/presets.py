@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.config import SettingsError
+from inflight.config.setting import SettingsError
 
 
 @dataclass(frozen=True, slots=True)

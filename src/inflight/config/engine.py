@@ -1,4 +1,4 @@
-"""User settings, and what becomes of them: every resolved setting has its reason.
+"""Settings of the engine, and what becomes of them: every resolved setting has its reason.
 
 Knows names, defaults and limits; asks the machine and the model nothing itself (build.py does, and calls `resolve`
 with the answers).
@@ -11,17 +11,13 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from inflight.config.setting import MOST, Resolved, SettingsError, option
+from inflight.core.strategies.registry import STRATEGIES
+
 DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
 QuantizationChoice = Literal["none", "int8", "int8-all"]
 KVCacheChoice = Literal["auto", "int8"]
-
-
-MOST = 2**31 - 1  # of anything that is counted: what the kernels' indices hold
-
-
-class SettingsError(ValueError):
-    """A setting is outside its limits, or two of them do not go together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +82,6 @@ class EngineSettings:
             raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto and int8.")
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """A value in force, and the sentence that says why."""
-
-    value: int | float | str | bool
-    reason: str
-
-
-def option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 DEFAULT_ROWS = 32
 WHOLE_SHARE = 512  # the same, where prompts come whole, or the strategy chooses less by itself
 LOGIT_ROWS = 32  # rows sampled at a time: bounds the memory that logits over a large vocabulary take
@@ -113,9 +97,9 @@ def resolve_rows(settings: EngineSettings) -> Resolved:
 def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked") -> Resolved:
     """The most tokens of a step. Static and dynamic batching are bounded by count, and have no use for it."""
     given = settings.max_num_batched_tokens
-    together = strategy in ("static", "dynamic")
+    bounded_by = STRATEGIES[strategy].bounded_by if strategy in STRATEGIES else "tokens"
     if given is None:
-        if together or strategy == "continuous":
+        if bounded_by != "tokens":
             return Resolved(rows + WHOLE_SHARE, "tokens of one forward pass; whole prompts take as many as they need")
         if strategy == "adaptive":
             return Resolved(rows + WHOLE_SHARE, "the most that adaptive batching may choose")
@@ -124,7 +108,7 @@ def resolve_budget(settings: EngineSettings, rows: int, strategy: str = "chunked
             f"one token for each of {rows} sequences and {PROMPT_SHARE} of prompts: on a CPU so many keep the cores "
             "busy, and more would only make running streams wait",
         )
-    if together:
+    if bounded_by == "sequences":
         raise SettingsError(
             f"--max-num-batched-tokens is {given}, but static and dynamic batches are bounded by --batch-size alone; "
             "leave it out."

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.config import EngineSettings, resolve_budget, resolve_rows
+from inflight.config.engine import EngineSettings, resolve_budget, resolve_rows
+from inflight.config.lanes import make_lanes
+from inflight.config.plugins import make_strategy
+from inflight.config.scheduling import SchedulingSettings, one_of
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.estimation.output_length import Predictor
+from inflight.core.estimation.output_length import PREDICTORS, Predictor
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.stopping import StopTextFactory
-from inflight.core.strategies import Strategy
+from inflight.core.strategies import Strategy, StrategyContext
+from inflight.core.tenants.shares import Shares
 from inflight.core.types.plan import Capacity
-from inflight.scheduling import SchedulingSettings, make_admission, make_lanes, make_predictor, make_strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,29 @@ def make_rules(scheduling: SchedulingSettings, token_budget: int, max_model_len:
     latency = LatencyModel()
     return Rules(
         token_budget=token_budget,
-        strategy=make_strategy(scheduling, token_budget, max_model_len, max_rows, latency),
+        strategy=make_strategy(scheduling, StrategyContext(token_budget, max_model_len, max_rows, latency)),
         lanes=make_lanes(scheduling, latency),
         admission=make_admission(scheduling, latency),
         predictor=make_predictor(scheduling),
         latency=latency,
+    )
+
+
+def make_predictor(settings: SchedulingSettings) -> Predictor:
+    """Raises SettingsError."""
+    name = settings.predictor or "quantiles"
+    one_of("predictor", name, tuple(PREDICTORS))
+    return PREDICTORS[name]()
+
+
+def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admission:
+    return Admission(
+        settings.admission,  # type: ignore[arg-type]  # checked when the settings were made
+        latency,
+        settings.most_queued,
+        settings.max_queued_tokens,
+        settings.ttft_target,
+        Shares(settings.tenant_weights) if "fair" in settings.policies else None,
     )
 
 

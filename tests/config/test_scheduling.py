@@ -8,40 +8,33 @@ from typing import Any
 import pytest
 from core.builders import request
 
-from inflight.config import SettingsError
+from inflight.config.assembly import make_admission, make_predictor
+from inflight.config.lanes import make_lanes
+from inflight.config.plugins import make_policy, make_strategy
+from inflight.config.presets import PRESETS, preset
+from inflight.config.scheduling import MAX_QUEUED, SCHEDULING_NAMES, SchedulingSettings
+from inflight.config.setting import SettingsError
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.guarded import Guarded
+from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.admission import Load
 from inflight.core.queueing.waiting_queue import WaitingQueue
-from inflight.core.strategies import StepView
+from inflight.core.strategies import StepView, StrategyContext
+from inflight.core.strategies.chunked import EARLY_END
+from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.tenants.backlog import Backlog
 from inflight.core.types.request import RequestRefused
-from inflight.presets import PRESETS, preset
-from inflight.scheduling import (
-    EARLY_END,
-    MAX_QUEUED,
-    SchedulingSettings,
-    make_admission,
-    make_lanes,
-    make_policy,
-    make_predictor,
-    make_strategy,
-    most_queued,
-)
-
-STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
-POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
 
 
 def strategy(settings: SchedulingSettings) -> Any:
-    return make_strategy(settings, 64, 256, 8, LatencyModel())
+    return make_strategy(settings, StrategyContext(64, 256, 8, LatencyModel()))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_is_made_by_name(name: str) -> None:
-    settings = SchedulingSettings(strategy=name)
+    settings = SchedulingSettings.of(strategy=name)
     assert strategy(settings).name == name
     assert settings.resolved()["strategy"].reason != "as set"
 
@@ -52,19 +45,20 @@ def test_steps_end_early_unless_they_are_whole_or_run_on_a_gpu(name: str) -> Non
     view = StepView(now=0.0, waiting=nobody, running=0, decodes=lambda: (0, 0), max_rows=4)
     has_pieces = name in ("chunked", "adaptive")
     for settings, tokens in (
-        (SchedulingSettings(strategy=name), EARLY_END if has_pieces else 0),
-        (SchedulingSettings(strategy=name).ending_early(0), 0),
+        (SchedulingSettings.of(strategy=name), EARLY_END if has_pieces else 0),
+        (SchedulingSettings.of(strategy=name).ending_early(0), 0),
     ):
         assert strategy(settings).shape(view).early_end == tokens
         shown = settings.resolved().get("early_end_tokens")
         assert (None if shown is None else shown.value) == (tokens if has_pieces else None)
     if has_pieces:
-        assert SchedulingSettings(strategy=name, early_end_tokens=7).ending_early(0).early_end_tokens == 7
+        set_to_7 = SchedulingSettings.of(strategy=name, early_end_tokens=7)
+        assert set_to_7.ending_early(0) == set_to_7
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_is_made_by_name(name: str) -> None:
-    settings = SchedulingSettings(policy=name)
+    settings = SchedulingSettings.of(policy=name)
     interactive, batch = make_lanes(settings, LatencyModel())
     assert (interactive.policy.name, batch.policy.name, batch.background) == (name, "fcfs", True)
 
@@ -110,7 +104,7 @@ def test_every_policy_is_made_by_name(name: str) -> None:
 )
 def test_what_has_no_meaning_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError) as wrong:
-        strategy(SchedulingSettings(**given))
+        strategy(SchedulingSettings.of(**given))
     assert words in str(wrong.value) and "\n" not in str(wrong.value)
 
 
@@ -125,9 +119,9 @@ def test_what_has_no_meaning_is_refused(given: dict[str, Any], words: str) -> No
 )
 def test_a_batch_that_has_all_its_memory_needs_no_preemption(strategy: str, given: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError) as wrong:
-        SchedulingSettings(strategy=strategy, **given)
+        SchedulingSettings.of(strategy=strategy, **given)
     assert words.format(strategy) in str(wrong.value)
-    assert SchedulingSettings(strategy=strategy, kv_allocation="reserve-max").kv_allocation == "reserve-max"
+    assert SchedulingSettings.of(strategy=strategy, kv_allocation="reserve-max").kv_allocation == "reserve-max"
 
 
 LANE_WITHOUT_EFFECT: list[tuple[str, dict[str, Any], str]] = [
@@ -145,7 +139,7 @@ LANE_WITHOUT_EFFECT: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("strategy", "lanes", "words"), LANE_WITHOUT_EFFECT)
 def test_settings_of_lanes_without_effect_are_refused(strategy: str, lanes: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError) as wrong:
-        make_lanes(SchedulingSettings(strategy=strategy, lanes=lanes), LatencyModel())
+        make_lanes(SchedulingSettings.of(strategy=strategy, lanes=lanes), LatencyModel())
     assert words in str(wrong.value)
 
 
@@ -158,24 +152,25 @@ def test_settings_of_lanes_without_effect_are_refused(strategy: str, lanes: dict
     ],
 )
 def test_settings_of_lanes_that_have_an_effect_are_taken(strategy: str, lanes: dict[str, Any]) -> None:
-    made = {lane.name: lane for lane in make_lanes(SchedulingSettings(strategy=strategy, lanes=lanes), LatencyModel())}
+    settings = SchedulingSettings.of(strategy=strategy, lanes=lanes)
+    made = {lane.name: lane for lane in make_lanes(settings, LatencyModel())}
     for name, given in lanes.items():
         assert all(getattr(made[name], key) == value for key, value in given.items() if key != "policy")
 
 
 def test_unknown_policies_list_the_known_ones() -> None:
     with pytest.raises(SettingsError, match=r"known are fcfs, sjf, .* Did you mean priority?"):
-        make_lanes(SchedulingSettings(policy="priorty"), LatencyModel())
+        make_lanes(SchedulingSettings.of(policy="priorty"), LatencyModel())
 
 
 def test_lanes_from_a_table() -> None:
     table = {"batch": {"policy": "sjf", "max_rows": 2}, "rerank": {"weight": 3, "chunk": 16}}
-    interactive, batch, rerank = make_lanes(SchedulingSettings(policy="fair", lanes=table), LatencyModel())
+    interactive, batch, rerank = make_lanes(SchedulingSettings.of(policy="fair", lanes=table), LatencyModel())
     assert (batch.policy.name, batch.background, batch.max_rows) == ("sjf", True, 2)
     assert (rerank.name, rerank.policy.name, rerank.weight, rerank.chunk) == ("rerank", "fair", 3, 16)
     assert rerank.policy is not interactive.policy
     with pytest.raises(SettingsError, match="Lane 'batch' has the setting 'rows'; known are policy, weight"):
-        make_lanes(SchedulingSettings(lanes={"batch": {"rows": 2}}), LatencyModel())
+        make_lanes(SchedulingSettings.of(lanes={"batch": {"rows": 2}}), LatencyModel())
 
 
 STRANGERS = """
@@ -203,7 +198,7 @@ def test_a_strangers_policy_and_strategy(tmp_path: Path, monkeypatch: pytest.Mon
     settings = SchedulingSettings()
     policy = make_policy("strangers:Newest", settings, LatencyModel())
     assert isinstance(policy, Guarded) and policy.name == "newest"
-    assert strategy(SchedulingSettings(strategy="strangers:Mine")).name == "mine"
+    assert strategy(SchedulingSettings.of(strategy="strangers:Mine")).name == "mine"
     for place in ("strangers:Nobody", "strangers:", ":Newest", "strangers:Broken", "stumbling:Newest"):
         with pytest.raises(SettingsError, match=r"package\.module:Class"):
             make_policy(place, settings, LatencyModel())
@@ -211,9 +206,9 @@ def test_a_strangers_policy_and_strategy(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_predictor_and_admission() -> None:
     assert isinstance(make_predictor(SchedulingSettings()), Quantiles)
-    assert isinstance(make_predictor(SchedulingSettings(policy="sjf", predictor="oracle")), Oracle)
+    assert isinstance(make_predictor(SchedulingSettings.of(policy="sjf", predictor="oracle")), Oracle)
     assert not make_admission(SchedulingSettings(), LatencyModel()).asks
-    assert make_admission(SchedulingSettings(admission="slo"), LatencyModel()).asks
+    assert make_admission(SchedulingSettings.of(admission="slo"), LatencyModel()).asks
 
 
 @pytest.mark.parametrize(
@@ -228,8 +223,8 @@ def test_predictor_and_admission() -> None:
     ],
 )
 def test_the_bound_of_the_queue_that_is_told_is_the_one_in_force(settings: dict[str, Any], most: int | None) -> None:
-    chosen = SchedulingSettings(**settings)
-    assert most_queued(chosen) == most
+    chosen = SchedulingSettings.of(**settings)
+    assert chosen.most_queued == most
     if most is not None:
         full, load = Backlog(), Load(most, 0, [], [], 0, 1, 1, 0.0)
         full.came("somebody", most, 0)
@@ -242,8 +237,8 @@ def test_presets_set_what_means_something_together_and_say_why(name: str) -> Non
     values = preset(name).values
     assert all(reason for _, reason in values.values())
     names = {key.replace("-", "_"): value for key, (value, _) in values.items()}
-    scheduling = {key: value for key, value in names.items() if key in SchedulingSettings.__dataclass_fields__}
-    assert strategy(SchedulingSettings(**scheduling)).name == names["strategy"]
+    scheduling = {key: value for key, value in names.items() if key in SCHEDULING_NAMES}
+    assert strategy(SchedulingSettings.of(**scheduling)).name == names["strategy"]
 
 
 def test_unknown_presets_list_the_known_ones() -> None:
@@ -259,12 +254,12 @@ def test_the_predictor_in_force_is_shown_where_somebody_asks_it() -> None:
         {"lanes": {"batch": {"policy": "sjf"}}},
     ]
     for given in asking:
-        assert SchedulingSettings(**given).resolved()["predictor"].value == "quantiles"
-    assert "predictor" not in SchedulingSettings(policy="deadline").resolved()
-    assert SchedulingSettings(policy="sjf", predictor="oracle").resolved()["predictor"].value == "oracle"
+        assert SchedulingSettings.of(**given).resolved()["predictor"].value == "quantiles"
+    assert "predictor" not in SchedulingSettings.of(policy="deadline").resolved()
+    assert SchedulingSettings.of(policy="sjf", predictor="oracle").resolved()["predictor"].value == "oracle"
 
 
 def test_a_lane_may_name_its_step_target() -> None:
     for target in ("auto", "off", 0.05):
-        lanes = make_lanes(SchedulingSettings(lanes={"batch": {"step_target": target}}), LatencyModel())
+        lanes = make_lanes(SchedulingSettings.of(lanes={"batch": {"step_target": target}}), LatencyModel())
         assert lanes[1].step_target == target

@@ -1,0 +1,200 @@
+"""Scheduling settings: what a user may set about strategy, policies, lanes, preemption and admission.
+
+Knows which settings mean something together; a setting that would have no effect is refused, because ignoring it would
+look like obeying it. What a strategy lets its users set, it declares itself (`core.strategies.registry`). What becomes
+of the settings, `assembly` knows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+from inflight.config.setting import MOST, Resolved, SettingsError, option
+from inflight.core.options import DAY, BadOption, OptionValues
+from inflight.core.policies.registry import POLICIES
+from inflight.core.queueing.lanes import HEAVIEST
+from inflight.core.strategies import StrategyEntry
+from inflight.core.strategies.registry import OPTIONS, STRATEGIES
+
+LANE_FLOOR = 0.05
+MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing else bounds them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingSettings:
+    """What a user may set about scheduling. None: not set. Seconds, tokens, requests, GiB.
+
+    options: of the strategy, by their names. lane_floor: share of the steps' tokens that background lanes have while
+    they have work, whatever comes; 0: none. lanes: name → settings of that lane, as `[lanes.NAME]` in a configuration
+    file. tenant_weights: shares that are not 1, under the policy fair.
+    """
+
+    strategy: str = "chunked"
+    options: OptionValues = field(default_factory=OptionValues)
+    policy: str = "fcfs"
+    predictor: str | None = None
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    kv_allocation: str = "paged"
+    preemption: str = "recompute"
+    swap_space: float | None = None
+    admission: str = "off"
+    max_queued_requests: int | None = None
+    max_queued_tokens: int | None = None
+    ttft_target: float | None = None
+    lane_floor: float = LANE_FLOOR
+    lanes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Settings and options of the strategy together, by name, as users write them. Raises SettingsError."""
+        return cls(**_sorted(given, {}))
+
+    def but(self, **given: Any) -> Self:
+        """The same with other values; None takes an option back. Raises SettingsError."""
+        return replace(self, **_sorted(given, self.options.given))
+
+    def __post_init__(self) -> None:
+        one_of("kv_allocation", self.kv_allocation, ("paged", "reserve-request", "reserve-max"))
+        one_of("preemption", self.preemption, ("recompute", "swap", "auto"))
+        one_of("admission", self.admission, ("off", "queue", "slo", "auto"))
+        self._check_options()
+        for name, (other, values) in _MEANINGFUL_WITH.items():
+            if getattr(self, name) and getattr(self, other) not in values:
+                raise SettingsError(_without_effect(name, other, str(getattr(self, other)), values))
+        if self.predictor and not self.asks_predictor:
+            raise SettingsError(
+                f"--predictor has no effect with --policy {self.policy} and --admission off; it goes with sjf or with "
+                "admission control."
+            )
+        if self.entry is not None and self.entry.bounded_by == "sequences":
+            self._refuse_what_reservation_makes_vain()
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= most:
+                raise SettingsError(f"{option(name)} is {value}; give a number above 0, at most {most:,}.")
+        for tenant, weight in self.tenant_weights.items():
+            if not 0 < weight <= HEAVIEST:
+                raise SettingsError(
+                    f"The tenant {tenant!r} has the weight {weight}; give a number above 0, at most {HEAVIEST:,}."
+                )
+        if not 0 <= self.lane_floor < 1:
+            raise SettingsError(
+                f"--lane-floor is {self.lane_floor}; give a share of the steps' tokens from 0 (none) to below 1, "
+                f"such as {LANE_FLOOR}."
+            )
+        if self.preemption != "recompute" and self.swap_space is None:
+            raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")
+        if self.admission == "queue" and self.max_queued_requests is None and self.max_queued_tokens is None:
+            raise SettingsError("--admission queue needs a bound: give --max-queued-requests or --max-queued-tokens.")
+
+    def _check_options(self) -> None:
+        own = () if self.entry is None else self.entry.options
+        for name, value in self.options.given.items():
+            known = OPTIONS[name]
+            if known not in own and value:  # nothing is what they have anyway
+                takers = [entry.name for entry in STRATEGIES.values() if known in entry.options]
+                raise SettingsError(_without_effect(name, "strategy", self.strategy, takers))
+            try:
+                self.options[known]
+            except BadOption as error:
+                raise SettingsError(f"{option(error.name)} {error.why}") from None
+
+    def _refuse_what_reservation_makes_vain(self) -> None:
+        if self.preemption != "recompute":
+            raise SettingsError(
+                f"--preemption {self.preemption} has no effect with --strategy {self.strategy}: a batch has its memory "
+                "reserved to its end, so that nobody is preempted; leave it out, or choose --strategy chunked."
+            )
+        if self.kv_allocation == "reserve-request":
+            raise SettingsError(
+                f"--kv-allocation reserve-request has no effect with --strategy {self.strategy}, which reserves for "
+                "the longest answer of each request anyway; leave it out."
+            )
+
+    def resolved(self) -> dict[str, Resolved]:
+        """What is in force, with its reason; what is not set and has no default is left out."""
+        policy = POLICIES.get(self.policy)
+        shown = {
+            "strategy": Resolved(self.strategy, "as set" if self.entry is None else self.entry.reason),
+            "policy": Resolved(self.policy, "as set" if policy is None else policy.reason),
+        }
+        shown |= {name: Resolved(value, "as set") for name, value in self.options.given.items()}
+        for one in () if self.entry is None else self.entry.options:
+            if one.unset is not None and one.name not in shown:
+                shown[one.name] = Resolved(*one.unset)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name != "options" and item.name not in shown and value not in (None, {}):
+                told = json.dumps(value, default=dict) if isinstance(value, Mapping) else value
+                shown[item.name] = Resolved(told, "the default" if value == item.default else "as set")
+        if self.asks_predictor and self.predictor is None:
+            shown["predictor"] = Resolved("quantiles", "of the output lengths seen so far")
+        return shown
+
+    def ending_early(self, tokens: int) -> Self:
+        """With so many `early_end_tokens`, where the strategy has a use for them and none are set."""
+        known = self.entry is not None and OPTIONS["early_end_tokens"] in self.entry.options
+        return self.but(early_end_tokens=tokens) if known and "early_end_tokens" not in self.options.given else self
+
+    @property
+    def entry(self) -> StrategyEntry | None:
+        """The strategy's; None where it is a plugin's, or unknown."""
+        return STRATEGIES.get(self.strategy)
+
+    @property
+    def asks_predictor(self) -> bool:
+        """Whether admission control, a policy or a plugin wants to know how long answers will be."""
+        return self.admission != "off" or any(
+            ":" in name or (name in POLICIES and POLICIES[name].asks_predictor) for name in self.policies
+        )
+
+    @property
+    def policies(self) -> set[str]:
+        """Names that are in force anywhere."""
+        return {self.policy, *(lane["policy"] for lane in self.lanes.values() if lane.get("policy"))}
+
+    @property
+    def most_queued(self) -> int | None:
+        """Sequences that may wait at once, by the bound in force; None: admission does not bound their number."""
+        if self.admission == "auto" and self.max_queued_requests is None and self.max_queued_tokens is None:
+            return MAX_QUEUED
+        return self.max_queued_requests
+
+
+SCHEDULING_NAMES = {item.name for item in fields(SchedulingSettings)} - {"options"} | set(OPTIONS)
+_MEANINGFUL_WITH = {
+    "tenant_weights": ("policy", tuple(name for name, entry in POLICIES.items() if entry.weighs_tenants)),
+    "swap_space": ("preemption", ("swap", "auto")),
+    "max_queued_requests": ("admission", ("queue", "auto")),
+    "max_queued_tokens": ("admission", ("queue", "auto")),
+    "ttft_target": ("admission", ("slo",)),
+}
+_MOST = {  # of settings that are above 0, in their units
+    **dict.fromkeys(("max_queued_requests", "max_queued_tokens"), MOST),
+    "ttft_target": DAY,
+    "swap_space": 2**20,
+}
+
+
+def _sorted(given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options into a field of their own, over those that there are."""
+    chosen = {**options, **{name: value for name, value in given.items() if name in OPTIONS}}
+    values = OptionValues({name: value for name, value in chosen.items() if value is not None})
+    return {**{name: value for name, value in given.items() if name not in OPTIONS}, "options": values}
+
+
+def _without_effect(name: str, other: str, chosen: str, takers: Collection[str]) -> str:
+    return f"{option(name)} has no effect with {option(other)} {chosen}; it goes with {' or '.join(takers)}."
+
+
+def one_of(name: str, value: str, known: tuple[str, ...], more: str = "") -> None:
+    if value in known:
+        return
+    near = difflib.get_close_matches(value, known, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    also = f", and {more}" if more else ""
+    raise SettingsError(f"{option(name)} is {value!r}; known are {', '.join(known)}{also}.{hint}")

@@ -1,0 +1,9 @@
+"""All policies by name. A new one is a file with its `ENTRY`, and a line here."""
+
+from __future__ import annotations
+
+from inflight.core.policies import PolicyEntry, deadline, fair, fcfs, prefix, priority, sjf
+
+POLICIES: dict[str, PolicyEntry] = {
+    module.ENTRY.name: module.ENTRY for module in (fcfs, sjf, priority, fair, deadline, prefix)
+}
