@@ -93,7 +93,7 @@ def _buckets(value: Value) -> int | tuple[int, ...]:
 
 
 WINDOW = seconds("window", "Seconds that a bucket of dynamic batching waits.", 0.05)
-BUCKETS = Option[int | tuple[int, ...]](
+BUCKETS: Option[int | tuple[int, ...]] = Option(
     name="buckets",
     kind=str,
     help="Length buckets of dynamic batching: how many, or borders such as 64,256.",
