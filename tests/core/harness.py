@@ -218,7 +218,7 @@ class Row:
 
     sequence: int
     table: list[int]
-    computed: int
+    num_computed: int
 
 
 @dataclass

@@ -44,7 +44,7 @@ def held_back(scheduler: Scheduler) -> set[int]:
 
 def batches_together(scheduler: Scheduler) -> bool:
     """Whether what runs is one batch that starts and ends as one."""
-    return bool(running(scheduler)) and scheduler._composer.together
+    return bool(running(scheduler)) and scheduler._step_builder.run_to_completion
 
 
 def lane_of(scheduler: Scheduler, sequence: Sequence) -> Lane:
@@ -136,13 +136,13 @@ def _check_host(scheduler: Scheduler) -> None:
     used = [place.host_block for place in nodes if place.host_block is not None]
     assert not swap._out and not swap._back, "moves that no plan tells"
     assert sorted([*swap._free, *used]) == list(range(swap.host_blocks)), "a host block is lost or used twice"
-    wanted = Counter(node for sequence in alive(scheduler) for node in sequence.wanted)
+    wanted = Counter(node for sequence in alive(scheduler) for node in sequence.offloaded)
     assert all(count == wanted[node] for node, count in swap._wanted.items()), "wanted by nobody"
     assert all(place.node in swap._wanted for place in nodes if place.host_block is not None), "kept for nobody"
-    assert all(not sequence.wanted or sequence.row is None for sequence in alive(scheduler))
+    assert all(not sequence.offloaded or sequence.row is None for sequence in alive(scheduler))
     snapshot = scheduler.snapshot()
     assert snapshot.held_host_blocks == len(used)
-    assert snapshot.swapped_sequences == sum(bool(sequence.wanted) for sequence in alive(scheduler))
+    assert snapshot.swapped_sequences == sum(bool(sequence.offloaded) for sequence in alive(scheduler))
 
 
 def _check_lanes(scheduler: Scheduler) -> None:

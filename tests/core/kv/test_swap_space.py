@@ -10,7 +10,7 @@ from inflight.core.types.features import Features
 
 from ..builders import request
 from ..harness import Harness, Setup, outputs_alone
-from . import inspect_scheduler as inside
+from .. import inspect_scheduler as inside
 
 SCARCE = Setup(
     num_blocks=6,

@@ -12,7 +12,7 @@ from inflight.core.types.plan import BatchPlan
 
 from ..builders import request
 from ..harness import INTERACTIVE, Harness, LaneSetup, Setup
-from . import inspect_scheduler as inside
+from .. import inspect_scheduler as inside
 
 STEP = 0.25  # seconds
 MINUTE = round(60 / STEP)  # steps

@@ -13,7 +13,7 @@ from inflight.core.types.request import RequestRefused
 
 from ..builders import request
 from ..harness import BATCH, INTERACTIVE, Harness, LaneSetup, Setup
-from . import inspect_scheduler as inside
+from .. import inspect_scheduler as inside
 
 ROOMY = {"num_blocks": 60, "block_size": 4, "max_rows": 4, "token_budget": 8, "max_model_len": 64}
 

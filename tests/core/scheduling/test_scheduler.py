@@ -15,7 +15,7 @@ from inflight.core.types.plan import BatchPlan, Sampled, StepResult, WaitUntil
 
 from ..builders import request
 from ..harness import Harness, Setup, outputs_alone
-from . import inspect_scheduler as inside
+from .. import inspect_scheduler as inside
 
 ROOMY = Setup(num_blocks=40, block_size=4, max_rows=4, token_budget=16, max_model_len=64)
 
