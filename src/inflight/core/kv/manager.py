@@ -27,12 +27,16 @@ Allocation = Literal["paged", "reserve-request", "reserve-max"]
 class KVCacheManager:
     def __init__(self, capacity: Capacity, prefix_caching: bool, allocation: Allocation = "paged"):
         self.block_size = capacity.block_size
-        self.prefix = PrefixCache(capacity.block_size)
-        self.swap = SwapSpace(capacity.host_blocks, self.prefix)
-        self.pool = BlockPool(capacity.num_blocks, on_evict=self.swap.evicted)
+        self._capacity = capacity
         self._prefix_caching = prefix_caching
         self._allocation = allocation
-        self._max_model_len = capacity.max_model_len
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Every block is free, and nothing is known of what is in it."""
+        self.prefix = PrefixCache(self.block_size)
+        self.swap = SwapSpace(self._capacity.host_blocks, self.prefix)
+        self.pool = BlockPool(self._capacity.num_blocks, on_evict=self.swap.evicted)
         self._private: dict[Hashable, list[int]] = {}  # without prefix caching: root → nodes, until the request ends
 
     def blocks_for(self, tokens: int) -> int:
@@ -162,7 +166,7 @@ class KVCacheManager:
         """Blocks of the table at admission."""
         blocks = self.blocks_for(sequence.num_tokens)
         if self._allocation == "reserve-max":
-            blocks = self.blocks_for(self._max_model_len)
+            blocks = self.blocks_for(self._capacity.max_model_len)
         elif to_the_end or self._allocation == "reserve-request":
             blocks = self.blocks_for(len(sequence.prompt) + sequence.most_output)
         # All there is, if that is less: the sequence then runs alone, and ends when it has filled it.

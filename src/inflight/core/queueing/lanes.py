@@ -177,6 +177,13 @@ class Lanes:
         found = {one.number: one for lane in self._lanes.values() for one in lane.queue.select(numbers)}
         return [found[number] for number in numbers if number in found]
 
+    def clear(self) -> None:
+        """Nobody waits or runs any more."""
+        for lane in self._lanes.values():
+            lane.queue.clear()
+            lane.owed = Owed()
+            lane.running = 0
+
     def predict_arrivals(self, lane: Lane, now: float) -> None:
         """Somebody comes: what that tells of who comes next."""
         if not lane.settings.background:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
 
 from inflight.core.kv.manager import KVCacheManager
@@ -60,6 +61,10 @@ class Running:
     def drain_freed_rows(self) -> tuple[int, ...]:
         """Rows given up since the last plan."""
         return self._rows.drain_freed()
+
+    def free_again(self, rows: Iterable[int]) -> None:
+        """Rows that a plan gave up which may not have come to the executor."""
+        self._rows.free_again(rows)
 
     def decodes(self) -> tuple[int, int]:
         """Running sequences that need one token, and the tokens that they look back over, together."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from inflight.core.sequence import SequenceView
-from inflight.core.strategies import Fixed, StepShape, StepView
+from inflight.core.strategies import UNLIMITED, Fixed, StepShape, StepView
 from inflight.core.types.plan import WaitUntil
 
 
@@ -44,11 +44,8 @@ def together(joins: Iterable[SequenceView], batch_size: int) -> StepShape:
         if taken and room < 0:
             break
         taken.append(one.number)
-    return StepShape(UNBOUNDED, row_limit=batch_size, whole_prompts=True, admit=tuple(taken), run_to_completion=True)
+    return StepShape(UNLIMITED, row_limit=batch_size, whole_prompts=True, admit=tuple(taken), run_to_completion=True)
 
 
 def fills(waiting: Iterable[SequenceView], batch_size: int) -> bool:
     return sum(one.sequences for one in waiting) >= batch_size
-
-
-UNBOUNDED = 2**31 - 1
