@@ -13,9 +13,11 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 from inflight.config import MOST, Resolved, SettingsError, option
+from inflight.core.estimation.guarded import Guarded as GuardedPredictor
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Predictor, Quantiles
 from inflight.core.policies import Policy
@@ -32,7 +34,7 @@ from inflight.core.strategies import Strategy
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
-from inflight.core.strategies.dynamic import Dynamic
+from inflight.core.strategies.dynamic import SEEN, Dynamic
 from inflight.core.strategies.guarded import Guarded as GuardedStrategy
 from inflight.core.strategies.static import Static
 from inflight.core.tenants.shares import Shares
@@ -71,6 +73,7 @@ class SchedulingSettings:
     lanes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         _one_of("kv_allocation", self.kv_allocation, ("paged", "reserve-request", "reserve-max"))
         _one_of("preemption", self.preemption, ("recompute", "swap", "auto"))
         _one_of("admission", self.admission, ("off", "queue", "slo", "auto"))
@@ -110,6 +113,19 @@ class SchedulingSettings:
             raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")
         if self.admission == "queue" and self.max_queued_requests is None and self.max_queued_tokens is None:
             raise SettingsError("--admission queue needs a bound: give --max-queued-requests or --max-queued-tokens.")
+
+    def _check_kinds(self) -> None:
+        """What comes from Python or from a file may be of any type."""
+        for item in fields(self):
+            value, (kind, *_) = getattr(self, item.name), str(item.type).replace("[", " ").split()
+            if value is not None or "None" not in str(item.type):
+                _check_kind(option(item.name), value, kind)
+        for tenant, weight in self.tenant_weights.items():
+            _check_kind(f"The weight of the tenant {tenant!r}", weight, "float")
+        for name, lane in self.lanes.items():
+            _check_kind(f"Lane {name!r}", lane, "Mapping")
+            if lane.get("policy") is not None:
+                _check_kind(f"The policy of lane {name!r}", lane["policy"], "str")
 
     def _refuse_what_reservation_makes_vain(self) -> None:
         if self.preemption != "recompute":
@@ -157,6 +173,12 @@ class SchedulingSettings:
         return {self.policy, *(lane.get("policy") for lane in self.lanes.values())}
 
 
+_KINDS: dict[str, tuple[type, str]] = {
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "str": (str, "a word"),
+    "Mapping": (Mapping, "a table of names and values"),
+}
 _WHY = {
     "static": "a batch starts when nothing runs and ends with its last sequence",
     "dynamic": "static batches of one length bucket each",
@@ -290,7 +312,9 @@ def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) 
 
 def make_predictor(settings: SchedulingSettings) -> Predictor:
     name = settings.predictor or "quantiles"
-    _one_of("predictor", name, ("quantiles", "oracle"))
+    if ":" in name:
+        return GuardedPredictor(_stranger("predictor", name), _tell)
+    _one_of("predictor", name, ("quantiles", "oracle"), more="package.module:Class")
     return Oracle() if name == "oracle" else Quantiles()
 
 
@@ -332,6 +356,11 @@ def _buckets(given: str | None) -> int | tuple[int, ...]:
         raise SettingsError(
             f"--buckets is {given!r}; give how many, such as 4, or rising borders, such as 64,256,1024."
         )
+    count = numbers[0] if len(numbers) == 1 else len(numbers) + 1
+    if count > SEEN:
+        raise SettingsError(
+            f"--buckets asks for {count} buckets, but their borders follow the last {SEEN} prompts; give fewer."
+        )
     return numbers[0] if len(numbers) == 1 else numbers
 
 
@@ -345,6 +374,12 @@ def _stranger(kind: str, place: str, *arguments: Any) -> Any:
             f"--{kind} {place} cannot be loaded ({type(error).__name__}: {error}); write "
             "package.module:Class, with the package on PYTHONPATH."
         ) from None
+
+
+def _check_kind(what: str, value: object, kind: str) -> None:
+    types, words = _KINDS[kind]
+    if not isinstance(value, types) or isinstance(value, bool):
+        raise SettingsError(f"{what} is {value!r}; give {words}.")
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...], more: str = "") -> None:
