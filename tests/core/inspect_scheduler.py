@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
+from inflight.core.kv.manager import _Lookup
+from inflight.core.kv.prefix_cache import CachedChain
 from inflight.core.queueing.lanes import Lane
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
@@ -56,6 +59,12 @@ def kept(scheduler: Scheduler) -> set[int]:
     return {one.number for one in running(scheduler) if one.protected and one.finish is None}
 
 
+def wanting(scheduler: Scheduler) -> set[int]:
+    """Numbers of those that run and need a block for their next token."""
+    size = scheduler._memory.block_size
+    return {one.number for one in running(scheduler) if one.num_computed == len(one.blocks) * size}
+
+
 def overdue(scheduler: Scheduler) -> set[str]:
     """Background lanes to which foreground work is to give way."""
     return {lane.settings.name for lane in scheduler._lanes.held_up() if lane.owed.is_overdue}
@@ -79,6 +88,7 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
     _check_blocks(scheduler)
     _check_sharing(scheduler, capacity.block_size)
     _check_cache(scheduler)
+    _check_lookups(scheduler)
     _check_host(scheduler)
     _check_rows(scheduler, capacity)
     _check_lanes(scheduler)
@@ -128,6 +138,24 @@ def _check_cache(scheduler: Scheduler) -> None:
     assert {place.block: place for place in places if place.block is not None} == prefix._on_device
     assert all(block in prefix for block in pool._evictable), "an idle block has no content"
     assert not any(block in prefix for block in pool._free), "a free block has content"
+
+
+def _check_lookups(scheduler: Scheduler) -> None:
+    """What is kept of looking sequences up in the cache: only of those that wait, and the answer "no room" is right."""
+    memory = scheduler._memory
+    by_number = {one.number: one for one in alive(scheduler) if one.row is None and one.finish is None}
+    assert set(memory._lookups) <= set(by_number)
+    for number, lookup in list(memory._lookups.items()):
+        old = replace(lookup)
+        fresh = _Lookup()
+        one = by_number[number]
+        memory.prefix.match(fresh.chain, memory._root(one), one.token_slice, one.most_cached // memory.block_size)
+        kept = _Lookup(CachedChain(list(lookup.chain.places), lookup.chain.losses))
+        memory.prefix.match(kept.chain, memory._root(one), one.token_slice, one.most_cached // memory.block_size)
+        assert kept.chain.places == fresh.chain.places
+        memory._has_room(one, fresh, 0)
+        if fresh.length == old.length:
+            assert fresh.room <= old.room + memory.pool.given_up - old.given_up
 
 
 def _check_host(scheduler: Scheduler) -> None:

@@ -11,9 +11,9 @@ from inflight.core.queueing.lanes import LaneError, LaneSettings
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.request import RequestRefused
 
+from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import BATCH, INTERACTIVE, Harness, LaneSetup, Setup
-from .. import inspect_scheduler as inside
 
 ROOMY = {"num_blocks": 60, "block_size": 4, "max_rows": 4, "token_budget": 8, "max_model_len": 64}
 

@@ -69,8 +69,8 @@ class LaneSettings:
             if value is not None and value < 1:
                 raise LaneError(f"Lane {self.name!r} has {name} {value}; give a whole number above 0.")
         given = self.step_target
-        is_good = given == "off" or (isinstance(given, int | float) and 0 < given < math.inf)
-        if given != "auto" and not (self.background and is_good):
+        is_time = isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < math.inf
+        if given != "auto" and not (self.background and (is_time or given == "off")):
             raise LaneError(
                 f"Lane {self.name!r} has step_target {given}; give auto, off or seconds above 0, to a background lane."
             )

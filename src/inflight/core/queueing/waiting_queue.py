@@ -43,6 +43,11 @@ class WaitingQueue:
     def __len__(self) -> int:
         return self.backlog.total.places
 
+    @property
+    def ready(self) -> int:
+        """Those that may be served."""
+        return len(self._inside)
+
     def rank(self, sequence: Sequence, now: float) -> tuple[Rank, int]:
         """The total order of sequences, waiting or running."""
         return self.policy.rank(SequenceView(sequence), now), sequence.number

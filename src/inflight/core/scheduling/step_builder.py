@@ -260,6 +260,8 @@ class StepBuilder:
     def _admit_from(self, draft: StepDraft, lane: Lane, upto: int, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
         shape = draft.shape
+        if not self.running.has_row(lane, shape) and not self._can_oust(lane):
+            return "rows" if lane.queue.ready else OTHER  # before anybody is ranked, or looked up in the cache
         for sequence in lane.queue.in_order(now):
             left = self._left(draft, lane, upto)
             has_room = draft.has_room_for(sequence, left)
@@ -276,7 +278,11 @@ class StepBuilder:
     def _oust(self, sequence: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """Background work makes room for a foreground newcomer beyond the first; it is planned after foreground work,
         so that it has no chunk in this step yet."""
-        return not lane.settings.background and self.running.preempt_for(sequence, lane, shape, now, own_lane=False)
+        return self._can_oust(lane) and self.running.preempt_for(sequence, lane, shape, now, own_lane=False)
+
+    def _can_oust(self, lane: Lane) -> bool:
+        """Whether there is any background work that would make room for this lane's."""
+        return not lane.settings.background and any(one.running for one in self._lanes.in_turn(background=True))
 
     def _serve_together(self, draft: StepDraft, now: float) -> None:
         """A batch that starts and ends as one: its decodes, or those that the strategy lets join."""
