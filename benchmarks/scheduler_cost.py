@@ -6,8 +6,10 @@ Scenes: 32 rows, and 256 rows with 10,000 requests waiting; each in steady decod
 (short answers, so that every step ends some requests and admits others). The null executor runs the plans (its time
 does not count), and the real executor's row state prepares them: token ids, layout, block tables, sampling settings.
 Prompts are 128 tokens, half of them shared with others; the waiting queue is kept at its length by new arrivals, whose
-`add` is timed per request. Times are CPU time of the thread, so that a shared machine does not blur them; the wall time
-is printed beside them.
+`add` is timed per request. Two more scenes time the plan alone where the queue is looked at in vain: 200 requests that
+share 8,192 cached tokens wait under the policy `prefix`, and all rows are taken; and the first in the queue, of which
+99,008 tokens are cached, lacks blocks. Times are CPU time of the thread, so that a shared machine
+does not blur them; the wall time is printed beside them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.results import table, write_section
+from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.policies.prefix import Prefix
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent
@@ -60,6 +64,27 @@ SCENES = (
 )
 
 
+@dataclass(frozen=True)
+class BlockedScene:
+    """Somebody runs, and those who wait cannot join. shared: cached prompt tokens of all of them. own: further ones of
+    each. spare: blocks beside those of the shared prompt."""
+
+    name: str
+    policy: Callable[[], Policy]
+    rows: int
+    waiting: int
+    shared: int
+    own: int
+    spare: int
+    target_ms: float  # of a plan, at the median
+
+
+BLOCKED_SCENES = (
+    BlockedScene("policy prefix, rows full, 200 waiting", Prefix, 8, 200, 8192, 16, 4000, 1.0),
+    BlockedScene("first in the queue lacks blocks, 99k cached", Fcfs, 8, 2, 99_008, 2048, 150, 0.5),
+)
+
+
 @dataclass
 class Times:
     """CPU seconds per step, and per request for `add`; wall: of plan, prepare and commit."""
@@ -70,6 +95,15 @@ class Times:
     add: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
     admitted: int = 0
+
+
+@dataclass(frozen=True)
+class BlockedRow:
+    scene: str
+    steps: int
+    plan_median_ms: float
+    plan_p99_ms: float
+    target_ms: float
 
 
 @dataclass(frozen=True)
@@ -156,6 +190,43 @@ class Bench:
         self._rows.append(rows, rows)
 
 
+def measure_blocked(scene: BlockedScene, steps: int) -> BlockedRow:
+    """The plans' CPU time. First one computes the prompt that all share, so that it is cached; then short ones run, in
+    all rows where these are to be lacking."""
+    capacity = Capacity(scene.shared // 16 + scene.spare, 16, scene.rows, 2**17, 1000)
+    scheduler, executor = Scheduler(capacity, Chunked(BUDGET), scene.policy()), NullExecutor(capacity)
+    source = random.Random(0)
+
+    def tokens(count: int) -> tuple[int, ...]:
+        return tuple(source.randrange(1000) for _ in range(count))
+
+    def step() -> float:
+        plan, seconds, _ = _timed(lambda: scheduler.plan(0.0))
+        assert isinstance(plan, BatchPlan)
+        scheduler.commit(plan, executor.submit(plan).result(), 0.0)
+        return seconds
+
+    def add(name: str, prompt: tuple[int, ...], output: int) -> None:
+        params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+        scheduler.add(
+            Request(request_id=name, prompt_token_ids=prompt, params=params, forced_output_tokens=output), 0.0
+        )
+
+    shared = tokens(scene.shared)
+    add("first", shared, 1)
+    while not scheduler.idle:
+        step()
+    for number in range(scene.rows if scene.waiting > scene.rows else 1):
+        add(f"running {number}", tokens(16), LONGEST)
+        step()
+    for number in range(scene.waiting):
+        add(f"waiting {number}", shared + tokens(scene.own), 16)
+    times = [step() for _ in range(steps)]
+    assert scheduler.snapshot().waiting == scene.waiting, "nobody could join"
+    p99 = statistics.quantiles(times, n=100)[98]
+    return BlockedRow(scene.name, steps, statistics.median(times) * 1e3, p99 * 1e3, scene.target_ms)
+
+
 def _timed(body: Callable[[], T]) -> tuple[T, float, float]:
     """The value, CPU seconds and wall seconds."""
     wall, start = time.perf_counter(), time.thread_time()
@@ -193,30 +264,41 @@ def profile(scene: Scene, steps: int) -> None:
     pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
 
 
-def report(rows: list[Row]) -> str:
+def report(rows: list[Row], blocked: list[BlockedRow]) -> str:
     head = ["milliseconds", "admitted per step", "plan", "prepare", "commit", "all", "p99", "asked", "wall", "add, µs"]
-    return "CPU time, medians over the steps.\n\n" + table(
-        head,
-        [
+    return (
+        "CPU time, medians over the steps.\n\n"
+        + table(
+            head,
             [
-                row.scene,
-                f"{row.admitted_per_step:.1f}",
-                *(
-                    f"{value:.2f}"
-                    for value in (
-                        row.plan_median_ms,
-                        row.prepare_median_ms,
-                        row.commit_median_ms,
-                        row.all_median_ms,
-                        row.all_p99_ms,
-                    )
-                ),
-                f"< {row.target_ms:g}",
-                f"{row.wall_median_ms:.2f}",
-                f"{row.add_median_us:.1f}",
-            ]
-            for row in rows
-        ],
+                [
+                    row.scene,
+                    f"{row.admitted_per_step:.1f}",
+                    *(
+                        f"{value:.2f}"
+                        for value in (
+                            row.plan_median_ms,
+                            row.prepare_median_ms,
+                            row.commit_median_ms,
+                            row.all_median_ms,
+                            row.all_p99_ms,
+                        )
+                    ),
+                    f"< {row.target_ms:g}",
+                    f"{row.wall_median_ms:.2f}",
+                    f"{row.add_median_us:.1f}",
+                ]
+                for row in rows
+            ],
+        )
+        + "\n\n"
+        + table(
+            ["a plan while somebody waits in vain, ms", "median", "p99", "asked"],
+            [
+                [row.scene, f"{row.plan_median_ms:.3f}", f"{row.plan_p99_ms:.3f}", f"< {row.target_ms:g}"]
+                for row in blocked
+            ],
+        )
     )
 
 
@@ -233,13 +315,14 @@ def main() -> None:
                 profile(scene, arguments.steps)
         return
     rows = [measure(scene, arguments.steps) for scene in SCENES]
-    body = report(rows)
+    blocked = [measure_blocked(scene, arguments.steps) for scene in BLOCKED_SCENES]
+    body = report(rows, blocked)
     print(body, file=sys.stderr)
     if arguments.write:
         command = f"python -m benchmarks.scheduler_cost --steps {arguments.steps}"
         write_section("scheduler_cost", "What a step costs beside the model", command, body)
     if arguments.json:
-        print(json.dumps([asdict(row) for row in rows]))
+        print(json.dumps([asdict(row) for row in (*rows, *blocked)]))
 
 
 if __name__ == "__main__":

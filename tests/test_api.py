@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +63,23 @@ def test_prompts_in_every_form(llm: LLM) -> None:
         assert output.prompt_token_ids == ids
     assert [len(output.outputs) for output in llm.generate(["hello", ids, {"prompt": "two"}], GREEDY)] == [1, 1, 1]
     assert llm.generate([], GREEDY) == []
+
+
+@pytest.mark.parametrize("after", [0.0, 0.01, 0.03])
+def test_after_ctrl_c_the_next_call_is_answered(llm: LLM, after: float) -> None:
+    """A real signal, at a moment that nobody chose."""
+    (expected,) = llm.generate("hello world", GREEDY)
+    long = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    timer = threading.Timer(after, signal.raise_signal, [signal.SIGINT])
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        while True:
+            llm.generate(["one", "two", "three"], long)
+    timer.join()
+    (output,) = llm.generate("hello world", GREEDY)
+    assert output.outputs == expected.outputs
+    snapshot = llm._engine.loop.snapshot()
+    assert (snapshot.running, snapshot.waiting, snapshot.held_blocks) == (0, 0, 0)
 
 
 def test_outputs_in_the_order_of_the_prompts(llm: LLM) -> None:

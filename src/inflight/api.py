@@ -101,6 +101,7 @@ class LLM:
         params = _params_for(len(prompts), sampling_params)
         now = self._engine.loop.clock.now()
         collectors: list[OutputCollector] = []
+        self._offline.abort_all()  # that a call left which was interrupted twice
         try:
             for token_ids, text, one in zip(prompts, texts, params, strict=True):
                 request = self._engine.prompts.request(str(next(self._numbers)), token_ids, one, now)

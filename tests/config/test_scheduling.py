@@ -14,6 +14,7 @@ from inflight.config.plugins import make_policy, make_strategy
 from inflight.config.presets import PRESETS, preset
 from inflight.config.scheduling import MAX_QUEUED, SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import SettingsError
+from inflight.core.estimation.guarded import Guarded as GuardedPredictor
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.policies.fcfs import Fcfs
@@ -100,6 +101,14 @@ def test_every_policy_is_made_by_name(name: str) -> None:
         ({"admission": "on"}, "--admission is 'on'; known are off, queue, slo"),
         ({"strategy": "static", "max_wait": -1.0}, "--max-wait is -1.0; give a number above 0"),
         ({"strategy": "adaptive", "itl_target": float("nan")}, "--itl-target is nan"),
+        ({"strategy": "dynamic", "buckets": "1000000000"}, "--buckets asks for 1000000000 buckets, but their borders"),
+        ({"strategy": "dynamic", "buckets": 4}, "--buckets is 4; give a word."),
+        ({"strategy": "static", "batch_size": 2.5}, "--batch-size is 2.5; give a whole number."),
+        ({"strategy": "static", "max_wait": "1"}, "--max-wait is '1'; give a number."),
+        ({"strategy": None}, "--strategy is None; give a word."),
+        ({"policy": "fair", "tenant_weights": {"a": "x"}}, "The weight of the tenant 'a' is 'x'; give a number."),
+        ({"lanes": {"batch": 3}}, "Lane 'batch' is 3; give a table of names and values."),
+        ({"lanes": {"batch": {"policy": 3}}}, "The policy of lane 'batch' is 3; give a word."),
     ],
 )
 def test_what_has_no_meaning_is_refused(given: dict[str, Any], words: str) -> None:
@@ -188,10 +197,14 @@ class Broken(Ordered):
 
 class Mine(Chunked):
     name = "mine"
+
+class Long:
+    def predict(self, request, most_output, so_far):
+        return 40
 """
 
 
-def test_a_strangers_policy_and_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strangers_policy_strategy_and_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "strangers.py").write_text(STRANGERS)
     (tmp_path / "stumbling.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
@@ -202,6 +215,9 @@ def test_a_strangers_policy_and_strategy(tmp_path: Path, monkeypatch: pytest.Mon
     for place in ("strangers:Nobody", "strangers:", ":Newest", "strangers:Broken", "stumbling:Newest"):
         with pytest.raises(SettingsError, match=r"package\.module:Class"):
             make_policy(place, settings, LatencyModel())
+    made = make_predictor(SchedulingSettings(policy="sjf", predictor="strangers:Long"))
+    assert isinstance(made, GuardedPredictor)
+    assert made.predict(request(), 50, 3) == 40.0
 
 
 def test_predictor_and_admission() -> None:

@@ -218,7 +218,7 @@ class Row:
 
     sequence: int
     table: list[int]
-    computed: int
+    num_computed: int
 
 
 @dataclass
@@ -316,7 +316,9 @@ class Harness:
         self.log.append(("plan", fail, self.now))
         shared = [(s, b) for s in inside.alive(self.scheduler) for b in s.blocks if self._ref_counts(b) > 1]
         kept, overdue = inside.kept(self.scheduler), inside.overdue(self.scheduler)
+        before, wanting = list(inside.running(self.scheduler)), inside.wanting(self.scheduler)
         plan = self.scheduler.plan(self.now)
+        self._check_preempted(plan, [one for one in before if one.row is None and one.finish is None], wanting)
         if isinstance(plan, BatchPlan):
             assert plan.step == len(self.plans)
             # Whoever gave way to others has given its blocks up: theirs to write.
@@ -438,6 +440,14 @@ class Harness:
             touched = set(row.table[chunk.start // size : -(-row.num_computed // size)])
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
+
+    def _check_preempted(self, plan: BatchPlan | WaitUntil | None, victims: list[Any], wanting: set[int]) -> None:
+        """Invariant 9: nobody is preempted in vain, but somebody else gets blocks; or a victim itself needed one."""
+        numbers = {one.number for one in victims}
+        if not numbers or numbers & wanting:
+            return
+        chunks = plan.chunks if isinstance(plan, BatchPlan) else ()
+        assert any(chunk.new_blocks and chunk.sequence_id not in numbers for chunk in chunks), "preempted in vain"
 
     def _check_floor(self, plan: BatchPlan, kept: set[int], overdue: set[str]) -> None:
         """Nobody pushes out what is kept for a background lane, unless nothing else is left; and a lane that was owed

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
+from inflight.core.kv.manager import _Lookup
+from inflight.core.kv.prefix_cache import CachedChain
 from inflight.core.queueing.lanes import Lane
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
@@ -44,7 +47,7 @@ def held_back(scheduler: Scheduler) -> set[int]:
 
 def batches_together(scheduler: Scheduler) -> bool:
     """Whether what runs is one batch that starts and ends as one."""
-    return bool(running(scheduler)) and scheduler._composer.together
+    return bool(running(scheduler)) and scheduler._step_builder.run_to_completion
 
 
 def lane_of(scheduler: Scheduler, sequence: Sequence) -> Lane:
@@ -54,6 +57,12 @@ def lane_of(scheduler: Scheduler, sequence: Sequence) -> Lane:
 def kept(scheduler: Scheduler) -> set[int]:
     """Numbers of those that are kept for their lanes."""
     return {one.number for one in running(scheduler) if one.protected and one.finish is None}
+
+
+def wanting(scheduler: Scheduler) -> set[int]:
+    """Numbers of those that run and need a block for their next token."""
+    size = scheduler._memory.block_size
+    return {one.number for one in running(scheduler) if one.num_computed == len(one.blocks) * size}
 
 
 def overdue(scheduler: Scheduler) -> set[str]:
@@ -79,6 +88,7 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
     _check_blocks(scheduler)
     _check_sharing(scheduler, capacity.block_size)
     _check_cache(scheduler)
+    _check_lookups(scheduler)
     _check_host(scheduler)
     _check_rows(scheduler, capacity)
     _check_lanes(scheduler)
@@ -130,19 +140,37 @@ def _check_cache(scheduler: Scheduler) -> None:
     assert not any(block in prefix for block in pool._free), "a free block has content"
 
 
+def _check_lookups(scheduler: Scheduler) -> None:
+    """What is kept of looking sequences up in the cache: only of those that wait, and the answer "no room" is right."""
+    memory = scheduler._memory
+    by_number = {one.number: one for one in alive(scheduler) if one.row is None and one.finish is None}
+    assert set(memory._lookups) <= set(by_number)
+    for number, lookup in list(memory._lookups.items()):
+        old = replace(lookup)
+        fresh = _Lookup()
+        one = by_number[number]
+        memory.prefix.match(fresh.chain, memory._root(one), one.token_slice, one.most_cached // memory.block_size)
+        kept = _Lookup(CachedChain(list(lookup.chain.places), lookup.chain.losses))
+        memory.prefix.match(kept.chain, memory._root(one), one.token_slice, one.most_cached // memory.block_size)
+        assert kept.chain.places == fresh.chain.places
+        memory._has_room(one, fresh, 0)
+        if fresh.length == old.length:
+            assert fresh.room <= old.room + memory.pool.given_up - old.given_up
+
+
 def _check_host(scheduler: Scheduler) -> None:
     """Invariant 2 for the host: free, in use, or read by the plan under construction; wanted by somebody if in use."""
     swap, nodes = scheduler._memory.swap, scheduler._memory.prefix._nodes.values()
     used = [place.host_block for place in nodes if place.host_block is not None]
     assert not swap._out and not swap._back, "moves that no plan tells"
     assert sorted([*swap._free, *used]) == list(range(swap.host_blocks)), "a host block is lost or used twice"
-    wanted = Counter(node for sequence in alive(scheduler) for node in sequence.wanted)
+    wanted = Counter(node for sequence in alive(scheduler) for node in sequence.offloaded)
     assert all(count == wanted[node] for node, count in swap._wanted.items()), "wanted by nobody"
     assert all(place.node in swap._wanted for place in nodes if place.host_block is not None), "kept for nobody"
-    assert all(not sequence.wanted or sequence.row is None for sequence in alive(scheduler))
+    assert all(not sequence.offloaded or sequence.row is None for sequence in alive(scheduler))
     snapshot = scheduler.snapshot()
     assert snapshot.held_host_blocks == len(used)
-    assert snapshot.swapped_sequences == sum(bool(sequence.wanted) for sequence in alive(scheduler))
+    assert snapshot.swapped_sequences == sum(bool(sequence.offloaded) for sequence in alive(scheduler))
 
 
 def _check_lanes(scheduler: Scheduler) -> None:

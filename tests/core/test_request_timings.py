@@ -22,14 +22,14 @@ def test_a_life_without_trouble() -> None:
     timings.token(9.0)
     timings.token(12.0)
     timings.end(12.0, clock)
-    timings = ended(timings)
-    assert timings.queued_by == {"rows": 3000, "blocks": 0, "budget": 1000, "share": 0, "window": 0}
-    assert timings.queued_behind == {"batch": 3000, "interactive": 1000}
-    assert (timings.queue_ms, timings.prefill_ms, timings.decode_ms) == (4000, 2000, 4000)
-    assert (timings.preempted_ms, timings.other_ms, timings.total_ms) == (0, 2000, 12_000)
-    assert timings.ttft_ms == 8000
-    assert timings.prompt_tokens_per_s == pytest.approx(5)
-    assert timings.output_tokens_per_s == pytest.approx(0.5)
+    summary = ended(timings)
+    assert summary.queued_by == {"rows": 3000, "blocks": 0, "budget": 1000, "share": 0, "window": 0}
+    assert summary.queued_behind == {"batch": 3000, "interactive": 1000}
+    assert (summary.queue_ms, summary.prefill_ms, summary.decode_ms) == (4000, 2000, 4000)
+    assert (summary.preempted_ms, summary.other_ms, summary.total_ms) == (0, 2000, 12_000)
+    assert summary.ttft_ms == 8000
+    assert summary.prompt_tokens_per_s == pytest.approx(5)
+    assert summary.output_tokens_per_s == pytest.approx(0.5)
 
 
 def test_preempted_lasts_until_the_next_token() -> None:
@@ -42,8 +42,8 @@ def test_preempted_lasts_until_the_next_token() -> None:
     timings.start(7.0, clock)
     timings.token(8.0)
     timings.end(8.0, clock)
-    timings = ended(timings)
-    assert (timings.decode_ms, timings.preempted_ms, timings.queue_ms, timings.total_ms) == (2000, 5000, 0, 8000)
+    summary = ended(timings)
+    assert (summary.decode_ms, summary.preempted_ms, summary.queue_ms, summary.total_ms) == (2000, 5000, 0, 8000)
     assert timings.ended == 8.0
 
 
@@ -52,10 +52,10 @@ def test_one_that_never_started_was_only_waiting() -> None:
     clock.charge(0.0, "blocks", "interactive")
     timings.arrive(2.0, 3.0, clock)
     timings.end(7.0, clock)
-    timings = ended(timings, arrival=2.0, output=0)
-    assert (timings.queue_ms, timings.other_ms, timings.total_ms) == (4000, 1000, 5000)
-    assert timings.queued_by["blocks"] == timings.queued_behind["interactive"] == 4000
-    assert (timings.ttft_ms, timings.prompt_tokens_per_s, timings.output_tokens_per_s) == (None, None, None)
+    summary = ended(timings, arrival=2.0, output=0)
+    assert (summary.queue_ms, summary.other_ms, summary.total_ms) == (4000, 1000, 5000)
+    assert summary.queued_by["blocks"] == summary.queued_behind["interactive"] == 4000
+    assert (summary.ttft_ms, summary.prompt_tokens_per_s, summary.output_tokens_per_s) == (None, None, None)
 
 
 def test_cached_tokens_are_not_prompt_speed() -> None:
@@ -65,9 +65,9 @@ def test_cached_tokens_are_not_prompt_speed() -> None:
     timings.cached_tokens = 8
     timings.token(2.0)
     timings.end(2.0, clock)
-    timings = ended(timings, output=1)
-    assert timings.prompt_tokens_per_s == pytest.approx(1)
-    assert timings.output_tokens_per_s is None
+    summary = ended(timings, output=1)
+    assert summary.prompt_tokens_per_s == pytest.approx(1)
+    assert summary.output_tokens_per_s is None
 
 
 def test_json_is_rounded() -> None:
@@ -88,5 +88,5 @@ def test_time_for_which_nothing_lacked_is_behind_nobody() -> None:
     clock.charge(2.0, "rows", "batch")
     timings.start(2.5, clock)
     timings.end(2.5, clock)
-    timings = ended(timings, output=0)
-    assert (timings.queued_behind, timings.other_ms) == ({"batch": 500}, 2000)
+    summary = ended(timings, output=0)
+    assert (summary.queued_behind, summary.other_ms) == ({"batch": 500}, 2000)

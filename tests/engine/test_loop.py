@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from unittest import mock
+
 import hypothesis.strategies as st
 import pytest
+from core import inspect_scheduler as inside
 from core.builders import request
 from core.harness import Setup
 from core.test_state_machine import requests
@@ -18,6 +25,18 @@ from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
+
+
+class Observer:
+    """Is told of everything, and minds nothing."""
+
+    def added(self, *told: object) -> None: ...
+    def refused(self, *told: object) -> None: ...
+    def planned(self, plan: BatchPlan) -> None: ...
+    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None: ...
+    def events(self, *told: object) -> None: ...
+    def close(self) -> None: ...
+
 
 SETUP = Setup(num_blocks=30, max_rows=4, token_budget=8)
 
@@ -193,3 +212,177 @@ def test_depth_two_yields_what_depth_one_yields(setup: Setup, arrivals: list[tup
     assert run(1) == (once, plans)
     assert run(2)[0] == once
     assert len(once) == len(arrivals)
+
+
+class Interrupted(Spy):
+    """Raises KeyboardInterrupt at one step, in `submit` (before or after the executor has taken the plan up) or while
+    its result is waited for."""
+
+    def __init__(self, setup: Setup, where: str, at: int):
+        super().__init__(setup)
+        self.where, self.at = where, at
+
+    def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
+        hit = plan.step == self.at
+        if hit and self.where == "submit":
+            raise KeyboardInterrupt
+        pending = super().submit(plan)
+        if hit and self.where == "submitted":
+            raise KeyboardInterrupt
+        if hit and self.where == "result":
+
+            class Cut:
+                def result(self) -> StepResult:
+                    raise KeyboardInterrupt
+
+            return Cut()
+        return pending
+
+
+class CutOff(Observer):
+    """Raises it when a plan was made, and nobody has it yet; or when a step was committed."""
+
+    def __init__(self, where: str, at: int):
+        self.where, self.at = where, at
+
+    def planned(self, plan: BatchPlan) -> None:
+        if self.where == "planned" and plan.step == self.at:
+            raise KeyboardInterrupt
+
+    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
+        if self.where == "committed" and plan.step == self.at:
+            raise KeyboardInterrupt
+
+
+PLACES = ["submit", "submitted", "result", "planned", "committed", "plan", "grow", "admit", "commit", "publish"]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_whatever_breaks_a_step_off_the_next_call_finds_an_engine_that_works(depth: int, where: str, at: int) -> None:
+    """A real KeyboardInterrupt, within the executor, between plan and submit, or in the middle of the accounts."""
+    setup = replace(SETUP, num_blocks=12, max_rows=2)
+    scheduler = setup.scheduler()
+    spy = Interrupted(setup, where, at)
+    loop = EngineLoop(scheduler, spy, VirtualClock(), depth=depth, observers=[CutOff(where, at)])
+    for name, prompt in ("a", [0] * 3), ("b", [1] * 5), ("c", [0] * 4):
+        loop.add(request(name, prompt, output=6))
+    events: list[Event] = []
+    with broken_off(scheduler, where, at), pytest.raises(KeyboardInterrupt):
+        while not loop.idle:
+            events += loop.advance()  # type: ignore[operator]
+    spy.where = ""
+    for name in "abc":
+        events += loop.abort(name)
+    assert sorted(event.request_id for event in events if isinstance(event, FinishedEvent)) == list("abc")
+    assert not any(isinstance(event, FinishedEvent) for event in loop.run()), "it was told before"
+    inside.check(scheduler, setup.capacity, [])
+    snapshot = loop.snapshot()
+    assert (snapshot.running, snapshot.waiting, snapshot.held_blocks) == (0, 0, 0)
+    loop.add(request("d", [0] * 5, output=4))
+    loop.add(request("e", [1] * 5, output=4))
+    fresh = setup.loop(depth=1)
+    fresh.add(request("d", [0] * 5, output=4))
+    fresh.add(request("e", [1] * 5, output=4))
+    assert outcome(loop.run()) == outcome(fresh.run())
+
+
+@contextmanager
+def broken_off(scheduler: Scheduler, where: str, at: int) -> Iterator[None]:
+    """In the middle of a verb, when it is under way for the (at + 1)-th time."""
+    places: dict[str, tuple[object, str]] = {
+        "plan": (scheduler._running, "drain_freed_rows"),
+        "admit": (scheduler._running, "join"),
+        "grow": (scheduler._memory.pool, "allocate"),
+        "commit": (scheduler._memory, "publish"),
+        "publish": (scheduler._memory.prefix, "publish"),
+    }
+    if where not in places:
+        yield
+        return
+    calls = count()
+    owner, name = places[where]
+    verb = getattr(owner, name)
+
+    def interrupted(*arguments: object, **named: object) -> object:
+        done = verb(*arguments, **named)
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return done
+
+    with mock.patch.object(owner, name, interrupted):
+        yield
+
+
+def test_the_steps_before_the_one_that_was_broken_off_are_told() -> None:
+    """At depth 2: the first step's token counts, though the second was never handed in."""
+    spy = Interrupted(SETUP, "submit", 1)
+    loop = EngineLoop(SETUP.scheduler(), spy, VirtualClock(), depth=2)
+    loop.add(request("a", output=3))
+    with pytest.raises(KeyboardInterrupt):
+        loop.advance()
+    first, second = loop.run()
+    assert isinstance(first, TokensEvent) and isinstance(second, FinishedEvent)
+    assert second.finishes[0].reason == "error"
+    assert "KeyboardInterrupt" in str(second.finishes[0].detail)
+
+
+def test_whoever_waits_is_served_after_a_step_that_was_broken_off() -> None:
+    setup = replace(SETUP, max_rows=1)
+    loop = EngineLoop(setup.scheduler(), Interrupted(setup, "submit", 0), VirtualClock())
+    loop.add(request("a", output=3))
+    loop.add(request("b", output=3))
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    ends = [event for event in loop.run() if isinstance(event, FinishedEvent)]
+    assert [(end.request_id, end.finishes[0].reason) for end in ends] == [("a", "error"), ("b", "length")]
+
+
+def test_a_second_interrupt_while_the_first_is_cleaned_up_after() -> None:
+    scheduler, spy = SETUP.scheduler(), Interrupted(SETUP, "result", 0)
+    loop = EngineLoop(scheduler, spy, VirtualClock())
+    loop.add(request("a", output=3))
+    with (
+        mock.patch.object(scheduler, "commit", side_effect=KeyboardInterrupt),
+        mock.patch.object(scheduler, "recover", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        loop.run()
+    (end,) = loop.run()
+    assert isinstance(end, FinishedEvent) and end.finishes[0].reason == "error"
+    assert loop.idle and loop.snapshot().held_blocks == 0
+
+
+class Unreadable:
+    """The text of a tokenizer that fails, at once or at the third token."""
+
+    def __init__(self, at_once: bool):
+        self._left = 2
+        if at_once:
+            raise ValueError("no such piece")
+
+    def push(self, token_id: int) -> str | None:
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("no such piece")
+        return None
+
+
+def test_a_tokenizer_that_cannot_prepare_stop_strings_refuses_the_request_and_nobody_hears_of_it() -> None:
+    scheduler = SETUP.scheduler(stop_text=lambda of: Unreadable(at_once=True))
+    loop = EngineLoop(scheduler, Spy(), VirtualClock())
+    with pytest.raises(RequestRefused, match="1 stop strings cannot be looked for"):
+        loop.add(request("a", stop=("x",)))
+    assert loop.idle
+    loop.add(request("a", output=2))
+    assert outcome(loop.run())
+
+
+def test_a_tokenizer_that_fails_at_a_token_ends_that_request_alone() -> None:
+    loop = EngineLoop(SETUP.scheduler(stop_text=lambda of: Unreadable(at_once=False)), Spy(), VirtualClock())
+    loop.add(request("a", output=None, max_tokens=9, stop=("x",)))
+    loop.add(request("b", output=6))
+    ends = {event.request_id: event.finishes[0] for event in loop.run() if isinstance(event, FinishedEvent)}
+    assert (ends["a"].reason, ends["b"].reason) == ("error", "length")
+    assert ends["a"].detail == "Output token 3 cannot be read: no such piece"

@@ -49,7 +49,7 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
     return {
         "snapshot": scheduler.snapshot(),
         "free": list(memory.pool._free),
-        "idle": list(memory.pool._idle),
+        "idle": list(memory.pool._evictable),
         "found": [(key, place.node, place.block) for key, place in memory.prefix._found.items()],
         "rows": (list(running._rows._free), list(running._rows._freed)),
         "served": [lane.service for lane in lanes.all()],

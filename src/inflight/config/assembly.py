@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from inflight.config.engine import EngineSettings, resolve_budget, resolve_rows
 from inflight.config.lanes import make_lanes
-from inflight.config.plugins import make_strategy
-from inflight.config.scheduling import SchedulingSettings, one_of
+from inflight.config.plugins import make_predictor, make_strategy
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.estimation.output_length import PREDICTORS, Predictor
+from inflight.core.estimation.output_length import Predictor
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
@@ -46,13 +46,6 @@ def make_rules(scheduling: SchedulingSettings, token_budget: int, max_model_len:
         predictor=make_predictor(scheduling),
         latency=latency,
     )
-
-
-def make_predictor(settings: SchedulingSettings) -> Predictor:
-    """Raises SettingsError."""
-    name = settings.predictor or "quantiles"
-    one_of("predictor", name, tuple(PREDICTORS))
-    return PREDICTORS[name]()
 
 
 def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admission:

@@ -1,4 +1,4 @@
-"""From a name to a strategy or a policy: one of ours by its entry, or somebody else's class by its place.
+"""From a name to a strategy, a policy or a predictor: one of ours by its entry, or somebody else's class by its place.
 
 A class at `package.module:Class` is not ours: it runs under a guard, and is replaced when it fails.
 """
@@ -11,7 +11,9 @@ from typing import Any
 
 from inflight.config.scheduling import SchedulingSettings, one_of
 from inflight.config.setting import SettingsError, option
+from inflight.core.estimation.guarded import Guarded as GuardedPredictor
 from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.output_length import PREDICTORS, Predictor
 from inflight.core.options import BadOption
 from inflight.core.policies import Policy, PolicyContext
 from inflight.core.policies.guarded import Guarded as GuardedPolicy
@@ -41,6 +43,15 @@ def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) 
         return GuardedPolicy(_plugin("policy", name), _report)
     one_of("policy", name, tuple(POLICIES), more="package.module:Class")
     return POLICIES[name].make(PolicyContext(settings.tenant_weights, latency))
+
+
+def make_predictor(settings: SchedulingSettings) -> Predictor:
+    """Raises SettingsError."""
+    name = settings.predictor or "quantiles"
+    if ":" in name:
+        return GuardedPredictor(_plugin("predictor", name), _report)
+    one_of("predictor", name, tuple(PREDICTORS), more="package.module:Class")
+    return PREDICTORS[name]()
 
 
 def _plugin(kind: str, place: str, *arguments: Any) -> Any:

@@ -11,6 +11,7 @@ import difflib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any, Self
 
 from inflight.config.setting import MOST, Resolved, SettingsError, option
@@ -58,6 +59,7 @@ class SchedulingSettings:
         return replace(self, **_sorted(given, self.options.given))
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         one_of("kv_allocation", self.kv_allocation, ("paged", "reserve-request", "reserve-max"))
         one_of("preemption", self.preemption, ("recompute", "swap", "auto"))
         one_of("admission", self.admission, ("off", "queue", "slo", "auto"))
@@ -90,6 +92,19 @@ class SchedulingSettings:
             raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")
         if self.admission == "queue" and self.max_queued_requests is None and self.max_queued_tokens is None:
             raise SettingsError("--admission queue needs a bound: give --max-queued-requests or --max-queued-tokens.")
+
+    def _check_kinds(self) -> None:
+        """What comes from Python or from a file may be of any type."""
+        for item in fields(self):
+            value, (kind, *_) = getattr(self, item.name), str(item.type).replace("[", " ").split()
+            if item.name != "options" and (value is not None or "None" not in str(item.type)):
+                _check_kind(option(item.name), value, kind)
+        for tenant, weight in self.tenant_weights.items():
+            _check_kind(f"The weight of the tenant {tenant!r}", weight, "float")
+        for name, lane in self.lanes.items():
+            _check_kind(f"Lane {name!r}", lane, "Mapping")
+            if lane.get("policy") is not None:
+                _check_kind(f"The policy of lane {name!r}", lane["policy"], "str")
 
     def _check_options(self) -> None:
         own = () if self.entry is None else self.entry.options
@@ -166,6 +181,12 @@ class SchedulingSettings:
 
 
 SCHEDULING_NAMES = {item.name for item in fields(SchedulingSettings)} - {"options"} | set(OPTIONS)
+_KINDS: dict[str, tuple[type, str]] = {
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "str": (str, "a word"),
+    "Mapping": (Mapping, "a table of names and values"),
+}
 _MEANINGFUL_WITH = {
     "tenant_weights": ("policy", tuple(name for name, entry in POLICIES.items() if entry.weighs_tenants)),
     "swap_space": ("preemption", ("swap", "auto")),
@@ -189,6 +210,12 @@ def _sorted(given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, A
 
 def _without_effect(name: str, other: str, chosen: str, takers: Collection[str]) -> str:
     return f"{option(name)} has no effect with {option(other)} {chosen}; it goes with {' or '.join(takers)}."
+
+
+def _check_kind(what: str, value: object, kind: str) -> None:
+    types, words = _KINDS[kind]
+    if not isinstance(value, types) or isinstance(value, bool):
+        raise SettingsError(f"{what} is {value!r}; give {words}.")
 
 
 def one_of(name: str, value: str, known: tuple[str, ...], more: str = "") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Generic, TypeVar
 
 Value = int | float | str
@@ -48,15 +49,19 @@ class OptionValues:
     def __getitem__(self, option: Option[T]) -> T:
         """Raises BadOption."""
         value = self.given.get(option.name)
+        if value is None:
+            return option.default
+        if not _of_kind(value, option.kind):
+            raise BadOption(option.name, f"is {value!r}; give {_WORDS[option.kind]}.")
         try:
-            return option.default if value is None else option.read(value)
+            return option.read(value)
         except ValueError as error:
             raise BadOption(option.name, str(error)) from None
 
 
 def above_zero(value: Value, most: float) -> Value:
     """Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+    if not 0 < value <= most:  # type: ignore[operator]  # of its kind, and so a number
         raise ValueError(f"is {value}; give a number above 0, at most {most:,.0f}.")
     return value
 
@@ -69,3 +74,11 @@ def count(name: str, help: str) -> Option[int | None]:
 def seconds(name: str, help: str, default: float) -> Option[float]:
     """Above 0, at most a day."""
     return Option(name=name, kind=float, help=help, default=default, read=lambda value: float(above_zero(value, DAY)))
+
+
+def _of_kind(value: object, kind: type) -> bool:
+    number = Integral if kind is int else Real
+    return isinstance(value, str) if kind is str else isinstance(value, number) and not isinstance(value, bool)
+
+
+_WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "a word"}

@@ -3,6 +3,10 @@
 Knows no threads and no streams: `advance` does one round and returns its events; callers decide where it runs (in the
 caller's thread for `LLM.generate`, in a thread of its own under `bridge`). With depth 2 the next plan is made and
 submitted while the one before it runs. Observers (a record file, a server's metrics) are told of all that happens.
+
+A step is a transaction. Whatever ends it before its result is there (a fault, Ctrl-C), it is committed as failed, and
+the exception goes on. Where a verb of the scheduler itself was broken off, everybody ends with an error, and its
+accounts begin anew. Either way the next call finds an engine that works.
 """
 
 from __future__ import annotations
@@ -11,21 +15,41 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import TracebackType
 
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event
-from inflight.core.types.plan import BatchPlan, Executor, Pending, WaitUntil
+from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import Clock
 from inflight.engine.observers import EngineObserver, EngineObservers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Flight:
+    """pending: None before the executor has the plan, and once its result was asked for."""
+
     plan: BatchPlan
-    pending: Pending
     planned: float
+    pending: Pending | None = None
+
+
+class _Verb:
+    """Entered while the scheduler's accounts change: `broken` where an exception came in between."""
+
+    __slots__ = ("broken",)
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    def __enter__(self) -> None:
+        self.broken = True  # beforehand, since Ctrl-C may come between any two instructions
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.broken = error is not None and not isinstance(error, RequestRefused)
 
 
 class EngineLoop:
@@ -44,10 +68,13 @@ class EngineLoop:
         self._depth = depth
         self._observers = EngineObservers(observers)
         self._flights: deque[_Flight] = deque()
+        self._verb = _Verb()
+        self._broken_off: str | None = None  # a sentence: a step has no result, and is to be committed as failed
+        self._untold: list[Event] = []  # committed, and not handed out yet
 
     @property
     def idle(self) -> bool:
-        return self._scheduler.idle and not self._flights
+        return self._scheduler.idle and not self._flights and not self._untold
 
     def snapshot(self) -> Snapshot:
         return self._scheduler.snapshot()
@@ -63,18 +90,25 @@ class EngineLoop:
 
     def add(self, request: Request) -> None:
         """Raises RequestRefused."""
+        self._mend()
         now = self.clock.now()
         try:
-            self._scheduler.add(request, now)
+            with self._verb:
+                self._scheduler.add(request, now)
         except RequestRefused as refusal:
             self._observers.refused(request, refusal, now)
             raise
         self._observers.added(request, now)
 
     def abort(self, request_id: str) -> list[Event]:
+        self._mend()
         now = self.clock.now()
-        events = self._scheduler.abort(request_id, now)
+        with self._verb:
+            events = self._scheduler.abort(request_id, now)
         self._observers.events(events, now)
+        if self._untold:  # of a step that was broken off
+            events = [event for event in self._untold if event.request_id == request_id] + events
+            self._untold = [event for event in self._untold if event.request_id != request_id]
         return events
 
     def advance(self, others_turn: AbstractContextManager[object] | None = None) -> list[Event] | WaitUntil:
@@ -83,10 +117,19 @@ class EngineLoop:
         Returns the events; WaitUntil when work exists but may not start yet; an empty list when there is none.
         others_turn: entered while the executor computes; then others may add and abort.
         """
+        self._mend()
+        if self._untold:
+            return self._told()
         others_turn = others_turn or nullcontext()
-        outcome = self._fill(others_turn)
-        if self._flights:
-            return self._commit(self._flights.popleft(), others_turn)
+        try:
+            outcome = self._fill(others_turn)
+            if self._flights:
+                self._commit(others_turn)
+                return self._told()
+        except BaseException as fault:
+            self._broken_off = f"The step was broken off ({type(fault).__name__}); ask again."
+            self._mend()
+            raise
         if outcome is None and not self._scheduler.idle:
             # Waiting would be for ever, and silently.
             raise RuntimeError("the scheduler has work, but no plan and nothing in flight")
@@ -112,21 +155,53 @@ class EngineLoop:
     def _fill(self, others_turn: AbstractContextManager[object]) -> WaitUntil | None:
         while len(self._flights) < self._depth:
             now = self.clock.now()
-            plan = self._scheduler.plan(now)
-            if not isinstance(plan, BatchPlan):
-                return plan
+            with self._verb:
+                plan = self._scheduler.plan(now)
+                if not isinstance(plan, BatchPlan):
+                    return plan
+                flight = _Flight(plan, now)
+                self._flights.append(flight)
             self._observers.planned(plan)
             with others_turn:
-                pending = self._executor.submit(plan)
-            self._flights.append(_Flight(plan, pending, now))
+                flight.pending = self._executor.submit(plan)
         return None
 
-    def _commit(self, flight: _Flight, others_turn: AbstractContextManager[object]) -> list[Event]:
+    def _commit(self, others_turn: AbstractContextManager[object]) -> None:
+        """The oldest step."""
+        flight = self._flights[0]
         with others_turn:
-            result = flight.pending.result()
+            result = self._result(flight)
         self.clock.passed(result.seconds)
         now = self.clock.now()
-        events = self._scheduler.commit(flight.plan, result, now)
+        with self._verb:
+            events = self._scheduler.commit(flight.plan, result, now)
+            self._flights.popleft()
+            self._untold += events
         self._observers.step(flight.plan, result, flight.planned, now)
         self._observers.events(events, now)
+
+    def _result(self, flight: _Flight) -> StepResult:
+        pending, flight.pending = flight.pending, None
+        if pending is None:
+            assert self._broken_off is not None, "only a step that was broken off has no result to come"
+            return StepResult(flight.plan.step, (), 0.0, error=self._broken_off)
+        return pending.result()
+
+    def _told(self) -> list[Event]:
+        """What has come and was not handed out."""
+        events, self._untold = self._untold, []
         return events
+
+    def _mend(self) -> None:
+        """Bring to its end what was broken off, if anything was: every step in flight is committed, as failed where it
+        has no result. Broken off itself, it goes on with the next call."""
+        if self._verb.broken:
+            self._flights.clear()
+            now = self.clock.now()
+            events = self._scheduler.recover("The engine was interrupted while it planned; ask again.", now)
+            self._untold += events
+            self._verb.broken = False
+            self._observers.events(events, now)
+        while self._broken_off is not None and self._flights:
+            self._commit(nullcontext())
+        self._broken_off = None

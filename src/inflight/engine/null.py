@@ -51,7 +51,7 @@ class NullExecutor:
     def submit(self, plan: BatchPlan) -> Done:
         self._move(plan.moves)
         for row in plan.freed_rows:
-            del self._rows[row]
+            self._rows.pop(row, None)  # a plan that was broken off before it came here may have given it away
         for new in plan.new_rows:
             if new.row in self._rows:
                 raise RuntimeError(f"row {new.row} was given away twice")

@@ -179,3 +179,11 @@ def test_what_was_forgotten_is_not_found_and_what_is_held_stays_held() -> None:
     assert admitted(memory, sequence(2, [1] * 8)).num_computed == 0
     memory.end(held)
     assert memory.pool.evictable == 0
+
+
+def test_what_some_would_give_up_is_what_nobody_else_holds() -> None:
+    memory = memory_of(20)
+    one = computed(memory, admitted(memory, sequence(0, prompt=[0] * (2 * SIZE))), 2 * SIZE)
+    other = admitted(memory, sequence(1, prompt=[0] * (2 * SIZE + 1)))
+    assert one.blocks == other.blocks[:2]
+    assert (memory.gain([one]), memory.gain([other]), memory.gain([one, other])) == (0, 1, 3)

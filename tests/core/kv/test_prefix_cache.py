@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
+from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
 
 
 def cache_of(*chain: tuple[int, ...], root: str = "") -> PrefixCache:
@@ -14,8 +14,14 @@ def cache_of(*chain: tuple[int, ...], root: str = "") -> PrefixCache:
     return cache
 
 
+def match(cache: PrefixCache, root: str, tokens: tuple[int, ...], most: int) -> list[CachedBlock]:
+    chain = CachedChain()
+    cache.match(chain, root, lambda start, end: tokens[start:end], most)
+    return chain.places
+
+
 def found(cache: PrefixCache, tokens: tuple[int, ...], root: str = "") -> list[int]:
-    return blocks(cache.match(root, tokens, len(tokens) // 2))
+    return blocks(match(cache, root, tokens, len(tokens) // 2))
 
 
 def blocks(places: list[CachedBlock]) -> list[int]:
@@ -28,7 +34,7 @@ def test_the_longest_chain_is_found() -> None:
     assert found(cache, (1, 2, 3, 4, 5, 6, 7)) == [0, 1, 2]
     assert found(cache, (1, 2, 3, 4, 9, 9)) == [0, 1]
     assert found(cache, (9, 2, 3, 4)) == []
-    assert blocks(cache.match("", (1, 2, 3, 4), 1)) == [0]
+    assert blocks(match(cache, "", (1, 2, 3, 4), 1)) == [0]
     assert found(cache, ()) == []
 
 
@@ -48,7 +54,7 @@ def test_content_that_is_there_already_stays_where_it_is() -> None:
     cache = cache_of((1, 2))
     node = cache.publish("", (1, 2), 7)
     assert 7 not in cache and len(cache) == 1
-    (place,) = cache.match("", (1, 2), 1)
+    (place,) = match(cache, "", (1, 2), 1)
     assert (place.block, place.node) == (0, node)
 
 
@@ -56,7 +62,7 @@ def test_a_chain_whose_middle_was_dropped_cannot_be_entered_again() -> None:
     cache = cache_of((1, 2), (3, 4), (5, 6))
     cache.drop(cache.at(1))
     assert found(cache, (1, 2, 3, 4, 5, 6)) == [0]
-    (root,) = cache.match("", (1, 2), 1)
+    (root,) = match(cache, "", (1, 2), 1)
     cache.publish(root.node, (3, 4), 8)
     assert found(cache, (1, 2, 3, 4, 5, 6)) == [0, 8]  # block 2 followed another node
     cache.drop(cache.at(2))
@@ -65,7 +71,7 @@ def test_a_chain_whose_middle_was_dropped_cannot_be_entered_again() -> None:
 
 def test_cleared_nodes_are_not_numbered_again() -> None:
     cache = cache_of((1, 2))
-    (before,) = cache.match("", (1, 2), 1)
+    (before,) = match(cache, "", (1, 2), 1)
     cache.clear()
     assert (len(cache), 0 in cache, found(cache, (1, 2))) == (0, False, [])
     assert cache.publish("", (1, 2), 0) != before.node
@@ -76,7 +82,7 @@ def test_content_that_moved_to_the_host_is_found_there_and_its_chain_stays_whole
     middle = cache.at(1)
     cache.move(middle, None, 9)
     assert 1 not in cache and len(cache) == 3
-    places = cache.match("", (1, 2, 3, 4, 5, 6), 3)
+    places = match(cache, "", (1, 2, 3, 4, 5, 6), 3)
     assert [(place.block, place.host_block) for place in places] == [(0, None), (None, 9), (2, None)]
     cache.move(middle, 7, None)
     assert found(cache, (1, 2, 3, 4, 5, 6)) == [0, 7, 2]

@@ -8,9 +8,9 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.scheduling.preemption import Preemption
 from inflight.core.types.features import Features
 
+from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import Harness, Setup, outputs_alone
-from . import inspect_scheduler as inside
 
 SCARCE = Setup(
     num_blocks=6,

@@ -10,9 +10,9 @@ import pytest
 from inflight.core.queueing.floor import Floor, FloorError
 from inflight.core.types.plan import BatchPlan
 
+from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import INTERACTIVE, Harness, LaneSetup, Setup
-from . import inspect_scheduler as inside
 
 STEP = 0.25  # seconds
 MINUTE = round(60 / STEP)  # steps

@@ -11,9 +11,9 @@ from inflight.core.queueing.lanes import LaneError, LaneSettings
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.request import RequestRefused
 
+from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import BATCH, INTERACTIVE, Harness, LaneSetup, Setup
-from . import inspect_scheduler as inside
 
 ROOMY = {"num_blocks": 60, "block_size": 4, "max_rows": 4, "token_budget": 8, "max_model_len": 64}
 
@@ -245,6 +245,10 @@ def test_unknown_lanes_and_priorities_that_mean_nothing_are_refused() -> None:
         ({"queue_limit": 0}, "queue_limit 0"),
         ({"min_rows": 5}, "keep 5 rows for themselves, but a step has 4"),
         ({"min_tokens": 9}, "keep 9 tokens for themselves, but a step has 8"),
+        ({"weight": "2"}, "weight '2'; give a number"),
+        ({"background": "yes"}, "background 'yes'; give true or false"),
+        ({"max_rows": 1.5}, "max_rows 1.5; give a whole number"),
+        ({"queue_limit": float("nan")}, "queue_limit nan; give a whole number"),
         ({"min_rows": 4}, "keep all 4 rows for themselves, so that batch would never have one"),
     ],
 )

@@ -13,9 +13,9 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Finish, FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Sampled, StepResult, WaitUntil
 
+from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import Harness, Setup, outputs_alone
-from . import inspect_scheduler as inside
 
 ROOMY = Setup(num_blocks=40, block_size=4, max_rows=4, token_budget=16, max_model_len=64)
 

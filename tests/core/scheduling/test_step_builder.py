@@ -9,9 +9,9 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Fixed, StepShape, StepView
 from inflight.core.types.plan import BatchPlan, Chunk
 
+from .. import inspect_scheduler as inside
 from ..builders import request
-from ..harness import Harness, Setup
-from . import inspect_scheduler as inside
+from ..harness import BATCH, Harness, LaneSetup, Setup
 
 ROOMY = Setup(num_blocks=40, block_size=4, max_rows=4, token_budget=8, max_model_len=64)
 
@@ -240,3 +240,61 @@ def test_budgets_of_any_size_do_the_same_work(budget: int) -> None:
     harness.add(*(request(str(number), [number] * (number + 1), output=3) for number in range(5)))
     harness.drain()
     assert sum(plan.tokens for plan in harness.plans) == sum(number + 1 + 2 for number in range(5))
+
+
+def test_nobody_is_preempted_for_one_that_would_not_fit_anyway() -> None:
+    """Two background sequences share a prefix, which they give up once, not twice."""
+    harness = Harness(Setup(num_blocks=12, block_size=4, max_rows=4, token_budget=64, max_model_len=64))
+    harness.add(request("a", [0] * 9, output=20, lane="batch"))
+    harness.step()
+    harness.add(request("b", [0] * 9, output=20, lane="batch"), request("c", [1] * 21, output=5))
+    harness.step()
+    harness.add(request("d", [2] * 25, output=1))
+    for _ in range(2):
+        harness.step()
+    snapshot = harness.scheduler.snapshot()
+    assert (snapshot.running, snapshot.waiting, snapshot.preemptions) == (3, 1, 0)
+    harness.drain()
+
+
+class CountingDict(dict):  # type: ignore[type-arg]
+    lookups = 0
+
+    def get(self, key: object, default: object = None) -> object:
+        self.lookups += 1
+        return super().get(key, default)
+
+
+def counted(harness: Harness) -> CountingDict:
+    """The table of the prefix cache, which counts how often a block is looked up."""
+    prefix = harness.scheduler._memory.prefix
+    prefix._found = CountingDict(prefix._found)
+    return prefix._found
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "prefix"])
+def test_nobody_is_looked_up_while_there_is_no_row(policy: str) -> None:
+    lanes = (LaneSetup(policy=policy), BATCH)
+    harness = Harness(Setup(num_blocks=99, block_size=4, max_rows=2, token_budget=64, max_model_len=64, lanes=lanes))
+    harness.add(request("a", [0] * 32, output=30), request("b", [1] * 32, output=30))
+    harness.step()
+    harness.add(*(request(str(number), [0] * 40, output=1) for number in range(9)))
+    table = counted(harness)
+    for _ in range(5):
+        harness.scheduler.commit(plan := harness.scheduler.plan(0.0), harness.executor.submit(plan).result(), 0.0)
+    assert table.lookups == 0
+
+
+def test_what_is_cached_of_the_first_in_the_queue_is_looked_up_once() -> None:
+    """It lacks blocks; then only the block behind its chain is looked up in each plan."""
+    harness = Harness(Setup(num_blocks=30, block_size=4, max_rows=4, token_budget=64, max_model_len=120))
+    harness.add(request("first", [0] * 80, output=1))
+    harness.drain()
+    harness.add(request("a", [1] * 12, output=12))
+    harness.step()
+    harness.add(request("b", [0] * 112, output=1))
+    table = counted(harness)
+    for _ in range(5):
+        harness.scheduler.commit(plan := harness.scheduler.plan(0.0), harness.executor.submit(plan).result(), 0.0)
+    assert 20 < table.lookups <= 20 + 5
+    assert harness.scheduler.snapshot().waiting == 1

@@ -16,6 +16,7 @@ class BlockPool:
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None]):
         """on_evict(block) is called when an evictable block loses its content."""
         self.num_blocks = num_blocks
+        self.given_up = 0  # blocks whose last holder released them, so far
         self._ref_counts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
         self._evictable: OrderedDict[int, None] = OrderedDict()
@@ -43,6 +44,10 @@ class BlockPool:
 
     def is_evictable(self, block: int) -> bool:
         return block in self._evictable
+
+    def count_evictable(self, blocks: Iterable[int | None]) -> int:
+        """How many of these are; None counts as none."""
+        return sum(map(self._evictable.__contains__, blocks))
 
     def allocate(self, count: int) -> tuple[int, ...]:
         """Blocks without content, held once each. The caller has made sure that `count` are available."""
@@ -74,6 +79,7 @@ class BlockPool:
                 raise RuntimeError(f"block {block} was released more often than it was held")
             ref_counts[block] = left
             if not left:
+                self.given_up += 1
                 if keeps_content(block):
                     self._evictable[block] = None
                 else:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from collections.abc import Sequence as Sequences
+from dataclasses import dataclass, field
 from typing import Literal
 
 from inflight.core.kv.block_pool import BlockPool
-from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
+from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
 from inflight.core.kv.swap_space import SwapSpace
 from inflight.core.sequence import Sequence
 from inflight.core.types.plan import Capacity
@@ -24,16 +25,32 @@ NO_BLOCKS: tuple[int, ...] = ()
 Allocation = Literal["paged", "reserve-request", "reserve-max"]
 
 
+@dataclass(slots=True)
+class _Lookup:
+    """What was last found for a waiting sequence. room: blocks that its admission would have left available, below 0
+    those that it lacked; given_up, length: of the pool and the chain then."""
+
+    chain: CachedChain = field(default_factory=CachedChain)
+    room: int = 0
+    given_up: int = 0
+    length: int = -1
+
+
 class KVCacheManager:
     def __init__(self, capacity: Capacity, prefix_caching: bool, allocation: Allocation = "paged"):
         self.block_size = capacity.block_size
-        self.prefix = PrefixCache(capacity.block_size)
-        self.swap = SwapSpace(capacity.host_blocks, self.prefix)
-        self.pool = BlockPool(capacity.num_blocks, on_evict=self.swap.evicted)
+        self._capacity = capacity
         self._prefix_caching = prefix_caching
         self._allocation = allocation
-        self._max_model_len = capacity.max_model_len
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Every block is free, and nothing is known of what is in it."""
+        self.prefix = PrefixCache(self.block_size)
+        self.swap = SwapSpace(self._capacity.host_blocks, self.prefix)
+        self.pool = BlockPool(self._capacity.num_blocks, on_evict=self.swap.evicted)
         self._private: dict[Hashable, list[int]] = {}  # without prefix caching: root → nodes, until the request ends
+        self._lookups: dict[int, _Lookup] = {}  # of waiting sequences that were looked at, by number
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
@@ -47,9 +64,11 @@ class KVCacheManager:
         changed) when fewer than `spare` blocks would stay available. to_the_end: for all the tokens that it may ever
         have, so that nothing can stop it on its way.
         """
-        hits = self._find(sequence)
-        if not self._affordable(sequence, hits, spare, to_the_end):
+        lookup = self._find(sequence)
+        hits = lookup.chain.places
+        if not self._has_room(sequence, lookup, spare, to_the_end):
             return None
+        del self._lookups[sequence.number]
         for place in hits:
             if place.block is not None:
                 self.pool.acquire(place.block)
@@ -65,18 +84,30 @@ class KVCacheManager:
 
     def fits(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
         """Whether `admit` would succeed now, or when these had given up their blocks."""
-        hits = self._find(sequence)
-        return self._affordable(sequence, hits, spare - self._given_up(without, hits), False)
+        lookup = self._find(sequence)
+        if without:
+            held = Counter(block for one in without for block in one.blocks)
+            alone = {block for block, count in held.items() if self.pool.ref_count(block) == count}
+            if not self._has_room(sequence, lookup, spare - len(alone)):
+                return False
+            # What the newcomer finds in the cache anyway brings it nothing.
+            spare -= len(alone) - sum(place.block in alone for place in lookup.chain.places)
+        return self._has_room(sequence, lookup, spare)
+
+    def gain(self, sequences: Sequences[Sequence]) -> int:
+        """Blocks that would be available if these gave theirs up: those that nobody else holds."""
+        held = Counter(block for one in sequences for block in one.blocks)
+        return sum(self.pool.ref_count(block) == count for block, count in held.items())
 
     def needs(self, sequence: Sequence) -> int:
         """Blocks that its admission takes of those that are available."""
-        hits = self._find(sequence)
-        idle_hits = sum(place.block is not None and self.pool.is_evictable(place.block) for place in hits)
-        return self._size(sequence, False) - sum(place.block is not None for place in hits) + idle_hits
+        blocks = [place.block for place in self._find(sequence).chain.places]
+        fresh = self._size(sequence, False) - len(blocks) + blocks.count(None)
+        return fresh + self.pool.count_evictable(blocks)
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """Leading tokens of a waiting sequence that are cached now."""
-        return len(self._find(sequence)) * self.block_size
+        return len(self._find(sequence).chain.places) * self.block_size
 
     def grow(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
         """New blocks so that the table holds `tokens`; None (nothing changed) when there are too few."""
@@ -113,6 +144,7 @@ class KVCacheManager:
 
     def end(self, sequence: Sequence) -> None:
         """The sequence will not be back."""
+        self._lookups.pop(sequence.number, None)
         self.swap.give_up(sequence.offloaded)
         sequence.offloaded = ()
         self._release(sequence)
@@ -142,9 +174,14 @@ class KVCacheManager:
         sequence.node = None
         sequence.num_computed = 0
 
-    def _find(self, sequence: Sequence) -> list[CachedBlock]:
+    def _find(self, sequence: Sequence) -> _Lookup:
+        """What is cached of a waiting sequence."""
+        lookup = self._lookups.get(sequence.number)
+        if lookup is None:
+            lookup = self._lookups[sequence.number] = _Lookup()
         most = sequence.most_cached // self.block_size
-        return self.prefix.match(self._root(sequence), sequence.token_slice(0, most * self.block_size), most)
+        self.prefix.match(lookup.chain, self._root(sequence), sequence.token_slice, most)
+        return lookup
 
     def _handed(self, sequence: Sequence) -> int:
         """Tokens in whole blocks that came with the request; they are in its blocks until it is preempted."""
@@ -162,25 +199,25 @@ class KVCacheManager:
         """Blocks of the table at admission."""
         blocks = self.blocks_for(sequence.num_tokens)
         if self._allocation == "reserve-max":
-            blocks = self.blocks_for(self._max_model_len)
+            blocks = self.blocks_for(self._capacity.max_model_len)
         elif to_the_end or self._allocation == "reserve-request":
             blocks = self.blocks_for(len(sequence.prompt) + sequence.most_output)
         # All there is, if that is less: the sequence then runs alone, and ends when it has filled it.
         return min(max(blocks, self.blocks_for(sequence.num_tokens)), self.pool.num_blocks)
 
-    def _affordable(self, sequence: Sequence, hits: list[CachedBlock], spare: int, to_the_end: bool) -> bool:
-        idle_hits = sum(place.block is not None and self.pool.is_evictable(place.block) for place in hits)
-        host_hits = sum(place.block is None for place in hits)
-        fresh = self._size(sequence, to_the_end) - len(hits) + host_hits
-        return self.pool.available - idle_hits - fresh >= spare
-
-    def _given_up(self, without: Sequences[Sequence], hits: list[CachedBlock]) -> int:
-        """Blocks that nobody else holds, and the newcomer does not find in the cache anyway."""
-        if not without:
-            return 0
-        found = {place.block for place in hits}
-        held = Counter(block for one in without for block in one.blocks)
-        return sum(self.pool.ref_count(block) == count and block not in found for block, count in held.items())
+    def _has_room(self, sequence: Sequence, lookup: _Lookup, spare: int, to_the_end: bool = False) -> bool:
+        """Whether `spare` blocks would stay available. Nothing but blocks that are given up, and a longer chain, makes
+        more room: without these the answer is no as before, and the chain's blocks are not counted again."""
+        length = len(lookup.chain.places)
+        since = self.pool.given_up - lookup.given_up
+        if length == lookup.length and not to_the_end and lookup.room + since < spare:
+            return False
+        blocks = [place.block for place in lookup.chain.places]
+        fresh = self._size(sequence, to_the_end) - length + blocks.count(None)
+        room = self.pool.available - self.pool.count_evictable(blocks) - fresh
+        if not to_the_end:
+            lookup.room, lookup.given_up, lookup.length = room, self.pool.given_up, length
+        return room >= spare
 
     def _root(self, sequence: Sequence) -> Hashable:
         """Whom a sequence shares prefixes with: its salt; without prefix caching only the samples of its request, and

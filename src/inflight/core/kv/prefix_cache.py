@@ -10,8 +10,8 @@ the order of eviction (`block_pool`). Compare: automatic prefix caching in vLLM 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 
 Node = Hashable
 Key = tuple[Node, tuple[int, ...]]
@@ -19,12 +19,22 @@ Key = tuple[Node, tuple[int, ...]]
 
 @dataclass(slots=True)
 class CachedBlock:
-    """Where a node's content lies; exactly one of the two is set."""
+    """Where a node's content lies; exactly one of the two is set. lost: it cannot be found any more."""
 
     node: int
     key: Key
     block: int | None
     host_block: int | None = None
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class CachedChain:
+    """What is cached of one sequence, from its first block on, as it was found last: it only grows until something is
+    lost, so that most of it need not be looked up again. losses: of the cache, when it was found."""
+
+    places: list[CachedBlock] = field(default_factory=list)
+    losses: int = 0
 
 
 class PrefixCache:
@@ -34,6 +44,7 @@ class PrefixCache:
         self._nodes: dict[int, CachedBlock] = {}
         self._on_device: dict[int, CachedBlock] = {}
         self._last_node = 0
+        self._losses = 0  # so far
 
     def __len__(self) -> int:
         return len(self._found)
@@ -42,18 +53,22 @@ class PrefixCache:
         """Whether a device block's content is findable."""
         return block in self._on_device
 
-    def match(self, root: Node, tokens: Sequence[int], most: int) -> list[CachedBlock]:
-        """The longest chain of cached blocks for `tokens`, at most `most` blocks."""
-        places: list[CachedBlock] = []
-        node = root
-        size = self._block_size
-        for end in range(size, most * size + 1, size):
-            place = self._found.get((node, tuple(tokens[end - size : end])))
+    def match(self, chain: CachedChain, root: Node, tokens: Callable[[int, int], tuple[int, ...]], most: int) -> None:
+        """Bring the chain up to date: the longest one for the tokens, at most `most` blocks.
+
+        tokens(start, end): of the sequence that the chain is of; always the same ones, and more with time."""
+        places, size = chain.places, self._block_size
+        if chain.losses != self._losses:
+            chain.losses = self._losses
+            first_lost = next((index for index, place in enumerate(places) if place.lost), len(places))
+            del places[first_lost:]
+        node = places[-1].node if places else root
+        for start in range(len(places) * size, most * size, size):
+            place = self._found.get((node, tokens(start, start + size)))
             if place is None:
                 break
             node = place.node
             places.append(place)
-        return places
 
     def publish(self, parent: Node, tokens: tuple[int, ...], block: int) -> int:
         """Make a full block findable; returns the node to chain the next one to.
@@ -76,6 +91,8 @@ class PrefixCache:
 
     def drop(self, place: CachedBlock) -> None:
         """The content is lost; what was chained to it can be found no more."""
+        place.lost = True
+        self._losses += 1
         del self._found[place.key], self._nodes[place.node]
         if place.block is not None:
             del self._on_device[place.block]
@@ -89,6 +106,9 @@ class PrefixCache:
             self._on_device[block] = place
 
     def clear(self) -> None:
+        for place in self._nodes.values():
+            place.lost = True
+        self._losses += 1
         self._found.clear()
         self._nodes.clear()
         self._on_device.clear()

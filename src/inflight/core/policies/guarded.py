@@ -1,6 +1,7 @@
-"""A guard around a policy that is not ours: when it fails, first come first served takes over, and a sentence says so.
+"""A guard around a policy that is not ours: what it answers compares, or first come, first served takes over.
 
-Knows nothing of what the policy means; only that a fault in it must not stop the engine.
+Knows what an answer may be, and that work must go forward: a policy under which sequences push each other out again and
+again, and none gets a new token, counts as failed.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from inflight.core.plugin import Plugin
 from inflight.core.policies import Policy, Rank
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.sequence import SequenceView
 from inflight.core.tenants.shares import Shares
+
+MOST_PREEMPTIONS = 1000  # one after the other, before a new token
 
 
 class Guarded:
@@ -22,67 +26,77 @@ class Guarded:
 
     def __init__(self, policy: Policy, report: Callable[[str], None]):
         """report: told once, in a sentence, when the policy failed."""
-        self.name = getattr(policy, "name", type(policy).__name__)
+        self._plugin = Plugin("policy", policy, "first come, first served", report)
+        self.name = self._plugin.name
         self._policy = policy
-        self._report = report
         self._fallback = Fcfs()
-        self._failed = False
-        self.reads_priority = bool(getattr(policy, "reads_priority", False))
-        window: Any = getattr(policy, "window", 0)
-        self.window: int = window if isinstance(window, int) and window >= 0 else 0
+        self._preemptions = 0  # since a sequence last had a new token
+        self.reads_priority = bool(
+            self._plugin.ask("reads_priority", lambda: bool(getattr(policy, "reads_priority", False)))
+        )
+        self.window: int = self._plugin.ask("window", lambda: _checked_window(getattr(policy, "window", 0))) or 0
 
     def rank(self, view: SequenceView, now: float) -> Rank:
-        rank = self._ask("rank", lambda: self._checked(self._policy.rank(view, now)))
+        rank = self._plugin.ask("rank", lambda: _checked_rank(self._policy.rank(view, now)))
         return (1, *self._fallback.rank(view, now)) if rank is None else (0, rank)
 
     def group(self, view: SequenceView) -> Hashable:
-        group: Hashable = self._ask("group", lambda: self._hashable(self._policy.group(view)))
-        return group
+        return self._plugin.ask("group", lambda: _Group(self._policy.group(view)))
 
     def group_rank(self, group: Hashable, now: float) -> Rank:
-        rank = self._ask("group_rank", lambda: self._checked(self._policy.group_rank(group, now)))
+        name = group.name if isinstance(group, _Group) else group
+        rank = self._plugin.ask("group_rank", lambda: _checked_rank(self._policy.group_rank(name, now)))
         return (1,) if rank is None else (0, rank)
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
-        return bool(self._ask("may_preempt", lambda: bool(self._policy.may_preempt(waiting, running))))
+        return bool(self._plugin.ask("may_preempt", lambda: bool(self._policy.may_preempt(waiting, running))))
 
     def arrived(self, view: SequenceView) -> None:
-        self._ask("arrived", lambda: self._policy.arrived(view))
+        self._plugin.ask("arrived", lambda: self._policy.arrived(view))
 
     def started(self, view: SequenceView) -> None:
-        self._ask("started", lambda: self._policy.started(view))
+        self._plugin.ask("started", lambda: self._policy.started(view))
 
     def preempted(self, view: SequenceView) -> None:
-        self._ask("preempted", lambda: self._policy.preempted(view))
+        self._preemptions += 1
+        if self._preemptions == MOST_PREEMPTIONS and not self._plugin.failed:
+            self._plugin.fail(f"lets sequences push each other out, {MOST_PREEMPTIONS} times without a new token")
+        self._plugin.ask("preempted", lambda: self._policy.preempted(view))
 
     def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
-        self._ask("served", lambda: self._policy.served(view, prompt_tokens, output_tokens, now))
+        self._preemptions = 0
+        self._plugin.ask("served", lambda: self._policy.served(view, prompt_tokens, output_tokens, now))
 
     def left(self, view: SequenceView) -> None:
-        self._ask("left", lambda: self._policy.left(view))
+        self._plugin.ask("left", lambda: self._policy.left(view))
 
-    def _ask(self, what: str, question: Callable[[], Any]) -> Any:
-        if self._failed:
-            return None
+
+class _Group:
+    """A name of a stranger's making, as a key of a table: it is hashed here, and may fail when it is compared."""
+
+    __slots__ = ("_hash", "name")
+
+    def __init__(self, name: Hashable):
+        self.name = name
+        self._hash = hash(name)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
         try:
-            return question()
-        except Exception as fault:  # whatever a stranger's code raises
-            self._failed = True
-            self._report(
-                f"The policy {self.name!r} failed in {what} ({type(fault).__name__}: {fault}); "
-                "first come, first served has taken over."
-            )
-            return None
+            return self is other or (isinstance(other, _Group) and bool(self.name == other.name))
+        except Exception:
+            return False
 
-    @staticmethod
-    def _hashable(group: Hashable) -> Hashable:
-        hash(group)
-        return group
 
-    @staticmethod
-    def _checked(rank: Any) -> Rank:
-        if not isinstance(rank, tuple) or not all(isinstance(part, bool | int | float) for part in rank):
-            raise TypeError(f"a rank must be a tuple of numbers, not {rank!r}")
-        if any(part != part for part in rank):
-            raise ValueError(f"a rank must not hold NaN, but is {rank!r}")
-        return rank
+def _checked_window(window: Any) -> int:
+    return window if isinstance(window, int) and window >= 0 else 0
+
+
+def _checked_rank(rank: Any) -> Rank:
+    if not isinstance(rank, tuple) or not all(isinstance(part, bool | int | float) for part in rank):
+        raise TypeError(f"a rank must be a tuple of numbers, not {rank!r}")
+    if any(part != part for part in rank):
+        raise ValueError(f"a rank must not hold NaN, but is {rank!r}")
+    return rank

@@ -56,6 +56,7 @@ class LaneSettings:
     step_target: float | Literal["auto", "off"] = "auto"
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         if not 0 < self.weight <= HEAVIEST:
             raise LaneError(
                 f"Lane {self.name!r} has the weight {self.weight}; give a number above 0, at most {HEAVIEST:,}."
@@ -68,11 +69,22 @@ class LaneSettings:
             if value is not None and value < 1:
                 raise LaneError(f"Lane {self.name!r} has {name} {value}; give a whole number above 0.")
         given = self.step_target
-        is_good = given == "off" or (not isinstance(given, str | bool) and given > 0)
-        if given != "auto" and not (self.background and is_good):
+        is_time = isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < math.inf
+        if given != "auto" and not (self.background and (is_time or given == "off")):
             raise LaneError(
                 f"Lane {self.name!r} has step_target {given}; give auto, off or seconds above 0, to a background lane."
             )
+
+    def _check_kinds(self) -> None:
+        """What comes from a file may be of any type."""
+        if not isinstance(self.weight, int | float):
+            raise LaneError(f"Lane {self.name!r} has the weight {self.weight!r}; give a number.")
+        if not isinstance(self.background, bool):
+            raise LaneError(f"Lane {self.name!r} has background {self.background!r}; give true or false.")
+        for name in ("min_rows", "max_rows", "min_tokens", "max_tokens", "chunk", "queue_limit"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise LaneError(f"Lane {self.name!r} has {name} {value!r}; give a whole number.")
 
 
 @dataclass(slots=True, eq=False)
@@ -176,6 +188,13 @@ class Lanes:
     def select(self, numbers: Iterable[int]) -> list[Sequence]:
         found = {one.number: one for lane in self._lanes.values() for one in lane.queue.select(numbers)}
         return [found[number] for number in numbers if number in found]
+
+    def clear(self) -> None:
+        """Nobody waits or runs any more."""
+        for lane in self._lanes.values():
+            lane.queue.clear()
+            lane.owed = Owed()
+            lane.running = 0
 
     def predict_arrivals(self, lane: Lane, now: float) -> None:
         """Somebody comes: what that tells of who comes next."""

@@ -33,8 +33,20 @@ class WaitingQueue:
         self._tickets = itertools.count()
         self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
 
+    def clear(self) -> None:
+        """Nobody waits."""
+        self._heaps.clear()
+        self._inside.clear()
+        self._held.clear()
+        self.backlog = Backlog()
+
     def __len__(self) -> int:
         return self.backlog.total.places
+
+    @property
+    def ready(self) -> int:
+        """Those that may be served."""
+        return len(self._inside)
 
     def rank(self, sequence: Sequence, now: float) -> tuple[Rank, int]:
         """The total order of sequences, waiting or running."""

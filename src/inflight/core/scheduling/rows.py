@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class Rows:
     def __init__(self, count: int):
@@ -18,6 +20,10 @@ class Rows:
     def give_up(self, row: int) -> None:
         self._free.append(row)
         self._freed.append(row)
+
+    def free_again(self, rows: Iterable[int]) -> None:
+        """Tell once more of these that they were given up, but for those that were taken again."""
+        self._freed += [row for row in rows if row in self._free and row not in self._freed]
 
     def drain_freed(self) -> tuple[int, ...]:
         """Rows given up since the last plan."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
 
 from inflight.core.kv.manager import KVCacheManager
@@ -60,6 +61,10 @@ class Running:
     def drain_freed_rows(self) -> tuple[int, ...]:
         """Rows given up since the last plan."""
         return self._rows.drain_freed()
+
+    def free_again(self, rows: Iterable[int]) -> None:
+        """Rows that a plan gave up which may not have come to the executor."""
+        self._rows.free_again(rows)
 
     def decodes(self) -> tuple[int, int]:
         """Running sequences that need one token, and the tokens that they look back over, together."""
@@ -137,26 +142,37 @@ class Running:
             new_blocks = self._memory.grow(sequence, sequence.num_computed + 1)
             if new_blocks is not None:
                 return new_blocks
-            victim = self._lowest(sequence)
-            if victim is None:
+            victims = self._victims_for(sequence)
+            if not victims or len(self.sequences) == 1:
+                return None  # alone it is in flight, at depth 2; `commit` ends what has outgrown all memory
+            if any(victim.in_flight for victim in victims):
+                for victim in victims:
+                    victim.preempt_pending = victim.finish is None
                 return None
-            if victim is sequence and len(self.sequences) == 1:
-                return None  # in flight at depth 2; `commit` ends what has outgrown all memory
-            if victim.in_flight:
-                victim.preempt_pending = victim.finish is None
-                return None
-            self.preempt(victim, now)
-            if victim is sequence:
+            for victim in victims:
+                self.preempt(victim, now)
+            if sequence in victims:
                 return None
 
-    def _lowest(self, sequence: Sequence) -> Sequence | None:
-        """Who gives way when this one needs a block: nobody that is kept, while others run."""
+    def _victims_for(self, sequence: Sequence) -> list[Sequence]:
+        """Who gives way when this one needs a block: nobody that is kept, while others run; lowest ranks first, and no
+        more of them than it takes, since blocks that others hold, too, are not given up."""
         others = [one for one in self.sequences if not one.protected]
         if not others:
-            return self.sequences[-1]
+            return self.sequences[-1:]
         if sequence.protected:
             others = [one for one in others if self._lanes.of(one).settings.background]
-        return others[-1] if others else None
+        victims: list[Sequence] = []
+        for one in reversed(others):
+            if one is sequence:
+                return [sequence]
+            victims.append(one)
+            if self._memory.gain(victims):
+                for victim in victims[:-1]:
+                    rest = [other for other in victims if other is not victim]
+                    victims = rest if self._memory.gain(rest) else victims
+                return victims
+        return []
 
     def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, own_lane: bool) -> bool:
         """Preempt whom the head may push out, until it could join; nobody, if even all of them would not help."""

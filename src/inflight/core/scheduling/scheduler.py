@@ -1,5 +1,5 @@
-"""The scheduler: the one owner of sequences and blocks. Six verbs: add, abort, plan, commit, idle, snapshot; and for
-simulators glide, glided, stretch and skip, which leave out what is foreseen (`core.scheduling.glide`).
+"""The scheduler: the one owner of sequences and blocks. Seven verbs: add, abort, plan, commit, recover, idle,
+snapshot; for simulators glide, glided, stretch and skip, which leave out what is foreseen (`core.scheduling.glide`).
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
 a policy (the order), the step_builder (the mechanism) and the stop rules; it knows requests' beginnings and ends.
@@ -26,10 +26,10 @@ from inflight.core.scheduling.output_buffer import OutputBuffer
 from inflight.core.scheduling.preemption import Mode, Preemption
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
-from inflight.core.scheduling.step_builder import UNLIMITED, StepBuilder
+from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.sequence import Sequence, SequenceView
-from inflight.core.stopping import StopChecker, StopTextFactory
-from inflight.core.strategies import StepView, Strategy
+from inflight.core.stopping import StopChecker, StopText, StopTextFactory
+from inflight.core.strategies import UNLIMITED, StepView, Strategy
 from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
@@ -68,25 +68,30 @@ class Scheduler:
         self._latency = latency or LatencyModel()
         self._admission = admission or Admission("off", self._latency)
         self._token_budget = token_budget
+        self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
+        self._watermark = watermark
         self._memory = KVCacheManager(capacity, prefix_caching, allocation)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
             settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
         )
-        victims = Preemption(preemption, self._latency, capacity.copy_seconds)
-        self._running = Running(self._memory, self._lanes, victims, capacity.max_rows, watermark)
-        self._step_builder = StepBuilder(self._memory, self._lanes, self._running)
         self._validator = RequestValidator(capacity, self._lanes, end_token_ids, self._seconds_until_served)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._glide: Glide | None = None
-        self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._predictions = PredictionTally()
         self._output_buffer = OutputBuffer()
         self._next_number = 0
         self._next_step = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nobody runs, and no memory is held."""
+        self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
+        self._step_builder = StepBuilder(self._memory, self._lanes, self._running)
+        self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
-    # -- the six verbs ------------------------------------------------------------------------------------------
+    # -- the verbs ---------------------------------------------------------------------------------------------
 
     def add(self, request: Request, now: float) -> None:
         """Accept a request; raises RequestRefused with the number that refuses it."""
@@ -96,22 +101,16 @@ class Scheduler:
         if self._admission.asks:
             backlogs = [lane.queue.backlog for lane in self._lanes.before(request.lane)]
             self._admission.check(request, backlogs, partial(self._load, request))
-        most_output, banned = self._validator.most_output(request), self._validator.banned(request)
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the validator saw to it
+        samples = self._make_samples(request)
         if self._glide is None:
             self._lanes.predict_arrivals(lane, now)
         self._lanes.arrives(lane)
-        samples = []
-        for index in range(request.params.n):
-            text = self._stop_text(request) if self._stop_text and request.params.stop else None
-            checker = StopChecker(request, self._end_token_ids, most_output, text)
-            sequence = Sequence(self._next_number, request, index, checker, most_output, banned)
+        for sequence in samples:
             sequence.timings.arrive(request.arrival, now, lane.clock)
-            sequence.predicted = sequence.predicted_first = self._predictor.predict(request, most_output, 0)
             lane.queue.policy.arrived(SequenceView(sequence))
-            self._next_number += 1
-            samples.append(sequence)
+        self._next_number += len(samples)
         self._samples[request.request_id] = samples
         if len(samples) > 1:
             lane.queue.defer_siblings(samples[0], samples[1:])
@@ -159,6 +158,7 @@ class Scheduler:
             self._learn(plan, result.seconds, now)
         else:
             events = self._fail(result.error, now)
+            self._running.free_again(plan.freed_rows)
         for scored in result.scored:
             sequence = self._planned[scored.sequence_id]
             if sequence.finish is not None:  # it may have been aborted meanwhile
@@ -186,6 +186,26 @@ class Scheduler:
                     self._glide.join(sequence, self._next_step)
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
+
+    def recover(self, error: str, now: float) -> list[Event]:
+        """A verb was broken off half-way, and the accounts may tell anything: everybody ends with this error, and rows,
+        blocks and queues begin anew. What was learnt stays."""
+        events = self._output_buffer.release(now)
+        for samples in tuple(self._samples.values()):
+            for sequence in samples:
+                if sequence.finish is None:
+                    sequence.finish = Finish("error", detail=error)
+                if sequence.timings.ended is None:
+                    sequence.timings.end(now, self._lanes.of(sequence).clock)
+                    self._lanes.of(sequence).queue.policy.left(SequenceView(sequence))
+            self._admission.ended(samples[0].request)
+            events.append(_terminal_event(samples))
+        self._samples.clear()
+        self._memory.begin_anew()
+        self._lanes.clear()
+        self._begin()
+        self._running.free_again(range(self._capacity.max_rows))
+        return events
 
     @property
     def idle(self) -> bool:
@@ -275,6 +295,29 @@ class Scheduler:
         if self._round_began is not None:
             self._admission.observe(held, now - self._round_began)
 
+    def _make_samples(self, request: Request) -> list[Sequence]:
+        """Nothing is told of them yet, since a stop text is made by a tokenizer, which may fail."""
+        most_output, banned = self._validator.most_output(request), self._validator.banned(request)
+        predicted = self._predictor.predict(request, most_output, 0)
+        samples = []
+        for index in range(request.params.n):
+            checker = StopChecker(request, self._end_token_ids, most_output, self._stop_text_for(request))
+            sequence = Sequence(self._next_number + index, request, index, checker, most_output, banned)
+            sequence.predicted = sequence.predicted_first = predicted
+            samples.append(sequence)
+        return samples
+
+    def _stop_text_for(self, request: Request) -> StopText | None:
+        if self._stop_text is None or not request.params.stop:
+            return None
+        try:
+            return self._stop_text(request)
+        except Exception as fault:  # a tokenizer's
+            raise RequestRefused(
+                f"The {len(request.params.stop)} stop strings cannot be looked for ({fault}); leave them out.",
+                field="stop",
+            ) from fault
+
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
@@ -289,7 +332,7 @@ class Scheduler:
         for token_id in sampled.token_ids:
             sequence.append(token_id)
             taken += 1
-            sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
+            sequence.finish = self._check_stop(sequence, token_id) or self._outgrown(sequence)
             if sequence.finish is not None:
                 break
         queue = self._lanes.of(sequence).queue
@@ -310,6 +353,12 @@ class Scheduler:
             return [tokens]
         self._end_sequence(sequence, now)
         return [tokens, *self._finished(request, now)]
+
+    def _check_stop(self, sequence: Sequence, token_id: int) -> Finish | None:
+        try:
+            return sequence.checker.check(token_id)
+        except Exception as fault:  # a tokenizer's, which is asked for the text that stop strings are looked for in
+            return Finish("error", detail=f"Output token {len(sequence.output)} cannot be read: {fault}")
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
@@ -370,11 +419,16 @@ class Scheduler:
         del self._samples[request.request_id]
         self._admission.ended(request)
         self._memory.forget_request(samples[0])
-        last = next(sequence for sequence in samples if sequence.timings.ended == now)
-        last.timings.cached_tokens = samples[0].timings.cached_tokens  # later samples also find what the first computed
-        timings = last.timings.summary(request.arrival, len(last.prompt), len(last.output), request.lane)
-        finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
-        return [FinishedEvent(request.request_id, finishes, timings)]
+        return [_terminal_event(samples)]
+
+
+def _terminal_event(samples: list[Sequence]) -> FinishedEvent:
+    """Of a request whose samples have ended; its account is that of the first of those that ended last."""
+    request, last = samples[0].request, max(samples, key=lambda sequence: sequence.timings.ended or 0.0)
+    last.timings.cached_tokens = samples[0].timings.cached_tokens  # later samples also find what the first computed
+    timings = last.timings.summary(request.arrival, len(last.prompt), len(last.output), request.lane)
+    finishes = tuple(sequence.finish for sequence in samples if sequence.finish is not None)
+    return FinishedEvent(request.request_id, finishes, timings)
 
 
 def default_lanes(policy: Policy) -> tuple[LaneSettings, LaneSettings]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.floor import CHUNK
@@ -20,10 +21,8 @@ from inflight.core.scheduling.glide import Glide
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_draft import StepDraft
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
-from inflight.core.strategies import StepShape
+from inflight.core.strategies import UNLIMITED, StepShape
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow
-
-UNLIMITED = 2**31 - 1
 
 
 class StepBuilder:
@@ -39,6 +38,7 @@ class StepBuilder:
         """The plan of this step, or None when no token can be computed now."""
         if not self.running:
             self.run_to_completion = shape.run_to_completion
+        shape = self._kept_to(shape)
         draft = StepDraft(step, shape)
         if self.glide is not None:
             self._begin_glide(self.glide, draft)
@@ -57,6 +57,15 @@ class StepBuilder:
         padding = draft.padding(len(self.running)) if self.run_to_completion else ()
         freed, moves = self.running.drain_freed_rows(), self._memory.swap.drain()
         return BatchPlan(step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, moves, draft.glided)
+
+    def _kept_to(self, shape: StepShape) -> StepShape:
+        """What runs stays of its kind, whatever the strategy says meanwhile (another one may have taken over): a batch
+        that runs to completion goes on by itself; and before one can begin, the others come to their ends."""
+        if not self.running or shape.run_to_completion == self.run_to_completion:
+            return shape
+        if self.run_to_completion:
+            return StepShape(UNLIMITED, shape.row_limit, whole_prompts=True, admit=(), run_to_completion=True)
+        return replace(shape, admit=None, run_to_completion=False, row_limit=1)
 
     def ended(self, sequence: Sequence) -> None:
         """A sequence that holds a row has its end, and nothing of it is in flight."""
@@ -251,6 +260,8 @@ class StepBuilder:
     def _admit_from(self, draft: StepDraft, lane: Lane, upto: int, now: float) -> str:
         """Admit while possible; returns what the first one that stays is waiting for."""
         shape = draft.shape
+        if not self.running.has_row(lane, shape) and not self._can_oust(lane):
+            return "rows" if lane.queue.ready else OTHER  # before anybody is ranked, or looked up in the cache
         for sequence in lane.queue.in_order(now):
             left = self._left(draft, lane, upto)
             has_room = draft.has_room_for(sequence, left)
@@ -267,7 +278,11 @@ class StepBuilder:
     def _oust(self, sequence: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """Background work makes room for a foreground newcomer beyond the first; it is planned after foreground work,
         so that it has no chunk in this step yet."""
-        return not lane.settings.background and self.running.preempt_for(sequence, lane, shape, now, own_lane=False)
+        return self._can_oust(lane) and self.running.preempt_for(sequence, lane, shape, now, own_lane=False)
+
+    def _can_oust(self, lane: Lane) -> bool:
+        """Whether there is any background work that would make room for this lane's."""
+        return not lane.settings.background and any(one.running for one in self._lanes.in_turn(background=True))
 
     def _serve_together(self, draft: StepDraft, now: float) -> None:
         """A batch that starts and ends as one: its decodes, or those that the strategy lets join."""

@@ -57,6 +57,9 @@ class StepView:
         return self.decodes()
 
 
+UNLIMITED = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """The step that a strategy proposes.
@@ -65,7 +68,7 @@ class StepShape:
     whole_prompts: a prompt is computed in one step or not at all; one that is longer than the budget goes alone among
         prompts (the decodes beside it still run).
     admit: numbers of the waiting sequences that may join now, in order, each with the other samples of its request;
-        None lets anyone join.
+        None lets anyone join. It goes with the next one, and that with it.
     run_to_completion: request-level batching. What joins now stays to the last: prompts are padded to the longest,
         ended rows go on as padding, memory is reserved for the longest possible output, and outputs are delivered at
         the end.

@@ -26,9 +26,9 @@ class Chunked(Fixed):
 
 
 def _early_end(value: Value) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT:
+    if not 0 <= int(value) <= COUNT:
         raise ValueError(f"is {value}; give a whole number from 0 (never) to {COUNT:,}.")
-    return value
+    return int(value)
 
 
 EARLY_END_TOKENS = Option(

@@ -89,6 +89,9 @@ def _buckets(value: Value) -> int | tuple[int, ...]:
         numbers = ()
     if not numbers or list(numbers) != sorted(set(numbers)) or numbers[0] < 1:
         raise ValueError(f"is {value!r}; give how many, such as 4, or rising borders, such as 64,256,1024.")
+    buckets = numbers[0] if len(numbers) == 1 else len(numbers) + 1
+    if buckets > SEEN:
+        raise ValueError(f"asks for {buckets} buckets, but their borders follow the last {SEEN} prompts; give fewer.")
     return numbers[0] if len(numbers) == 1 else numbers
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from inflight.core.options import BadOption, OptionValues, count, seconds
 from inflight.core.sequence import SequenceView
-from inflight.core.strategies import Fixed, StepShape, StepView, StrategyContext, StrategyEntry
+from inflight.core.strategies import UNLIMITED, Fixed, StepShape, StepView, StrategyContext, StrategyEntry
 from inflight.core.types.plan import WaitUntil
 
 
@@ -45,7 +45,7 @@ def batch(waiting: Iterable[SequenceView], batch_size: int) -> StepShape:
         if taken and room < 0:
             break
         taken.append(one.number)
-    return StepShape(UNBOUNDED, row_limit=batch_size, whole_prompts=True, admit=tuple(taken), run_to_completion=True)
+    return StepShape(UNLIMITED, row_limit=batch_size, whole_prompts=True, admit=tuple(taken), run_to_completion=True)
 
 
 def fills(waiting: Iterable[SequenceView], batch_size: int) -> bool:
@@ -63,7 +63,6 @@ def size_of_batch(context: StrategyContext, options: OptionValues) -> int:
     return size
 
 
-UNBOUNDED = 2**31 - 1
 BATCH_SIZE = count("batch_size", "Sequences of a static or dynamic batch.")
 MAX_WAIT = seconds("max_wait", "Seconds that an incomplete static batch waits.", 0.05)
 UNUSED_LANE_SETTINGS = ("min_rows", "max_rows", "min_tokens", "max_tokens", "chunk", "step_target")

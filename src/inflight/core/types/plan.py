@@ -78,7 +78,8 @@ class Glided:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """One step. `freed_rows` are given up before `new_rows` are taken (a row may be in both).
+    """One step. `freed_rows` are given up before `new_rows` are taken (a row may be in both). After a step that failed
+    they are told again, since it may not have come to the executor: who knows nothing of such a row passes it over.
 
     padding: lengths of runs of token slots that carry nothing and are computed all the same, one per padded row: what
     static and dynamic batching insist on. glided: None in every plan of a real engine, which has a chunk for all.
