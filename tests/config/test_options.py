@@ -30,9 +30,9 @@ def test_an_option_is_known_to_the_command_line_the_settings_and_the_documentati
 def test_a_strategy_takes_its_own_options_and_no_others(name: str) -> None:
     own = {option.name for option in STRATEGIES[name].options}
     for other in OPTIONS:
-        given: dict[str, Any] = {"strategy": name, other: 3}
+        given: dict[str, Any] = {"strategy": name, other: OPTIONS[other].kind(3)}
         if other in own:
-            assert SchedulingSettings.of(**given).options.given == {other: 3}
+            assert SchedulingSettings.of(**given).options.given == {other: given[other]}
         else:
             with pytest.raises(SettingsError, match=f"has no effect with --strategy {name}; it goes with"):
                 SchedulingSettings.of(**given)
