@@ -55,6 +55,8 @@ def test_samples_of_one_request_are_one_observation(tmp_path: Path) -> None:
     run = Engine().run(tmp_path, [request("a", range(20), output=5, n=3)])
     (one,) = run.observations
     assert (one.output_tokens, one.longest_output, len(one.token_times)) == (15, 5, 15)
+    assert len(one.gaps) == 3 * 4 and min(one.gaps) > 0.02, "between tokens of a sample lies a step"
+    assert run.summary.itl.p50 == pytest.approx(one.tpot, rel=0.2)
     assert engine_of(run).accounts[0].sequences == (0, 1, 2)
 
 

@@ -42,6 +42,16 @@ def test_an_open_loop_sends_at_its_times() -> None:
     assert (second.intended, second.ended, second.traffic, second.tenant) == (15.0, 16.0, "late", "t")
 
 
+def test_gaps_of_several_samples_are_each_samples_own() -> None:
+    """Both draw a token in each step: between the tokens of one lies a step, between those of both nothing."""
+    loop = EngineLoop(ROOMY.scheduler(), NullExecutor(ROOMY.capacity, lambda plan: 1.0), VirtualClock())
+    workload = Workload((Entry(0.0, 2, 4),), "test")
+    (one,) = Driver(loop, workload, lambda index, arrival: request("0", (1, 2), 4, arrival=arrival, n=2)).run()
+    assert (one.output_tokens, one.longest_output, len(one.token_times)) == (8, 4, 8)
+    assert list(one.token_times) == sorted(one.token_times)
+    assert one.gaps == [1.0] * 6
+
+
 def test_a_request_that_comes_within_a_step_waits_for_it() -> None:
     _, second = run(Entry(0.0, 2, 3), Entry(0.5, 2, 1))
     assert (second.intended, second.sent, second.ttft) == (5.5, 6.0, 1.5)

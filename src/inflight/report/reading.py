@@ -6,7 +6,8 @@ is no record at all is refused with what was looked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -94,15 +95,13 @@ def _account(record: dict[str, Any], repeated_tokens: int) -> Account:
 
 def _observation(record: dict[str, Any], account: Account, engine: EngineRun, together: bool) -> Observation:
     """Tokens of all samples, by when they were given out: at the end of the step that drew them, or with the batch."""
-    times: list[float] = []
-    longest = 0
+    samples: list[Sequence[float]] = []
     for sample in record["samples"]:
-        number = len(sample["token_ids"])
-        longest = max(longest, number)
         story = engine.sequences.stories.get(sample["sequence"])
-        if story is not None:
-            times += story.token_times[:number]  # what was drawn ahead after its end was dropped
-    times = [account.ended] * len(times) if together else sorted(times)
+        # What was drawn ahead after its end was dropped.
+        drawn = story.token_times[: len(sample["token_ids"])] if story is not None else ()
+        samples.append([account.ended] * len(drawn) if together else drawn)
+    times = sorted(chain.from_iterable(samples))
     slo, details = record["slo"], [sample["detail"] for sample in record["samples"] if "detail" in sample]
     outcome = _OUTCOMES[account.reason]
     return Observation(
@@ -114,10 +113,11 @@ def _observation(record: dict[str, Any], account: Account, engine: EngineRun, to
         first_token=times[0] if times else None,
         last_token=times[-1] if times else None,
         token_times=times,
+        sample_times=samples if len(samples) > 1 else (),
         prompt_tokens=account.prompt_tokens,
         cached_tokens=account.timings["cached_tokens"],
         output_tokens=account.output_tokens,
-        longest_output=longest,
+        longest_output=max((len(sample["token_ids"]) for sample in record["samples"]), default=0),
         lane=account.lane,
         tenant=account.tenant,
         targets=Targets(ttft=slo.get("ttft"), itl=slo.get("itl")),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 from inflight.core.events import Event, FinishedEvent, TokensEvent
 from inflight.core.request import Request, RequestRefused
@@ -21,14 +22,13 @@ class EngineFault(RuntimeError):
 
 @dataclass(slots=True)
 class Alive:
-    """intended, sent: seconds on the engine's clock. counts: output tokens of each sample."""
+    """intended, sent: seconds on the engine's clock. sample_times: when the tokens of each sample came."""
 
     index: int
     request: Request
     intended: float
     sent: float
-    token_times: array[float] = field(default_factory=lambda: array("d"))
-    counts: list[int] = field(default_factory=list)
+    sample_times: list[array[float]]
 
 
 class Sightings:
@@ -40,7 +40,8 @@ class Sightings:
         self.alive: dict[str, Alive] = {}  # by request id
 
     def sent(self, index: int, request: Request, intended: float, now: float) -> None:
-        self.alive[request.request_id] = Alive(index, request, intended, now, counts=[0] * request.params.n)
+        sample_times = [array("d") for _ in range(request.params.n)]
+        self.alive[request.request_id] = Alive(index, request, intended, now, sample_times)
 
     def refused(self, index: int, refusal: RequestRefused, intended: float, now: float) -> None:
         outcome: Outcome = "failed" if refusal.retry_after is None else "rejected"
@@ -52,11 +53,11 @@ class Sightings:
         for event in events:
             alive = self.alive[event.request_id]
             if isinstance(event, TokensEvent):
-                alive.counts[event.sample_index] += len(event.token_ids)
+                times = alive.sample_times[event.sample_index]
                 if len(event.token_ids) == 1:
-                    alive.token_times.append(now)
+                    times.append(now)
                 else:
-                    alive.token_times.extend([now] * len(event.token_ids))
+                    times.extend([now] * len(event.token_ids))
             elif isinstance(event, FinishedEvent):
                 del self.alive[event.request_id]
                 for finish in event.finishes:
@@ -68,9 +69,7 @@ class Sightings:
 
     def tokens(self, request_id: str, times: Sequence[float]) -> None:
         """One token of a request, which has one sample, at each of these times."""
-        alive = self.alive[request_id]
-        alive.token_times.extend(times)
-        alive.counts[0] += len(times)
+        self.alive[request_id].sample_times[0].extend(times)
 
     def cut_off(self, start: float, now: float) -> None:
         """The run that began at `start` ends: whatever has not ended is unfinished."""
@@ -97,11 +96,9 @@ class Sightings:
             outcome,
             sent=alive.sent,
             ended=now,
-            token_times=alive.token_times,
+            sample_times=alive.sample_times,
             prompt_tokens=len(alive.request.prompt_token_ids),
             cached_tokens=cached_tokens,
-            output_tokens=sum(alive.counts),
-            longest_output=max(alive.counts),
         )
 
     def _seen(
@@ -112,14 +109,14 @@ class Sightings:
         *,
         ended: float,
         sent: float | None = None,
-        token_times: array[float] | tuple[float, ...] = (),
+        sample_times: Sequence[array[float]] = (array("d"),),
         prompt_tokens: int = 0,
         cached_tokens: int = 0,
-        output_tokens: int = 0,
-        longest_output: int = 0,
         error: str = "",
     ) -> Observation:
         entry = self._workload.entries[index]
+        several = len(sample_times) > 1
+        token_times = array("d", sorted(chain.from_iterable(sample_times))) if several else sample_times[0]
         return Observation(
             request_id=str(index),
             intended=intended,
@@ -129,10 +126,11 @@ class Sightings:
             first_token=token_times[0] if token_times else None,
             last_token=token_times[-1] if token_times else None,
             token_times=token_times,
+            sample_times=sample_times if several else (),
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
-            output_tokens=output_tokens,
-            longest_output=longest_output,
+            output_tokens=len(token_times),
+            longest_output=max(map(len, sample_times)),
             traffic=entry.traffic,
             lane=entry.lane,
             tenant=entry.tenant,
