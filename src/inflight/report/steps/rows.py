@@ -92,9 +92,6 @@ class RowHistory:
                 self._extend(row, state, began, record["committed"], 0, padded)
         return Work(prompt, again, decode, sum(padding))
 
-    def sequence_in(self, row: int) -> int:
-        return self._held[row].sequence
-
     def _computes(self, chunk: dict[str, Any]) -> tuple[State, int, int]:
         """What a chunk is, its tokens that are new, and those that had been computed before."""
         sequence, start = chunk["sequence"], chunk["start"]
