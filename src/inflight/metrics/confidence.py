@@ -65,8 +65,8 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | N
 
 
 def _student(freedom: int) -> float:
-    """The 0.975 quantile of Student's t. Beyond the table by Cornish and Fisher's expansion about the normal's, there off
-    by less than 0.01 %."""
+    """The 0.975 quantile of Student's t. Beyond the table by Cornish and Fisher's expansion about the normal's, off by
+    less than 0.01 % there."""
     if freedom <= len(STUDENT):
         return STUDENT[freedom - 1]
     first = (Z**3 + Z) / 4
