@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.static import Static
 from inflight.report.engine_figures import engine_figures
+from inflight.report.pictures import batch_over_time
 from inflight.report.run import Run
 from inflight.report.steps.owners import block_owners
 from inflight.report.steps.queues import running, service, stays, waiting
@@ -117,6 +120,17 @@ def test_static_batching_shows_its_padding(tmp_path: Path) -> None:
     prefills = [one for one in engine.rows.runs if one.state is State.PREFILL]
     assert len({one.tokens + one.padded for one in prefills}) == 1, "prompts are padded to the longest"
     assert engine_figures(engine).padding_waste > 0.2
+
+
+def test_a_close_up_shows_no_pause(tmp_path: Path) -> None:
+    """Bursts of about a hundred steps, and a minute between them in which nobody comes."""
+    bursts = [replace(one, arrival=60 * (number // 12) + one.arrival % 1) for number, one in enumerate(workload(60))]
+    engine = engine_of(Engine(num_blocks=200).run(tmp_path, bursts))
+    steps = engine.steps
+    _, close = batch_over_time(engine)
+    first, last = (int(number) for number in re.findall(r"\d+", close.title))
+    assert 20 < last - first < 120
+    assert max(steps.began[index + 1] - steps.ended[index] for index in range(first, last)) < 1.0
 
 
 def test_a_thousand_decodes_are_one_run(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ Knows runs and charts; the page says where they stand.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Window
@@ -25,10 +27,12 @@ from inflight.report.run import Run, Setting
 from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.owners import CACHED_NAME, OTHERS, SHARED_NAME, block_owners
 from inflight.report.steps.queues import running, service, stays, waiting
-from inflight.report.steps.rows import RowRun, State
+from inflight.report.steps.rows import State
+from inflight.report.steps.series import StepSeries
 from inflight.report.steps.step_function import StepFunction
 
 CLOSE_UP = 120  # steps
+_PAUSE = 2.0  # median steps that none runs: a close-up ends there, as most of it would be empty
 _EXACT = 300  # up to so many steps, a run is drawn step by step
 _LIVES = 60  # requests
 _MOST_OWNERS = 5
@@ -166,17 +170,14 @@ def run_over_time(run: Run) -> list[Drawing]:
             function.set(index * step, value / per)
         return function
 
-    both = [("offered", rate(pieces.offered, step)), ("completed", rate(pieces.completed, step))]
-    tokens, under_way = rate(pieces.output_tokens, step), rate(pieces.running, 1.0)
-    return [
-        over_time("Offered and completed", "Requests per second.", both, span, ("requests", "requests/s")),
-        over_time(
-            "Output over the run", "Output tokens per second.", [("output", tokens)], span, ("output", "tokens/s")
-        ),
-        over_time(
-            "Under way", "Requests sent and not ended.", [("under way", under_way)], span, ("requests", "requests")
-        ),
-    ]
+    rates = [("offered", rate(pieces.offered, step)), ("completed", rate(pieces.completed, step))]
+    tokens, under_way = [("output", rate(pieces.output_tokens, step))], [("under way", rate(pieces.running, 1.0))]
+    pictures: tuple[tuple[str, str, list[tuple[str, StepFunction]], tuple[str, str]], ...] = (
+        ("Offered and completed", "Requests per second.", rates, ("requests", "requests/s")),
+        ("Output over the run", "Output tokens per second.", tokens, ("output", "tokens/s")),
+        ("Under way", "Requests sent and not ended.", under_way, ("requests", "requests")),
+    )
+    return [over_time(title, about, named, span, what, piece=step) for title, about, named, what in pictures]
 
 
 # -- settings side by side --------------------------------------------------------------------------------------
@@ -247,7 +248,8 @@ def _point(load: str, repeats: list[Run], key: str, level: str) -> CurvePoint:
     number = len(repeats)
     throughput = sum(run.summary.output_tokens_per_s for run in repeats) / number
     latency = sum(getattr(getattr(run.summary, key), level) for run in repeats) / number
-    return CurvePoint(load, throughput, latency, any(run.summary.saturated for run in repeats))
+    saturated, valid = any(run.summary.saturated for run in repeats), all(run.valid for run in repeats)
+    return CurvePoint(load, throughput, latency, saturated, valid)
 
 
 def _ttfts(run: Run) -> list[float]:
@@ -283,16 +285,19 @@ def _changes(queue: StepFunction, span: Window, most: int = 400) -> list[tuple[f
 
 
 def _liveliest(engine: EngineRun) -> tuple[int, int]:
-    """First and last of the CLOSE_UP steps in which most runs of rows began."""
+    """First and last of up to CLOSE_UP steps, with no pause between them, in which most runs of rows began."""
     steps = engine.steps
-    begun = StepFunction.of_changes((run.start, 1) for run in engine.rows.runs if _changes_much(run))
-    best, most = 0, -1.0
-    for first in range(0, len(steps) - CLOSE_UP + 1, CLOSE_UP // 4):
-        number = begun.at(steps.ended[first + CLOSE_UP - 1]) - begun.at(steps.began[first])
-        if number > most:
-            best, most = first, number
-    return best, min(best + CLOSE_UP, len(steps)) - 1
+    begun = StepFunction.of_changes((run.start, 1) for run in engine.rows.runs if run.state is not State.IDLE)
+    spans = [
+        (first, min(first + CLOSE_UP, end) - 1)
+        for start, end in _without_pauses(steps)
+        for first in range(start, max(start + 1, end - CLOSE_UP + 1), CLOSE_UP // 4)
+    ]
+    return max(spans, key=lambda span: begun.at(steps.ended[span[1]]) - begun.at(steps.began[span[0]]))
 
 
-def _changes_much(run: RowRun) -> bool:
-    return run.state is not State.IDLE
+def _without_pauses(steps: StepSeries) -> list[tuple[int, int]]:
+    """Stretches of steps that follow each other: first, and one behind the last."""
+    pause = _PAUSE * statistics.median(end - start for start, end in zip(steps.began, steps.ended, strict=True))
+    starts = [index for index in range(1, len(steps)) if steps.began[index] - steps.ended[index - 1] > pause]
+    return list(pairwise([0, *starts, len(steps)]))

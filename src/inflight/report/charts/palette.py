@@ -35,6 +35,7 @@ svg.chart .band{opacity:.22}
 svg.chart .whisker{stroke:var(--ink);stroke-width:1.2;fill:none}
 svg.chart .hollow{fill:var(--page)}
 svg.chart .steps{stroke:var(--page);stroke-width:.7;stroke-opacity:.75;fill:none}
+svg.chart .cross{stroke:var(--bad);stroke-width:2;fill:none}
 svg.chart .limit{stroke:var(--bad);stroke-width:1.2;stroke-dasharray:5 3;fill:none}
 """
 
