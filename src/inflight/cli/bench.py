@@ -168,14 +168,15 @@ class _Work:
         if path is None or not measured:
             return
         from inflight.report.page import render
-        from inflight.report.results import run_of
+        from inflight.report.results import about_of, run_of
         from inflight.report.run import Report, Setting
 
         whole = replace(self.about, save_requests=True)
-        runs = [run_of(bench_record(one, whole), load) for load, one in measured]
-        target = self.about.prepared.target
-        name = f"{self.about.prepared.served.model} at {target.url}"
-        about = (f"{target.endpoint}; {measured[0][1].workload.name}.", *self.about.prepared.notes)
+        records = [bench_record(one, whole) for _, one in measured]
+        loads = [load for load, _ in measured]
+        runs = [run_of(record, load) for record, load in zip(records, loads, strict=True)]
+        name = f"{self.about.prepared.served.model} at {self.about.prepared.target.url}"
+        about = (f"{about_of(records, loads)}.", *self.about.prepared.notes)
         page = render(Report(f"inflight bench: {name}", [Setting(name, runs)], about))
         path.write_text(page, encoding="utf-8")
         print(f"{path} is written; open it in a browser.", file=sys.stderr)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from inflight.metrics.confidence import Estimate, estimate, paired_ratio
+from inflight.report.diagnosis import Diagnosis, diagnose
 from inflight.report.figures import Figure, Figures, figures_of
 from inflight.report.run import Report, Run, Setting
 
@@ -53,6 +54,10 @@ class Column:
             return None
         mine, theirs = self._values(key), self.baseline._values(key)
         return paired_ratio(mine, theirs) if len(mine) == len(theirs) else None
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        return diagnose(self.runs, [figures.engine for figures in self.figures], self.setting.options)
 
     @property
     def valid(self) -> bool:

@@ -70,12 +70,13 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One way to run the engine (or one server), and its runs: repeats, and different loads in rising order. created:
-    when, ISO 8601."""
+    when, ISO 8601. about: what was asked for and of whom, in words, where a load client knows that."""
 
     name: str
     runs: Sequence[Run]
     options: Mapping[str, Option] = field(default_factory=dict)
     created: str = ""
+    about: str = ""
 
     @property
     def loads(self) -> list[str]:

@@ -91,6 +91,6 @@ def _counts(report: Report) -> str:
         runs = f"{len(setting.runs)} runs" if len(setting.runs) > 1 else ""
         loads = f"{len(setting.loads)} loads" if len(setting.loads) > 1 else setting.loads[0]
         recorded = f"recorded {setting.created}" if setting.created else ""
-        details = ", ".join(one for one in (*chosen, loads, runs, recorded) if one)
+        details = ", ".join(one for one in (setting.about, *chosen, loads, runs, recorded) if one)
         told.append(element("li", element("b", words(setting.name)), words(f": {details}" if details else "")))
     return element("ul", *told)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from inflight.report.charts.drawing import Drawing
 from inflight.report.columns import Column, by_load
-from inflight.report.diagnosis import Diagnosis, Finding, diagnose
+from inflight.report.diagnosis import Diagnosis, Finding
 from inflight.report.groups import groups_of
 from inflight.report.page import tables
 from inflight.report.page.html import element, figure, fold, grid, words
@@ -62,12 +62,11 @@ def figures(columns: Sequence[Column]) -> str:
 
 
 def diagnoses(columns: Sequence[Column]) -> str:
-    found = [(column, diagnose(column.runs[0], column.setting.options, column.figures[0])) for column in columns]
-    if len(found) == 1:
-        return _diagnosis(found[0][1])
+    if len(columns) == 1:
+        return _diagnosis(columns[0].diagnosis)
     return "".join(
-        fold(f"{column.name}: {_number(diagnosis.findings)}", _diagnosis(diagnosis), opened=index < _OPEN)
-        for index, (column, diagnosis) in enumerate(found)
+        fold(f"{one.name}: {_number(one.diagnosis.findings)}", _diagnosis(one.diagnosis), opened=index < _OPEN)
+        for index, one in enumerate(columns)
     )
 
 
