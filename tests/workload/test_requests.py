@@ -9,12 +9,12 @@ from inflight.core.request import SLO
 from inflight.metrics.observation import Targets
 from inflight.workload.classes import TrafficClass
 from inflight.workload.contents import Contents
-from inflight.workload.entry import Entry
 from inflight.workload.lengths import Fixed
 from inflight.workload.pacing import Pacer
 from inflight.workload.prefixes import Sessions, SharedPrefixes
 from inflight.workload.requests import core_request
 from inflight.workload.synthetic import synthesize
+from inflight.workload.workload import Entry
 
 
 def test_an_entry_says_everything_that_a_request_can_hold() -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 
-from inflight.workload.errors import WorkloadError
 from inflight.workload.lengths import Fixed, Lengths
+from inflight.workload.workload import WorkloadError
 
 _SINGLE = Fixed(1)
 _SESSION_BLOCK = 16  # tokens, at most; less where shared prefixes do not end at such a border

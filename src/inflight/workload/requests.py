@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from inflight.core.request import SLO, Request
 from inflight.core.sampling import SamplingParams
-from inflight.workload.entry import Entry
+from inflight.workload.workload import Entry
 
 
 @lru_cache(maxsize=1024)
