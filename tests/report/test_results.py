@@ -195,6 +195,7 @@ def test_a_point_that_is_not_valid_is_crossed_out(tmp_path: Path) -> None:
         one.text or "" for one in curve.iter("title")
     )
     assert "do not believe" in Page(page).words
+    assert "Distributions: of 4 requests/s." in Page(page).words
 
 
 def test_what_lacks_a_key_is_refused(tmp_path: Path) -> None:

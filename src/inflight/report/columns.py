@@ -114,4 +114,4 @@ def catalogue(columns: Sequence[Column]) -> dict[str, list[Figure]]:
 def _name(report: Report, setting: Setting, load: str, loads: int) -> str:
     if loads == 1:
         return setting.name
-    return load if len(report.settings) == 1 else f"{setting.name}, {load}"
+    return load if len(report.settings) == 1 else ", ".join(filter(None, (setting.name, load)))

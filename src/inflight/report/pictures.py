@@ -13,20 +13,21 @@ from itertools import pairwise
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Window
 from inflight.records.timings import QUEUE_REASONS
-from inflight.report.charts.batch import batch_picture
+from inflight.report.charts.batch import CLASSES, batch_picture
 from inflight.report.charts.curve import CurvePoint, curve
 from inflight.report.charts.distribution import cumulative, percentile_bars
 from inflight.report.charts.drawing import Drawing
 from inflight.report.charts.frame import WIDTH
 from inflight.report.charts.lines import over_time, series_class, stack
-from inflight.report.charts.lives import Stretch, lives
 from inflight.report.charts.palette import SERIES
+from inflight.report.charts.quantity import shortened
+from inflight.report.charts.request_timelines import Segment, request_timelines
 from inflight.report.charts.shares import Part, part_bars
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.run import Run, Setting
 from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.owners import CACHED_NAME, OTHERS, SHARED_NAME, block_owners
-from inflight.report.steps.queues import running, service, stays, waiting
+from inflight.report.steps.queues import phases, running, service, waiting
 from inflight.report.steps.rows import State
 from inflight.report.steps.series import StepSeries
 from inflight.report.steps.step_function import StepFunction
@@ -62,7 +63,9 @@ def kv_by_owner(engine: EngineRun, seconds: float = 0.0, most: int = _MOST_OWNER
     steps = engine.steps
     owners = block_owners(engine, most)
     bands = [
-        (name, function, f"{series_class(index)} edge{' pale' * (index >= SERIES)}" if name != OTHERS else "s7 pale")
+        (shortened(name), function, f"{series_class(index)} edge{' pale' * (index >= SERIES)}")
+        if name != OTHERS
+        else (name, function, "s7 pale")
         for index, (name, function) in enumerate(owners.owners.items())
     ]
     fixed = ((SHARED_NAME, owners.shared, "shared"), (CACHED_NAME, owners.cached, "cached"))
@@ -94,7 +97,7 @@ def tokens_per_step(engine: EngineRun) -> Drawing:
     bands = [
         ("decode", steps.over_time(lambda index: steps.decode[index]), "decode"),
         ("prefill", steps.over_time(lambda index: steps.prompt[index]), "prefill"),
-        ("recomputed", steps.over_time(lambda index: steps.again[index]), "again"),
+        ("recomputed", steps.over_time(lambda index: steps.recomputed[index]), "recomputed"),
         ("padding", steps.over_time(lambda index: steps.padding[index]), "padding"),
     ]
     bands = [band for band in bands if band[1].greatest > 0]
@@ -122,25 +125,26 @@ def service_over_time(engine: EngineRun) -> Drawing | None:
     return None
 
 
-def request_lives(engine: EngineRun, seconds: float = 0.0) -> Drawing | None:
+def requests_over_time(engine: EngineRun, seconds: float = 0.0) -> Drawing | None:
     """Where they are few enough to have a lane each."""
-    if not 1 < len(engine.accounts) <= _LIVES:
+    if not 1 < len(engine.requests) <= _LIVES:
         return None
-    stretches: dict[int, list[Stretch]] = defaultdict(list)
+    segments: dict[int, list[Segment]] = defaultdict(list)
     kinds = {"queue": "waiting", "preempted": "s4"}
-    for stay in stays(engine):
-        if stay.kind in kinds and stay.end > stay.start:
-            stretches[stay.sequence].append((kinds[stay.kind], stay.start, stay.end))
-    classes = {State.PREFILL: "prefill", State.AGAIN: "again", State.DECODE: "decode", State.PADDING: "padding"}
+    for phase in phases(engine):
+        if phase.kind in kinds and phase.end > phase.start:
+            segments[phase.sequence].append((kinds[phase.kind], phase.start, phase.end))
     for run in engine.rows.runs:
-        stretches[run.sequence].append((classes.get(run.state, "idle"), run.start, run.end))
+        segments[run.sequence].append((CLASSES[run.state], run.start, run.end))
     shown = [
-        (account.request_id, [one for number in account.sequences for one in stretches[number]])
-        for account in sorted(engine.accounts, key=lambda one: one.arrival)
+        (request.request_id, [one for number in request.sequences for one in segments[number]])
+        for request in sorted(engine.requests, key=lambda one: one.arrival)
     ]
     about = "Each lane is a request, from its arrival to its end; samples of one request lie on top of each other."
     span = _span(engine)
-    return lives("Requests over time", about, shown, Window(span.start, max(span.end, span.start + seconds)))
+    return request_timelines(
+        "Requests over time", about, shown, Window(span.start, max(span.end, span.start + seconds))
+    )
 
 
 def ttft_over_time(run: Run) -> Drawing | None:
@@ -158,11 +162,11 @@ def ttft_over_time(run: Run) -> Drawing | None:
 
 def run_over_time(run: Run) -> list[Drawing]:
     """What was offered and what came of it, where a load client counted that."""
-    pieces = run.pieces
-    if pieces is None or not pieces.offered:
+    series = run.series
+    if series is None or not series.offered:
         return []
-    step = pieces.step
-    span = Window(0.0, step * len(pieces.offered))
+    step = series.step
+    span = Window(0.0, step * len(series.offered))
 
     def rate(values: Sequence[float], per: float) -> StepFunction:
         function = StepFunction()
@@ -170,14 +174,14 @@ def run_over_time(run: Run) -> list[Drawing]:
             function.set(index * step, value / per)
         return function
 
-    rates = [("offered", rate(pieces.offered, step)), ("completed", rate(pieces.completed, step))]
-    tokens, under_way = [("output", rate(pieces.output_tokens, step))], [("under way", rate(pieces.running, 1.0))]
+    rates = [("offered", rate(series.offered, step)), ("completed", rate(series.completed, step))]
+    tokens, under_way = [("output", rate(series.output_tokens, step))], [("under way", rate(series.running, 1.0))]
     pictures: tuple[tuple[str, str, list[tuple[str, StepFunction]], tuple[str, str]], ...] = (
         ("Offered and completed", "Requests per second.", rates, ("requests", "requests/s")),
         ("Output over the run", "Output tokens per second.", tokens, ("output", "tokens/s")),
         ("Under way", "Requests sent and not ended.", under_way, ("requests", "requests")),
     )
-    return [over_time(title, about, named, span, what, piece=step) for title, about, named, what in pictures]
+    return [over_time(title, about, named, span, what, resolution=step) for title, about, named, what in pictures]
 
 
 # -- settings side by side --------------------------------------------------------------------------------------
@@ -210,7 +214,7 @@ def time_spent(named: Sequence[tuple[str, EngineFigures]]) -> Drawing | None:
         parts += [
             ("prefill", figures.time_in["prefill"], "prefill"),
             ("decode", figures.time_in["decode"], "decode"),
-            ("preempted", figures.time_in["preempted"], "again"),
+            ("preempted", figures.time_in["preempted"], "recomputed"),
             ("other", figures.time_in["other"], "idle"),
         ]
         bars.append((name, parts))
@@ -269,8 +273,8 @@ def _e2es(run: Run) -> list[float]:
 
 def _span(engine: EngineRun) -> Window:
     """From the first arrival or step to the last step."""
-    first = min([account.arrival for account in engine.accounts] + [engine.steps.start])
-    return Window(first, max([account.ended for account in engine.accounts] + [engine.steps.end]))
+    first = min([request.arrival for request in engine.requests] + [engine.steps.start])
+    return Window(first, max([request.ended for request in engine.requests] + [engine.steps.end]))
 
 
 def _changes(queue: StepFunction, span: Window, most: int = 400) -> list[tuple[float, float]]:

@@ -10,10 +10,11 @@ from typing import Any
 
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Observation, Targets
+from inflight.metrics.series import Series
 from inflight.metrics.steadiness import Trend
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.records.result import BenchRecord, PercentilesRecord, RequestRow, ResultError, SummaryRecord, read_result
-from inflight.report.run import Option, Pieces, Run, Setting
+from inflight.report.run import Option, Run, Setting
 
 _WHOM = {"endpoint": "", "model": "of ", "url": "at "}
 _UNITS = {"rate": "requests/s", "concurrency": "at once"}
@@ -75,8 +76,12 @@ def run_of(record: BenchRecord, load: str = "") -> Run:
         load,
         notes=(*cut, *record["faults"], *record["notes"], *record["workload"]["notes"]),
         valid=record["valid"],
-        pieces=Pieces(
-            series["step_s"], series["offered"], series["completed"], series["output_tokens"], series["running"]
+        series=Series(
+            series["step_s"],
+            tuple(series["offered"]),
+            tuple(series["completed"]),
+            tuple(series["output_tokens"]),
+            tuple(series["running"]),
         ),
         groups=groups,
     )

@@ -24,7 +24,11 @@ def as_text(report: Report) -> str:
         lines += _table(columns, [column.name for column in columns])
     else:
         for load, together in loads.items():
-            lines += ["", f"── {load} ──", *_table(together, [column.setting.name for column in together])]
+            lines += [
+                "",
+                f"── {load or 'one load'} ──",
+                *_table(together, [column.setting.name for column in together]),
+            ]
     lines += ["", "Diagnosis"]
     for column in columns:
         lines += _diagnosis(column, len(columns) > 1)

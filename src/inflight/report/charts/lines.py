@@ -25,9 +25,9 @@ def over_time(
     span: Window,
     what: tuple[str, str],
     limit: tuple[str, float] | None = None,
-    piece: float = 0.0,
+    resolution: float = 0.0,
 ) -> Drawing:
-    """what: name and unit of the values. limit: a name, and the value that cannot be exceeded. piece: seconds over
+    """what: name and unit of the values. limit: a name, and the value that cannot be exceeded. resolution: seconds over
     which the values were counted, where they do not hold at every moment."""
     greatest = max([function.greatest for _, function in named] + [limit[1] if limit else 0.0])
     x, y = Axis(0.0, span.seconds, "time", "s"), from_zero(greatest, *what)
@@ -42,8 +42,8 @@ def over_time(
         parts.append(tag("path", d=f"M{frame.left} {frame.at_y(limit[1]):.1f}H{frame.right}", class_="limit"))
     column = span.seconds / frame.columns
     meant = f"Each point is the mean over {quantity(column, 's')}; the band spans the least and the most in it."
-    if piece > column:
-        meant = f"Each value is the mean over {quantity(piece, 's')}."
+    if resolution > column:
+        meant = f"Each value is the mean over {quantity(resolution, 's')}."
     return Drawing(title, f"{about} {meant}", WIDTH, HEIGHT, frame.around("".join(parts)))
 
 

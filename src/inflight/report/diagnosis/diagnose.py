@@ -19,7 +19,7 @@ from inflight.report.run import Option, Run
 
 Rule = Callable[[Evidence], Finding | None]
 RULES: tuple[Rule, ...] = (*latency.RULES, *batch.RULES, *memory.RULES, *sharing.RULES)
-# What an engine that nobody waited for can still be told: the shape of its figures is that of single requests.
+# What an engine that nobody waited for can still be advised: the shape of its figures is that of single requests.
 IDLE_RULES: tuple[Rule, ...] = (batch.room, memory.outgrown, sharing.refusals, sharing.failures)
 INVALID = Finding(
     "The figures are not to be believed",
@@ -80,8 +80,8 @@ def _evidence(run: Run, figures: EngineFigures | None, options: Mapping[str, Opt
     engine = run.engine
     settings = {name: option.value for name, option in options.items()}
     repeated = None
-    if engine is not None and (prompts := sum(account.prompt_tokens for account in engine.accounts)):
-        repeated = sum(account.repeated_tokens for account in engine.accounts) / prompts
+    if engine is not None and (prompts := sum(request.prompt_tokens for request in engine.requests)):
+        repeated = sum(request.repeated_tokens for request in engine.requests) / prompts
     ttfts = [(one.intended, value) for one in run.observations if (value := one.ttft) is not None]
     by_tenant: dict[str, list[float]] = defaultdict(list)
     for one in run.observations:
@@ -101,7 +101,7 @@ def _evidence(run: Run, figures: EngineFigures | None, options: Mapping[str, Opt
 
 def _looked_at(evidence: Evidence) -> str:
     summary, engine = evidence.summary, evidence.engine
-    told = [
+    figures = [
         f"TTFT p50 {quantity(summary.ttft.p50, 's')} and p99 {quantity(summary.ttft.p99, 's')}",
         f"ITL p50 {quantity(summary.itl.p50, 's')} and p99 {quantity(summary.itl.p99, 's')}",
         "whether TTFT grew during the run"
@@ -110,7 +110,7 @@ def _looked_at(evidence: Evidence) -> str:
         f"{quantity(summary.rejected)} rejected and {quantity(summary.failed)} failed of {quantity(summary.offered)}",
     ]
     if engine is not None:
-        told += [
+        figures += [
             f"a step under way {quantity(engine.busy, 'share')} of the time",
             f"occupancy {quantity(engine.occupancy, 'share')}",
             f"queue {quantity(engine.time_in['queue'], 's')} of {quantity(sum(engine.time_in.values()), 's')}",
@@ -121,5 +121,5 @@ def _looked_at(evidence: Evidence) -> str:
             f"{quantity(engine.prefix_share, 'share')} of prompt tokens cached",
         ]
     else:
-        told.append("the engine's steps are not known, so that batch and memory were not looked at")
-    return "; ".join(told) + "."
+        figures.append("the engine's steps are not known, so that batch and memory were not looked at")
+    return "; ".join(figures) + "."

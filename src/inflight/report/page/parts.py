@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from inflight.report.charts.drawing import Drawing
 from inflight.report.columns import Column, by_load
 from inflight.report.diagnosis import Diagnosis, Finding
-from inflight.report.groups import groups_of
 from inflight.report.page import tables
 from inflight.report.page.html import element, figure, fold, grid, words
 from inflight.report.pictures import (
@@ -20,7 +19,7 @@ from inflight.report.pictures import (
     kv_by_owner,
     latency_spread,
     queue_over_time,
-    request_lives,
+    requests_over_time,
     run_over_time,
     service_over_time,
     step_seconds,
@@ -29,7 +28,7 @@ from inflight.report.pictures import (
     tokens_per_step,
     ttft_over_time,
 )
-from inflight.report.run import Report
+from inflight.report.run import Report, groups_of
 from inflight.report.steps.engine_run import EngineRun
 
 _ALIKE = 5  # times the shortest run that the longest may last, to be drawn on one axis
@@ -45,19 +44,20 @@ _OPTION = re.compile(
 def figures(columns: Sequence[Column]) -> str:
     if len(columns) == 1:
         return tables.tiles(columns[0]) + tables.one_setting(columns[0])
-    told = "Below a value: its 95 % interval"
+    note = "Below a value: its 95 % interval"
     if any(column.baseline is not None for column in columns):
-        told += (
+        note += (
             ", and the difference from the first setting at the same load, paired repeat by repeat. ▲ better, ▼ worse; "
             "without a sign, the interval holds no difference"
         )
-    first = element("p", words(told + "."), class_="about")
+    first = element("p", words(note + "."), class_="about")
     loads = by_load(columns)
     if len(loads) == 1 or len(loads) == len(columns):
         return first + tables.several_settings(columns)
     last = list(loads)[-1]
     return first + "".join(
-        fold(load, tables.several_settings(together), opened=load == last) for load, together in loads.items()
+        fold(load or "one load", tables.several_settings(together), opened=load == last)
+        for load, together in loads.items()
     )
 
 
@@ -112,16 +112,19 @@ def latency(report: Report, columns: Sequence[Column]) -> str:
     spent = time_spent([(name, engine) for name, column in named if (engine := column.figures[0].engine) is not None])
     alone = [ttft_over_time(shown[0].runs[0]), *run_over_time(shown[0].runs[0])] if len(columns) == 1 else []
     pictures = [one for one in (*curves, *spread, spent, *alone) if one is not None]
-    told = []
+    sentences = []
     if len(shown) < len(columns):
-        told.append(f"Distributions: of {', '.join(column.name for column in shown)}.")
+        sentences.append(f"Distributions: of {'; '.join(column.name for column in shown)}.")
     if any(len(column.runs) > 1 for column in shown):
-        told.append("Of repeats, the first is drawn; the tables have them all.")
-    return (element("p", words(" ".join(told)), class_="about") if told else "") + grid(*map(figure, pictures))
+        sentences.append("Of repeats, the first is drawn; the tables have them all.")
+    note = element("p", words(" ".join(sentences)), class_="about") if sentences else ""
+    return note + grid(*map(figure, pictures))
 
 
 def _drawn_together(columns: Sequence[Column]) -> list[Column]:
-    """Loads of a single setting; else settings at the highest load that none of them was saturated by, or the first."""
+    """Loads of a single setting; else settings at the highest load that none of them was saturated by, or the first;
+    what is not valid only where nothing is."""
+    columns = [column for column in columns if column.valid] or columns
     loads = list(by_load(columns).values())
     if len({column.setting.name for column in columns}) == 1:
         return list(columns[:_SPREAD])
@@ -159,7 +162,7 @@ def _batch(column: Column, engine: EngineRun, seconds: float) -> str:
         step_seconds(engine),
         service_over_time(engine),
     )
-    wide: list[Drawing | None] = [*batch_over_time(engine, seconds), request_lives(engine, seconds)]
+    wide: list[Drawing | None] = [*batch_over_time(engine, seconds), requests_over_time(engine, seconds)]
     above = "".join(figure(one) for one in wide if one is not None)
     return one_of + above + grid(*(figure(one) for one in small if one is not None))
 
