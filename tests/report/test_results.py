@@ -16,7 +16,7 @@ from inflight.records.result import BenchRecord, PercentilesRecord, RequestRow, 
 from inflight.report.page import render
 from inflight.report.results import read_results
 from inflight.report.run import Report
-from inflight.report.text import as_text
+from inflight.report.text import as_json, as_text
 
 from .pages import Page, pictures
 from .test_page import client_side
@@ -166,6 +166,7 @@ def test_a_result_says_who_was_asked_for_what(tmp_path: Path) -> None:
     assert setting.about == f"{whom}; closed loop of 8; default: 256 in; seed 0"
     report = Report("r", [setting])
     assert setting.about in Page(render(report)).words and setting.about in as_text(report)
+    assert as_json(report)["columns"][0]["about"] == setting.about
 
 
 def test_a_sweep_is_not_said_to_be_its_first_load(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from inflight.report.steps.series import StepSeries
 from inflight.report.steps.step_function import StepFunction
 
 CLOSE_UP = 120  # steps
-_PAUSE = 2.0  # median steps that none runs: a close-up ends there, as most of it would be empty
+_PAUSE = 2.0  # in median step times: a longer idle time ends a close-up, as most of that would be empty
 _EXACT = 300  # up to so many steps, a run is drawn step by step
 _LIVES = 60  # requests
 _MOST_OWNERS = 5
@@ -62,12 +62,11 @@ def kv_by_owner(engine: EngineRun, seconds: float = 0.0, most: int = _MOST_OWNER
     """most: owners that are named."""
     steps = engine.steps
     owners = block_owners(engine, most)
-    bands = [
-        (shortened(name), function, f"{series_class(index)} edge{' pale' * (index >= SERIES)}")
-        if name != OTHERS
-        else (name, function, "s7 pale")
-        for index, (name, function) in enumerate(owners.owners.items())
-    ]
+    bands = []
+    for index, (name, function) in enumerate(owners.owners.items()):
+        label = shortened(name) if owners.by == "request" else name
+        own = f"{series_class(index)} edge{' pale' * (index >= SERIES)}"
+        bands.append((label, function, own if name != OTHERS else "s7 pale"))
     fixed = ((SHARED_NAME, owners.shared, "shared"), (CACHED_NAME, owners.cached, "cached"))
     bands += [band for band in fixed if len(band[1])]
     about = (

@@ -56,6 +56,7 @@ def as_json(report: Report) -> dict[str, Any]:
             {
                 "name": column.name,
                 "setting": column.setting.name,
+                "about": column.setting.about,
                 "load": column.load,
                 "repeats": len(column.runs),
                 "valid": column.valid,

@@ -72,10 +72,16 @@ def diagnoses(columns: Sequence[Column]) -> str:
 
 def groups(columns: Sequence[Column]) -> str:
     """Figures of the lanes, tenants and classes apart, where there are several."""
-    found = [(column.name, some) for column in columns if (some := groups_of(column.runs[0]))]
-    if len(found) == 1:
-        return tables.by_group(found[0][1])
-    return "".join(fold(name, tables.by_group(some), opened=index < _OPEN) for index, (name, some) in enumerate(found))
+    found = [(column, some) for column in columns if (some := groups_of(column.runs[0]))]
+    shown = [(column.name, _which_run(column) + tables.by_group(some)) for column, some in found]
+    if len(shown) == 1:
+        return shown[0][1]
+    return "".join(fold(name, content, opened=index < _OPEN) for index, (name, content) in enumerate(shown))
+
+
+def _which_run(column: Column) -> str:
+    """Said above what is shown of the first repeat only."""
+    return element("p", f"Run 1 of {len(column.runs)}.", class_="about") if len(column.runs) > 1 else ""
 
 
 def _number(findings: Sequence[Finding]) -> str:
@@ -154,7 +160,6 @@ def _axis(engines: Sequence[EngineRun]) -> float:
 
 
 def _batch(column: Column, engine: EngineRun, seconds: float) -> str:
-    one_of = element("p", f"Run 1 of {len(column.runs)}.", class_="about") if len(column.runs) > 1 else ""
     small = (
         kv_by_owner(engine),
         queue_over_time(engine),
@@ -164,7 +169,7 @@ def _batch(column: Column, engine: EngineRun, seconds: float) -> str:
     )
     wide: list[Drawing | None] = [*batch_over_time(engine, seconds), requests_over_time(engine, seconds)]
     above = "".join(figure(one) for one in wide if one is not None)
-    return one_of + above + grid(*(figure(one) for one in small if one is not None))
+    return _which_run(column) + above + grid(*(figure(one) for one in small if one is not None))
 
 
 def slowest(columns: Sequence[Column]) -> str:
@@ -172,6 +177,7 @@ def slowest(columns: Sequence[Column]) -> str:
     for column in columns:
         shown = tables.slowest(column.runs[0])
         if shown:
+            shown = _which_run(column) + shown
             found.append(shown if len(columns) == 1 else fold(column.name, shown))
-    about = f"The {tables.SLOWEST} completed requests with the longest E2E of each run."
+    about = f"The {tables.SLOWEST} completed requests with the longest E2E."
     return element("p", about, class_="about") + "".join(found) if found else ""

@@ -16,7 +16,7 @@ h2{font-size:21px;margin:44px 0 12px;padding-top:14px;border-top:2px solid var(-
 h3{font-size:17px;margin:28px 0 8px}
 p{margin:6px 0;max-width:80ch}
 .soft,.about,footer{color:var(--soft)}
-.about{font-size:13px;line-height:1.4;margin:6px 2px 0}
+.about{font-size:13px;line-height:1.4;margin:6px 2px 0}section>.about{margin-bottom:12px}
 nav{display:flex;flex-wrap:wrap;gap:4px 18px;margin:16px 0 0;font-size:15px}
 a{color:var(--s1);text-underline-offset:2px}
 .note{border:1px solid var(--bad);border-left-width:5px;border-radius:4px;padding:8px 14px;margin:12px 0;max-width:none}
