@@ -15,11 +15,10 @@ from benchmarks.comparison import options, publish, spread, tell
 from benchmarks.results import table
 from benchmarks.stub_server import StubServer, body
 from inflight.bench.client import send
-from inflight.bench.sending import Sent, Transcript
+from inflight.bench.client_types import RunResult, Transcript
 from inflight.bench.target import Target
 from inflight.metrics.definitions import quantile
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 ASKED_MS = 1.0
 REQUESTS_ASKED, TOKENS_ASKED = 1_000, 15_000
@@ -56,10 +55,10 @@ class Step:
     """One rate, in requests per second."""
 
     rate: float
-    sent: Sent
+    sent: RunResult
 
 
-def load(stub: StubServer, rate: float, seconds: float, script: dict[str, object]) -> Sent:
+def load(stub: StubServer, rate: float, seconds: float, script: dict[str, object]) -> RunResult:
     entries = tuple(Entry(place / rate, 1, 1) for place in range(round(rate * seconds)))
     sent = send(Workload(entries, "constant"), Target(stub.url), Same(body(script)))
     wrong = next((one for one in sent.observations if one.outcome != "completed"), None)
@@ -106,7 +105,7 @@ def _rates(first: float) -> Iterator[float]:
         rate *= STEP
 
 
-def _health(sent: Sent) -> str:
+def _health(sent: RunResult) -> str:
     health = sent.health
     return (
         f"busy {health.busy:.0%}, lag p99 {1000 * health.lag_p99_s:.1f} ms "

@@ -18,8 +18,7 @@ from inflight.metrics.definitions import itl, kv_waste, padding_waste
 from inflight.metrics.observation import Observation
 from inflight.records.timings import Timings
 from inflight.workload.driving import Driver
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 
 @dataclass(slots=True)

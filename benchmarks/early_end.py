@@ -28,8 +28,7 @@ from inflight.metrics.summary import Summary, summarize, whole
 from inflight.simulate.latency import StepModel
 from inflight.simulate.simulation import Pool, Setup, simulate
 from inflight.simulate.sources import read_step_model
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 ROWS = 64
 BUDGETS = (128, 192, 320, 576)  # tokens a step

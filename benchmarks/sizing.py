@@ -30,9 +30,8 @@ from inflight.report.charts.drawing import Drawing
 from inflight.report.charts.shares import Part, part_bars
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.shape import read_shape
-from inflight.workload.entry import Entry
 from inflight.workload.lengths import Lognormal
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 SECONDS, CALM, BUSY = 3600.0, 5.4, 10.35  # of the trace; requests/s outside and inside of its busy spell

@@ -26,7 +26,7 @@ from typing import Any, cast
 import uvloop
 
 from benchmarks.stub_script import GARBAGE, HEAD, TAIL, Frames, Script, chunk, script_of, simple
-from inflight.bench.alarm import Alarm
+from inflight.bench.timer import Timer
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Stub:
     def __init__(self) -> None:
         self._coming: list[tuple[float, int, Stream]] = []
         self._order = itertools.count()
-        self._alarm = Alarm(asyncio.get_running_loop(), self._ring)
+        self._timer = Timer(asyncio.get_running_loop(), self._ring)
         self.stamps: dict[str, Stamps] = {}
         self.seen: Counter[str] = Counter()
         self.free_at = 0.0
@@ -51,14 +51,14 @@ class Stub:
     def at(self, moment: float, stream: Stream) -> None:
         heapq.heappush(self._coming, (moment, next(self._order), stream))
         if self._coming[0][2] is stream:
-            self._alarm.set(moment)
+            self._timer.set(moment)
 
     def _ring(self) -> None:
         now = time.perf_counter()
         while self._coming and self._coming[0][0] <= now:
             heapq.heappop(self._coming)[2].step()
         if self._coming:
-            self._alarm.set(self._coming[0][0])
+            self._timer.set(self._coming[0][0])
 
 
 class Stream:

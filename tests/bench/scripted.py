@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from inflight.bench.sending import Bodies, Health, Progress, Sent
+from inflight.bench.client_types import Bodies, Health, Progress, RunResult
 from inflight.bench.target import Target
 from inflight.metrics.observation import Observation
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 
 @dataclass
@@ -139,7 +138,7 @@ class FakeSend:
         processes: int = 1,
         progress: Callable[[Progress], None] | None = None,
         interrupt: Callable[[], bool] | None = None,
-    ) -> Sent:
+    ) -> RunResult:
         made = [json.loads(bodies.body(k, None)[0]) for k, one in enumerate(workload.entries) if one.after is None]
         self.sent.append((workload, made))
         free, found = 0.0, []
@@ -152,7 +151,7 @@ class FakeSend:
         if progress is not None:
             progress(Progress(len(found), len(found), len(found), 0, 0, 0, free))
         health = Health(processes=processes, lag_p99_s=0.0, worst_lag_s=0.0, busy=0.1, faults=self.faults)
-        return Sent(tuple(found), health, 0, "usage", self.stops_after is not None)
+        return RunResult(tuple(found), health, 0, "usage", self.stops_after is not None)
 
 
 def observed(entry: Entry, index: int, free: float, seconds: float) -> Observation:

@@ -9,11 +9,10 @@ from typing import Any
 
 from benchmarks.stub_server import StubServer
 from inflight.bench.client import send
-from inflight.bench.sending import Sent, Transcript
+from inflight.bench.client_types import RunResult, Transcript
 from inflight.bench.target import Target
 from inflight.metrics.observation import Observation
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def play(
     closed: bool = False,
     target: dict[str, Any] | None = None,
     **options: Any,
-) -> Sent:
+) -> RunResult:
     workload = Workload(offered or entries(len(scripts), 0.005), "scripted", concurrency, closed)
     url = stub if isinstance(stub, str) else stub.url
     whom = replace(Target(url, timeout_s=20.0, connect_timeout_s=5.0), **(target or {}))

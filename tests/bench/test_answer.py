@@ -37,7 +37,7 @@ def taken(*frames: bytes, keep: bool = False) -> Answer:
 def test_a_frame_with_text_is_a_token_where_nothing_else_is_told() -> None:
     answer = taken(frame("a"), frame("b"), frame("", finish_reason="stop"), b"[DONE]")
     assert list(answer.token_times()) == [1.0, 2.0]
-    assert answer.done and not answer.told and answer.problem() == ""
+    assert answer.done and not answer.counted and answer.problem() == ""
 
 
 @pytest.mark.parametrize("first", [delta(role="assistant", content=""), delta(role="assistant"), frame("")])
@@ -57,7 +57,7 @@ def test_usage_that_counts_along_tells_what_a_frame_brings_even_without_text() -
     answer = taken(frame("", **usage(0)), frame("ab", **usage(2)), frame("", **usage(3)), final(3), b"[DONE]")
     assert list(answer.token_times()) == [2.0, 2.0, 3.0]
     assert (answer.frames, answer.prompt_tokens) == (2, 9)
-    assert answer.told
+    assert answer.counted
 
 
 def test_token_ids_tell_what_a_frame_brings() -> None:
@@ -65,13 +65,13 @@ def test_token_ids_tell_what_a_frame_brings() -> None:
         frame("", token_ids=[]), frame("ab", token_ids=[5, 6]), frame("c", token_ids=[7]), b"[DONE]", keep=True
     )
     assert list(answer.token_times()) == [2.0, 2.0, 3.0]
-    assert (answer.token_ids, answer.text, answer.told) == ([5, 6, 7], "abc", True)
+    assert (answer.token_ids, answer.text, answer.counted) == ([5, 6, 7], "abc", True)
 
 
 def test_the_final_usage_decides_how_many_tokens_came() -> None:
     answer = taken(frame("ab"), frame("cd"), final(4), b"[DONE]")
     assert list(answer.token_times()) == [1.0, 1.0, 2.0, 2.0]
-    assert answer.told and answer.frames == 2
+    assert answer.counted and answer.frames == 2
 
 
 @pytest.mark.parametrize("total", range(1, 12))

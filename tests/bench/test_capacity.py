@@ -9,11 +9,10 @@ import pytest
 
 from inflight.bench.capacity import find_capacity, judge
 from inflight.bench.run import Warmup, measure
-from inflight.bench.sweep import sweep
+from inflight.bench.runner import sweep
 from inflight.bench.target import BenchError, Target
 from inflight.metrics.observation import Targets
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 from .scripted import FakeSend
 from .test_run import NoBodies

@@ -13,11 +13,10 @@ import pytest
 
 from benchmarks.stub_server import StubServer
 from inflight.bench.client import send
-from inflight.bench.processes import shares
-from inflight.bench.sending import Progress, Transcript
+from inflight.bench.client_types import Progress, Transcript
+from inflight.bench.processes import shards_of
 from inflight.bench.target import BenchError, Target
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 from .stubbed import ScriptedBodies, entries, play
 
@@ -110,20 +109,20 @@ def test_several_processes_find_what_one_finds_in_the_same_order(stub: StubServe
 
 def test_shares_keep_conversations_whole_and_divide_the_bound() -> None:
     offered = tuple(Entry(0.0, 1, 1, after=place - 3 if place >= 3 else None) for place in range(12))
-    parts = shares(Workload(offered, "w", concurrency=5), 2)
+    parts = shards_of(Workload(offered, "w", concurrency=5), 2)
     assert [list(part.indexes) for part in parts] == [[0, 2, 3, 5, 6, 8, 9, 11], [1, 4, 7, 10]]
     assert [part.workload.concurrency for part in parts] == [3, 2]
     for part in parts:
         for place, entry in enumerate(part.workload.entries):
             before = offered[part.indexes[place]].after
             assert (None if entry.after is None else part.indexes[entry.after]) == before
-    assert len(shares(Workload(offered, "w", concurrency=1), 4)) == 1
-    assert len(shares(Workload((), "w"), 4)) == 1
+    assert len(shards_of(Workload(offered, "w", concurrency=1), 4)) == 1
+    assert len(shards_of(Workload((), "w"), 4)) == 1
 
 
 def test_a_turn_may_stand_before_the_one_that_it_follows() -> None:
     offered = (Entry(0.0, 1, 1, after=2), Entry(0.0, 1, 1), Entry(1.0, 1, 1))
-    assert [list(part.indexes) for part in shares(Workload(offered, "w"), 2)] == [[0, 2], [1]]
+    assert [list(part.indexes) for part in shards_of(Workload(offered, "w"), 2)] == [[0, 2], [1]]
 
 
 def test_an_empty_workload_is_over_at_once(stub: StubServer) -> None:

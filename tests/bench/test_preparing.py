@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.bench.preparing import Prepared, Wishes, prepare
+from inflight.bench.preparing import Prepared, RequestOptions, prepare
 from inflight.bench.prompts import ordinary
-from inflight.bench.served import Served
+from inflight.bench.served_model import ServedModel
 from inflight.bench.target import BenchError, Target
 from inflight.metrics.observation import Targets
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 from .scripted import ScriptedServer
 
@@ -27,8 +26,8 @@ ENTRIES = (
 WORKLOAD = Workload(ENTRIES, "test")
 
 
-def prepared(server: ScriptedServer, endpoint="completions", workload=WORKLOAD, **wishes) -> Prepared:
-    return prepare(Target(server.url, endpoint), Served("m"), workload, Wishes(**wishes))
+def prepared(server: ScriptedServer, endpoint="completions", workload=WORKLOAD, **options) -> Prepared:
+    return prepare(Target(server.url, endpoint), ServedModel("m"), workload, RequestOptions(**options))
 
 
 def made(found: Prepared, index: int, before=None, workload=WORKLOAD, seed=1):
@@ -144,9 +143,9 @@ def test_token_ids_of_a_trace_cannot_be_chatted():
             prepared(server, "chat", workload)
 
 
-def fields(server: ScriptedServer, entry: Entry, **wishes) -> dict:
+def fields(server: ScriptedServer, entry: Entry, **options) -> dict:
     workload = Workload((entry,), "t")
-    return made(prepared(server, workload=workload, **wishes), 0, workload=workload)[0]
+    return made(prepared(server, workload=workload, **options), 0, workload=workload)[0]
 
 
 def test_fields_of_our_own_dialect():

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.bench.dialect import Dialect
 from inflight.bench.preparing import Prepared
 from inflight.bench.result import About, bench_record, sweep_record, write_csv
 from inflight.bench.run import Measured, Warmup, measure
-from inflight.bench.served import Served
+from inflight.bench.served_model import ServedModel
+from inflight.bench.server_capabilities import ServerCapabilities
 from inflight.bench.target import Target
 from inflight.bench.vllm_json import vllm_record
 from inflight.metrics.observation import Targets
@@ -23,18 +23,18 @@ from inflight.records.result import (
     RequestRow,
     ResultError,
     SummaryRecord,
-    bench_records,
     read_result,
 )
 from inflight.report.results import read_results
-from inflight.workload.entry import Entry
 from inflight.workload.traces.detect import load
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 from .scripted import FakeSend
 from .test_run import NoBodies
 
-PREPARED = Prepared(Target("http://h"), Served("m", 1024), Dialect(notes=("a note",)), None, {}, ("a note",))
+PREPARED = Prepared(
+    Target("http://h"), ServedModel("m", 1024), ServerCapabilities(notes=("a note",)), None, {}, ("a note",)
+)
 ABOUT = About(PREPARED, {"rate": 2.0}, save_requests=True)
 
 
@@ -102,7 +102,8 @@ def test_a_sweeps_runs_are_found_in_its_file(tmp_path):
     path.write_text(json.dumps(sweep_record("rate", points, False)))
     record = read_result(path)
     assert record["kind"] == "sweep"
-    assert [one["summary"]["offered_per_s"] for one in bench_records(record)] == pytest.approx([1.0, 2.0], rel=0.05)
+    runs = [point["result"] for point in record["points"]]
+    assert [one["summary"]["offered_per_s"] for one in runs] == pytest.approx([1.0, 2.0], rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from inflight.bench.run import Measured, Warmup, measure
 from inflight.bench.target import BenchError, Target
 from inflight.metrics.observation import Targets
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 from .scripted import FakeSend
 

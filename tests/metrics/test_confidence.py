@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from statistics import stdev
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_students_interval() -> None:
     three = estimate([1.0, 2.0, 3.0])
     assert three.mean == 2.0
     assert three.low == pytest.approx(2.0 - 4.303 / 3**0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "value"), [(9, 2.26216), (10, 2.22814), (30, 2.04227), (31, 2.03951), (60, 2.00030), (1000, 1.96234)]
+)
+def test_students_quantile_is_the_tables_at_any_number_of_repeats(freedom: int, value: float) -> None:
+    """Values of published tables."""
+    values = [float(number % 2) for number in range(freedom + 1)]
+    found = estimate(values)
+    assert found.high is not None
+    half = value * stdev(values) / (freedom + 1) ** 0.5
+    assert found.high - found.mean == pytest.approx(half, rel=1.5e-4)
 
 
 def test_ratios_within_repeats_are_blind_to_a_drifting_machine() -> None:

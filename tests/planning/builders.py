@@ -8,9 +8,8 @@ from typing import Any
 from inflight.core.types.features import Features
 from inflight.planning.demand import Drawn
 from inflight.planning.machine import Machine
-from inflight.workload.entry import Entry
 from inflight.workload.lengths import parse_lengths
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 
 @dataclass(frozen=True)

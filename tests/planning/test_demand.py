@@ -9,7 +9,7 @@ import pytest
 
 from inflight.planning import analyze_traffic
 from inflight.planning.demand import Demand, Traced, fitting
-from inflight.workload.errors import WorkloadError
+from inflight.workload.workload import WorkloadError
 
 from .builders import drawn, workload
 

@@ -6,8 +6,7 @@ import pytest
 
 from inflight.planning import analyze_traffic
 from inflight.planning.demand import sample
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, workload
 

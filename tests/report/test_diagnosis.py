@@ -18,9 +18,12 @@ from inflight.metrics.definitions import percentiles
 from inflight.metrics.observation import Observation
 from inflight.metrics.steadiness import Trend
 from inflight.metrics.summary import Summary, summarize
+from inflight.report.columns import columns_of
 from inflight.report.diagnosis import Evidence, diagnose
-from inflight.report.diagnosis.diagnose import RULES, judge
+from inflight.report.diagnosis.diagnose import RULES, judge, mean_of
 from inflight.report.engine_figures import EngineFigures
+from inflight.report.figures import figures_of
+from inflight.report.run import Option, Report, Run, Setting
 
 from .recorded import Engine, short_of_blocks, workload
 
@@ -186,10 +189,8 @@ def options_of_serve() -> set[str]:
 
 
 def titles(run: Any, **settings: str) -> str:
-    from inflight.report.run import Option
-
     options = {name: Option(value) for name, value in settings.items()}
-    return "; ".join(finding.title for finding in diagnose(run, options).findings)
+    return "; ".join(finding.title for finding in diagnose([run], [figures_of(run).engine], options).findings)
 
 
 def test_static_batching_is_found_to_pad_and_to_wait(tmp_path: Path) -> None:
@@ -230,3 +231,47 @@ def test_prefixes_that_nobody_keeps_are_found(tmp_path: Path) -> None:
 def test_an_idle_engine_is_found_to_have_room(tmp_path: Path) -> None:
     told = titles(Engine(num_blocks=400, max_rows=32).run(tmp_path, workload(10, gap=2.0)))
     assert told == "The engine has room"
+
+
+def test_an_engine_that_hardly_computes_is_given_no_advice() -> None:
+    """Tails of single requests are their own; a run with nobody in a queue says nothing of settings."""
+    tails = summary(ttft=percentiles([0.1] * 97 + [9.0] * 3), itl=LONG_TAIL)
+    wasteful = figures(busy=0.02, padding_waste=0.3, kv_waste=0.6, mixed_step=LONG_TAIL)
+    (finding,) = judge(Evidence(tails, wasteful)).findings
+    assert finding.title == "The engine has room" and "2 % of the time" in finding.figures
+    assert "--" not in finding.change
+    crowded = replace(wasteful, queued_share=0.5, **queued("rows"))
+    assert len(judge(Evidence(tails, crowded)).findings) > 2, "a burst within a long idle run is told of"
+    failed = judge(Evidence(summary(offered=10, failed=2), figures(busy=0.02))).findings
+    assert [one.title for one in failed] == ["Requests failed", "The engine has room"]
+
+
+# -- repeats ----------------------------------------------------------------------------------------------------
+
+
+def tail_of(ttft: float) -> Run:
+    return Run([], summary(ttft=percentiles([0.1] * 97 + [ttft] * 3), offered=100))
+
+
+def test_repeats_are_judged_by_the_means_that_the_table_tells() -> None:
+    """One of three has a tail, which the mean does not have; and a tail of all three is that of their mean."""
+    runs = [tail_of(1.0), tail_of(0.1), tail_of(0.1)]
+    assert titles(runs[0]) and not diagnose(runs, [None] * 3, {}).findings
+    (column,) = columns_of(Report("r", [Setting("s", [tail_of(2.0), tail_of(3.0), tail_of(4.0)])]))
+    (finding,) = column.diagnosis.findings
+    mean = column.mean("ttft_p99")
+    assert mean is not None and mean.mean == pytest.approx(3.0)
+    assert "TTFT p99 is 3 s" in finding.figures
+
+
+def test_means_over_repeats_leave_out_what_a_repeat_lacks() -> None:
+    first = Evidence(summary(offered=10), None, {"strategy": "static"}, tenant_ttft={"a": 1.0})
+    mean = mean_of([first, replace(first, summary=summary(offered=20), tenant_ttft={"a": 3.0, "b": 5.0})])
+    assert (mean.summary.offered, mean.tenant_ttft, mean.strategy) == (15, {"a": 2.0, "b": 5.0}, "static")
+    trends = [None, Trend(1.0, 0.5, 2.0), Trend(9.0, 4.0, 2.0)]
+    assert mean_of([replace(first, arrivals=one) for one in trends]).arrivals == trends[2]
+
+
+def test_a_run_that_is_not_valid_is_not_judged() -> None:
+    (finding,) = diagnose([replace(tail_of(9.0), valid=False), tail_of(9.0)], [None, None], {}).findings
+    assert "not to be believed" in finding.title and "not valid" in finding.figures

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inflight.core.strategies.static import Static
-from inflight.metrics.over_time import mean_over_time, mean_while, share
+from inflight.metrics.definitions import mean_over_time, mean_while, share
 from inflight.report.engine_figures import engine_figures
 from inflight.report.figures import figures_of
 
@@ -50,8 +50,8 @@ def test_waiting_is_what_the_queue_was_charged_for(tmp_path: Path) -> None:
         + figures.time_in["other"]
         + sum(
             later - left
-            for story in engine.sequences.stories.values()
-            for left, later in zip(story.left, story.joined[1:], strict=False)
+            for timeline in engine.sequences.timelines.values()
+            for left, later in zip(timeline.left, timeline.joined[1:], strict=False)
         )
     )
     assert figures.waiting_mean * figures.seconds == pytest.approx(waited, rel=0.02)

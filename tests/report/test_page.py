@@ -8,6 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,39 @@ def test_the_console_would_be_seen(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("<script>console.error('seen')</script>")
     assert console(chromium("--dump-dom", path.as_uri()))
+
+
+@pytest.fixture
+def long_ids(tmp_path: Path) -> str:
+    """A page about requests with ids as servers make them, and latencies of ten characters."""
+    many = [
+        replace(one, request_id=f"chatcmpl-0123456789abcdef-{number:010}") for number, one in enumerate(workload(70))
+    ]
+    return render(Report("r", [Engine(Chunked(38)).setting(tmp_path, many)]))
+
+
+def test_ids_are_shown_short_and_kept_whole(long_ids: str) -> None:
+    shown = re.findall(r'<details class="id"><summary>([^<]*)</summary>([^<]*)</details>', long_ids)
+    assert len(shown) == 15 and len({short for short, _ in shown}) == 15, "their ends tell them apart"
+    assert all(len(short) <= 11 and len(whole) == 36 for short, whole in shown)
+
+
+def overflowing(page: str, width: int, tmp_path: Path) -> set[str]:
+    """First heads of the tables that are wider than their room on a screen of so many pixels."""
+    script = """onload = () => {
+        const inside = document.querySelector("iframe").contentDocument;
+        const wide = [...inside.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1);
+        const heads = wide.map((box) => box.querySelector("th:nth-child(2)")).filter((head) => head);
+        document.title = "seen:" + heads.map((head) => head.textContent).join(",");
+    }"""
+    frame = f'<iframe style="width:{width}px;height:900px" srcdoc="{escape(page)}"></iframe>'
+    path = tmp_path / "frame.html"
+    path.write_text(f"<title></title>{frame}<script>{script}</script>", encoding="utf-8")
+    found = re.search(r"<title>seen:(.*?)</title>", chromium("--hide-scrollbars", "--dump-dom", path.as_uri()).stdout)
+    assert found is not None
+    return set(found[1].split(",")) - {""}
+
+
+def test_tables_fit_on_a_desktop_and_percentiles_on_a_phone(long_ids: str, tmp_path: Path) -> None:
+    assert overflowing(long_ids, 1280, tmp_path) == set()
+    assert overflowing(long_ids, 390, tmp_path) == {"E2E"}, "only the many columns of single requests are scrolled"

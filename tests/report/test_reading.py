@@ -22,7 +22,7 @@ from .recorded import Engine, engine_of, lines, short_of_blocks, workload
 @pytest.mark.parametrize("depth", [1, 2])
 def test_first_tokens_and_ends_are_those_of_the_engines_accounts(tmp_path: Path, strategy, depth: int) -> None:  # type: ignore[no-untyped-def]
     run = Engine(strategy, depth=depth).run(tmp_path, workload(14))
-    accounts = {one.request_id: one for one in engine_of(run).accounts}
+    accounts = {one.request_id: one for one in engine_of(run).requests}
     assert len(run.observations) == 14
     for one in run.observations:
         timings = accounts[one.request_id].timings
@@ -40,12 +40,12 @@ def test_a_batch_hands_its_tokens_out_together(tmp_path: Path) -> None:
 
 def test_recomputed_swapped_and_cached_agree_with_the_accounts(tmp_path: Path) -> None:
     run = engine_of(short_of_blocks(tmp_path, "swap", host_blocks=40))
-    told = [account.timings for account in run.accounts]
+    told = [account.timings for account in run.requests]
     figures = engine_figures(run)
-    assert figures.preemptions == sum(story.preemptions for story in run.sequences.stories.values()) > 0
+    assert figures.preemptions == sum(timeline.preemptions for timeline in run.sequences.timelines.values()) > 0
     assert figures.recomputed_tokens == sum(one["recomputed_tokens"] for one in told)
     assert figures.moved_out >= figures.moved_back == sum(one["swapped_blocks"] for one in told) > 0
-    prompts = sum(account.prompt_tokens for account in run.accounts)
+    prompts = sum(account.prompt_tokens for account in run.requests)
     assert figures.prefix_share == sum(one["cached_tokens"] for one in told) / prompts > 0
     assert sum(figures.time_in.values()) == pytest.approx(sum(one["total_ms"] for one in told) / 1e3)
     assert sum(figures.queued_by.values()) == pytest.approx(figures.time_in["queue"], abs=1e-3)
@@ -55,7 +55,9 @@ def test_samples_of_one_request_are_one_observation(tmp_path: Path) -> None:
     run = Engine().run(tmp_path, [request("a", range(20), output=5, n=3)])
     (one,) = run.observations
     assert (one.output_tokens, one.longest_output, len(one.token_times)) == (15, 5, 15)
-    assert engine_of(run).accounts[0].sequences == (0, 1, 2)
+    assert len(one.gaps) == 3 * 4 and min(one.gaps) > 0.02, "between tokens of a sample lies a step"
+    assert run.summary.itl.p50 == pytest.approx(one.tpot, rel=0.2)
+    assert engine_of(run).requests[0].sequences == (0, 1, 2)
 
 
 def test_settings_come_with_their_reasons_or_bare(tmp_path: Path) -> None:

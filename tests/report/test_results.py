@@ -16,6 +16,7 @@ from inflight.records.result import BenchRecord, PercentilesRecord, RequestRow, 
 from inflight.report.page import render
 from inflight.report.results import read_results
 from inflight.report.run import Report
+from inflight.report.text import as_json, as_text
 
 from .pages import Page, pictures
 from .test_page import client_side
@@ -155,6 +156,47 @@ def test_a_sweep_has_a_run_for_each_point_by_value(tmp_path: Path) -> None:
 def test_an_invalid_run_says_why(tmp_path: Path) -> None:
     (run,) = read_results(write(tmp_path / "a.json", result(valid=False, faults=["The client was late."]))).runs
     assert not run.valid and "The client was late." in run.notes
+
+
+def test_a_result_says_who_was_asked_for_what(tmp_path: Path) -> None:
+    target = {"url": "http://127.0.0.1:8000", "endpoint": "completions", "model": "tiny"}
+    named = result(target=target, workload={"name": "closed loop of 8; default: 256 in; seed 0", "notes": []})
+    setting = read_results(write(tmp_path / "a.json", named))
+    whom = "completions of tiny at http://127.0.0.1:8000"
+    assert setting.about == f"{whom}; closed loop of 8; default: 256 in; seed 0"
+    report = Report("r", [setting])
+    assert setting.about in Page(render(report)).words and setting.about in as_text(report)
+    assert as_json(report)["columns"][0]["about"] == setting.about
+
+
+def test_a_sweep_is_not_said_to_be_its_first_load(tmp_path: Path) -> None:
+    points = [
+        {"value": load, "result": result(workload={"name": f"closed loop of {load}; default; seed 0", "notes": []})}
+        for load in (1, 4, 16)
+    ]
+    sweep = {"kind": "sweep", "version": 1, "by": "concurrency", "partial": False, "points": points}
+    about = read_results(write(tmp_path / "a.json", sweep)).about
+    assert about == "1 at once to 16 at once; default; seed 0"
+
+
+def test_pieces_of_a_second_are_not_said_to_be_shorter(tmp_path: Path) -> None:
+    page = render(Report("r", [read_results(write(tmp_path / "a.json", result()))]))
+    told = {picture[0].text: picture[1].text or "" for picture in pictures(page)}
+    for title in ("Offered and completed", "Under way"):
+        assert "mean over 1 s." in told[title] and " ms" not in told[title]
+
+
+def test_a_point_that_is_not_valid_is_crossed_out(tmp_path: Path) -> None:
+    points = [{"value": 4, "result": result(1.0)}, {"value": 8, "result": result(2.0, valid=False)}]
+    sweep = {"kind": "sweep", "version": 1, "by": "rate", "partial": False, "points": points}
+    page = render(Report("r", [read_results(write(tmp_path / "a.json", sweep))]))
+    curve = next(one for one in pictures(page) if one[0].text == "TTFT p99 against throughput")
+    assert sum(path.get("class") == "cross" for path in curve.iter("path")) == 1
+    assert "Crossed out" in (curve[1].text or "") and "not valid" in "".join(
+        one.text or "" for one in curve.iter("title")
+    )
+    assert "do not believe" in Page(page).words
+    assert "Distributions: of 4 requests/s." in Page(page).words
 
 
 def test_what_lacks_a_key_is_refused(tmp_path: Path) -> None:

@@ -25,6 +25,13 @@ def test_settings_stand_side_by_side(tmp_path: Path) -> None:
     assert {len(line.rstrip()) <= 120 for line in text.partition("Diagnosis")[0].splitlines()} == {True}
 
 
+def test_a_single_run_beside_a_sweep_has_a_heading_and_a_name() -> None:
+    sweep = Setting("sweep", [client_side(20, slow) for slow in (1.0, 2.0)])
+    report = Report("r", [Setting("one", [replace(client_side(20), load="")]), sweep])
+    assert "──  ──" not in as_text(report)
+    assert as_json(report)["columns"][0]["name"] == "one"
+
+
 def test_what_is_not_to_be_believed_is_said_first() -> None:
     run = replace(client_side(20), notes=("The client was late.",), valid=False)
     text = as_text(Report("r", [Setting("s", [run])]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.static import Static
 from inflight.report.engine_figures import engine_figures
+from inflight.report.pictures import batch_over_time
 from inflight.report.run import Run
 from inflight.report.steps.owners import block_owners
-from inflight.report.steps.queues import running, service, stays, waiting
+from inflight.report.steps.queues import phases, running, service, waiting
 from inflight.report.steps.rows import State
 
 from .recorded import Engine, engine_of, lines, short_of_blocks, workload
@@ -94,11 +97,11 @@ def test_what_waits_and_runs_comes_to_nothing_in_the_end(run: Run) -> None:
 
 def test_a_sequence_is_in_one_place_at_a_time(run: Run) -> None:
     places = defaultdict(list)
-    for stay in stays(engine_of(run)):
-        places[stay.sequence].append(stay)
+    for phase in phases(engine_of(run)):
+        places[phase.sequence].append(phase)
     assert len(places) == len(run.observations)
     for of_one in places.values():
-        ordered = sorted(of_one, key=lambda stay: stay.start)
+        ordered = sorted(of_one, key=lambda phase: phase.start)
         for earlier, later in itertools.pairwise(ordered):
             assert earlier.end <= later.start + 1e-9
 
@@ -119,6 +122,17 @@ def test_static_batching_shows_its_padding(tmp_path: Path) -> None:
     assert engine_figures(engine).padding_waste > 0.2
 
 
+def test_a_close_up_shows_no_pause(tmp_path: Path) -> None:
+    """Bursts of about a hundred steps, and a minute between them in which nobody comes."""
+    bursts = [replace(one, arrival=60 * (number // 12) + one.arrival % 1) for number, one in enumerate(workload(60))]
+    engine = engine_of(Engine(num_blocks=200).run(tmp_path, bursts))
+    steps = engine.steps
+    _, close = batch_over_time(engine)
+    first, last = (int(number) for number in re.findall(r"\d+", close.title))
+    assert 20 < last - first < 120
+    assert max(steps.began[index + 1] - steps.ended[index] for index in range(first, last)) < 1.0
+
+
 def test_a_thousand_decodes_are_one_run(tmp_path: Path) -> None:
     engine = engine_of(Engine(Continuous(512)).run(tmp_path, workload(1, outputs=(60,))))
     assert [(one.state, one.steps) for one in engine.rows.runs] == [(State.PREFILL, 1), (State.DECODE, 59)]
@@ -133,8 +147,8 @@ def test_rows_that_are_held_without_being_computed_are_seen(tmp_path: Path) -> N
 
 def test_preempted_sequences_are_seen_to_come_back(tmp_path: Path) -> None:
     engine = engine_of(short_of_blocks(tmp_path))
-    away = [stay for stay in stays(engine) if stay.kind == "preempted"]
-    told = sum(one.timings["preempted_ms"] for one in engine.accounts) / 1e3
+    away = [phase for phase in phases(engine) if phase.kind == "preempted"]
+    told = sum(one.timings["preempted_ms"] for one in engine.requests) / 1e3
     assert len(away) == engine.preemptions > 0
-    assert 0 < sum(stay.end - stay.start for stay in away) <= told
-    assert any(one.state is State.AGAIN for one in engine.rows.runs)
+    assert 0 < sum(phase.end - phase.start for phase in away) <= told
+    assert any(one.state is State.RECOMPUTE for one in engine.rows.runs)

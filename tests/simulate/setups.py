@@ -12,8 +12,7 @@ from inflight.core.types.plan import Capacity
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.latency import StepModel
 from inflight.simulate.simulation import Pool
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 MODEL = FittedModel(0.01, (0.001,), decode_context=1e-6, prefill_context=1e-6)
 

@@ -16,8 +16,7 @@ from inflight.simulate.requests import Requests
 from inflight.simulate.routers import ROUTERS
 from inflight.simulate.simulation import Pool, Setup, simulate
 from inflight.workload.driving import Driver
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 from .setups import chat, pool
 

@@ -13,9 +13,7 @@ from inflight.core.types.plan import BatchPlan, Capacity, Chunk
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.recorded import RecordedModel
 from inflight.simulate.simulation import Setup, simulate
-from inflight.simulate.steps import Step
 
 from .setups import MODEL, Affine, chat, pool
 
@@ -73,8 +71,9 @@ def test_stretches_take_what_their_steps_take() -> None:
 
 
 def test_steps_beyond_the_model_are_counted() -> None:
-    held_so_far = [Features(2, 1, 1, 0, 2.0)]
-    model = RecordedModel([Step(held, 0.5) for held in held_so_far], MODEL)
-    run = simulate(chat(3), Setup(pool(model=model)))
-    ((sentence, steps),) = run.extrapolated.items()
-    assert "Step 0 holds" in sentence and steps == run.steps
+    class Beyond(Affine):
+        def extrapolates(self, held: Features) -> str | None:
+            return "Nothing was measured."
+
+    run = simulate(chat(3), Setup(pool(model=Beyond())))
+    assert run.extrapolated == {"Nothing was measured.": run.steps}

@@ -16,8 +16,7 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.simulate import simulation
 from inflight.simulate.handover import Link
 from inflight.simulate.simulation import Setup, Simulation, simulate
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 from .setups import chat, pool
 

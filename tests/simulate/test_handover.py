@@ -12,8 +12,7 @@ from inflight.records.schema import read_records
 from inflight.simulate.handover import Link, for_decode, for_prefill
 from inflight.simulate.replay import of_kind, replay
 from inflight.simulate.simulation import Setup, best_split, simulate
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 from .setups import Affine, chat, pool
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from inflight.workload.arrivals import Arrivals, AtOnce, Constant, Gamma, Poisson, Ramp, parse_arrivals
-from inflight.workload.errors import WorkloadError
+from inflight.workload.workload import WorkloadError
 
 
 def gaps(arrivals: Arrivals, number: int = 20_000) -> list[float]:

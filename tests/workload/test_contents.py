@@ -7,11 +7,10 @@ import pytest
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import TrafficClass
 from inflight.workload.contents import Contents
-from inflight.workload.entry import Entry
-from inflight.workload.errors import WorkloadError
 from inflight.workload.lengths import Fixed, Uniform
 from inflight.workload.prefixes import Sessions, SharedPrefixes
 from inflight.workload.synthetic import synthesize
+from inflight.workload.workload import Entry, WorkloadError
 
 
 def entry(prompt_tokens: int, prefix: tuple[int, ...] = (), block_size: int = 16) -> Entry:

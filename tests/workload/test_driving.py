@@ -14,8 +14,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 from inflight.metrics.observation import Observation
 from inflight.workload.driving import Driver, EngineFault
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 ROOMY = Setup(num_blocks=60, max_rows=4, token_budget=8)
 
@@ -40,6 +39,16 @@ def test_an_open_loop_sends_at_its_times() -> None:
     assert list(first.token_times) == [6.5, 7.5, 8.5], "on the engine's clock, which began before the run"
     assert (first.ttft, first.tpot, first.e2e) == (1.0, 1.0, 3.0)
     assert (second.intended, second.ended, second.traffic, second.tenant) == (15.0, 16.0, "late", "t")
+
+
+def test_gaps_of_several_samples_are_each_samples_own() -> None:
+    """Both draw a token in each step: between the tokens of one lies a step, between those of both nothing."""
+    loop = EngineLoop(ROOMY.scheduler(), NullExecutor(ROOMY.capacity, lambda plan: 1.0), VirtualClock())
+    workload = Workload((Entry(0.0, 2, 4),), "test")
+    (one,) = Driver(loop, workload, lambda index, arrival: request("0", (1, 2), 4, arrival=arrival, n=2)).run()
+    assert (one.output_tokens, one.longest_output, len(one.token_times)) == (8, 4, 8)
+    assert list(one.token_times) == sorted(one.token_times)
+    assert one.gaps == [1.0] * 6
 
 
 def test_a_request_that_comes_within_a_step_waits_for_it() -> None:

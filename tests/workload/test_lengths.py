@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from inflight.workload.errors import WorkloadError
 from inflight.workload.lengths import Fixed, Histogram, Lengths, Lognormal, Uniform, parse_lengths
+from inflight.workload.workload import WorkloadError
 
 
 def drawn(lengths: Lengths, number: int = 20_000) -> list[int]:

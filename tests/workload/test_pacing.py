@@ -7,9 +7,8 @@ import heapq
 import hypothesis.strategies as st
 from hypothesis import given
 
-from inflight.workload.entry import Entry
 from inflight.workload.pacing import Pacer
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 
 def workload(*arrivals: float, concurrency: int | None = None, closed: bool = False) -> Workload:

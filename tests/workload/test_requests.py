@@ -9,13 +9,12 @@ from inflight.core.types.request import SLO
 from inflight.metrics.observation import Targets
 from inflight.workload.classes import TrafficClass
 from inflight.workload.contents import Contents
-from inflight.workload.entry import Entry
 from inflight.workload.lengths import Fixed
 from inflight.workload.pacing import Pacer
 from inflight.workload.prefixes import Sessions, SharedPrefixes
-from inflight.workload.requests import core_request, core_requests
+from inflight.workload.requests import core_request
 from inflight.workload.synthetic import synthesize
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry
 
 
 def test_an_entry_says_everything_that_a_request_can_hold() -> None:
@@ -39,14 +38,6 @@ def test_what_an_entry_leaves_open_is_as_usual() -> None:
 
 def test_an_answer_is_not_longer_than_the_server_is_told() -> None:
     assert core_request(Entry(0.0, 1, 12, max_tokens=5), "0", (5,)).forced_output_tokens == 5
-
-
-def test_a_workload_becomes_requests_in_its_order() -> None:
-    workload = Workload((Entry(0.0, 20, 2), Entry(1.0, 30, 3)), "two")
-    contents = Contents(workload.entries, 100)
-    found = core_requests(workload, contents)
-    assert [request.request_id for request in found] == ["0", "1"]
-    assert [request.prompt_token_ids for request in found] == [contents.prompt(0), contents.prompt(1)]
 
 
 def test_an_engine_finds_shared_prefixes_and_gives_answers_of_the_length() -> None:

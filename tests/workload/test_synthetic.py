@@ -11,12 +11,10 @@ import pytest
 from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import Arrivals, AtOnce, Constant, Poisson
 from inflight.workload.classes import TrafficClass
-from inflight.workload.entry import Entry
-from inflight.workload.errors import WorkloadError
 from inflight.workload.lengths import Fixed, Lognormal, Uniform
 from inflight.workload.prefixes import Sessions, SharedPrefixes
 from inflight.workload.synthetic import synthesize
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload, WorkloadError
 
 CHAT = TrafficClass(name="chat", share=3.0, input=Lognormal(100, 900), output=Uniform(5, 50), lane="interactive")
 JOBS = TrafficClass(name="jobs", share=1.0, input=Fixed(700), output=Lognormal(40, 200), lane="batch")

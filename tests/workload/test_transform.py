@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inflight.workload.arrivals import Constant
-from inflight.workload.entry import Entry
-from inflight.workload.errors import WorkloadError
 from inflight.workload.traces.trace import Trace
 from inflight.workload.transform import limit, longest, retimed, speed, spread, window
+from inflight.workload.workload import Entry, WorkloadError
 
 
 def trace(*entries: Entry, bucket_s: float = 0.0) -> Trace:

@@ -27,9 +27,9 @@ class Answer:
     def __init__(self, keep: bool = False):
         self._keep = keep
         self._times = array("d")  # of each token
-        self._counted = True  # whether the server told how many each frame brought
+        self._every_frame_counted = True  # whether the server told how many each frame brought
         self._whole = False
-        self._told: int | None = None  # output tokens, by usage
+        self._reported: int | None = None  # output tokens, by usage
         self.prompt_tokens: int | None = None
         self.cached_tokens = 0
         self._texts: list[str] = []
@@ -56,14 +56,14 @@ class Answer:
         return self._times[-1] if self._times else None
 
     @property
-    def told(self) -> bool:
+    def counted(self) -> bool:
         """Whether the server told the number of tokens."""
-        return self._told is not None or (self._counted and bool(self._times))
+        return self._reported is not None or (self._every_frame_counted and bool(self._times))
 
     @property
     def output_tokens(self) -> int:
         """What the final usage says, or without it what was counted."""
-        return self._told or self.tokens
+        return self._reported or self.tokens
 
     def token_times(self) -> Sequence[float]:
         """Of each output token; none for an answer that was not streamed. Where the final usage tells another number
@@ -106,9 +106,9 @@ class Answer:
             if frame.get("error") or frame.get("object") == "error":
                 self.error = f"After {self._so_far()} the server said: {message(frame)}"
                 return
-            told = self._note(frame.get("usage") or {})
+            reported = self._note(frame.get("usage") or {})
             for choice in frame.get("choices") or ():
-                self._bring(choice, told, now)
+                self._add_tokens(choice, reported, now)
                 if choice.get("finish_reason"):
                     self.done = True
         except (ValueError, AttributeError, TypeError, RecursionError):
@@ -116,24 +116,24 @@ class Answer:
 
     def _note(self, usage: dict[str, Any]) -> int | None:
         """How many tokens have come, if this tells it."""
-        told = _count(usage.get("completion_tokens"))
+        reported = _count(usage.get("completion_tokens"))
         if usage:
-            self._told = told
+            self._reported = reported
             self.prompt_tokens = _count(usage.get("prompt_tokens"))
             self.cached_tokens = _count((usage.get("prompt_tokens_details") or {}).get("cached_tokens")) or 0
-        return told
+        return reported
 
-    def _bring(self, choice: dict[str, Any], told: int | None, now: float) -> None:
+    def _add_tokens(self, choice: dict[str, Any], reported: int | None, now: float) -> None:
         inside = choice.get("delta") or choice.get("message") or {}
         text = choice.get("text") or inside.get("content")
         ids = choice.get("token_ids")
-        if told is not None:
-            brought = told - len(self._times)
+        if reported is not None:
+            brought = reported - len(self._times)
         elif ids is not None:
             brought = len(ids)
         else:
             brought = 1 if text or _beside(inside) else 0
-            self._counted = self._counted and not brought
+            self._every_frame_counted = self._every_frame_counted and not brought
         if brought > 0:
             self._times.extend([now] * brought)
             self.frames += 1

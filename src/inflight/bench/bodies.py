@@ -1,7 +1,7 @@
 """The JSON bodies of a workload's requests, in the words that the server understands.
 
-Knows entries, conversations and fields; what the fields of a server are, `dialect` has found out. Pickles, because each
-process of the client writes its own.
+Knows entries, conversations and fields; which fields a server takes, `server_capabilities` has found out. Pickles,
+because each process of the client writes its own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inflight.bench.dialect import Dialect, merged
+from inflight.bench.client_types import Transcript
 from inflight.bench.prompts import TextPrompts, continued
-from inflight.bench.sending import Transcript
+from inflight.bench.server_capabilities import ServerCapabilities, merged
 from inflight.bench.target import BenchError, Endpoint
 from inflight.workload.contents import Contents
-from inflight.workload.entry import Entry
+from inflight.workload.workload import Entry
 
 TIERS = {"interactive": "default", "batch": "flex"}  # lanes that a request can ask for
 
@@ -28,16 +28,16 @@ class RequestBodies:
     entries: tuple[Entry, ...]
     model: str
     endpoint: Endpoint
-    dialect: Dialect
+    capabilities: ServerCapabilities
     prompts: Contents | TextPrompts | None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def body(self, index: int, before: Transcript | None) -> tuple[bytes, Transcript]:
         entry = self.entries[index]
-        told = self._conversation(index, entry, before)
-        prompt = {"messages": told} if self.endpoint == "chat" else {"prompt": told}
+        conversation = self._conversation(index, entry, before)
+        prompt = {"messages": conversation} if self.endpoint == "chat" else {"prompt": conversation}
         body = merged({"model": self.model, **prompt, "stream": True, **self._fields(entry)}, self.extra)
-        return json.dumps(body, separators=(",", ":")).encode(), told
+        return json.dumps(body, separators=(",", ":")).encode(), conversation
 
     def answered(self, conversation: Transcript, text: str, token_ids: tuple[int, ...]) -> Transcript:
         """Token ids that the server does not tell are missing: the next turn then has as many fresh ones more."""
@@ -49,8 +49,8 @@ class RequestBodies:
 
     def _conversation(self, index: int, entry: Entry, before: Transcript | None) -> Transcript:
         if self.endpoint == "chat":
-            told = before if isinstance(before, list) else []
-            return [*told, {"role": "user", "content": self._content(index, entry, told)}]
+            conversation = before if isinstance(before, list) else []
+            return [*conversation, {"role": "user", "content": self._content(index, entry, conversation)}]
         if isinstance(entry.prompt, tuple):
             return (*before, *entry.prompt) if isinstance(before, tuple) else entry.prompt
         if isinstance(self.prompts, Contents) and entry.prompt is None:
@@ -60,10 +60,10 @@ class RequestBodies:
             return said + entry.prompt
         return said + self._written.completion(index, entry, said, self._tokens_before(entry))
 
-    def _content(self, index: int, entry: Entry, told: list[dict[str, str]]) -> str:
+    def _content(self, index: int, entry: Entry, conversation: list[dict[str, str]]) -> str:
         if isinstance(entry.prompt, str):
             return entry.prompt
-        return self._written.chat(index, entry, told, self._tokens_before(entry))
+        return self._written.chat(index, entry, conversation, self._tokens_before(entry))
 
     @property
     def _written(self) -> TextPrompts:
@@ -79,7 +79,7 @@ class RequestBodies:
         return turn.prompt_tokens + turn.output_tokens
 
     def _fields(self, entry: Entry) -> dict[str, Any]:
-        fields = self.dialect.fields
+        fields = self.capabilities.fields
         values: dict[str, Any] = self._lengths(entry)
         if "temperature" in fields:
             values["temperature"] = 0
@@ -106,11 +106,11 @@ class RequestBodies:
     def _lengths(self, entry: Entry) -> dict[str, Any]:
         """Where a server can only be kept from ending early, the most that it may answer is what it shall answer."""
         shall = max(entry.output_tokens, 1)
-        if self.dialect.forces_length == "output_tokens":
-            return {self.dialect.most_field: max(entry.max_tokens or shall, shall), "output_tokens": shall}
-        values: dict[str, Any] = {self.dialect.most_field: shall}
-        if self.dialect.forces_length == "ignore_eos":
+        if self.capabilities.forces_length == "output_tokens":
+            return {self.capabilities.most_field: max(entry.max_tokens or shall, shall), "output_tokens": shall}
+        values: dict[str, Any] = {self.capabilities.most_field: shall}
+        if self.capabilities.forces_length == "ignore_eos":
             values["ignore_eos"] = True
-            if "min_tokens" in self.dialect.fields:
+            if "min_tokens" in self.capabilities.fields:
                 values["min_tokens"] = shall
         return values

@@ -47,8 +47,8 @@ def judge(measured: Measured, share: float) -> tuple[bool, str]:
         return False, "nothing was completed"
     if summary.saturated:
         return False, f"saturated at {summary.requests_per_s:,.2f} requests/s: latency was still growing"
-    told = f"{summary.attainment:.1%} of {summary.offered:,} requests met their targets"
-    return summary.attainment >= share, told
+    why = f"{summary.attainment:.1%} of {summary.offered:,} requests met their targets"
+    return summary.attainment >= share, why
 
 
 def find_capacity(
@@ -58,9 +58,9 @@ def find_capacity(
     share: float = SHARE,
     whole: bool = False,
     precision: float = PRECISION,
-    tell: Callable[[Probe], None] = lambda probe: None,
+    report: Callable[[Probe], None] = lambda probe: None,
 ) -> Capacity:
-    """run: measures one value. whole: values are whole numbers (concurrency). tell: told of every probe.
+    """run: measures one value. whole: values are whole numbers (concurrency). report: called with every probe.
 
     Ends early, and says why, where the client could not keep up, twice, or was interrupted. What was measured is taken
     as it is: near the capacity chance decides, so that a repeated search ends a few percent elsewhere.
@@ -74,11 +74,11 @@ def find_capacity(
         if not measured.valid and not measured.partial:
             measured = run(value)  # once more: a machine may be busy for a moment
         if measured.partial or not measured.valid:
-            found.ended = "interrupted" if measured.partial else f"at {value:g}: {measured.sent.health.faults[0]}"
+            found.ended = "interrupted" if measured.partial else f"at {value:g}: {measured.result.health.faults[0]}"
             break
         met, why = judge(measured, share)
         found.probes.append(Probe(value, measured, met, why))
-        tell(found.probes[-1])
+        report(found.probes[-1])
         if met:
             found.met = value if found.met is None else max(found.met, value)
         else:

@@ -1,7 +1,7 @@
 """The load client: sends a workload to a server and tells what came of it.
 
-Knows how the parts of several processes become one; one process's work is `sender`'s, and whether a server is there at
-all, `reach` tells.
+Knows how the results of several processes become one; one process's work is `sender`'s, and whether a server is there
+at all, `reach` tells.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from inflight.bench.processes import Crew, shares
-from inflight.bench.sender import Part, Share
-from inflight.bench.sending import Bodies, Progress, Sent
+from inflight.bench.client_health import assess
+from inflight.bench.client_types import Bodies, Progress, RunResult
+from inflight.bench.processes import WorkerPool, shards_of
+from inflight.bench.sender import Shard, ShardResult
 from inflight.bench.target import Target
-from inflight.bench.vitals import judge
 from inflight.metrics.observation import Observation
 from inflight.workload.workload import Workload
 
@@ -29,15 +29,15 @@ def send(
     processes: int = 1,
     progress: Callable[[Progress], None] | None = None,
     interrupt: Callable[[], bool] | None = None,
-) -> Sent:
+) -> RunResult:
     """Send every entry of the workload at its time, and watch every answer to its end. Blocks until the last one.
 
     bodies: what is sent; asked for the body of entry i by its index in `workload.entries`, in other processes.
     processes: over which the entries are spread, conversations (`Entry.after`) whole, and the bound on concurrency
-    divided; more than one when `Sent.health` says that one cannot keep up. progress: called about four times a second,
-    and once at the end, in the calling thread. interrupt: asked about twenty times a second; once it says True (without
-    it: after Ctrl-C), nothing more is sent, what is under way is ended as "unfinished", and what has come so far is
-    returned with `interrupted` set.
+    divided; more than one when `RunResult.health` says that one cannot keep up. progress: called about four times a
+    second, and once at the end, in the calling thread. interrupt: asked about twenty times a second; once it says True
+    (without it: after Ctrl-C), nothing more is sent, what is under way is ended as "unfinished", and what has come so
+    far is returned with `interrupted` set.
 
     A turn of a conversation whose turn before failed is sent all the same, with what there was of the answer.
 
@@ -45,25 +45,25 @@ def send(
     failed observations, not an exception: call `reach.reachable(target)` first. Raises BenchError where no run is
     possible, as when a process of the client ends by itself; what `bodies` raises is raised here.
     """
-    work = shares(workload, processes)
+    shards = shards_of(workload, processes)
     with contextlib.ExitStack() as stack:
         asked = stack.enter_context(_on_interrupt()) if interrupt is None else interrupt
-        crew = stack.enter_context(Crew(work, target, bodies))
-        parts = crew.run(progress, asked)
-    return Sent(
-        observations=_in_order(work, parts, len(workload.entries)),
-        health=judge([part.vitals for part in parts], workload.closed),
-        frames=sum(part.frames for part in parts),
-        token_counts="usage" if all(part.told for part in parts) else "frames",
-        interrupted=any(part.interrupted for part in parts),
-        began=crew.began,
+        pool = stack.enter_context(WorkerPool(shards, target, bodies))
+        results = pool.run(progress, asked)
+    return RunResult(
+        observations=_in_order(shards, results, len(workload.entries)),
+        health=assess([result.health for result in results], workload.closed),
+        frames=sum(result.frames for result in results),
+        token_counts="usage" if all(result.counted for result in results) else "frames",
+        interrupted=any(result.interrupted for result in results),
+        began=pool.began,
     )
 
 
-def _in_order(work: list[Share], parts: list[Part], count: int) -> tuple[Observation, ...]:
+def _in_order(shards: list[Shard], results: list[ShardResult], count: int) -> tuple[Observation, ...]:
     found: dict[int, Observation] = {}
-    for share, part in zip(work, parts, strict=True):
-        found.update(zip(share.indexes, part.observations, strict=True))
+    for shard, result in zip(shards, results, strict=True):
+        found.update(zip(shard.indexes, result.observations, strict=True))
     return tuple(found[index] for index in range(count))
 
 

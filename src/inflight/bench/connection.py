@@ -13,19 +13,19 @@ import aiohttp
 from aiohttp.connector import Connection
 
 
-class Stamping(asyncio.Protocol):
-    """Stands between a transport and its protocol. came: when the last bytes did, on time.perf_counter. content: of the
-    response under way, whose reader is told when the connection is lost: aiohttp leaves it waiting where it closed the
-    connection itself because a chunk was not HTTP."""
+class TimestampingProtocol(asyncio.Protocol):
+    """Stands between a transport and its protocol. received_at: when the last bytes came, on time.perf_counter.
+    content: of the response under way, whose reader is told when the connection is lost: aiohttp leaves it waiting
+    where it closed the connection itself because a chunk was not HTTP."""
 
     def __init__(self, inner: asyncio.Protocol):
         self._inner = inner
         self._take = inner.data_received
-        self.came = 0.0
+        self.received_at = 0.0
         self.content: aiohttp.StreamReader | None = None
 
     def data_received(self, data: bytes) -> None:
-        self.came = time.perf_counter()
+        self.received_at = time.perf_counter()
         self._take(data)
 
     def eof_received(self) -> bool | None:
@@ -43,25 +43,25 @@ class Stamping(asyncio.Protocol):
         self._inner.resume_writing()
 
 
-class StampedResponse(aiohttp.ClientResponse):
+class TimestampedResponse(aiohttp.ClientResponse):
     """A response that knows when the last of its bytes were read."""
 
-    _stamping: Stamping | None = None
+    _timestamps: TimestampingProtocol | None = None
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         transport = cast(asyncio.Transport, connection.transport)
         if transport is not None:
             protocol = transport.get_protocol()
-            if not isinstance(protocol, Stamping):
-                protocol = Stamping(cast(asyncio.Protocol, protocol))
+            if not isinstance(protocol, TimestampingProtocol):
+                protocol = TimestampingProtocol(cast(asyncio.Protocol, protocol))
                 transport.set_protocol(protocol)
-            self._stamping = protocol
+            self._timestamps = protocol
         await super().start(connection)
-        if self._stamping is not None:
-            self._stamping.content = self.content
+        if self._timestamps is not None:
+            self._timestamps.content = self.content
         return self
 
     @property
-    def came(self) -> float:
+    def received_at(self) -> float:
         """On time.perf_counter."""
-        return self._stamping.came if self._stamping is not None else time.perf_counter()
+        return self._timestamps.received_at if self._timestamps is not None else time.perf_counter()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from inflight.bench.asking import Answer, Asker
+from inflight.bench.probe_client import ProbeClient, ProbeResponse
 from inflight.bench.target import BenchError
 from inflight.text import ChatEncoder, ChatTemplate, ChatTemplateError, Conversation, Tokenizer, TokenizerError
 
@@ -63,19 +63,19 @@ class ServerCounter:
 
     local = False
 
-    def __init__(self, asker: Asker, model: str):
-        self._asker, self._model = asker, model
+    def __init__(self, client: ProbeClient, model: str):
+        self._client, self._model = client, model
         self._form = "prompt"
 
     def found(self) -> bool:
         """Whether the server has such an endpoint, in vLLM's form or llama.cpp's."""
         for self._form in ("prompt", "content"):
-            if _count(self._asker.post("/tokenize", self._body("Hello"))) is not None:
+            if _count(self._client.post("/tokenize", self._body("Hello"))) is not None:
                 return True
         return False
 
     def text(self, text: str) -> int:
-        answer = self._asker.post("/tokenize", self._body(text))
+        answer = self._client.post("/tokenize", self._body(text))
         count = _count(answer)
         if count is None:
             raise BenchError(
@@ -86,7 +86,7 @@ class ServerCounter:
 
     def chat(self, messages: Messages) -> int | None:
         body = {"model": self._model, "messages": list(messages), "add_generation_prompt": True}
-        return _count(self._asker.post("/tokenize", body))
+        return _count(self._client.post("/tokenize", body))
 
     def _body(self, text: str) -> dict[str, Any]:
         if self._form == "content":
@@ -94,7 +94,7 @@ class ServerCounter:
         return {"model": self._model, "prompt": text}
 
 
-def _count(answer: Answer) -> int | None:
+def _count(answer: ProbeResponse) -> int | None:
     if not answer.ok or not isinstance(answer.body, dict):
         return None
     tokens = answer.body.get("tokens")

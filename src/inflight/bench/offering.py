@@ -1,6 +1,6 @@
 """The workload that is offered: from lengths, classes or a trace, at a load that a sweep or a search may set.
 
-Knows which wishes go together and which contradict; how entries are drawn and traces read, `inflight.workload` knows.
+Knows which options go together and which contradict; how entries are drawn and traces read, `inflight.workload` knows.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from inflight.metrics.observation import Targets
 from inflight.workload import transform
 from inflight.workload.arrivals import Arrivals, AtOnce, Constant, Gamma, Poisson
 from inflight.workload.classes import TrafficClass
-from inflight.workload.entry import Entry
 from inflight.workload.synthetic import synthesize
 from inflight.workload.traces.trace import Trace
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 REQUESTS, CONCURRENCY, SECONDS = 64, 8, 30.0  # where nothing is said
 _FEWEST = 100  # requests at a rate that a sweep or a search sets

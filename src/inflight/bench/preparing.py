@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from inflight.bench.asking import Asker
 from inflight.bench.bodies import TIERS, RequestBodies
 from inflight.bench.counting import Counter, LocalCounter, ServerCounter
-from inflight.bench.dialect import OPTIONAL, Dialect, Question, learn, probe_body
+from inflight.bench.probe_client import ProbeClient
 from inflight.bench.prompts import TextPrompts, TokenRange, ordinary
-from inflight.bench.served import Served
+from inflight.bench.served_model import ServedModel
+from inflight.bench.server_capabilities import OPTIONAL, Question, ServerCapabilities, probe_body, probe_capabilities
 from inflight.bench.target import BenchError, Target
 from inflight.bench.words import Vocabulary, learn_words
 from inflight.workload.contents import Contents
@@ -28,7 +28,7 @@ _SAMPLE = "the the the the"
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RequestOptions:
     """What the user says of bodies and prompts. model None: the server's first. tokenizer: a model's folder or its
     tokenizer.json. prompt_text: text where token ids would do. extra: fields for every body."""
 
@@ -44,8 +44,8 @@ class Prepared:
     """How the server is asked. prompts None: entries bring their own. notes: what a reader of results must know."""
 
     target: Target
-    served: Served
-    dialect: Dialect
+    served: ServedModel
+    capabilities: ServerCapabilities
     prompts: TokenRange | TextPrompts | None
     extra: Mapping[str, Any]
     notes: tuple[str, ...] = ()
@@ -61,45 +61,48 @@ class Prepared:
             case None:
                 prompts = None
         return RequestBodies(
-            workload.entries, self.served.model, self.target.endpoint, self.dialect, prompts, self.extra
+            workload.entries, self.served.model, self.target.endpoint, self.capabilities, prompts, self.extra
         )
 
 
-def prepare(target: Target, served: Served, workload: Workload, wishes: Wishes) -> Prepared:
+def prepare(target: Target, served: ServedModel, workload: Workload, options: RequestOptions) -> Prepared:
     """workload: one like those that will be run. Raises BenchError."""
-    asker = Asker(target)
-    local = LocalCounter(wishes.tokenizer) if wishes.tokenizer is not None else None
+    client = ProbeClient(target)
+    local = LocalCounter(options.tokenizer) if options.tokenizer is not None else None
     own = all(entry.prompt is not None for entry in workload.entries)
     if target.endpoint == "chat" and any(isinstance(entry.prompt, tuple) for entry in workload.entries):
         raise BenchError("The trace holds prompts as token ids, which chat does not take; use --endpoint completions.")
-    tokens = None if target.endpoint == "chat" or wishes.prompt_text else _range(asker, target, served, wishes, local)
-    question = Question(served.model, _wanted(workload, tokens is not None), wishes.extra)
-    dialect = learn(asker, target, question if tokens is None else replace(question, token_ids=tokens.some))
-    notes = [*dialect.notes, *_lane_notes(workload)]
+    as_text = target.endpoint == "chat" or options.prompt_text
+    tokens = None if as_text else _range(client, target, served, options, local)
+    question = Question(served.model, _wanted(workload, tokens is not None), options.extra)
+    if tokens is not None:
+        question = replace(question, token_ids=tokens.some)
+    capabilities = probe_capabilities(client, target, question)
+    notes = [*capabilities.notes, *_lane_notes(workload)]
     prompts: TokenRange | TextPrompts | None = None
-    if not own and tokens is not None and dialect.token_prompts:
+    if not own and tokens is not None and capabilities.token_prompts:
         prompts = tokens
     elif not own:
-        counter = local or _server_counter(asker, served)
-        prompts, told = _text_prompts(asker, target, question, dialect, counter)
-        notes.append(told)
-    return Prepared(target, served, dialect, prompts, wishes.extra, tuple(notes))
+        counter = local or _server_counter(client, served)
+        prompts, note = _text_prompts(client, target, question, capabilities, counter)
+        notes.append(note)
+    return Prepared(target, served, capabilities, prompts, options.extra, tuple(notes))
 
 
 def _range(
-    asker: Asker, target: Target, served: Served, wishes: Wishes, local: LocalCounter | None
+    client: ProbeClient, target: Target, served: ServedModel, options: RequestOptions, local: LocalCounter | None
 ) -> TokenRange | None:
     """The ids that prompts are drawn from; None where the server takes none."""
-    if local is not None and wishes.vocab_size is None:
+    if local is not None and options.vocab_size is None:
         return TokenRange(0, local.tokenizer.vocab_size, local.tokenizer.special_token_ids)
-    size = wishes.vocab_size or served.vocab_size
+    size = options.vocab_size or served.vocab_size
     if size is not None:
         if size < 16:
             raise BenchError(f"--vocab-size is {size}; give the number of the model's tokens, at least 16.")
         return ordinary(size)
     for tried in _VOCAB_SIZES:
-        question = Question(served.model, frozenset(), wishes.extra, (tried - 1,))
-        if asker.post(target.path, probe_body(target, question, Dialect(frozenset()))).ok:
+        question = Question(served.model, frozenset(), options.extra, (tried - 1,))
+        if client.post(target.path, probe_body(target, question, ServerCapabilities(frozenset()))).ok:
             return ordinary(tried)
     return None
 
@@ -125,8 +128,8 @@ def _lane_notes(workload: Workload) -> list[str]:
     return [f"Lanes {', '.join(strange)} are names in this result only: a request can ask for {' or '.join(TIERS)}."]
 
 
-def _server_counter(asker: Asker, served: Served) -> Counter:
-    counter = ServerCounter(asker, served.model)
+def _server_counter(client: ProbeClient, served: ServedModel) -> Counter:
+    counter = ServerCounter(client, served.model)
     if not counter.found():
         raise BenchError(
             "Prompts are to be text, but no tokenizer is known: the server has no /tokenize. Give the model's folder "
@@ -136,24 +139,29 @@ def _server_counter(asker: Asker, served: Served) -> Counter:
 
 
 def _text_prompts(
-    asker: Asker, target: Target, question: Question, dialect: Dialect, counter: Counter
+    client: ProbeClient, target: Target, question: Question, capabilities: ServerCapabilities, counter: Counter
 ) -> tuple[TextPrompts, str]:
     vocabulary = learn_words(counter.text) if counter.local else learn_words(counter.text, _REMOTE_WORDS)
     where = "by the tokenizer given" if counter.local else "by the server's /tokenize"
     checker = counter if counter.local else None
     if target.endpoint == "completions":
-        told = f"Prompts are text, counted {where}, which has {vocabulary.around} more than the words alone."
-        return TextPrompts(vocabulary, 0, vocabulary.around, 0, checker), told
-    around, asked = _template(asker, target, question, dialect, counter, vocabulary)
+        note = f"Prompts are text, counted {where}, which has {vocabulary.around} more than the words alone."
+        return TextPrompts(vocabulary, 0, vocabulary.around, 0, checker), note
+    around, asked = _template(client, target, question, capabilities, counter, vocabulary)
     each = _each_turn(counter, vocabulary, around)
-    told = f"Prompts are text, counted {where}; the chat template adds {around} tokens, as {asked} says."
+    note = f"Prompts are text, counted {where}; the chat template adds {around} tokens, as {asked} says."
     if checker is not None and counter.chat([{"role": "user", "content": _SAMPLE}]) is None:
         checker = None  # it knows the words but not the template
-    return TextPrompts(vocabulary, 0, around, each, checker), told
+    return TextPrompts(vocabulary, 0, around, each, checker), note
 
 
 def _template(
-    asker: Asker, target: Target, question: Question, dialect: Dialect, counter: Counter, vocabulary: Vocabulary
+    client: ProbeClient,
+    target: Target,
+    question: Question,
+    capabilities: ServerCapabilities,
+    counter: Counter,
+    vocabulary: Vocabulary,
 ) -> tuple[int, str]:
     """Tokens of the chat template with one message, and who told."""
     words = counter.text(_SAMPLE) - vocabulary.around
@@ -161,7 +169,7 @@ def _template(
     if counted is not None:
         return counted - words, "the tokenizer's template" if counter.local else "the server's /tokenize"
     probe = Question(question.model, question.wanted, question.extra, text=_SAMPLE)
-    answer = asker.post(target.path, probe_body(target, probe, dialect))
+    answer = client.post(target.path, probe_body(target, probe, capabilities))
     usages = [frame["usage"] for frame in answer.frames if isinstance(frame.get("usage"), dict)]
     if not usages or not isinstance(usages[-1].get("prompt_tokens"), int):
         raise BenchError(

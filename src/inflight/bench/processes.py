@@ -21,17 +21,16 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from inflight.bench.sender import Part, Sender, Share
-from inflight.bench.sending import Bodies, Progress
+from inflight.bench.client_types import Bodies, Progress
+from inflight.bench.sender import Sender, Shard, ShardResult
 from inflight.bench.target import BenchError, Target
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 _LEAD_S = 0.05  # from the word to begin until the workload's beginning: so long it may take to reach every process
 _PATIENCE_S = 30.0  # for a process that was told to stop
 
 
-def shares(workload: Workload, processes: int) -> list[Share]:
+def shards_of(workload: Workload, processes: int) -> list[Shard]:
     """Conversations whole, in turn to each process; the bound on concurrency divided, and no process without a part of
     it."""
     count = max(1, min(processes, len(workload.entries), workload.concurrency or processes))
@@ -45,10 +44,10 @@ def shares(workload: Workload, processes: int) -> list[Share]:
         if first not in home:
             home[first] = next(turn) % count
         placed[home[first]].append(index)
-    return [_share(workload, indexes, number, count) for number, indexes in enumerate(placed)]
+    return [_shard(workload, indexes, number, count) for number, indexes in enumerate(placed)]
 
 
-def _share(workload: Workload, indexes: list[int], number: int, count: int) -> Share:
+def _shard(workload: Workload, indexes: list[int], number: int, count: int) -> Shard:
     places = {index: place for place, index in enumerate(indexes)}
 
     def moved(entry: Entry) -> Entry:
@@ -57,30 +56,30 @@ def _share(workload: Workload, indexes: list[int], number: int, count: int) -> S
     bound = workload.concurrency
     part = None if bound is None else bound // count + (number < bound % count)
     entries = tuple(moved(workload.entries[index]) for index in indexes)
-    return Share(dataclasses.replace(workload, entries=entries, concurrency=part), indexes)
+    return Shard(dataclasses.replace(workload, entries=entries, concurrency=part), indexes)
 
 
-class Crew:
+class WorkerPool:
     """The processes of one run. Ended, whatever happens, when the context is left."""
 
-    def __init__(self, work: Sequence[Share], target: Target, bodies: Bodies):
-        self._work = work
+    def __init__(self, shards: Sequence[Shard], target: Target, bodies: Bodies):
+        self._shards = shards
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []
         context = multiprocessing.get_context("spawn")
-        with _deaf():
-            for share in work:
+        with _ignoring_interrupts():
+            for shard in shards:
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_main, args=(theirs, share, target, bodies), daemon=True)
+                process = context.Process(target=_main, args=(theirs, shard, target, bodies), daemon=True)
                 process.start()
                 theirs.close()
                 self._pipes.append(ours)
                 self._processes.append(process)
-        self._progress = [Progress(len(share.indexes), 0, 0, 0, 0, 0, 0.0) for share in work]
-        self._parts: dict[int, Part] = {}
+        self._progress = [Progress(len(shard.indexes), 0, 0, 0, 0, 0, 0.0) for shard in shards]
+        self._results: dict[int, ShardResult] = {}
         self.began = 0.0  # of the workload, on time.perf_counter
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -90,32 +89,32 @@ class Crew:
         for pipe in self._pipes:
             pipe.close()
 
-    def run(self, progress: Callable[[Progress], None] | None, interrupted: Callable[[], bool]) -> list[Part]:
-        """The parts, in order of the shares."""
-        told = stopped = 0.0
+    def run(self, progress: Callable[[Progress], None] | None, interrupted: Callable[[], bool]) -> list[ShardResult]:
+        """In the order of the shards."""
+        reported = stopped = 0.0
         ready = 0
-        while len(self._parts) < len(self._work):
+        while len(self._results) < len(self._shards):
             for message in self._messages():
                 ready += message == "ready"
-                if message == "ready" and ready == len(self._work):
+                if message == "ready" and ready == len(self._shards):
                     self.began = time.perf_counter() + _LEAD_S
-                    self._tell(("begin", self.began))
+                    self._order(("begin", self.began))
             now = time.perf_counter()
-            if progress is not None and now - told >= 0.25 and ready == len(self._work):
-                told = now
+            if progress is not None and now - reported >= 0.25 and ready == len(self._shards):
+                reported = now
                 progress(self._sum())
             if not stopped and interrupted():
                 stopped = now
-                self._tell(("stop", 0.0))
+                self._order(("stop", 0.0))
             if stopped and now - stopped > _PATIENCE_S:
                 raise BenchError(f"A process of the load client did not stop within {_PATIENCE_S:g} s when told to.")
         if progress is not None:
             progress(self._sum())
-        return [self._parts[number] for number in range(len(self._work))]
+        return [self._results[number] for number in range(len(self._shards))]
 
     def _messages(self) -> Iterator[object]:
-        """What has come, parts and counts already taken note of."""
-        open_pipes = [pipe for number, pipe in enumerate(self._pipes) if number not in self._parts]
+        """What has come, results and counts already taken note of."""
+        open_pipes = [pipe for number, pipe in enumerate(self._pipes) if number not in self._results]
         for pipe in wait(open_pipes, timeout=0.05):
             number = self._pipes.index(pipe)  # type: ignore[arg-type]
             try:
@@ -123,18 +122,18 @@ class Crew:
             except (EOFError, OSError):
                 self._processes[number].join()
                 raise BenchError(
-                    f"Process {number + 1} of {len(self._work)} of the load client ended by itself, with code "
+                    f"Process {number + 1} of {len(self._shards)} of the load client ended by itself, with code "
                     f"{self._processes[number].exitcode}; what it wrote stands above. Was there too little memory?"
                 ) from None
             if isinstance(message, Exception):
                 raise message
-            if isinstance(message, Part):
-                self._parts[number] = message
+            if isinstance(message, ShardResult):
+                self._results[number] = message
             elif isinstance(message, Progress):
                 self._progress[number] = message
             yield message
 
-    def _tell(self, order: tuple[str, float]) -> None:
+    def _order(self, order: tuple[str, float]) -> None:
         for pipe in self._pipes:
             with contextlib.suppress(OSError):  # it has ended: its pipe says so when it is read
                 pipe.send(order)
@@ -146,7 +145,7 @@ class Crew:
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """Processes that are started here never hear Ctrl-C, which a terminal tells all: they end when they are told."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -158,11 +157,11 @@ def _deaf() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _main(pipe: Connection, share: Share, target: Target, bodies: Bodies) -> None:
+def _main(pipe: Connection, shard: Shard, target: Target, bodies: Bodies) -> None:
     """One process."""
     _lift_file_limit()
     try:
-        sender = Sender(share, target, bodies)
+        sender = Sender(shard, target, bodies)
         sender.prepare()
         gc.collect()
         gc.freeze()  # what lives through the whole run is not looked at again and again

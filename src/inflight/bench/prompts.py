@@ -14,7 +14,7 @@ from random import Random
 from inflight.bench.counting import Counter, Messages
 from inflight.bench.words import FIRST, Vocabulary, corrected, write
 from inflight.workload.contents import Contents
-from inflight.workload.entry import Entry
+from inflight.workload.workload import Entry
 
 
 @dataclass(frozen=True, slots=True)

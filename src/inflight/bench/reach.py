@@ -12,7 +12,7 @@ import json
 import aiohttp
 
 from inflight.bench.answer import message, shown
-from inflight.bench.exchange import open_session, refusal
+from inflight.bench.http_client import open_session, refusal
 from inflight.bench.target import BenchError, Target
 
 

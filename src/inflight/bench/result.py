@@ -44,14 +44,14 @@ class About:
 
 
 def bench_record(measured: Measured, about: About) -> BenchRecord:
-    sent, workload = measured.sent, measured.workload
+    result, workload = measured.result, measured.workload
     record: BenchRecord = {
         "kind": "bench",
         "version": VERSION,
         "created": created(),
         "program": PROGRAM,
         "valid": measured.valid,
-        "faults": list(sent.health.faults),
+        "faults": list(result.health.faults),
         "partial": measured.partial,
         "settings": dict(about.settings),
         "target": _target(about.prepared),
@@ -68,9 +68,9 @@ def bench_record(measured: Measured, about: About) -> BenchRecord:
         "by_lane": {name: summary_record(one) for name, one in measured.by_lane.items()},
         "by_tenant": {name: summary_record(one) for name, one in measured.by_tenant.items()},
         "health": {
-            **{one.name: getattr(sent.health, one.name) for one in fields(sent.health) if one.name != "faults"},
-            "frames": sent.frames,
-            "token_counts": sent.token_counts,
+            **{one.name: getattr(result.health, one.name) for one in fields(result.health) if one.name != "faults"},
+            "frames": result.frames,
+            "token_counts": result.token_counts,
         },
         "notes": [*about.prepared.notes, *measured.notes],
         "series": _series(measured.observations),
@@ -101,7 +101,7 @@ def created() -> str:
 
 def summary_record(summary: Summary) -> SummaryRecord:
     """Latencies are left out where they were still growing: they would tell how long the run was."""
-    told = not summary.saturated
+    steady = not summary.saturated
     return {
         "offered": summary.offered,
         "completed": summary.requests,
@@ -121,11 +121,11 @@ def summary_record(summary: Summary) -> SummaryRecord:
         "attainment": summary.attainment,
         "concurrency": summary.concurrency,
         "concurrency_by_little": summary.concurrency_by_little,
-        "saturated_at_per_s": None if told else summary.requests_per_s,
-        "ttft_s": _percentiles(summary.ttft) if told else None,
-        "tpot_s": _percentiles(summary.tpot) if told else None,
-        "itl_s": _percentiles(summary.itl) if told else None,
-        "e2e_s": _percentiles(summary.e2e) if told else None,
+        "saturated_at_per_s": None if steady else summary.requests_per_s,
+        "ttft_s": _percentiles(summary.ttft) if steady else None,
+        "tpot_s": _percentiles(summary.tpot) if steady else None,
+        "itl_s": _percentiles(summary.itl) if steady else None,
+        "e2e_s": _percentiles(summary.e2e) if steady else None,
         "delay_s": _percentiles(summary.delay),
     }
 
@@ -168,14 +168,14 @@ def write_csv(path: Path, observations: Sequence[Observation]) -> None:
 
 
 def _target(prepared: Prepared) -> dict[str, Any]:
-    target, dialect = prepared.target, prepared.dialect
+    target, capabilities = prepared.target, prepared.capabilities
     return {
         "url": target.url,
         "endpoint": target.endpoint,
         "model": prepared.served.model,
         "max_model_len": prepared.served.max_model_len,
-        "lengths_forced_by": dialect.forces_length or None,
-        "fields": sorted(dialect.fields),
+        "lengths_forced_by": capabilities.forces_length or None,
+        "fields": sorted(capabilities.fields),
         "notes": list(prepared.notes),
     }
 

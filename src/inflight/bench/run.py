@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from inflight.bench.sending import Bodies, Progress, Sent
+from inflight.bench.client_types import Bodies, Progress, RunResult
 from inflight.bench.target import BenchError, Target
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, Window, summarize
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
 _FEWEST_ENDED = 10  # a window in which less than one in so many requests ended says nothing of throughput
 _SHOWN_ERRORS = 3
@@ -34,7 +33,7 @@ class Send(Protocol):
         processes: int = 1,
         progress: Callable[[Progress], None] | None = None,
         interrupt: Callable[[], bool] | None = None,
-    ) -> Sent: ...
+    ) -> RunResult: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class Measured:
     the figures must know."""
 
     workload: Workload
-    sent: Sent
+    result: RunResult
     observations: tuple[Observation, ...]
     window: Window
     why: str
@@ -83,11 +82,11 @@ class Measured:
 
     @property
     def valid(self) -> bool:
-        return self.sent.health.valid
+        return self.result.health.valid
 
     @property
     def partial(self) -> bool:
-        return self.sent.interrupted
+        return self.result.interrupted
 
     @property
     def believed(self) -> bool:
@@ -95,17 +94,17 @@ class Measured:
         return self.valid and self.summary.requests > 0
 
 
-def measure(workload: Workload, sent: Sent, warmup: Warmup) -> Measured:
+def measure(workload: Workload, result: RunResult, warmup: Warmup) -> Measured:
     """Raises BenchError where nothing is left to be measured."""
     paired = [
         (entry, one)
-        for entry, one in zip(workload.entries, sent.observations, strict=True)
+        for entry, one in zip(workload.entries, result.observations, strict=True)
         if _offered(entry, one, workload.closed)
     ]
     observations = tuple(one for _, one in paired)
     if not observations:
         raise BenchError("The run ended before the first request was sent.")
-    window, why = measured_part(observations, warmup if not sent.interrupted else _kept(warmup, observations))
+    window, why = measured_part(observations, warmup if not result.interrupted else _kept(warmup, observations))
     notes = [*workload.notes, *_errors(observations)]
     done = [(entry, one) for entry, one in paired if one.outcome == "completed"]
     written = [(entry, one) for entry, one in done if not isinstance(entry.prompt, str)]  # of texts, it is an estimate
@@ -113,7 +112,7 @@ def measure(workload: Workload, sent: Sent, warmup: Warmup) -> Measured:
     notes += _lengths("Answers", [(entry.output_tokens, one.output_tokens) for entry, one in done])
     return Measured(
         workload,
-        sent,
+        result,
         observations,
         window,
         why,

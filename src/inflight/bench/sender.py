@@ -11,23 +11,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inflight.bench.ahead import Ahead
-from inflight.bench.alarm import Alarm
 from inflight.bench.answer import Answer
-from inflight.bench.exchange import Line, Reply, open_session
-from inflight.bench.sending import Bodies, Progress, Transcript
+from inflight.bench.client_health import TICK_S, HealthMonitor, WorkerHealth
+from inflight.bench.client_types import Bodies, Progress, Transcript
+from inflight.bench.http_client import CompletionClient, Reply, open_session
+from inflight.bench.prefetch import BodyPrefetcher
 from inflight.bench.target import Target
-from inflight.bench.vitals import TICK_S, Vitals, Watch
+from inflight.bench.timer import Timer
 from inflight.metrics.observation import Observation
 from inflight.workload.pacing import Pacer
 from inflight.workload.workload import Workload
 
 _QUIET_S = 0.005  # room in which a body can be made without making a request late
-_ASK_EVERY, _TELL_EVERY = 5, 25  # ticks
+_ASK_EVERY, _REPORT_EVERY = 5, 25  # ticks
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Shard:
     """The entries of one process, in order, `after` among them; indexes: their places in the whole workload."""
 
     workload: Workload
@@ -35,25 +35,25 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardResult:
     """What came of a share: observations in its order. told: whether servers told the tokens of every answer."""
 
     observations: list[Observation]
     frames: int
-    told: bool
-    vitals: Vitals
+    counted: bool
+    health: WorkerHealth
     interrupted: bool
 
 
 class Sender:
-    def __init__(self, share: Share, target: Target, bodies: Bodies):
-        self._entries = share.workload.entries
+    def __init__(self, shard: Shard, target: Target, bodies: Bodies):
+        self._entries = shard.workload.entries
         self._target = target
         self._bodies = bodies
-        self._bounded = share.workload.concurrency is not None
-        self._pacer = Pacer(share.workload)
-        self._ahead = Ahead(self._entries, share.indexes, bodies)
-        self._names = share.indexes
+        self._bounded = shard.workload.concurrency is not None
+        self._pacer = Pacer(shard.workload)
+        self._prefetcher = BodyPrefetcher(self._entries, shard.indexes, bodies)
+        self._names = shard.indexes
         self._followers = Counter(entry.after for entry in self._entries if entry.after is not None)  # still to come
         self._conversations: dict[int, Transcript] = {}  # of those that are followed, answer included
         self._observations: list[Observation | None] = [None] * len(self._entries)
@@ -61,47 +61,47 @@ class Sender:
         self._answers: dict[int, Answer] = {}  # under way
         self._ends = {"completed": 0, "rejected": 0, "failed": 0, "unfinished": 0}
         self._sent = self._frames = self._tokens = 0
-        self._told = True
-        self._watch = Watch()
+        self._counted = True
+        self._monitor = HealthMonitor()
         self._interrupted = False
-        self._alarm_at: float | None = None
+        self._timer_at: float | None = None
         self._making = False
         self._room_at = 0.0  # when the bound last let somebody in who had waited for it
         self._blocked = False
 
     def prepare(self) -> None:
         """Make the first bodies, before the clock runs."""
-        while not self._ahead.full:
-            self._ahead.make_one()
+        while not self._prefetcher.full:
+            self._prefetcher.make_one()
 
-    async def run(self, start: float, stop: Callable[[], bool], tell: Callable[[Progress], None]) -> Part:
+    async def run(self, start: float, stop: Callable[[], bool], report: Callable[[Progress], None]) -> ShardResult:
         """start: of the workload, on time.perf_counter, which processes of one machine share. stop: asked every 50 ms.
-        tell: told every 250 ms."""
+        report: called every 250 ms."""
         self._start = start
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         async with open_session(self._target) as session:
-            self._line = Line(session, self._target, start)
-            self._alarm = Alarm(self._loop, self._pump)
-            self._watch.begin(self._now())
-            ticking = self._loop.create_task(self._tick(stop, tell))
+            self._http = CompletionClient(session, self._target, start)
+            self._timer = Timer(self._loop, self._pump)
+            self._monitor.begin(self._now())
+            ticking = self._loop.create_task(self._tick(stop, report))
             self._pump()
             try:
                 await self._over
             finally:
                 ticking.cancel()
-                self._alarm.close()
+                self._timer.close()
                 for task in list(self._tasks.values()):
                     task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-            vitals = self._watch.vitals(self._now())
-        tell(self._progress())
-        return Part(self._all_observations(), self._frames, self._told, vitals, self._interrupted)
+            health = self._monitor.health(self._now())
+        report(self._progress())
+        return ShardResult(self._all_observations(), self._frames, self._counted, health, self._interrupted)
 
-    def unsent(self) -> Part:
+    def unsent(self) -> ShardResult:
         """Of a run that was interrupted before its clock ran."""
         never = [self._never(place, 0.0) for place in range(len(self._entries))]
-        return Part(never, 0, True, Vitals(), True)
+        return ShardResult(never, 0, True, WorkerHealth(), True)
 
     def _now(self) -> float:
         return time.perf_counter() - self._start
@@ -112,7 +112,7 @@ class Sender:
         """Send all who are due, and wake for the next."""
         if self._interrupted or self._over.done():
             return
-        self._alarm_at = None
+        self._timer_at = None
         for place, intended in self._pacer.due(self._now()):
             due = max(intended, self._room_at) if self._bounded else intended
             self._tasks[place] = self._loop.create_task(self._request(place, intended, due))
@@ -124,14 +124,14 @@ class Sender:
         self._wake(coming)
 
     def _wake(self, coming: float | None) -> None:
-        if coming != self._alarm_at:
-            self._alarm_at = coming
+        if coming != self._timer_at:
+            self._timer_at = coming
             if coming is None:
-                self._alarm.clear()
+                self._timer.clear()
             else:
-                self._alarm.set(self._start + coming)
+                self._timer.set(self._start + coming)
         quiet = coming is None or coming - self._now() > _QUIET_S
-        if quiet and not self._making and not self._ahead.full:
+        if quiet and not self._making and not self._prefetcher.full:
             self._making = True
             self._loop.call_soon(self._make)
 
@@ -139,24 +139,24 @@ class Sender:
         """One body in a quiet moment; the next one, if it is still quiet when the loop comes round."""
         self._making = False
         try:
-            self._ahead.make_one()
+            self._prefetcher.make_one()
         except Exception as problem:  # of `bodies`
             self._fail(problem)
         if not self._over.done():
-            self._wake(self._alarm_at)
+            self._wake(self._timer_at)
 
-    async def _tick(self, stop: Callable[[], bool], tell: Callable[[Progress], None]) -> None:
+    async def _tick(self, stop: Callable[[], bool], report: Callable[[Progress], None]) -> None:
         count = 0
         while True:
             await asyncio.sleep(TICK_S)
-            self._watch.tick(self._now())
+            self._monitor.tick(self._now())
             count += 1
             if count % _ASK_EVERY == 0 and stop():
                 self._interrupted = True
                 if not self._over.done():
                     self._over.set_result(None)
-            if count % _TELL_EVERY == 0:
-                tell(self._progress())
+            if count % _REPORT_EVERY == 0:
+                report(self._progress())
 
     # -- a request ------------------------------------------------------------------------------------------------
 
@@ -166,14 +166,14 @@ class Sender:
         sent: float | None = None
         reply = Reply("unfinished")
         try:
-            body, conversation = self._ahead.take(place, self._before(entry.after))
+            body, conversation = self._prefetcher.take(place, self._before(entry.after))
             sent = self._now()
             self._sent += 1
-            self._watch.sent(sent - due)
+            self._monitor.sent(sent - due)
             reply = await self._ask(body, answer, sent + self._target.timeout_s)
             if place in self._followers:
-                told = tuple(answer.token_ids)
-                self._conversations[place] = self._bodies.answered(conversation, answer.text, told)
+                token_ids = tuple(answer.token_ids)
+                self._conversations[place] = self._bodies.answered(conversation, answer.text, token_ids)
         except asyncio.CancelledError:
             pass  # the run was interrupted: what came until now counts
         except Exception as problem:  # of `bodies`, or a mistake here
@@ -197,7 +197,7 @@ class Sender:
         """Once more for each retry that is allowed, where the server told when to come again."""
         left = self._target.retries
         while True:
-            reply = await self._line.ask(body, answer, deadline - self._now())
+            reply = await self._http.ask(body, answer, deadline - self._now())
             wait = reply.retry_after
             if reply.outcome != "rejected" or not left or wait is None or self._now() + wait >= deadline:
                 return reply
@@ -209,8 +209,8 @@ class Sender:
         self._ends[reply.outcome] += 1
         self._tokens += tokens
         self._frames += answer.frames
-        self._told = self._told and (answer.told or not tokens)
-        told = answer.prompt_tokens
+        self._counted = self._counted and (answer.counted or not tokens)
+        prompt_tokens = answer.prompt_tokens
         self._observations[place] = Observation(
             request_id=answer.id or f"#{self._names[place]}",
             intended=intended,
@@ -220,7 +220,7 @@ class Sender:
             first_token=answer.first_token,
             last_token=answer.last_token,
             token_times=answer.token_times(),
-            prompt_tokens=entry.prompt_tokens if told is None else told,
+            prompt_tokens=entry.prompt_tokens if prompt_tokens is None else prompt_tokens,
             cached_tokens=answer.cached_tokens,
             output_tokens=tokens,
             longest_output=tokens,

@@ -1,4 +1,4 @@
-"""Whom a load client asks: address, dialect, patience.
+"""Whom a load client asks: address, endpoint, patience.
 
 Knows nothing of what is asked.
 """

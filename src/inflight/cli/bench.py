@@ -12,24 +12,23 @@ from typing import Any
 import click
 
 from inflight.bench.capacity import find_capacity
+from inflight.bench.client_types import Progress as Counts
 from inflight.bench.offering import Load, Offer
 from inflight.bench.preparing import prepare
 from inflight.bench.result import About, bench_record, sweep_record, write_csv
 from inflight.bench.run import Measured
-from inflight.bench.runner import Runner
-from inflight.bench.sending import Progress as Counts
-from inflight.bench.sweep import sweep
+from inflight.bench.runner import Runner, sweep
 from inflight.bench.vllm_json import vllm_record
 from inflight.cli.bench_options import (
     load_options,
     offer_of,
     outcome_options,
+    request_options_of,
     server_options,
     share_of,
     sweep_values,
     target_of,
     warmup_of,
-    wishes_of,
     workload_options,
 )
 from inflight.cli.bench_table import (
@@ -66,7 +65,7 @@ def command(address: str | None, **values: Any) -> int:
     The table goes to standard error. The exit code is 1 where nothing was completed or where the client itself could
     not keep up, so that the figures cannot be believed.
     """
-    target, wishes, warmup = target_of(values, address), wishes_of(values), warmup_of(values["warmup"])
+    target, options, warmup = target_of(values, address), request_options_of(values), warmup_of(values["warmup"])
     _check_outcome(values)
     points = sweep_values(values["sweep"], values["by"] == "concurrency") if values["sweep"] is not None else []
     written = [values[name] for name in ("output", "csv_path", "vllm_json", "html")]
@@ -75,13 +74,13 @@ def command(address: str | None, **values: Any) -> int:
 
     # Loaded only now, so that a mistake above is told at once.
     from inflight.bench.client import send
-    from inflight.bench.served import look
+    from inflight.bench.served_model import look
 
-    served = look(target, wishes.model)
+    served = look(target, options.model)
     offer = replace(wanted, max_model_len=served.max_model_len)
     by, several = values["by"], bool(points) or values["find_capacity"]
     first = offer.workload(Load(by, _start(values)) if several else None)
-    prepared = prepare(target, served, first, wishes)
+    prepared = prepare(target, served, first, options)
     seed = values["prompt_seed"] if values["prompt_seed"] is not None else SystemRandom().randrange(_ANY_SEED)
     about = About(prepared, _settings(values, target.url, seed), values["save_requests"])
     print(f"{target.endpoint} of {served.model} at {target.url}", file=sys.stderr)
@@ -130,7 +129,7 @@ class _Work:
     def capacity(self, by: str, start: float) -> int:
         share = share_of(self.values)
         print_curve_header(by)
-        found = find_capacity(self._at(by), start, share=share, whole=by == "concurrency", tell=print_probe)
+        found = find_capacity(self._at(by), start, share=share, whole=by == "concurrency", report=print_probe)
         print_capacity(found, by, self.offer.targets)
         points: list[PointRecord] = [
             {"value": one.value, "met": one.met, "why": one.why, "result": bench_record(one.measured, self.about)}
@@ -168,14 +167,15 @@ class _Work:
         if path is None or not measured:
             return
         from inflight.report.page import render
-        from inflight.report.results import run_of
+        from inflight.report.results import about_of, run_of
         from inflight.report.run import Report, Setting
 
         whole = replace(self.about, save_requests=True)
-        runs = [run_of(bench_record(one, whole), load) for load, one in measured]
-        target = self.about.prepared.target
-        name = f"{self.about.prepared.served.model} at {target.url}"
-        about = (f"{target.endpoint}; {measured[0][1].workload.name}.", *self.about.prepared.notes)
+        records = [bench_record(one, whole) for _, one in measured]
+        loads = [load for load, _ in measured]
+        runs = [run_of(record, load) for record, load in zip(records, loads, strict=True)]
+        name = f"{self.about.prepared.served.model} at {self.about.prepared.target.url}"
+        about = (f"{about_of(records, loads)}.", *self.about.prepared.notes)
         page = render(Report(f"inflight bench: {name}", [Setting(name, runs)], about))
         path.write_text(page, encoding="utf-8")
         print(f"{path} is written; open it in a browser.", file=sys.stderr)

@@ -16,7 +16,7 @@ import click
 
 from inflight.bench.counting import LocalCounter
 from inflight.bench.offering import Offer, Part
-from inflight.bench.preparing import Wishes
+from inflight.bench.preparing import RequestOptions
 from inflight.bench.run import Warmup
 from inflight.bench.target import Target
 from inflight.cli.options import config_option, stacked
@@ -143,7 +143,7 @@ def target_of(values: Mapping[str, Any], address: str | None) -> Target:
     return Target(address, values["endpoint"], headers, timeout_s=values["timeout"], retries=values["retries"])
 
 
-def wishes_of(values: Mapping[str, Any]) -> Wishes:
+def request_options_of(values: Mapping[str, Any]) -> RequestOptions:
     extra: Any = {}
     if values["body"] is not None:
         try:
@@ -152,7 +152,7 @@ def wishes_of(values: Mapping[str, Any]) -> Wishes:
             raise click.UsageError(f"--body is no JSON ({error}); write it like '{{\"top_k\": 5}}'.") from None
         if not isinstance(extra, dict):
             raise click.UsageError(f"--body is {values['body']}; give an object, like '{{\"top_k\": 5}}'.")
-    return Wishes(values["model"], values["tokenizer"], values["vocab_size"], values["prompt_text"], extra)
+    return RequestOptions(values["model"], values["tokenizer"], values["vocab_size"], values["prompt_text"], extra)
 
 
 def warmup_of(text: str) -> Warmup:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from inflight.bench.capacity import Capacity, Probe
 from inflight.bench.run import Measured
-from inflight.bench.sweep import Point
+from inflight.bench.runner import Point
 from inflight.cli.summary import milliseconds
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Targets
@@ -90,7 +90,7 @@ def _ends(summary: Summary) -> str:
 
 
 def _print_faults(measured: Measured) -> None:
-    for fault in measured.sent.health.faults:
+    for fault in measured.result.health.faults:
         print(f"INVALID      {fault}", file=sys.stderr)
 
 

@@ -13,7 +13,14 @@ import click
 
 from inflight.bench.offering import Load, Offer
 from inflight.bench.run import Warmup
-from inflight.cli.bench_options import offer_of, sweep_values, target_of, warmup_of, wishes_of, workload_options
+from inflight.cli.bench_options import (
+    offer_of,
+    request_options_of,
+    sweep_values,
+    target_of,
+    warmup_of,
+    workload_options,
+)
 from inflight.cli.files import check_writable
 from inflight.cli.interrupt import Interrupt
 from inflight.cli.options import engine_options, scheduling_options
@@ -111,7 +118,7 @@ def _contestants(
     from inflight.bench.client import send
     from inflight.bench.preparing import prepare
     from inflight.bench.runner import Runner
-    from inflight.bench.served import look
+    from inflight.bench.served_model import look
     from inflight.cli.contestants import EngineContestant, ServerContestant
     from inflight.cli.loading import open_engine
 
@@ -127,10 +134,10 @@ def _contestants(
         found.append(EngineContestant(one, records, warmup, values["seed"], stop))
     for name, url in servers:
         given = {**_SERVER, "api_key": values["api_key"]}
-        target, wishes = target_of(given, url), wishes_of(given)
-        served = look(target, wishes.model)
+        target, options = target_of(given, url), request_options_of(given)
+        served = look(target, options.model)
         longest = min(longest, served.max_model_len or longest)
-        prepared = prepare(target, served, offer.workload(Load("rate", 1.0)), wishes)
+        prepared = prepare(target, served, offer.workload(Load("rate", 1.0)), options)
         found.append(ServerContestant(name, Runner(prepared, send, warmup, values["seed"], interrupt=stop)))
     return found, longest
 

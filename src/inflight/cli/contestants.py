@@ -95,7 +95,7 @@ class ServerContestant:
     def run(self, workload: Workload, load: str, told: Told) -> Run:
         self.runner.progress = lambda counts: told(counts.completed + counts.rejected + counts.failed)
         found = self.runner.run(workload)
-        notes = (*found.notes, *found.sent.health.faults)
+        notes = (*found.notes, *found.result.health.faults)
         return Run(found.observations, found.summary, found.window, load, notes=notes, valid=found.valid)
 
 

@@ -11,13 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Z = 1.959964
-# Student's t, 0.975, by degrees of freedom from 1; beyond the table the normal's value is within 2 %.
-STUDENT = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-
-
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # t, 0.975, by degrees of freedom from 1
 FEWEST_REPEATS = 3  # two differ by chance so often by nothing, or by all, that their interval is as wide as the world
 
 
@@ -71,4 +65,11 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | N
 
 
 def _student(freedom: int) -> float:
-    return STUDENT[freedom - 1] if freedom <= len(STUDENT) else Z
+    """The 0.975 quantile of Student's t. Beyond the table by Cornish and Fisher's expansion about the normal's, off by
+    less than 0.01 % there."""
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    first = (Z**3 + Z) / 4
+    second = (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96
+    third = (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / 384
+    return Z + first / freedom + second / freedom**2 + third / freedom**3

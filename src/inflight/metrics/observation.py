@@ -35,6 +35,7 @@ class Observation:
     ended: when the last of it came, or it was known that nothing more would come.
     outcome: rejected (the server was too busy and said so), failed (any other error), unfinished (the run ended first).
     token_times: when each output token came, where that was watched; tokens that came together have the same time.
+    sample_times: the same of each sample, where there are several (n > 1).
     output_tokens: of all samples together; longest_output: of the longest one, which the last token belongs to.
     traffic: name of its class of traffic. status: of HTTP, 0 where there was none. error: in words, for failed ones.
     """
@@ -47,6 +48,7 @@ class Observation:
     first_token: float | None = None
     last_token: float | None = None
     token_times: Sequence[float] = ()
+    sample_times: Sequence[Sequence[float]] = ()
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -70,7 +72,8 @@ class Observation:
 
     @property
     def gaps(self) -> list[float]:
-        return itl(self.token_times)
+        """Between successive tokens of one sample; samples run side by side, so that between theirs nobody waits."""
+        return [gap for times in self.sample_times or (self.token_times,) for gap in itl(times)]
 
     @property
     def e2e(self) -> float:

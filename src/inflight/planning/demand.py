@@ -16,10 +16,8 @@ from typing import Protocol
 from inflight.metrics.observation import Targets
 from inflight.planning.traffic import analyze_traffic
 from inflight.workload.arrivals import Arrivals, Gamma, Poisson
-from inflight.workload.entry import Entry
-from inflight.workload.errors import WorkloadError
 from inflight.workload.lengths import Lengths
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload, WorkloadError
 
 EVEN = 0.25  # gap variation that a trace is taken to have at least, where it is to become burstier
 SAMPLE = 4000  # requests that a demand's figures are taken from

@@ -156,8 +156,3 @@ def read_result(path: Path) -> dict[str, Any]:
         )
     found: dict[str, Any] = record
     return found
-
-
-def bench_records(record: dict[str, Any]) -> list[BenchRecord]:
-    """The measured runs in a result, whatever its kind."""
-    return [point["result"] for point in record["points"]] if "points" in record else [record]  # type: ignore[list-item]

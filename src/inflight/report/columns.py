@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from inflight.metrics.confidence import Estimate, estimate, paired_ratio
+from inflight.report.diagnosis import Diagnosis, diagnose
 from inflight.report.figures import Figure, Figures, figures_of
 from inflight.report.run import Report, Run, Setting
 
@@ -53,6 +54,10 @@ class Column:
             return None
         mine, theirs = self._values(key), self.baseline._values(key)
         return paired_ratio(mine, theirs) if len(mine) == len(theirs) else None
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        return diagnose(self.runs, [figures.engine for figures in self.figures], self.setting.options)
 
     @property
     def valid(self) -> bool:
@@ -109,4 +114,4 @@ def catalogue(columns: Sequence[Column]) -> dict[str, list[Figure]]:
 def _name(report: Report, setting: Setting, load: str, loads: int) -> str:
     if loads == 1:
         return setting.name
-    return load if len(report.settings) == 1 else f"{setting.name}, {load}"
+    return load if len(report.settings) == 1 else ", ".join(filter(None, (setting.name, load)))

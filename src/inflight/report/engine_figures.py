@@ -1,6 +1,6 @@
-"""Figures of an engine's run, from its steps and its requests' accounts; by the metrics package's definitions.
+"""Figures of an engine's run, from its steps and its ended requests; by the metrics package's definitions.
 
-Knows steps and accounts. Latency and throughput of requests are `metrics.summary`'s.
+Knows steps and requests. Latency and throughput of requests are `metrics.summary`'s.
 """
 
 from __future__ import annotations
@@ -9,8 +9,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inflight.metrics.definitions import Percentiles, jain, kv_waste, occupancy, padding_waste, percentiles
-from inflight.metrics.over_time import mean_over_time, mean_while, share
+from inflight.metrics.definitions import (
+    Percentiles,
+    jain,
+    kv_waste,
+    mean_over_time,
+    mean_while,
+    occupancy,
+    padding_waste,
+    percentiles,
+    share,
+)
 from inflight.records.timings import QUEUE_REASONS
 from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.queues import waiting
@@ -71,11 +80,11 @@ def engine_figures(run: EngineRun) -> EngineFigures:
     queued = [queue.at(start) > 0 for start in steps.began]
     rows = [occupancy(held, capacity["max_rows"]) for held in steps.rows]
     usage = [share(held, capacity["num_blocks"]) for held in steps.held_blocks]
-    mixed = [d > 0 and p + a > 0 for d, p, a in zip(steps.decode, steps.prompt, steps.again, strict=True)]
-    pure = [d > 0 and p + a == 0 for d, p, a in zip(steps.decode, steps.prompt, steps.again, strict=True)]
+    mixed = [d > 0 and p + a > 0 for d, p, a in zip(steps.decode, steps.prompt, steps.recomputed, strict=True)]
+    pure = [d > 0 and p + a == 0 for d, p, a in zip(steps.decode, steps.prompt, steps.recomputed, strict=True)]
     tokens = [steps.tokens(index) for index in range(len(steps))]
-    prompts = sum(account.prompt_tokens for account in run.accounts)
-    cached = sum(account.timings["cached_tokens"] for account in run.accounts)
+    prompts = sum(request.prompt_tokens for request in run.requests)
+    cached = sum(request.timings["cached_tokens"] for request in run.requests)
     service = _service(run)
     return EngineFigures(
         steps=len(steps),
@@ -87,7 +96,7 @@ def engine_figures(run: EngineRun) -> EngineFigures:
         mixed_step=percentiles(time for time, is_mixed in zip(busy, mixed, strict=True) if is_mixed),
         decode_step=percentiles(time for time, is_pure in zip(busy, pure, strict=True) if is_pure),
         step_tokens=percentiles(tokens),
-        prefill_tokens_per_s=(sum(steps.prompt) + sum(steps.again)) / seconds,
+        prefill_tokens_per_s=(sum(steps.prompt) + sum(steps.recomputed)) / seconds,
         decode_tokens_per_s=sum(steps.decode) / seconds,
         occupancy=mean_over_time(rows, busy),
         occupancy_queued=mean_while(rows, busy, queued),
@@ -97,26 +106,26 @@ def engine_figures(run: EngineRun) -> EngineFigures:
         kv_usage=mean_over_time(usage, busy),
         kv_peak=max(usage),
         preemptions=run.preemptions,
-        recomputed_tokens=sum(steps.again),
+        recomputed_tokens=sum(steps.recomputed),
         computed_tokens=sum(tokens) - sum(steps.padding),
         moved_out=steps.moved_out,
         moved_back=steps.moved_back,
         prefix_share=share(cached, prompts),
         waiting_mean=queue.mean(steps.start, steps.end),
         waiting_peak=queue.greatest,
-        time_in={part: sum(one.timings[f"{part}_ms"] for one in run.accounts) / 1e3 for part in PARTS},
+        time_in={part: sum(one.timings[f"{part}_ms"] for one in run.requests) / 1e3 for part in PARTS},
         queued_by={
-            reason: sum(one.timings["queued_by"].get(reason, 0.0) for one in run.accounts) / 1e3
+            reason: sum(one.timings["queued_by"].get(reason, 0.0) for one in run.requests) / 1e3
             for reason in QUEUE_REASONS
         },
         service=service,
         fairness=jain(list(service.values())) if service else 1.0,
-        outgrown=sum(one.outgrown for one in run.accounts),
+        outgrown=sum(one.outgrown for one in run.requests),
     )
 
 
 def _service(run: EngineRun) -> dict[str, int]:
     served: Counter[str] = Counter()
-    for one in run.accounts:
+    for one in run.requests:
         served[one.tenant] += one.prompt_tokens + one.output_tokens
     return dict(served.most_common())

@@ -114,7 +114,7 @@ def _engine(engine: EngineFigures) -> Iterator[Figure]:
     yield Figure("step_p99", group, "step time p99", "s", engine.step_seconds.p99, "lower", engine.steps)
     yield Figure("step_tokens_mean", group, "tokens per step, mean", "tokens", engine.step_tokens.mean)
     about = "running rows / rows, mean while steps run"
-    yield Figure("occupancy", group, "batch occupancy", "share", engine.occupancy, "higher", about=about)
+    yield Figure("occupancy", group, "batch occupancy", "share", engine.occupancy, about=about)
     about = "padded token slots / all token slots computed"
     yield Figure("padding_waste", group, "padding waste", "share", engine.padding_waste, "lower", about=about)
     yield Figure("kv_usage", group, "KV blocks held", "share", engine.kv_usage, about="of all, mean while steps run")

@@ -5,30 +5,35 @@ Knows runs and charts; the page says where they stand.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Window
 from inflight.records.timings import QUEUE_REASONS
-from inflight.report.charts.batch import batch_picture
+from inflight.report.charts.batch import CLASSES, batch_picture
 from inflight.report.charts.curve import CurvePoint, curve
 from inflight.report.charts.distribution import cumulative, percentile_bars
 from inflight.report.charts.drawing import Drawing
 from inflight.report.charts.frame import WIDTH
 from inflight.report.charts.lines import over_time, series_class, stack
-from inflight.report.charts.lives import Stretch, lives
 from inflight.report.charts.palette import SERIES
+from inflight.report.charts.quantity import shortened
+from inflight.report.charts.request_timelines import Segment, request_timelines
 from inflight.report.charts.shares import Part, part_bars
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.run import Run, Setting
 from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.owners import CACHED_NAME, OTHERS, SHARED_NAME, block_owners
-from inflight.report.steps.queues import running, service, stays, waiting
-from inflight.report.steps.rows import RowRun, State
+from inflight.report.steps.queues import phases, running, service, waiting
+from inflight.report.steps.rows import State
+from inflight.report.steps.series import StepSeries
 from inflight.report.steps.step_function import StepFunction
 
 CLOSE_UP = 120  # steps
+_PAUSE = 2.0  # in median step times: a longer idle time ends a close-up, as most of that would be empty
 _EXACT = 300  # up to so many steps, a run is drawn step by step
 _LIVES = 60  # requests
 _MOST_OWNERS = 5
@@ -57,10 +62,11 @@ def kv_by_owner(engine: EngineRun, seconds: float = 0.0, most: int = _MOST_OWNER
     """most: owners that are named."""
     steps = engine.steps
     owners = block_owners(engine, most)
-    bands = [
-        (name, function, f"{series_class(index)} edge{' pale' * (index >= SERIES)}" if name != OTHERS else "s7 pale")
-        for index, (name, function) in enumerate(owners.owners.items())
-    ]
+    bands = []
+    for index, (name, function) in enumerate(owners.owners.items()):
+        label = shortened(name) if owners.by == "request" else name
+        own = f"{series_class(index)} edge{' pale' * (index >= SERIES)}"
+        bands.append((label, function, own if name != OTHERS else "s7 pale"))
     fixed = ((SHARED_NAME, owners.shared, "shared"), (CACHED_NAME, owners.cached, "cached"))
     bands += [band for band in fixed if len(band[1])]
     about = (
@@ -90,7 +96,7 @@ def tokens_per_step(engine: EngineRun) -> Drawing:
     bands = [
         ("decode", steps.over_time(lambda index: steps.decode[index]), "decode"),
         ("prefill", steps.over_time(lambda index: steps.prompt[index]), "prefill"),
-        ("recomputed", steps.over_time(lambda index: steps.again[index]), "again"),
+        ("recomputed", steps.over_time(lambda index: steps.recomputed[index]), "recomputed"),
         ("padding", steps.over_time(lambda index: steps.padding[index]), "padding"),
     ]
     bands = [band for band in bands if band[1].greatest > 0]
@@ -118,25 +124,26 @@ def service_over_time(engine: EngineRun) -> Drawing | None:
     return None
 
 
-def request_lives(engine: EngineRun, seconds: float = 0.0) -> Drawing | None:
+def requests_over_time(engine: EngineRun, seconds: float = 0.0) -> Drawing | None:
     """Where they are few enough to have a lane each."""
-    if not 1 < len(engine.accounts) <= _LIVES:
+    if not 1 < len(engine.requests) <= _LIVES:
         return None
-    stretches: dict[int, list[Stretch]] = defaultdict(list)
+    segments: dict[int, list[Segment]] = defaultdict(list)
     kinds = {"queue": "waiting", "preempted": "s4"}
-    for stay in stays(engine):
-        if stay.kind in kinds and stay.end > stay.start:
-            stretches[stay.sequence].append((kinds[stay.kind], stay.start, stay.end))
-    classes = {State.PREFILL: "prefill", State.AGAIN: "again", State.DECODE: "decode", State.PADDING: "padding"}
+    for phase in phases(engine):
+        if phase.kind in kinds and phase.end > phase.start:
+            segments[phase.sequence].append((kinds[phase.kind], phase.start, phase.end))
     for run in engine.rows.runs:
-        stretches[run.sequence].append((classes.get(run.state, "idle"), run.start, run.end))
+        segments[run.sequence].append((CLASSES[run.state], run.start, run.end))
     shown = [
-        (account.request_id, [one for number in account.sequences for one in stretches[number]])
-        for account in sorted(engine.accounts, key=lambda one: one.arrival)
+        (request.request_id, [one for number in request.sequences for one in segments[number]])
+        for request in sorted(engine.requests, key=lambda one: one.arrival)
     ]
     about = "Each lane is a request, from its arrival to its end; samples of one request lie on top of each other."
     span = _span(engine)
-    return lives("Requests over time", about, shown, Window(span.start, max(span.end, span.start + seconds)))
+    return request_timelines(
+        "Requests over time", about, shown, Window(span.start, max(span.end, span.start + seconds))
+    )
 
 
 def ttft_over_time(run: Run) -> Drawing | None:
@@ -154,11 +161,11 @@ def ttft_over_time(run: Run) -> Drawing | None:
 
 def run_over_time(run: Run) -> list[Drawing]:
     """What was offered and what came of it, where a load client counted that."""
-    pieces = run.pieces
-    if pieces is None or not pieces.offered:
+    series = run.series
+    if series is None or not series.offered:
         return []
-    step = pieces.step
-    span = Window(0.0, step * len(pieces.offered))
+    step = series.step
+    span = Window(0.0, step * len(series.offered))
 
     def rate(values: Sequence[float], per: float) -> StepFunction:
         function = StepFunction()
@@ -166,17 +173,14 @@ def run_over_time(run: Run) -> list[Drawing]:
             function.set(index * step, value / per)
         return function
 
-    both = [("offered", rate(pieces.offered, step)), ("completed", rate(pieces.completed, step))]
-    tokens, under_way = rate(pieces.output_tokens, step), rate(pieces.running, 1.0)
-    return [
-        over_time("Offered and completed", "Requests per second.", both, span, ("requests", "requests/s")),
-        over_time(
-            "Output over the run", "Output tokens per second.", [("output", tokens)], span, ("output", "tokens/s")
-        ),
-        over_time(
-            "Under way", "Requests sent and not ended.", [("under way", under_way)], span, ("requests", "requests")
-        ),
-    ]
+    rates = [("offered", rate(series.offered, step)), ("completed", rate(series.completed, step))]
+    tokens, under_way = [("output", rate(series.output_tokens, step))], [("under way", rate(series.running, 1.0))]
+    pictures: tuple[tuple[str, str, list[tuple[str, StepFunction]], tuple[str, str]], ...] = (
+        ("Offered and completed", "Requests per second.", rates, ("requests", "requests/s")),
+        ("Output over the run", "Output tokens per second.", tokens, ("output", "tokens/s")),
+        ("Under way", "Requests sent and not ended.", under_way, ("requests", "requests")),
+    )
+    return [over_time(title, about, named, span, what, resolution=step) for title, about, named, what in pictures]
 
 
 # -- settings side by side --------------------------------------------------------------------------------------
@@ -209,7 +213,7 @@ def time_spent(named: Sequence[tuple[str, EngineFigures]]) -> Drawing | None:
         parts += [
             ("prefill", figures.time_in["prefill"], "prefill"),
             ("decode", figures.time_in["decode"], "decode"),
-            ("preempted", figures.time_in["preempted"], "again"),
+            ("preempted", figures.time_in["preempted"], "recomputed"),
             ("other", figures.time_in["other"], "idle"),
         ]
         bars.append((name, parts))
@@ -247,7 +251,8 @@ def _point(load: str, repeats: list[Run], key: str, level: str) -> CurvePoint:
     number = len(repeats)
     throughput = sum(run.summary.output_tokens_per_s for run in repeats) / number
     latency = sum(getattr(getattr(run.summary, key), level) for run in repeats) / number
-    return CurvePoint(load, throughput, latency, any(run.summary.saturated for run in repeats))
+    saturated, valid = any(run.summary.saturated for run in repeats), all(run.valid for run in repeats)
+    return CurvePoint(load, throughput, latency, saturated, valid)
 
 
 def _ttfts(run: Run) -> list[float]:
@@ -267,8 +272,8 @@ def _e2es(run: Run) -> list[float]:
 
 def _span(engine: EngineRun) -> Window:
     """From the first arrival or step to the last step."""
-    first = min([account.arrival for account in engine.accounts] + [engine.steps.start])
-    return Window(first, max([account.ended for account in engine.accounts] + [engine.steps.end]))
+    first = min([request.arrival for request in engine.requests] + [engine.steps.start])
+    return Window(first, max([request.ended for request in engine.requests] + [engine.steps.end]))
 
 
 def _changes(queue: StepFunction, span: Window, most: int = 400) -> list[tuple[float, float]]:
@@ -283,16 +288,19 @@ def _changes(queue: StepFunction, span: Window, most: int = 400) -> list[tuple[f
 
 
 def _liveliest(engine: EngineRun) -> tuple[int, int]:
-    """First and last of the CLOSE_UP steps in which most runs of rows began."""
+    """First and last of up to CLOSE_UP steps, with no pause between them, in which most runs of rows began."""
     steps = engine.steps
-    begun = StepFunction.of_changes((run.start, 1) for run in engine.rows.runs if _changes_much(run))
-    best, most = 0, -1.0
-    for first in range(0, len(steps) - CLOSE_UP + 1, CLOSE_UP // 4):
-        number = begun.at(steps.ended[first + CLOSE_UP - 1]) - begun.at(steps.began[first])
-        if number > most:
-            best, most = first, number
-    return best, min(best + CLOSE_UP, len(steps)) - 1
+    begun = StepFunction.of_changes((run.start, 1) for run in engine.rows.runs if run.state is not State.IDLE)
+    spans = [
+        (first, min(first + CLOSE_UP, end) - 1)
+        for start, end in _without_pauses(steps)
+        for first in range(start, max(start + 1, end - CLOSE_UP + 1), CLOSE_UP // 4)
+    ]
+    return max(spans, key=lambda span: begun.at(steps.ended[span[1]]) - begun.at(steps.began[span[0]]))
 
 
-def _changes_much(run: RowRun) -> bool:
-    return run.state is not State.IDLE
+def _without_pauses(steps: StepSeries) -> list[tuple[int, int]]:
+    """Stretches of steps that follow each other: first, and one behind the last."""
+    pause = _PAUSE * statistics.median(end - start for start, end in zip(steps.began, steps.ended, strict=True))
+    starts = [index for index in range(1, len(steps)) if steps.began[index] - steps.ended[index - 1] > pause]
+    return list(pairwise([0, *starts, len(steps)]))

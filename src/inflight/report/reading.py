@@ -6,16 +6,16 @@ is no record at all is refused with what was looked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from inflight.metrics.observation import Observation, Outcome, Targets
 from inflight.metrics.summary import summarize
 from inflight.records.schema import RecordError, read_records
-from inflight.report.prefixes import Prefixes
 from inflight.report.run import Option, Run, Setting
-from inflight.report.steps.engine_run import Account, EngineRun
+from inflight.report.steps.engine_run import EndedRequest, EngineRun
 
 TOGETHER = ("static", "dynamic")  # strategies that hand out a batch's answers when it ends
 _OUTCOMES: dict[str, Outcome] = {"stop": "completed", "length": "completed", "abort": "failed", "error": "failed"}
@@ -68,15 +68,15 @@ def _take(
     if record["kind"] == "step":
         engine.step(record)
     elif record["kind"] == "request":
-        account = _account(record, prefixes.seen(record["prompt_token_ids"], record["cache_salt"]))
-        engine.accounts.append(account)
-        observations.append(_observation(record, account, engine, together))
+        request = _ended_request(record, prefixes.seen(record["prompt_token_ids"], record["cache_salt"]))
+        engine.requests.append(request)
+        observations.append(_observation(record, request, engine, together))
 
 
-def _account(record: dict[str, Any], repeated_tokens: int) -> Account:
+def _ended_request(record: dict[str, Any], repeated_tokens: int) -> EndedRequest:
     samples = record["samples"]
     reasons = {sample["finish_reason"] for sample in samples}
-    return Account(
+    return EndedRequest(
         request_id=record["request_id"],
         sequences=tuple(sample["sequence"] for sample in samples),
         lane=record["lane"],
@@ -92,38 +92,37 @@ def _account(record: dict[str, Any], repeated_tokens: int) -> Account:
     )
 
 
-def _observation(record: dict[str, Any], account: Account, engine: EngineRun, together: bool) -> Observation:
+def _observation(record: dict[str, Any], request: EndedRequest, engine: EngineRun, together: bool) -> Observation:
     """Tokens of all samples, by when they were given out: at the end of the step that drew them, or with the batch."""
-    times: list[float] = []
-    longest = 0
+    samples: list[Sequence[float]] = []
     for sample in record["samples"]:
-        number = len(sample["token_ids"])
-        longest = max(longest, number)
-        story = engine.sequences.stories.get(sample["sequence"])
-        if story is not None:
-            times += story.token_times[:number]  # what was drawn ahead after its end was dropped
-    times = [account.ended] * len(times) if together else sorted(times)
+        timeline = engine.sequences.timelines.get(sample["sequence"])
+        # What was drawn ahead after its end was dropped.
+        drawn = timeline.token_times[: len(sample["token_ids"])] if timeline is not None else ()
+        samples.append([request.ended] * len(drawn) if together else drawn)
+    times = sorted(chain.from_iterable(samples))
     slo, details = record["slo"], [sample["detail"] for sample in record["samples"] if "detail" in sample]
-    outcome = _OUTCOMES[account.reason]
+    outcome = _OUTCOMES[request.reason]
     return Observation(
-        request_id=account.request_id,
-        intended=account.arrival,
+        request_id=request.request_id,
+        intended=request.arrival,
         sent=record["added"],
-        ended=account.ended,
+        ended=request.ended,
         outcome=outcome,
         first_token=times[0] if times else None,
         last_token=times[-1] if times else None,
         token_times=times,
-        prompt_tokens=account.prompt_tokens,
-        cached_tokens=account.timings["cached_tokens"],
-        output_tokens=account.output_tokens,
-        longest_output=longest,
-        lane=account.lane,
-        tenant=account.tenant,
+        sample_times=samples if len(samples) > 1 else (),
+        prompt_tokens=request.prompt_tokens,
+        cached_tokens=request.timings["cached_tokens"],
+        output_tokens=request.output_tokens,
+        longest_output=max((len(sample["token_ids"]) for sample in record["samples"]), default=0),
+        lane=request.lane,
+        tenant=request.tenant,
         targets=Targets(ttft=slo.get("ttft"), itl=slo.get("itl")),
         error=""
         if outcome == "completed"
-        else "; ".join(details) or ("aborted" if account.reason == "abort" else "failed"),
+        else "; ".join(details) or ("aborted" if request.reason == "abort" else "failed"),
     )
 
 
@@ -132,20 +131,20 @@ def _unfinished(engine: EngineRun) -> list[Observation]:
     ended = engine.owner_of()
     end = engine.steps.end if engine.steps else 0.0
     found = []
-    for number, story in engine.sequences.stories.items():
+    for number, timeline in engine.sequences.timelines.items():
         if number in ended:
             continue
-        times = story.token_times
+        times = timeline.token_times
         found.append(
             Observation(
                 request_id=f"sequence {number}",
-                intended=story.joined[0],
+                intended=timeline.joined[0],
                 ended=end,
                 outcome="unfinished",
                 first_token=times[0] if times else None,
                 last_token=times[-1] if times else None,
                 token_times=times,
-                prompt_tokens=story.prompt_tokens,
+                prompt_tokens=timeline.prompt_tokens,
                 output_tokens=len(times),
                 longest_output=len(times),
                 error="under way when the record ended",
@@ -176,3 +175,23 @@ def _capacity(path: Path, header: Mapping[str, Any]) -> Mapping[str, int]:
 
 def _value(options: Mapping[str, Option], name: str, default: Any) -> Any:
     return options[name].value if name in options else default
+
+
+class Prefixes:
+    """How much of a prompt's beginning came before: what a prefix cache without bounds would find. Knows prompts in the
+    order in which their requests ended, and keeps a number for each of their blocks."""
+
+    def __init__(self, block_size: int):
+        self._size = block_size
+        self._known: set[int] = set()
+
+    def seen(self, token_ids: Sequence[int], salt: str) -> int:
+        """Leading tokens in whole blocks that an earlier prompt of the same salt began with; from now on this one is
+        known, too. The last token is never looked up, as the next one is sampled from it."""
+        chain, found, is_known = hash(salt), 0, True
+        for start in range(0, len(token_ids) - self._size, self._size):
+            chain = hash((chain, tuple(token_ids[start : start + self._size])))
+            is_known = is_known and chain in self._known
+            found += self._size * is_known
+            self._known.add(chain)
+        return found

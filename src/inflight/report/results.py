@@ -10,11 +10,13 @@ from typing import Any
 
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Observation, Targets
+from inflight.metrics.series import Series
 from inflight.metrics.steadiness import Trend
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.records.result import BenchRecord, PercentilesRecord, RequestRow, ResultError, SummaryRecord, read_result
-from inflight.report.run import Option, Pieces, Run, Setting
+from inflight.report.run import Option, Run, Setting
 
+_WHOM = {"endpoint": "", "model": "of ", "url": "at "}
 _UNITS = {"rate": "requests/s", "concurrency": "at once"}
 
 
@@ -26,10 +28,13 @@ def read_results(path: Path) -> Setting:
             unit = _UNITS.get(record["by"], record["by"])
             points = sorted(record["points"], key=lambda point: point["value"])
             runs = [run_of(point["result"], f"{point['value']:g} {unit}") for point in points]
-            options = points[0]["result"]["settings"] if points else {}
+            records = [point["result"] for point in points]
+            options = records[0]["settings"] if records else {}
             cut = ("The series of runs was interrupted; what was measured is shown.",) if record["partial"] else ()
         else:
-            runs, options, cut = [run_of(record)], record["settings"], ()  # type: ignore[arg-type]
+            records = [record]
+            runs, options, cut = [run_of(records[0])], record["settings"], ()
+        about = about_of(records, [run.load for run in runs])
     except (KeyError, TypeError, IndexError) as error:
         raise ResultError(f"{path} lacks {error}, which a result of inflight bench has; measure again.") from None
     if not runs:
@@ -37,7 +42,19 @@ def read_results(path: Path) -> Setting:
     if cut:
         runs[0] = replace(runs[0], notes=(*cut, *runs[0].notes))
     named = {name: Option(value) for name, value in options.items() if value is not None}
-    return Setting(path.stem, runs, named, record.get("created", ""))
+    return Setting(path.stem, runs, named, record.get("created", ""), about)
+
+
+def about_of(records: Sequence[BenchRecord], loads: Sequence[str]) -> str:
+    """Endpoint, model and address; the loads, where there are several; and what the workloads of all have in common."""
+    if not records:
+        return ""
+    target = records[0]["target"]
+    whom = " ".join(f"{word}{target[key]}" for key, word in _WHOM.items() if target.get(key))
+    first, *others = (record["workload"]["name"].split("; ") for record in records)
+    common = [part for part in first if all(part in other for other in others)]
+    several = [f"{loads[0]} to {loads[-1]}"] if others else []
+    return "; ".join([*filter(None, [whom]), *several, *common])
 
 
 def run_of(record: BenchRecord, load: str = "") -> Run:
@@ -59,8 +76,12 @@ def run_of(record: BenchRecord, load: str = "") -> Run:
         load,
         notes=(*cut, *record["faults"], *record["notes"], *record["workload"]["notes"]),
         valid=record["valid"],
-        pieces=Pieces(
-            series["step_s"], series["offered"], series["completed"], series["output_tokens"], series["running"]
+        series=Series(
+            series["step_s"],
+            tuple(series["offered"]),
+            tuple(series["completed"]),
+            tuple(series["output_tokens"]),
+            tuple(series["running"]),
         ),
         groups=groups,
     )

@@ -6,13 +6,17 @@ comparison, a simulation) builds these, and nothing here knows which.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from inflight.metrics.observation import Observation
-from inflight.metrics.summary import Summary, Window, whole
+from inflight.metrics.series import Series
+from inflight.metrics.summary import Summary, Window, summarize, whole
 from inflight.report.steps.engine_run import EngineRun
+
+MOST = 12  # of a kind; those with most requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +28,13 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """A run in equal pieces of `step` seconds, from 0: requests offered and completed in each, output tokens that came,
-    requests under way (mean)."""
-
-    step: float
-    offered: Sequence[float]
-    completed: Sequence[float]
-    output_tokens: Sequence[float]
-    running: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """One run. Times of observations and of the engine are seconds on one clock.
 
     window: the measured part; None: all of it. load: what was offered, in words, as "4 requests/s"; runs of one setting
     with equal loads are repeats of each other, and runs of two settings are paired repeat by repeat.
     engine: what its steps were, where they are known. notes: what a reader must know before believing the figures (cut
-    off, client too slow, trace thinned); valid: whether they are to be believed at all. pieces: the run
+    off, client too slow, trace thinned); valid: whether they are to be believed at all. series: the run
     over time, where a load client counted that. groups: summaries of its lanes, tenants and classes of traffic by name,
     where they were measured apart.
     """
@@ -54,7 +46,7 @@ class Run:
     engine: EngineRun | None = None
     notes: tuple[str, ...] = ()
     valid: bool = True
-    pieces: Pieces | None = None
+    series: Series | None = None
     groups: Mapping[str, Summary] = field(default_factory=dict)
 
     @property
@@ -70,12 +62,13 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One way to run the engine (or one server), and its runs: repeats, and different loads in rising order. created:
-    when, ISO 8601."""
+    when, ISO 8601. about: what was asked for and of whom, in words, where a load client knows that."""
 
     name: str
     runs: Sequence[Run]
     options: Mapping[str, Option] = field(default_factory=dict)
     created: str = ""
+    about: str = ""
 
     @property
     def loads(self) -> list[str]:
@@ -93,3 +86,19 @@ class Report:
     title: str
     settings: Sequence[Setting]
     about: tuple[str, ...] = ()
+
+
+def groups_of(run: Run) -> Mapping[str, Summary]:
+    """Of those kinds of which there are several; as measured, or from the requests."""
+    if run.groups or not run.observations:
+        return run.groups
+    window = run.window or whole(run.observations)
+    found = {}
+    for kind, attribute in (("class", "traffic"), ("lane", "lane"), ("tenant", "tenant")):
+        by_name: dict[str, list[Observation]] = defaultdict(list)
+        for one in run.observations:
+            by_name[getattr(one, attribute)].append(one)
+        if len(by_name) > 1:
+            for name in sorted(by_name, key=lambda one: -len(by_name[one]))[:MOST]:
+                found[f"{kind} {name or '(no name)'}"] = summarize(by_name[name], window)
+    return found

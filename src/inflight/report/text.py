@@ -7,7 +7,6 @@ from typing import Any
 
 from inflight.report.charts.quantity import MISSING, quantity
 from inflight.report.columns import Column, by_load, catalogue, columns_of
-from inflight.report.diagnosis import Diagnosis, diagnose
 from inflight.report.run import Report
 
 _NAME = 30
@@ -15,7 +14,7 @@ _NAME = 30
 
 def as_text(report: Report) -> str:
     columns = columns_of(report)
-    lines = [report.title, ""]
+    lines = [report.title, *(f"{setting.name}: {setting.about}" for setting in report.settings if setting.about), ""]
     for column in columns:
         lines += [f"! {_prefix(column, columns)}{note}" for note in column.notes]
         if not column.valid:
@@ -25,10 +24,14 @@ def as_text(report: Report) -> str:
         lines += _table(columns, [column.name for column in columns])
     else:
         for load, together in loads.items():
-            lines += ["", f"── {load} ──", *_table(together, [column.setting.name for column in together])]
+            lines += [
+                "",
+                f"── {load or 'one load'} ──",
+                *_table(together, [column.setting.name for column in together]),
+            ]
     lines += ["", "Diagnosis"]
     for column in columns:
-        lines += _diagnosis(column, _diagnosed(column), len(columns) > 1)
+        lines += _diagnosis(column, len(columns) > 1)
     return "\n".join(lines) + "\n"
 
 
@@ -53,6 +56,7 @@ def as_json(report: Report) -> dict[str, Any]:
             {
                 "name": column.name,
                 "setting": column.setting.name,
+                "about": column.setting.about,
                 "load": column.load,
                 "repeats": len(column.runs),
                 "valid": column.valid,
@@ -61,7 +65,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "figures": _figures(column),
                 "findings": [
                     {"title": one.title, "figures": one.figures, "cause": one.cause, "change": one.change}
-                    for one in _diagnosed(column).findings
+                    for one in column.diagnosis.findings
                 ],
             }
             for column in columns_of(report)
@@ -83,12 +87,8 @@ def _figures(column: Column) -> dict[str, Any]:
     return found
 
 
-def _diagnosed(column: Column) -> Diagnosis:
-    return diagnose(column.runs[0], column.setting.options, column.figures[0])
-
-
-def _diagnosis(column: Column, diagnosis: Diagnosis, named: bool) -> list[str]:
-    lines = [f"  {column.name}"] if named else []
+def _diagnosis(column: Column, named: bool) -> list[str]:
+    diagnosis, lines = column.diagnosis, [f"  {column.name}"] if named else []
     if not diagnosis.findings:
         return [*lines, f"  Nothing stands out. Looked at: {diagnosis.looked_at}"]
     for one in diagnosis.findings:

@@ -20,8 +20,8 @@ from inflight.metrics.observation import Observation
 from inflight.simulate.handover import Link, for_decode, for_prefill
 from inflight.simulate.replica import Replica
 from inflight.simulate.routers import Router
+from inflight.workload.observation_collector import ObservationCollector
 from inflight.workload.pacing import Pacer
-from inflight.workload.sightings import Sightings
 from inflight.workload.workload import Workload
 
 
@@ -60,7 +60,7 @@ class Cluster:
         # Whether the end of one answer can bring another request, here or in the second pool.
         self._reactive = decode is not None or workload.concurrency is not None
         self._reactive |= any(entry.after is not None for entry in workload.entries)
-        self._sightings = Sightings(workload)
+        self._collector = ObservationCollector(workload)
         self._told: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
         self._moving: list[tuple[float, int, Request]] = []  # heap of requests on their way to the second pool
         self._tickets = itertools.count()
@@ -91,8 +91,8 @@ class Cluster:
                 self._offer(due)
             else:
                 self._step(stepper, min(told, moved, due))
-        self._sightings.cut_off(0.0, max(one.now for one in self._replicas))  # what was never to be sent
-        return self._sightings.observations()
+        self._collector.cut_off(0.0, max(one.now for one in self._replicas))  # what was never to be sent
+        return self._collector.observations()
 
     def _step(self, replica: Replica, until: float) -> None:
         """until: when something happens by what is known. What other replicas do before may bring requests, too."""
@@ -102,7 +102,7 @@ class Cluster:
             return
         events = replica.step()
         for request_id, times in replica.tokens():
-            self._sightings.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
+            self._collector.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
         if events:
             heapq.heappush(self._told, (replica.now, next(self._tickets), replica, events))
 
@@ -119,9 +119,9 @@ class Cluster:
             replica.add(request if self._decode is None else for_prefill(request), now)
         except RequestRefused as refusal:
             self._pacer.ended(index, replica.now)
-            self._sightings.refused(index, refusal, intended, replica.now)
+            self._collector.refused(index, refusal, intended, replica.now)
             return
-        self._sightings.sent(index, request, intended, replica.now)
+        self._collector.sent(index, request, intended, replica.now)
         self._under_way(_Sent(index, request, replica))
 
     def _under_way(self, sent: _Sent) -> None:
@@ -144,7 +144,7 @@ class Cluster:
                 del self._sent[event.request_id]
                 event = self._with_first_cached(event)
             seen.append(event)
-        for index in self._sightings.take(seen, now):
+        for index in self._collector.take(seen, now):
             self._pacer.ended(index, now)
 
     # -- to the second pool -------------------------------------------------------------------------------------
@@ -172,9 +172,9 @@ class Cluster:
         try:
             replica.add(request, now)
         except RequestRefused as refusal:
-            alive = self._sightings.alive.pop(request.request_id)
+            pending = self._collector.pending.pop(request.request_id)
             self._pacer.ended(before.index, replica.now)
-            self._sightings.refused(before.index, refusal, alive.intended, replica.now)
+            self._collector.refused(before.index, refusal, pending.intended, replica.now)
             return
         self._under_way(_Sent(before.index, request, replica))
 

@@ -42,7 +42,6 @@ class Gpu:
     node_gpus: int = 8
     between_nodes_gb_per_s: float = 12.5
     host_gb_per_s: float = 25.0
-    watts: float | None = None
     price_per_hour: float | None = None
     provenance: str = ""
 
@@ -86,7 +85,6 @@ GPUS: dict[str, Gpu] = {
             bandwidth_gb_per_s=600,
             bf16_tflops=70,
             int8_tops=140,
-            watts=300,
             price_per_hour=1.01,
             provenance="AWS g5; it has about 70 of the 125 TFLOP/s that the A10's data sheet names" + _EXAMPLE,
         ),
@@ -97,7 +95,6 @@ GPUS: dict[str, Gpu] = {
             bf16_tflops=121,
             fp8_tflops=242,
             int8_tops=242,
-            watts=72,
             provenance=_NVIDIA,
         ),
         Gpu(
@@ -107,7 +104,6 @@ GPUS: dict[str, Gpu] = {
             bf16_tflops=362,
             fp8_tflops=733,
             int8_tops=733,
-            watts=350,
             provenance=_NVIDIA,
         ),
         Gpu(
@@ -119,7 +115,6 @@ GPUS: dict[str, Gpu] = {
             link="NVLink",
             link_gb_per_s=300,
             between_nodes_gb_per_s=25,
-            watts=400,
             provenance=_NVIDIA + "; between nodes: one HDR200 card per GPU",
         ),
         Gpu(
@@ -131,7 +126,6 @@ GPUS: dict[str, Gpu] = {
             link="NVLink",
             link_gb_per_s=300,
             between_nodes_gb_per_s=25,
-            watts=400,
             price_per_hour=2.21,
             provenance=_NVIDIA + "; SXM; between nodes: one HDR200 card per GPU" + _EXAMPLE + " (0.80 to 3.00 seen)",
         ),
@@ -142,7 +136,6 @@ GPUS: dict[str, Gpu] = {
             bf16_tflops=312,
             int8_tops=624,
             link_gb_per_s=32,
-            watts=300,
             price_per_hour=2.21,
             provenance=_NVIDIA + "; PCIe 4, without the bridge that joins two" + _EXAMPLE,
         ),
@@ -157,7 +150,6 @@ GPUS: dict[str, Gpu] = {
             link_gb_per_s=450,
             between_nodes_gb_per_s=50,
             host_gb_per_s=50,
-            watts=700,
             price_per_hour=2.95,
             provenance=_NVIDIA + "; SXM; between nodes: one NDR400 card per GPU" + _EXAMPLE + " (1.99 to 5.00 seen)",
         ),
@@ -170,7 +162,6 @@ GPUS: dict[str, Gpu] = {
             int8_tops=1513,
             link_gb_per_s=64,
             host_gb_per_s=50,
-            watts=350,
             provenance=_NVIDIA + "; PCIe 5, without the bridge that joins two",
         ),
         Gpu(
@@ -184,7 +175,6 @@ GPUS: dict[str, Gpu] = {
             link_gb_per_s=450,
             between_nodes_gb_per_s=50,
             host_gb_per_s=50,
-            watts=700,
             price_per_hour=4.0,
             provenance=_NVIDIA + "; between nodes: one NDR400 card per GPU" + _EXAMPLE + " (2.50 to 7.00 seen)",
         ),
@@ -199,7 +189,6 @@ GPUS: dict[str, Gpu] = {
             link_gb_per_s=900,
             between_nodes_gb_per_s=100,
             host_gb_per_s=50,
-            watts=1000,
             provenance=_NVIDIA + "; the lower of the figures given (180 to 192 GB, 7.7 to 8.0 TB/s)",
         ),
         Gpu(
@@ -213,7 +202,6 @@ GPUS: dict[str, Gpu] = {
             link_gb_per_s=448,
             between_nodes_gb_per_s=50,
             host_gb_per_s=50,
-            watts=750,
             price_per_hour=3.0,
             provenance="AMD's data sheet, dense rates; seven links of 64 GB/s" + _EXAMPLE + " (1.71 to 5.00 seen)",
         ),

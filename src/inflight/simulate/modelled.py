@@ -21,9 +21,8 @@ from inflight.simulate.latency import StepModel
 from inflight.simulate.replay import Recall, Records, Replay, rebuilt, recorded_scheduler, recorded_settings
 from inflight.simulate.steps import rounds, timed_steps
 from inflight.workload.driving import Driver
-from inflight.workload.entry import Entry
-from inflight.workload.sightings import Sightings
-from inflight.workload.workload import Workload
+from inflight.workload.observation_collector import ObservationCollector
+from inflight.workload.workload import Entry, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,12 @@ def _longest(record: dict[str, Any]) -> int:
 
 def _recorded(replay: Replay, workload: Workload, requests: list[dict[str, Any]]) -> list[Observation]:
     """What clients saw in the recorded run. A failed step ends its requests, and nothing else."""
-    sightings = Sightings(workload)
+    collector = ObservationCollector(workload)
     for index, one in enumerate(requests):
-        sightings.sent(index, rebuilt(one), one["arrival"], one["added"])
+        collector.sent(index, rebuilt(one), one["arrival"], one["added"])
     last = 0.0
     for time, events in replay.events:
-        sightings.take(events, time)
+        collector.take(events, time)
         last = time
-    sightings.cut_off(0.0, last)
-    return sightings.observations()
+    collector.cut_off(0.0, last)
+    return collector.observations()

@@ -13,7 +13,7 @@ from itertools import count, repeat
 from random import Random
 from typing import Protocol
 
-from inflight.workload.errors import WorkloadError
+from inflight.workload.workload import WorkloadError
 
 FORMS = (
     "poisson:RATE, gamma:RATE:BURSTINESS, constant:RATE, ramp:FIRST-LAST:SECONDS (rates in requests per second), "

@@ -21,10 +21,9 @@ from typing import Any
 
 from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import Arrivals, AtOnce, parse_arrivals
-from inflight.workload.entry import NO_TARGETS
-from inflight.workload.errors import WorkloadError
 from inflight.workload.lengths import Lengths, parse_lengths
 from inflight.workload.prefixes import Sessions, SharedPrefixes
+from inflight.workload.workload import NO_TARGETS, WorkloadError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +152,8 @@ def _made(where: str, make: Callable[[], TrafficClass]) -> TrafficClass:
     try:
         return make()
     except WorkloadError as error:
-        told = str(error)
-        raise WorkloadError(told if told.startswith(where) else f"{where}: {told}") from None
+        message = str(error)
+        raise WorkloadError(message if message.startswith(where) else f"{where}: {message}") from None
 
 
 def _known(table: Any, keys: tuple[str, ...], where: str) -> None:

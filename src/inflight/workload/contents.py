@@ -13,8 +13,7 @@ from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
-from inflight.workload.entry import Entry
-from inflight.workload.errors import WorkloadError
+from inflight.workload.workload import Entry, WorkloadError
 
 _DRAWS = {1: 1 << 8, 2: 1 << 16}  # values of the bytes that draw a token
 _MOST_KEPT = 1 << 14  # shared blocks kept at hand

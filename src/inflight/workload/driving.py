@@ -13,8 +13,8 @@ from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
+from inflight.workload.observation_collector import EngineFault, ObservationCollector
 from inflight.workload.pacing import Pacer
-from inflight.workload.sightings import EngineFault, Sightings
 from inflight.workload.workload import Workload
 
 __all__ = ["Driver", "EngineFault"]
@@ -44,7 +44,7 @@ class Driver:
         self._stepped = stepped
         self._stop: Callable[[], bool] | None = None
         self._pacer = Pacer(workload)
-        self._sightings = Sightings(workload, ended)
+        self._collector = ObservationCollector(workload, ended)
         self._start = 0.0
 
     def run(self, stop: Callable[[], bool] | None = None) -> list[Observation]:
@@ -68,7 +68,7 @@ class Driver:
                 continue
             self._take(result)
         self._abandon()
-        return self._sightings.observations()
+        return self._collector.observations()
 
     def _offer(self) -> None:
         """Send whoever is due. A place that a refusal gives back may be the next one's at once."""
@@ -83,9 +83,9 @@ class Driver:
             self._loop.add(request)
         except RequestRefused as refusal:
             self._pacer.ended(index, now - self._start)
-            self._sightings.refused(index, refusal, intended, now)
+            self._collector.refused(index, refusal, intended, now)
             return
-        self._sightings.sent(index, request, intended, now)
+        self._collector.sent(index, request, intended, now)
 
     def _wait(self, until: float) -> None:
         """At once in virtual time; where somebody may want to stop, a little at a time."""
@@ -94,13 +94,13 @@ class Driver:
 
     def _take(self, events: list[Event]) -> None:
         now = self._loop.clock.now()
-        for index in self._sightings.take(events, now):
+        for index in self._collector.take(events, now):
             self._pacer.ended(index, now - self._start)
         if self._stepped is not None:
             self._stepped(events)
 
     def _abandon(self) -> None:
         """Whatever has not ended, when the run is to stop."""
-        for request_id in tuple(self._sightings.alive):
+        for request_id in tuple(self._collector.pending):
             self._loop.abort(request_id)
-        self._sightings.cut_off(self._start, self._loop.clock.now())
+        self._collector.cut_off(self._start, self._loop.clock.now())

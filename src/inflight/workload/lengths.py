@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from inflight.workload.errors import WorkloadError
+from inflight.workload.workload import WorkloadError
 
 FORMS = (
     "N, uniform:LEAST-MOST, lognormal:P50:P99, lognormal:P50:P99:MOST, histogram:FILE (lines of `tokens,weight`), or "

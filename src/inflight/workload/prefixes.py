@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 
-from inflight.workload.entry import Entry
-from inflight.workload.errors import WorkloadError
 from inflight.workload.lengths import Fixed, Lengths
+from inflight.workload.workload import WorkloadError
 
 _SINGLE = Fixed(1)
 _SESSION_BLOCK = 16  # tokens, at most; less where shared prefixes do not end at such a border
@@ -99,17 +97,6 @@ def session_ids(session: str, shared: tuple[int, ...], prompt_tokens: int, block
     """Content ids of a whole prompt of a session, the last one cut off by the prompt's end. All turns are beginnings of
     one stream, so that each begins with the one before, and with what stands for its answer."""
     return (*shared, *_numbered(session, len(shared), math.ceil(prompt_tokens / block_size)))
-
-
-def repeated_share(entries: Iterable[Entry]) -> float:
-    """Share of all content blocks that an earlier entry had, the most that a prefix cache without limits can hit; NaN
-    where no entry has any. Ids are taken to stand for their block and all before it, as those of traces do."""
-    seen: set[int] = set()
-    blocks = 0
-    for entry in entries:
-        blocks += len(entry.prefix)
-        seen.update(entry.prefix)
-    return (blocks - len(seen)) / blocks if blocks else math.nan
 
 
 def _numbered(name: str, start: int, stop: int) -> range:

@@ -10,14 +10,7 @@ from functools import lru_cache
 
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import SamplingParams
-from inflight.workload.contents import Contents
-from inflight.workload.entry import Entry
-from inflight.workload.workload import Workload
-
-
-def core_requests(workload: Workload, contents: Contents) -> list[Request]:
-    """One for each entry, in their order; request ids are their indexes."""
-    return [core_request(entry, str(k), contents.prompt(k)) for k, entry in enumerate(workload.entries)]
+from inflight.workload.workload import Entry
 
 
 @lru_cache(maxsize=1024)

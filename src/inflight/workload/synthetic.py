@@ -15,10 +15,8 @@ from random import Random
 
 from inflight.workload.arrivals import Arrivals, AtOnce
 from inflight.workload.classes import TrafficClass
-from inflight.workload.entry import Entry
-from inflight.workload.errors import WorkloadError
 from inflight.workload.prefixes import session_block_size, session_ids
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload, WorkloadError
 
 
 def synthesize(

@@ -12,10 +12,9 @@ from dataclasses import replace
 from random import Random
 
 from inflight.workload.arrivals import Arrivals
-from inflight.workload.entry import Entry
-from inflight.workload.errors import WorkloadError
 from inflight.workload.traces.rows import ordered
 from inflight.workload.traces.trace import Trace
+from inflight.workload.workload import Entry, WorkloadError
 
 
 def window(trace: Trace, start_s: float = 0.0, duration_s: float = math.inf) -> Trace:

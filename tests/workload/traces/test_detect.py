@@ -11,9 +11,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from inflight.workload.errors import WorkloadError
 from inflight.workload.traces.detect import FORMATS, detect, load
 from inflight.workload.traces.source import Source
+from inflight.workload.workload import WorkloadError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 KNOWN = {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from inflight.metrics.observation import Targets
-from inflight.workload.errors import WorkloadError
 from inflight.workload.traces.detect import load
 from inflight.workload.traces.rows import NO_OUTPUT, Reading
 from inflight.workload.traces.trace import Trace
+from inflight.workload.workload import WorkloadError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 

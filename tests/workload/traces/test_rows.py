@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inflight.workload.errors import WorkloadError
 from inflight.workload.traces.rows import NO_OUTPUT, Rows
+from inflight.workload.workload import WorkloadError
 
 
 def rows(*arrivals: float) -> Rows:

@@ -23,18 +23,18 @@ MOST_CELLS = 12_000
 MOST_ROWS = 96
 _STEP_SPACE = 6  # pixels that a step must have on average, to be drawn
 _QUEUE = 46  # height of the queue's strip
-_TALL = (State.PREFILL, State.AGAIN)
+_TALL = (State.PREFILL, State.RECOMPUTE)
 _LOW = 0.72  # of a lane's height: single tokens
-_CLASSES = {
+CLASSES = {
     State.PREFILL: "prefill",
-    State.AGAIN: "again",
+    State.RECOMPUTE: "recomputed",
     State.DECODE: "decode",
     State.PADDING: "padding",
     State.IDLE: "idle",
 }
 _NAMES = {
     State.PREFILL: "prefill",
-    State.AGAIN: "recomputed after a preemption",
+    State.RECOMPUTE: "recomputed after a preemption",
     State.DECODE: "decode",
     State.PADDING: "padding",
     State.IDLE: "has its row, nothing computed",
@@ -73,7 +73,7 @@ def batch_picture(
     cells, merged = _cells([run for run in shown if run.row <= rows[-1]], span, len(rows))
     has_queue = any(count for _, count in waiting)
     states = [state for state in State if any(c.state is state or (state is State.PADDING and c.padded) for c in cells)]
-    keys = [Key(_NAMES[state], _CLASSES[state], "area") for state in states]
+    keys = [Key(_NAMES[state], CLASSES[state], "area") for state in states]
     keys += [Key("waiting (sequences)", "waiting", "area")] if has_queue else []
     strip = _QUEUE if has_queue else 0
     probe = Frame(Axis(0, 1, ""), Axis(0, 1, ""), keys, width)
@@ -118,8 +118,8 @@ def _starts(runs: Iterable[RowRun]) -> Iterable[tuple[RowRun, bool]]:
         last[run.row] = run.sequence
 
 
-def _cell(told: tuple[RowRun, bool], span: Window) -> Cell:
-    run, begins = told
+def _cell(begun: tuple[RowRun, bool], span: Window) -> Cell:
+    run, begins = begun
     padded = run.padded / (run.tokens + run.padded) if run.tokens else 0.0
     start = max(run.start, span.start) - span.start
     return Cell(
@@ -172,10 +172,10 @@ def _paths(frame: Frame, cells: Sequence[Cell], places: dict[int, float], height
         full = (height - gap) * (1.0 if cell.state in _TALL else _LOW)
         y = places[cell.row] + height - gap / 2 - full
         own = full * (1 - cell.padded)
-        paths[_CLASSES[cell.state]].append(rectangle(x, y + full - own, end - x, own))
+        paths[CLASSES[cell.state]].append(rectangle(x, y + full - own, end - x, own))
         if cell.padded:
             paths["padding"].append(rectangle(x, y, end - x, full - own))
-    order = ("idle", "padding", "decode", "prefill", "again")
+    order = ("idle", "padding", "decode", "prefill", "recomputed")
     return "".join(tag("path", d="".join(paths[name]), class_=f"area {name}") for name in order if paths[name])
 
 

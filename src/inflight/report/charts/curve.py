@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from inflight.report.charts.axis import Axis, from_zero
 from inflight.report.charts.drawing import Drawing
-from inflight.report.charts.frame import HEIGHT, WIDTH, Frame, Key, mark
+from inflight.report.charts.frame import HEIGHT, WIDTH, Frame, Key, cross, mark
 from inflight.report.charts.lines import series_class
 from inflight.report.charts.quantity import quantity
 from inflight.report.charts.svg import polyline, tag
@@ -15,12 +15,14 @@ from inflight.report.charts.svg import polyline, tag
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """load: in words. saturated: latency was still growing, so that its value tells the length of the run."""
+    """load: in words. saturated: latency was still growing, so that its value tells the length of the run. valid:
+    whether it is to be believed."""
 
     load: str
     throughput: float
     latency: float
     saturated: bool = False
+    valid: bool = True
 
 
 def curve(
@@ -46,11 +48,14 @@ def curve(
             said = f"{name}, {point.load}: {quantity(point.throughput, x[1])}, {quantity(point.latency, y[1])}"
             class_ = f"{series_class(index)}{' hollow' if point.saturated else ''}"
             drawn = mark(frame.at(point.throughput, point.latency), index, class_)
+            if not point.valid:
+                said += "; not valid"
+                drawn += cross(frame.at(point.throughput, point.latency))
             parts.append(tag("g", tag("title", said) + drawn))
-    hollow = (
-        " Hollow: latency was still growing, the value tells the run's length."
-        if any(p.saturated for p in points)
-        else ""
-    )
-    logged = " The latency axis is logarithmic." if is_log else ""
-    return Drawing(title, about + hollow + logged, WIDTH, HEIGHT, frame.around("".join(parts)))
+    if any(point.saturated for point in points):
+        about += " Hollow: latency was still growing, the value tells the run's length."
+    if not all(point.valid for point in points):
+        about += " Crossed out: the run is not valid, do not believe its value."
+    if is_log:
+        about += " The latency axis is logarithmic."
+    return Drawing(title, about, WIDTH, HEIGHT, frame.around("".join(parts)))

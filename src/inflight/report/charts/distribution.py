@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from inflight.metrics.definitions import Percentiles, quantile
 from inflight.report.charts.axis import Axis, from_zero
 from inflight.report.charts.drawing import Drawing
-from inflight.report.charts.frame import HEIGHT, WIDTH, Frame, Key
+from inflight.report.charts.frame import HEIGHT, WIDTH, Frame, Key, text_width
 from inflight.report.charts.lines import series_class
-from inflight.report.charts.quantity import quantity
+from inflight.report.charts.quantity import digits, quantity, scale_of
 from inflight.report.charts.svg import polyline, rectangle, tag, text
 
 _POINTS = 160  # of a line; each is a quantile, so that any number of values fits
@@ -34,8 +34,8 @@ def cumulative(title: str, about: str, named: Sequence[tuple[str, Sequence[float
             shares = [place / max(number - 1, 1) for place in range(number)]
             points = [frame.at(quantile(ordered, share), share) for share in shares]
             parts.append(tag("path", d=polyline(points), class_=f"line {series_class(index)}"))
-    told = f"{about} {_POINTS} quantiles are drawn{'; the axis is logarithmic' if is_log else ''}."
-    return Drawing(title, told, WIDTH, HEIGHT, frame.around("".join(parts)))
+    about = f"{about} {_POINTS} quantiles are drawn{'; the axis is logarithmic' if is_log else ''}."
+    return Drawing(title, about, WIDTH, HEIGHT, frame.around("".join(parts)))
 
 
 def percentile_bars(
@@ -61,9 +61,10 @@ def percentile_bars(
             d = rectangle(x + 1, frame.at_y(value), max(bar - 2, 1), frame.bottom - frame.at_y(value))
             parts.append(tag("path", tag("title", said), d=d, class_=f"area {series_class(index)}"))
             parts.append(_whisker(frame, x + bar / 2, ends))
-            if bar >= 34:
+            label = digits(value / scale_of(y.high, unit)[0])
+            if text_width(label) < bar:
                 above = frame.at_y(max(value, ends[1]) if ends else value) - 5
-                parts.append(text(x + bar / 2, max(above, frame.top - 2), quantity(value, unit), anchor="middle"))
+                parts.append(text(x + bar / 2, max(above, frame.top - 2), label, anchor="middle"))
         parts.append(text(frame.left + group * (place + 0.5), frame.bottom + 16, level, anchor="middle"))
     return Drawing(title, about, width, HEIGHT, frame.around("".join(parts), x_ticks=False), width > WIDTH)
 

@@ -94,6 +94,12 @@ def mark(point: Point, number: int, class_: str) -> str:
     return tag("path", d=f"M{x:.1f} {y - 4.4:.1f}l4.4 8h-8.8z", class_=class_)
 
 
+def cross(point: Point) -> str:
+    """Over a point that does not count."""
+    x, y = point
+    return tag("path", d=f"M{x - 6:.1f} {y - 6:.1f}l12 12m0 -12l-12 12", class_="cross")
+
+
 def _legend(keys: list[Key], width: float) -> tuple[str, int]:
     """SVG, and how many lines it takes."""
     if not keys:

@@ -25,8 +25,10 @@ def over_time(
     span: Window,
     what: tuple[str, str],
     limit: tuple[str, float] | None = None,
+    resolution: float = 0.0,
 ) -> Drawing:
-    """what: name and unit of the values. limit: a name, and the value that cannot be exceeded."""
+    """what: name and unit of the values. limit: a name, and the value that cannot be exceeded. resolution: seconds over
+    which the values were counted, where they do not hold at every moment."""
     greatest = max([function.greatest for _, function in named] + [limit[1] if limit else 0.0])
     x, y = Axis(0.0, span.seconds, "time", "s"), from_zero(greatest, *what)
     keys = [Key(name, series_class(index)) for index, (name, _) in enumerate(named)]
@@ -38,9 +40,11 @@ def over_time(
         parts.append(_line(frame, columns, span.start, series_class(index)))
     if limit:
         parts.append(tag("path", d=f"M{frame.left} {frame.at_y(limit[1]):.1f}H{frame.right}", class_="limit"))
-    stretch = quantity(span.seconds / frame.columns, "s")
-    described = f"{about} Each point is the mean over {stretch}; the band spans the least and the most in it."
-    return Drawing(title, described, WIDTH, HEIGHT, frame.around("".join(parts)))
+    column = span.seconds / frame.columns
+    meant = f"Each point is the mean over {quantity(column, 's')}; the band spans the least and the most in it."
+    if resolution > column:
+        meant = f"Each value is the mean over {quantity(resolution, 's')}."
+    return Drawing(title, f"{about} {meant}", WIDTH, HEIGHT, frame.around("".join(parts)))
 
 
 def _line(frame: Frame, columns: Sequence[Column], start: float, class_: str) -> str:

@@ -10,13 +10,13 @@ SERIES = 7
 _LIGHT = {
     "page": "#ffffff", "card": "#f6f7f9", "ink": "#1a1d21", "soft": "#59616b", "rule": "#d5d9de", "grid": "#e6e9ec",
     "s1": "#0b66ad", "s2": "#c9500a", "s3": "#04805c", "s4": "#a3468b", "s5": "#8a6c00", "s6": "#4747a8",
-    "s7": "#69727d", "prefill": "#e07b1a", "again": "#a3468b", "decode": "#2f7fc1", "padding": "#9aa3ad",
+    "s7": "#69727d", "prefill": "#e07b1a", "recomputed": "#a3468b", "decode": "#2f7fc1", "padding": "#9aa3ad",
     "waiting": "#a08411", "idle": "#bcd7ee", "free": "#eef0f2", "good": "#04704f", "bad": "#b0380c",
 }  # fmt: skip
 _DARK = {
     "page": "#14171a", "card": "#1d2125", "ink": "#e8eaed", "soft": "#a3abb5", "rule": "#3a4148", "grid": "#2a3036",
     "s1": "#56a8ee", "s2": "#ff8b4d", "s3": "#35c498", "s4": "#e08fc9", "s5": "#d8b93f", "s6": "#a3a3f5",
-    "s7": "#a0a9b4", "prefill": "#f0964a", "again": "#e08fc9", "decode": "#4a9be0", "padding": "#76808b",
+    "s7": "#a0a9b4", "prefill": "#f0964a", "recomputed": "#e08fc9", "decode": "#4a9be0", "padding": "#76808b",
     "waiting": "#c2ab3d", "idle": "#2d4e6b", "free": "#24292e", "good": "#46cfa3", "bad": "#ff9468",
 }  # fmt: skip
 
@@ -35,6 +35,7 @@ svg.chart .band{opacity:.22}
 svg.chart .whisker{stroke:var(--ink);stroke-width:1.2;fill:none}
 svg.chart .hollow{fill:var(--page)}
 svg.chart .steps{stroke:var(--page);stroke-width:.7;stroke-opacity:.75;fill:none}
+svg.chart .cross{stroke:var(--bad);stroke-width:2;fill:none}
 svg.chart .limit{stroke:var(--bad);stroke-width:1.2;stroke-dasharray:5 3;fill:none}
 """
 
@@ -51,7 +52,7 @@ def _series_rules() -> str:
         rules.append(f"svg.chart .area.s{index},svg.chart .band.s{index}{{stroke:none}}")
     for name in ("prefill", "decode", "idle", "free"):
         rules.append(f"svg.chart .{name}{{fill:var(--{name})}}")
-    for name in ("again", "padding", "waiting", "cached", "shared"):
+    for name in ("recomputed", "padding", "waiting", "cached", "shared"):
         rules.append(f"svg.chart .{name}{{fill:url(#{name})}}")
     rules.append("svg.chart .hollow{fill:var(--page)}")
     rules.append("svg.chart .area.edge{stroke:var(--page);stroke-width:.6}svg.chart .pale{fill-opacity:.5}")
@@ -79,7 +80,7 @@ def _pattern(name: str, size: int, ground: str, ink: str, turn: int = 0) -> str:
 PATTERNS = (
     "<defs>"
     + _pattern("padding", 6, "free", '<rect width="2.4" height="6" style="fill:var(--padding)"/>', 45)
-    + _pattern("again", 5, "again", '<rect width="1.4" height="5" style="fill:var(--page)"/>', -45)
+    + _pattern("recomputed", 5, "recomputed", '<rect width="1.4" height="5" style="fill:var(--page)"/>', -45)
     + _pattern("waiting", 5, "free", '<circle cx="2.5" cy="2.5" r="1.6" style="fill:var(--waiting)"/>')
     + _pattern("cached", 6, "free", '<rect width="1.4" height="6" style="fill:var(--s7)"/>', -45)
     + _pattern("shared", 6, "s7", '<path d="M0 3h6M3 0v6" style="stroke:var(--page);stroke-width:1"/>')

@@ -1,4 +1,4 @@
-"""Numbers as people read them: with a unit, and with three digits that matter."""
+"""Numbers as people read them: with a unit, and with three digits that matter; and names in little room."""
 
 from __future__ import annotations
 
@@ -52,3 +52,8 @@ def short(value: float) -> str:
             divisor = 1e3 if letter == "k" else size
             return f"{digits(value / divisor)}{letter}"
     return digits(value)
+
+
+def shortened(name: str) -> str:
+    """At most 11 characters. Of ids the end is kept, because their beginnings are all alike."""
+    return name if len(name) <= 11 else f"{name[:4]}…{name[-6:]}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from inflight.report.charts.quantity import quantity
 from inflight.report.diagnosis.finding import Evidence, Finding
 from inflight.report.diagnosis.latency import itl_tail
+from inflight.report.engine_figures import EngineFigures
 
 QUEUED = 0.2  # share of requests' time that is worth a setting
 LOW = 0.5  # occupancy
+IDLE = 0.1  # share of the time with a step under way, below which it is single requests that are seen, not a load
 SOMETIMES = 0.1  # share of the busy time in which somebody waited
 PADDED = 0.1  # share of token slots
 LAY_READY = 0.2  # share of requests' time, between an answer's last token and its batch's end
@@ -66,17 +68,26 @@ def queue_reason(evidence: Evidence) -> Finding | None:
     )
 
 
+def idle(engine: EngineFigures) -> bool:
+    """Whether it hardly computed, and kept nobody waiting when it did."""
+    return engine.busy < IDLE and engine.queued_share < SOMETIMES
+
+
 def room(evidence: Evidence) -> Finding | None:
-    """Rows that stay empty without a queue."""
+    """Rows, or the whole engine, that stay empty without a queue."""
     engine = evidence.engine
-    if engine is None or engine.occupancy >= LOW or engine.queued_share >= SOMETIMES:
+    if engine is None or engine.queued_share >= SOMETIMES or (engine.occupancy >= LOW and not idle(engine)):
         return None
+    change = "Nothing needs to change for this load; fewer rows (--max-num-seqs) would leave memory for other things."
+    if idle(engine):
+        change = "Nothing needs to change for this load; what a larger one needs, only a run under that load can tell."
     return Finding(
         "The engine has room",
-        f"Rows are {quantity(engine.occupancy, 'share')} in use while steps run, and somebody waits "
-        f"{quantity(engine.queued_share, 'share')} of the time.",
+        f"A step is under way {quantity(engine.busy, 'share')} of the time; rows are "
+        f"{quantity(engine.occupancy, 'share')} in use while steps run, and somebody waits "
+        f"{quantity(engine.queued_share, 'share')} of that time.",
         "The load is below what this setting can serve.",
-        "Nothing needs to change for this load; fewer rows (--max-num-seqs) would leave memory for other things.",
+        change,
         weight=1,
     )
 

@@ -25,7 +25,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What rules look at. settings: values in force, by name as in the record ("strategy", "max_num_seqs", …).
+    """What rules look at: figures of one run, or means of several repeats.
+
+    settings: values in force, by name as in the record ("strategy", "max_num_seqs", …).
     repeated_prompts: share of prompt tokens that an unbounded prefix cache would have found; None: not known.
     arrivals: whether TTFT grew from the first arrival to the last; the summary's own window may end long after that.
     tenant_ttft: mean seconds of each tenant that has enough requests."""

@@ -52,7 +52,7 @@ def ttft_tail(evidence: Evidence) -> Finding | None:
     return Finding(
         "A few wait far longer than most for their first token",
         f"TTFT p99 is {quantity(ttft.p99, 's')}, {ttft.p99 / ttft.p50:.1f} times its p50 of "
-        f"{quantity(ttft.p50, 's')} (over {ttft.samples:,} requests).{queue}",
+        f"{quantity(ttft.p50, 's')} (over {quantity(ttft.samples)} requests).{queue}",
         "Requests come in bursts, or wait behind much longer ones.",
         f"{change}; lanes ([lanes.NAME] in --config) keep bulk work away from interactive work.",
     )
@@ -74,7 +74,7 @@ def itl_tail(evidence: Evidence) -> Finding | None:
         return Finding("Streams stand still now and then", seen, cause, change)
     steps = (
         f" Steps with prompt tokens beside decodes take {quantity(mixed.p99, 's')} at p99, steps of decodes alone "
-        f"{quantity(alone.p50, 's')} at p50; the longest prompt has {evidence.longest_prompt:,} tokens."
+        f"{quantity(alone.p50, 's')} at p50; the longest prompt has {quantity(evidence.longest_prompt)} tokens."
     )
     if evidence.strategy == "continuous":
         change = (

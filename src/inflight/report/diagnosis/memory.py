@@ -7,7 +7,7 @@ from inflight.report.diagnosis.finding import Evidence, Finding
 
 FULL = 0.95  # share of the blocks held
 OFTEN = 0.05  # preemptions by request
-AGAIN = 0.02  # recomputed share of the tokens computed
+RECOMPUTED = 0.02  # recomputed share of the tokens computed
 QUEUED = 0.2  # share of the queue's time that waits for blocks
 LACKED = 0.5  # share of the blocks held at most, below which waste takes nothing from anybody
 WASTED = 0.3  # share of held token slots; a half-filled last block of short requests makes 10 to 20 %
@@ -25,8 +25,8 @@ def pressure(evidence: Evidence) -> Finding | None:
     return Finding(
         "KV memory is the limit",
         f"At most {quantity(engine.kv_peak, 'share')} of the blocks were held, {quantity(engine.kv_usage, 'share')} "
-        f"on average; {engine.preemptions:,} preemptions; {quantity(blocked, 'share')} of the queue's time waited "
-        "for blocks.",
+        f"on average; {quantity(engine.preemptions)} preemptions; {quantity(blocked, 'share')} of the queue's time "
+        "waited for blocks.",
         "The requests that run together need more keys and values than fit.",
         "More --kv-memory (or --num-blocks); else fewer rows (--max-num-seqs), or a shorter --max-model-len.",
         weight=3,
@@ -38,14 +38,14 @@ def preemptions(evidence: Evidence) -> Finding | None:
     if engine is None or not engine.preemptions or not evidence.summary.offered:
         return None
     often = engine.preemptions / evidence.summary.offered
-    again = engine.recomputed_tokens / engine.computed_tokens if engine.computed_tokens else 0.0
-    if often < OFTEN and again < AGAIN:
+    recomputed = engine.recomputed_tokens / engine.computed_tokens if engine.computed_tokens else 0.0
+    if often < OFTEN and recomputed < RECOMPUTED:
         return None
     swap = "" if evidence.settings.get("preemption") in ("swap", "auto") else ", or --preemption auto with --swap-space"
     return Finding(
         "Running requests are pushed out",
-        f"{engine.preemptions:,} preemptions for {evidence.summary.offered:,} requests; {engine.recomputed_tokens:,} "
-        f"tokens ({quantity(again, 'share')} of all computed) were computed again; "
+        f"{quantity(engine.preemptions)} preemptions for {quantity(evidence.summary.offered)} requests; "
+        f"{quantity(engine.recomputed_tokens)} tokens ({quantity(recomputed, 'share')} of all) were computed again; "
         f"{quantity(engine.time_in['preempted'], 's')} of requests' time was spent preempted.",
         "Newcomers are let in while running requests still grow, or work that ranks higher takes their place.",
         f"A higher --watermark leaves room to grow{swap}; more --kv-memory where it is the blocks that lack.",
@@ -102,7 +102,7 @@ def outgrown(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         "Answers were cut because memory could not hold them",
-        f"{engine.outgrown:,} requests ended when they needed more KV blocks than there are.",
+        f"{quantity(engine.outgrown)} requests ended when they needed more KV blocks than there are.",
         "A single request may become longer than all of the KV memory.",
         "More --kv-memory (or --num-blocks), or a shorter --max-model-len, which refuses such requests at the door.",
         weight=3,

@@ -20,7 +20,7 @@ def tenants(evidence: Evidence) -> Finding | None:
     served = ""
     if evidence.engine is not None:
         service = evidence.engine.service
-        served = f" They were served {service.get(worst, 0):,} and {service.get(best, 0):,} tokens."
+        served = f" They were served {quantity(service.get(worst, 0))} and {quantity(service.get(best, 0))} tokens."
     change = "--policy fair shares rows and tokens by tenant; --tenant-weight sets the shares."
     if evidence.policy == "fair":
         change = "Under --policy fair this follows from --tenant-weight and from how much each asks for."
@@ -39,7 +39,7 @@ def refusals(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         "Requests are refused",
-        f"{summary.rejected:,} of {summary.offered:,} offered requests "
+        f"{quantity(summary.rejected)} of {quantity(summary.offered)} offered requests "
         f"({quantity(summary.rejected / summary.offered, 'share')}) were refused; attainment over all offered is "
         f"{quantity(summary.attainment, 'share')}.",
         "Admission control holds what waits within bounds: the load is above capacity, or the bounds are tight.",
@@ -53,10 +53,10 @@ def failures(evidence: Evidence) -> Finding | None:
     broken = engine.failed_steps if engine is not None else 0
     if not summary.failed and not broken:
         return None
-    steps = f", and {broken:,} steps broke" if broken else ""
+    steps = f", and {quantity(broken)} steps broke" if broken else ""
     return Finding(
         "Requests failed",
-        f"{summary.failed:,} of {summary.offered:,} offered requests did not come to their end{steps}.",
+        f"{quantity(summary.failed)} of {quantity(summary.offered)} offered requests did not come to their end{steps}.",
         "Clients gave up, time ran out, or a step broke.",
         "The server's log names each (--log-level info); --request-timeout bounds a call.",
         weight=3 if broken else 2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from inflight.report.charts.drawing import Drawing
+from inflight.report.charts.quantity import shortened
 from inflight.report.charts.svg import tag
 
 
@@ -16,6 +17,14 @@ def element(name: str, *content: str, **attributes: object) -> str:
     """Always with an end tag, which HTML wants of all but void elements."""
     opened = tag(name, "\0", **attributes)
     return opened.replace("\0", "".join(content))
+
+
+def identifier(name: str) -> str:
+    """A name, short where it is long; whoever unfolds it can read and copy all of it."""
+    short = shortened(name)
+    if short == name:
+        return words(name)
+    return element("details", element("summary", words(short)), words(name), class_="id")
 
 
 def section(place: str, title: str, *content: str) -> str:

@@ -21,7 +21,7 @@ def render(report: Report) -> str:
     latency = ("latency", "Latency and throughput", parts.latency(report, columns))
     sections = [
         ("run", "What was run", _what_was_run(report)),
-        # One setting is told by its figures; several are seen side by side before they are looked up.
+        # One setting is read by its figures; several are seen side by side before they are looked up.
         *((figures,) if len(columns) == 1 else (latency, figures)),
         ("diagnosis", "Diagnosis", parts.diagnoses(columns)),
         ("groups", "Lanes, tenants, classes", parts.groups(columns)),
@@ -83,7 +83,7 @@ def _what_was_run(report: Report) -> str:
 
 
 def _counts(report: Report) -> str:
-    told = []
+    items = []
     for setting in report.settings:
         chosen = [
             f"{key} {setting.options[key].value}" for key in ("model", "strategy", "policy") if key in setting.options
@@ -91,6 +91,6 @@ def _counts(report: Report) -> str:
         runs = f"{len(setting.runs)} runs" if len(setting.runs) > 1 else ""
         loads = f"{len(setting.loads)} loads" if len(setting.loads) > 1 else setting.loads[0]
         recorded = f"recorded {setting.created}" if setting.created else ""
-        details = ", ".join(one for one in (*chosen, loads, runs, recorded) if one)
-        told.append(element("li", element("b", words(setting.name)), words(f": {details}" if details else "")))
-    return element("ul", *told)
+        details = ", ".join(one for one in (setting.about, *chosen, loads, runs, recorded) if one)
+        items.append(element("li", element("b", words(setting.name)), words(f": {details}" if details else "")))
+    return element("ul", *items)

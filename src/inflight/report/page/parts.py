@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from inflight.report.charts.drawing import Drawing
 from inflight.report.columns import Column, by_load
-from inflight.report.diagnosis import Diagnosis, Finding, diagnose
-from inflight.report.groups import groups_of
+from inflight.report.diagnosis import Diagnosis, Finding
 from inflight.report.page import tables
 from inflight.report.page.html import element, figure, fold, grid, words
 from inflight.report.pictures import (
@@ -20,7 +19,7 @@ from inflight.report.pictures import (
     kv_by_owner,
     latency_spread,
     queue_over_time,
-    request_lives,
+    requests_over_time,
     run_over_time,
     service_over_time,
     step_seconds,
@@ -29,7 +28,7 @@ from inflight.report.pictures import (
     tokens_per_step,
     ttft_over_time,
 )
-from inflight.report.run import Report
+from inflight.report.run import Report, groups_of
 from inflight.report.steps.engine_run import EngineRun
 
 _ALIKE = 5  # times the shortest run that the longest may last, to be drawn on one axis
@@ -45,38 +44,44 @@ _OPTION = re.compile(
 def figures(columns: Sequence[Column]) -> str:
     if len(columns) == 1:
         return tables.tiles(columns[0]) + tables.one_setting(columns[0])
-    told = "Below a value: its 95 % interval"
+    note = "Below a value: its 95 % interval"
     if any(column.baseline is not None for column in columns):
-        told += (
+        note += (
             ", and the difference from the first setting at the same load, paired repeat by repeat. ▲ better, ▼ worse; "
             "without a sign, the interval holds no difference"
         )
-    first = element("p", words(told + "."), class_="about")
+    first = element("p", words(note + "."), class_="about")
     loads = by_load(columns)
     if len(loads) == 1 or len(loads) == len(columns):
         return first + tables.several_settings(columns)
     last = list(loads)[-1]
     return first + "".join(
-        fold(load, tables.several_settings(together), opened=load == last) for load, together in loads.items()
+        fold(load or "one load", tables.several_settings(together), opened=load == last)
+        for load, together in loads.items()
     )
 
 
 def diagnoses(columns: Sequence[Column]) -> str:
-    found = [(column, diagnose(column.runs[0], column.setting.options, column.figures[0])) for column in columns]
-    if len(found) == 1:
-        return _diagnosis(found[0][1])
+    if len(columns) == 1:
+        return _diagnosis(columns[0].diagnosis)
     return "".join(
-        fold(f"{column.name}: {_number(diagnosis.findings)}", _diagnosis(diagnosis), opened=index < _OPEN)
-        for index, (column, diagnosis) in enumerate(found)
+        fold(f"{one.name}: {_number(one.diagnosis.findings)}", _diagnosis(one.diagnosis), opened=index < _OPEN)
+        for index, one in enumerate(columns)
     )
 
 
 def groups(columns: Sequence[Column]) -> str:
     """Figures of the lanes, tenants and classes apart, where there are several."""
-    found = [(column.name, some) for column in columns if (some := groups_of(column.runs[0]))]
-    if len(found) == 1:
-        return tables.by_group(found[0][1])
-    return "".join(fold(name, tables.by_group(some), opened=index < _OPEN) for index, (name, some) in enumerate(found))
+    found = [(column, some) for column in columns if (some := groups_of(column.runs[0]))]
+    shown = [(column.name, _which_run(column) + tables.by_group(some)) for column, some in found]
+    if len(shown) == 1:
+        return shown[0][1]
+    return "".join(fold(name, content, opened=index < _OPEN) for index, (name, content) in enumerate(shown))
+
+
+def _which_run(column: Column) -> str:
+    """Said above what is shown of the first repeat only."""
+    return element("p", f"Run 1 of {len(column.runs)}.", class_="about") if len(column.runs) > 1 else ""
 
 
 def _number(findings: Sequence[Finding]) -> str:
@@ -113,16 +118,19 @@ def latency(report: Report, columns: Sequence[Column]) -> str:
     spent = time_spent([(name, engine) for name, column in named if (engine := column.figures[0].engine) is not None])
     alone = [ttft_over_time(shown[0].runs[0]), *run_over_time(shown[0].runs[0])] if len(columns) == 1 else []
     pictures = [one for one in (*curves, *spread, spent, *alone) if one is not None]
-    told = []
+    sentences = []
     if len(shown) < len(columns):
-        told.append(f"Distributions: of {', '.join(column.name for column in shown)}.")
+        sentences.append(f"Distributions: of {'; '.join(column.name for column in shown)}.")
     if any(len(column.runs) > 1 for column in shown):
-        told.append("Of repeats, the first is drawn; the tables have them all.")
-    return (element("p", words(" ".join(told)), class_="about") if told else "") + grid(*map(figure, pictures))
+        sentences.append("Of repeats, the first is drawn; the tables have them all.")
+    note = element("p", words(" ".join(sentences)), class_="about") if sentences else ""
+    return note + grid(*map(figure, pictures))
 
 
 def _drawn_together(columns: Sequence[Column]) -> list[Column]:
-    """Loads of a single setting; else settings at the highest load that none of them was saturated by, or the first."""
+    """Loads of a single setting; else settings at the highest load that none of them was saturated by, or the first;
+    what is not valid only where nothing is."""
+    columns = [column for column in columns if column.valid] or columns
     loads = list(by_load(columns).values())
     if len({column.setting.name for column in columns}) == 1:
         return list(columns[:_SPREAD])
@@ -152,7 +160,6 @@ def _axis(engines: Sequence[EngineRun]) -> float:
 
 
 def _batch(column: Column, engine: EngineRun, seconds: float) -> str:
-    one_of = element("p", f"Run 1 of {len(column.runs)}.", class_="about") if len(column.runs) > 1 else ""
     small = (
         kv_by_owner(engine),
         queue_over_time(engine),
@@ -160,9 +167,9 @@ def _batch(column: Column, engine: EngineRun, seconds: float) -> str:
         step_seconds(engine),
         service_over_time(engine),
     )
-    wide: list[Drawing | None] = [*batch_over_time(engine, seconds), request_lives(engine, seconds)]
+    wide: list[Drawing | None] = [*batch_over_time(engine, seconds), requests_over_time(engine, seconds)]
     above = "".join(figure(one) for one in wide if one is not None)
-    return one_of + above + grid(*(figure(one) for one in small if one is not None))
+    return _which_run(column) + above + grid(*(figure(one) for one in small if one is not None))
 
 
 def slowest(columns: Sequence[Column]) -> str:
@@ -170,6 +177,7 @@ def slowest(columns: Sequence[Column]) -> str:
     for column in columns:
         shown = tables.slowest(column.runs[0])
         if shown:
+            shown = _which_run(column) + shown
             found.append(shown if len(columns) == 1 else fold(column.name, shown))
-    about = f"The {tables.SLOWEST} completed requests with the longest E2E of each run."
+    about = f"The {tables.SLOWEST} completed requests with the longest E2E."
     return element("p", about, class_="about") + "".join(found) if found else ""

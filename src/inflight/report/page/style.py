@@ -16,7 +16,7 @@ h2{font-size:21px;margin:44px 0 12px;padding-top:14px;border-top:2px solid var(-
 h3{font-size:17px;margin:28px 0 8px}
 p{margin:6px 0;max-width:80ch}
 .soft,.about,footer{color:var(--soft)}
-.about{font-size:13px;line-height:1.4;margin:6px 2px 0}
+.about{font-size:13px;line-height:1.4;margin:6px 2px 0}section>.about{margin-bottom:12px}
 nav{display:flex;flex-wrap:wrap;gap:4px 18px;margin:16px 0 0;font-size:15px}
 a{color:var(--s1);text-underline-offset:2px}
 .note{border:1px solid var(--bad);border-left-width:5px;border-radius:4px;padding:8px 14px;margin:12px 0;max-width:none}
@@ -33,9 +33,12 @@ thead th{font-weight:600;white-space:nowrap;border-bottom:1.5px solid var(--soft
 th[scope=row] small{display:block;color:var(--soft);font-size:12px;line-height:1.3}
 td{white-space:nowrap}
 td small{display:block;color:var(--soft);font-size:12px;line-height:1.3}
+td small span{display:inline-block;white-space:nowrap}td small span+span{margin-left:.35em}
 td .good{color:var(--good)}td .bad{color:var(--bad)}
 thead th:first-child,th[scope=row]{min-width:150px}
 table.several th[scope=row]{position:sticky;left:0;background:var(--card);min-width:190px}
+table.requests th{white-space:normal}
+table.requests th[scope=row]{position:sticky;left:0;background:var(--page);min-width:110px;overflow-wrap:anywhere}
 table.words td,table.words th{text-align:left;white-space:normal}
 table.words td:last-child{color:var(--soft)}
 table.words th[scope=row]{white-space:nowrap}
@@ -53,11 +56,14 @@ table.words th[scope=row]{white-space:nowrap}
 background:var(--card);padding:1px 4px;border-radius:3px;white-space:nowrap}
 details{margin:14px 0}
 summary{cursor:pointer;font-weight:600;padding:4px 0}
+details.id,details.id summary{margin:0;padding:0;font-weight:400;white-space:nowrap}details.id[open]{white-space:normal}
 footer{font-size:13px;margin-top:56px;padding-bottom:36px}
 .defs{position:absolute;width:0;height:0}
 @media (max-width:600px){main,header,footer{padding:0 14px}header{padding-top:22px}h1{font-size:23px}
 .grid-of{gap:14px}figure{padding:12px 10px}.figures{padding:10px 12px}th[scope=row] small{display:none}
-th[scope=row],table.several th[scope=row],thead th:first-child{min-width:110px}
+th,td{padding-right:6px}td small{white-space:normal}
+th[scope=row],thead th:first-child{min-width:64px}
+table.several th[scope=row],table.requests th[scope=row]{min-width:110px}
 .tile b{font-size:20px}}
 @media print{@page{margin:14mm}body{font-size:10.5pt}main,header,footer{max-width:none;padding:0}nav{display:none}
 h2{break-after:avoid;margin-top:26px}figure,.figures,.tile{break-inside:avoid;background:none;

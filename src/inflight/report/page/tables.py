@@ -10,10 +10,11 @@ from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary
 from inflight.report.charts.quantity import MISSING, digits, quantity
 from inflight.report.columns import Column, catalogue
+from inflight.report.engine_figures import PARTS
 from inflight.report.figures import LATENCIES, Figure
-from inflight.report.page.html import element, grid, table, words
+from inflight.report.page.html import element, grid, identifier, table, words
 from inflight.report.run import Option, Run, Setting
-from inflight.report.steps.engine_run import Account
+from inflight.report.steps.engine_run import EndedRequest
 
 SLOWEST = 15
 _IN_CELLS = ("s", "share", "")
@@ -80,8 +81,8 @@ def several_settings(columns: Sequence[Column]) -> str:
         head = [words(group), *(words(column.setting.name if one_load else column.name) for column in columns)]
         rows, said = [], ""
         for one in figures:
-            told = one if one.about != said else replace(one, about="")
-            rows.append([_named(told), *(_cell_of(column, one.key) for column in columns)])
+            shown = one if one.about != said else replace(one, about="")
+            rows.append([_named(shown), *(_cell_of(column, one.key) for column in columns)])
             said = one.about
         parts.append(element("div", table(head, rows, "several"), class_="figures", style="margin-bottom:18px"))
     return "".join(parts)
@@ -113,9 +114,8 @@ def _cell_of(column: Column, key: str) -> str:
     figure, mean = column.figure(key), column.mean(key)
     if figure is None or mean is None:
         return MISSING
-    below = [one for one in (_interval(figure, mean), _ratio(figure, column.ratio(key))) if one]
     value = words(_plain(mean.mean, figure)) if column.valid else element("s", words(_plain(mean.mean, figure)))
-    return value + "".join(f"<small>{one}</small>" for one in below)
+    return value + _interval(figure, mean) + _ratio(figure, column.ratio(key))
 
 
 def _interval(figure: Figure, mean: Estimate) -> str:
@@ -126,24 +126,29 @@ def _interval(figure: Figure, mean: Estimate) -> str:
     low, high = max(0.0, ends[0]), min(1.0, ends[1]) if figure.unit == "share" else ends[1]
     if high - low < 1e-9 * abs(high) or high == low:
         return ""
-    return words(f"{_plain(low, figure)} … {_plain(high, figure)}")
+    return _below([f"{_plain(low, figure)} …", _plain(high, figure)])
 
 
 def _ratio(figure: Figure, ratio: Estimate | None) -> str:
     """In percent of the first setting; coloured, and with a sign, only where the interval says that they differ."""
-    if ratio is None or not figure.better:
+    if ratio is None or not figure.better or ratio.mean == 1.0:
         return ""
     change = _percent(ratio.mean, 1) + " %" if ratio.mean < 10 else f"× {digits(ratio.mean)}"
-    ends = ""
+    ends = []
     if ratio.low is not None and ratio.high is not None:
-        ends = f" ({_percent(ratio.low, 0)} … {_percent(ratio.high, 0)})"
+        ends = [f"({_percent(ratio.low, 0)} … {_percent(ratio.high, 0)})"]
         if ratio.high >= 10:
-            ends = f" (× {digits(ratio.low)} … {digits(ratio.high)})"
+            ends = [f"(× {digits(ratio.low)} … {digits(ratio.high)})"]
     if not ratio.differs:
-        return words(change + ends)
+        return _below([change, *ends])
     is_good = (ratio.mean > 1) == (figure.better == "higher")
-    sign, class_ = ("▲", "good") if is_good else ("▼", "bad")
-    return element("span", words(f"{sign} {change}{ends}"), class_=class_, title="better" if is_good else "worse")
+    sign, class_, title = ("▲", "good", "better") if is_good else ("▼", "bad", "worse")
+    return _below([f"{sign} {change}", *ends], class_=class_, title=title)
+
+
+def _below(parts: list[str], **attributes: object) -> str:
+    """A line under a value, which breaks between its parts only."""
+    return element("small", *(element("span", words(part)) for part in parts), **attributes)
 
 
 def _percent(ratio: float, places: int) -> str:
@@ -198,29 +203,25 @@ def slowest(run: Run) -> str:
     done = sorted((one for one in run.observations if one.outcome == "completed"), key=lambda one: -one.e2e)[:SLOWEST]
     if not done:
         return ""
-    accounts = {one.request_id: one for one in run.engine.accounts} if run.engine is not None else {}
-    head = ["request", "lane, tenant", "prompt", "output", "TTFT", "longest gap", "E2E"]
-    head += ["queue", "waited most for", "prefill", "decode", "preempted", "other"] if accounts else []
-    return table(head, [_request(one, accounts.get(one.request_id), bool(accounts)) for one in done])
+    requests = {one.request_id: one for one in run.engine.requests} if run.engine is not None else {}
+    head = ["request", "E2E", "TTFT", "longest gap"]
+    head += ["queue", "waited most for", "prefill", "decode", "preempted", "other"] if requests else []
+    head += ["prompt", "output", "lane, tenant"]
+    return table(head, [_request(one, requests.get(one.request_id), bool(requests)) for one in done], "requests")
 
 
-def _request(one: Observation, account: Account | None, has_accounts: bool) -> list[str]:
+def _request(one: Observation, request: EndedRequest | None, has_steps: bool) -> list[str]:
     who = ", ".join(part for part in (one.lane or one.traffic, one.tenant) if part) or MISSING
     cached = f" <small>{one.cached_tokens:,} cached</small>" if one.cached_tokens else ""
-    row = [
-        words(one.request_id),
-        words(who),
-        f"{one.prompt_tokens:,}{cached}",
-        f"{one.output_tokens:,}",
-        quantity(one.ttft, "s"),
-        quantity(max(one.gaps, default=None), "s"),
-        quantity(one.e2e, "s"),
-    ]
-    if not has_accounts:
-        return row
-    if account is None:
-        return row + [MISSING] * 6
-    told = account.timings
-    reason = max(told["queued_by"], key=lambda name: told["queued_by"][name]) if told["queue_ms"] else MISSING
-    parts = [quantity(told[f"{name}_ms"] / 1e3, "s") for name in ("queue", "prefill", "decode", "preempted", "other")]
-    return [*row, parts[0], reason, *parts[1:]]
+    seconds = (one.e2e, one.ttft, max(one.gaps, default=None))
+    row = [identifier(one.request_id), *(quantity(value, "s") for value in seconds)]
+    if has_steps:
+        row += _time_spent(request) if request is not None else [MISSING] * 6
+    return [*row, f"{one.prompt_tokens:,}{cached}", f"{one.output_tokens:,}", words(who)]
+
+
+def _time_spent(request: EndedRequest) -> list[str]:
+    timings = request.timings
+    reason = max(timings["queued_by"], key=lambda name: timings["queued_by"][name]) if timings["queue_ms"] else MISSING
+    queue, *others = (quantity(timings[f"{name}_ms"] / 1e3, "s") for name in PARTS)
+    return [queue, reason, *others]

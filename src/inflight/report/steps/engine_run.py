@@ -13,7 +13,7 @@ from inflight.report.steps.series import StepSeries
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class EndedRequest:
     """One ended request, as the engine told it. sequences: numbers of its samples. timings: of `records.timings`, in
     milliseconds. arrival, ended: seconds on the engine's clock. reason: how it ended, the worst of its samples'.
     outgrown: whether it ended because memory could not hold it. repeated_tokens: of its
@@ -42,7 +42,7 @@ class EngineRun:
     steps: StepSeries = field(default_factory=StepSeries)
     rows: RowHistory = field(default_factory=RowHistory)
     sequences: SequenceHistory = field(default_factory=SequenceHistory)
-    accounts: list[Account] = field(default_factory=list)
+    requests: list[EndedRequest] = field(default_factory=list)
     blocks: BlockHistory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class EngineRun:
         steps.ended.append(committed)
         steps.seconds.append(seconds)
         steps.prompt.append(work.prompt)
-        steps.again.append(work.again)
+        steps.recomputed.append(work.recomputed)
         steps.decode.append(work.decode)
         steps.padding.append(work.padding)
         steps.rows.append(self.rows.held)
@@ -81,8 +81,8 @@ class EngineRun:
     @property
     def preemptions(self) -> int:
         """Returns to a row after having lost it."""
-        return sum(story.preemptions for story in self.sequences.stories.values())
+        return sum(timeline.preemptions for timeline in self.sequences.timelines.values())
 
-    def owner_of(self) -> dict[int, Account]:
+    def owner_of(self) -> dict[int, EndedRequest]:
         """Whose each sequence is, of requests that have ended."""
-        return {number: account for account in self.accounts for number in account.sequences}
+        return {number: request for request in self.requests for number in request.sequences}

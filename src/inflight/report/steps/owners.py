@@ -71,7 +71,7 @@ def block_owners(run: EngineRun, most: int = 5) -> BlockOwners:
 def _names(run: EngineRun) -> tuple[str, dict[int, str]]:
     owners = run.owner_of()
     for by in ("tenant", "lane"):
-        names = {number: str(getattr(account, by)) or "(no name)" for number, account in owners.items()}
+        names = {number: str(getattr(request, by)) or "(no name)" for number, request in owners.items()}
         if len(set(names.values())) > 1:
             return by, names
-    return "request", {number: account.request_id for number, account in owners.items()}
+    return "request", {number: request.request_id for number, request in owners.items()}

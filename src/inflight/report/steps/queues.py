@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from inflight.report.steps.engine_run import Account, EngineRun
+from inflight.report.steps.engine_run import EndedRequest, EngineRun
 from inflight.report.steps.step_function import StepFunction
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class SequencePhase:
     """A stretch of a sequence's life: "queue" (before its first row), "preempted" (between rows) or "row"."""
 
     sequence: int
@@ -22,23 +22,23 @@ class Stay:
     end: float
 
 
-def stays(run: EngineRun) -> Iterable[Stay]:
+def phases(run: EngineRun) -> Iterable[SequencePhase]:
     """In the order of the sequences. One without a line of its own (cut off) has no queue: its arrival is not known."""
     owners = run.owner_of()
     end = run.steps.end
     for number, owner in owners.items():
-        if number not in run.sequences.stories:
-            yield Stay(number, "queue", owner.arrival, owner.ended)
-    for number, story in run.sequences.stories.items():
-        account = owners.get(number)
-        over = account.ended if account is not None else end
-        if account is not None:
-            yield Stay(number, "queue", account.arrival, max(account.arrival, story.joined[0]))
-        for index, joined in enumerate(story.joined):
-            left = story.left[index] if index < len(story.left) else over
-            yield Stay(number, "row", joined, left)
-            if index + 1 < len(story.joined):
-                yield Stay(number, "preempted", left, story.joined[index + 1])
+        if number not in run.sequences.timelines:
+            yield SequencePhase(number, "queue", owner.arrival, owner.ended)
+    for number, timeline in run.sequences.timelines.items():
+        request = owners.get(number)
+        over = request.ended if request is not None else end
+        if request is not None:
+            yield SequencePhase(number, "queue", request.arrival, max(request.arrival, timeline.joined[0]))
+        for index, joined in enumerate(timeline.joined):
+            left = timeline.left[index] if index < len(timeline.left) else over
+            yield SequencePhase(number, "row", joined, left)
+            if index + 1 < len(timeline.joined):
+                yield SequencePhase(number, "preempted", left, timeline.joined[index + 1])
 
 
 def waiting(run: EngineRun) -> StepFunction:
@@ -58,24 +58,24 @@ def preempted(run: EngineRun) -> StepFunction:
 def service(run: EngineRun, owner: str = "tenant") -> dict[str, StepFunction]:
     """Tokens served so far by tenant (or lane): prompts when their first token came, outputs as they came."""
     changes: dict[str, list[tuple[float, float]]] = {}
-    for account in run.accounts:
-        mine = changes.setdefault(_name(account, owner), [])
-        for place, number in enumerate(account.sequences):
-            story = run.sequences.stories.get(number)
-            times = story.token_times if story is not None else ()
+    for request in run.requests:
+        mine = changes.setdefault(_name(request, owner), [])
+        for place, number in enumerate(request.sequences):
+            timeline = run.sequences.timelines.get(number)
+            times = timeline.token_times if timeline is not None else ()
             if times and place == 0:
-                mine.append((times[0], account.prompt_tokens))
+                mine.append((times[0], request.prompt_tokens))
             mine += [(time, 1) for time in times]
     return {name: StepFunction.of_changes(mine) for name, mine in changes.items()}
 
 
-def _name(account: Account, owner: str) -> str:
-    return str(getattr(account, owner))
+def _name(request: EndedRequest, owner: str) -> str:
+    return str(getattr(request, owner))
 
 
 def _count(run: EngineRun, kinds: tuple[str, ...]) -> StepFunction:
     changes: list[tuple[float, float]] = []
-    for stay in stays(run):
-        if stay.kind in kinds and stay.end > stay.start:
-            changes += [(stay.start, 1), (stay.end, -1)]
+    for phase in phases(run):
+        if phase.kind in kinds and phase.end > phase.start:
+            changes += [(phase.start, 1), (phase.end, -1)]
     return StepFunction.of_changes(changes)

@@ -14,7 +14,7 @@ class State(Enum):
     """What a row did during a step."""
 
     PREFILL = "prefill"  # prompt tokens, computed for the first time
-    AGAIN = "recomputed"  # tokens that a preemption took
+    RECOMPUTE = "recomputed"  # tokens that a preemption took
     DECODE = "decode"
     PADDING = "padding"  # ended, and computed all the same until its batch ends
     IDLE = "held, not computed"  # waits for its turn with its row and blocks
@@ -47,7 +47,7 @@ class Work:
     """Token slots of one step by what they were for."""
 
     prompt: int
-    again: int
+    recomputed: int
     decode: int
     padding: int
 
@@ -75,11 +75,11 @@ class RowHistory:
                 self.left.pop(chunk["sequence"], None)
         padding = record["padding"]
         longest = max((chunk["length"] for chunk in chunks), default=0)
-        prompt = again = decode = 0
+        prompt = recomputed = decode = 0
         for chunk in chunks:
             short = longest - chunk["length"] if padding else 0
             state, first, repeated = self._computes(chunk)
-            again += repeated
+            recomputed += repeated
             if state is State.DECODE:
                 decode += first
             else:
@@ -90,10 +90,7 @@ class RowHistory:
             for row in self._held.keys() - served:
                 state, padded = (State.PADDING, longest) if padding else (State.IDLE, 0)
                 self._extend(row, state, began, record["committed"], 0, padded)
-        return Work(prompt, again, decode, sum(padding))
-
-    def sequence_in(self, row: int) -> int:
-        return self._held[row].sequence
+        return Work(prompt, recomputed, decode, sum(padding))
 
     def _computes(self, chunk: dict[str, Any]) -> tuple[State, int, int]:
         """What a chunk is, its tokens that are new, and those that had been computed before."""
@@ -103,7 +100,7 @@ class RowHistory:
         repeated = max(0, min(end, most) - start)
         self._computed[sequence] = max(most, end)
         if repeated:
-            return State.AGAIN, chunk["length"] - repeated, repeated
+            return State.RECOMPUTE, chunk["length"] - repeated, repeated
         inside = start < self._held[chunk["row"]].prompt_tokens
         return State.PREFILL if inside else State.DECODE, chunk["length"], 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class SequenceStory:
+class SequenceTimeline:
     """joined: when it got a row, each time. left: when it lost it, each time; one fewer while it still has it.
     token_times: when each of its tokens was there, in seconds. prompt_tokens: as its first row said."""
 
@@ -29,8 +29,8 @@ class SequenceStory:
 
 class SequenceHistory:
     def __init__(self) -> None:
-        self.stories: dict[int, SequenceStory] = {}
-        self._rows: dict[int, SequenceStory] = {}
+        self.timelines: dict[int, SequenceTimeline] = {}
+        self._rows: dict[int, SequenceTimeline] = {}
 
     def step(self, record: dict[str, Any], began: float, before: float) -> None:
         for row in record["freed_rows"]:
@@ -40,9 +40,9 @@ class SequenceHistory:
         for chunk in record["chunks"]:
             row = chunk["row"]
             if row in prompts:
-                story = self.stories.setdefault(chunk["sequence"], SequenceStory(prompts[row]))
-                story.joined.append(began)
-                self._rows[row] = story
+                timeline = self.timelines.setdefault(chunk["sequence"], SequenceTimeline(prompts[row]))
+                timeline.joined.append(began)
+                self._rows[row] = timeline
             if broken:
                 self._rows[row].failed = True
             elif chunk["sample"]:

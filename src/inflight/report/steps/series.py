@@ -22,7 +22,7 @@ class StepSeries:
     """began: when the step could begin: its plan, or the end of the step before it where that was later (depth 2).
     ended: its commit. Both in seconds on the engine's clock. seconds: as the executor measured it.
 
-    Token slots: prompt (first computed), again (computed before a preemption), decode, padding.
+    Token slots: prompt (first computed), recomputed (computed before a preemption), decode, padding.
     rows: sequences with a row; served: of these, with a chunk. allocated, used: KV token slots, shared ones once.
     """
 
@@ -30,7 +30,7 @@ class StepSeries:
     ended: array[float] = field(default_factory=_floats)
     seconds: array[float] = field(default_factory=_floats)
     prompt: array[int] = field(default_factory=_counts)
-    again: array[int] = field(default_factory=_counts)
+    recomputed: array[int] = field(default_factory=_counts)
     decode: array[int] = field(default_factory=_counts)
     padding: array[int] = field(default_factory=_counts)
     rows: array[int] = field(default_factory=_counts)
@@ -60,7 +60,7 @@ class StepSeries:
 
     def tokens(self, index: int) -> int:
         """Token slots of a step, padding included."""
-        return self.prompt[index] + self.again[index] + self.decode[index] + self.padding[index]
+        return self.prompt[index] + self.recomputed[index] + self.decode[index] + self.padding[index]
 
     def over_time(self, value: Callable[[int], float]) -> StepFunction:
         """value(index of a step), as long as the step lasts; zero while none runs."""

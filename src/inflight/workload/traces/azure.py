@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from inflight.workload.traces.format import TraceFormat
-from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.rows import Reading, Rows, TraceFormat
 from inflight.workload.traces.source import Head, Source
 from inflight.workload.traces.tables import Table
 from inflight.workload.traces.trace import Trace

@@ -6,10 +6,9 @@ A chat with a parent is a later turn: it keeps its time, and waits for its paren
 
 from __future__ import annotations
 
-from inflight.workload.traces.format import TraceFormat
 from inflight.workload.traces.hashed import HashedBlocks
 from inflight.workload.traces.lines import NO_NUMBERS, numbers, objects
-from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.rows import Reading, Rows, TraceFormat
 from inflight.workload.traces.source import Head, Source
 from inflight.workload.traces.trace import Trace
 
@@ -40,7 +39,7 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
             ):
                 turns[chat] = len(rows.entries) - 1
                 orphans += before is None and parent != -1
-    hashed.tell()
+    hashed.note_mismatches()
     if orphans:
         rows.note(f"Later turns whose parent is not among the rows before them: {orphans:,}; they wait for nobody.")
     return rows.finish(FORMAT.name)

@@ -5,8 +5,7 @@ Columns are found by name, because v1.2 put two between the others. Times are se
 
 from __future__ import annotations
 
-from inflight.workload.traces.format import TraceFormat
-from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.rows import Reading, Rows, TraceFormat
 from inflight.workload.traces.source import Head, Source
 from inflight.workload.traces.tables import Table
 from inflight.workload.traces.trace import Trace

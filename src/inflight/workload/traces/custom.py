@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from inflight.workload.traces.format import TraceFormat
 from inflight.workload.traces.lines import NO_NUMBERS, is_whole_list, numbers, objects
-from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.rows import Reading, Rows, TextLengths, TraceFormat
 from inflight.workload.traces.source import Head, Source
 from inflight.workload.traces.tables import Table
-from inflight.workload.traces.texts import TextLengths
 from inflight.workload.traces.trace import Trace
 
 _LENGTHS = ("timestamp", "input_length", "output_length")
@@ -71,7 +69,7 @@ class _Lines:
             self._without_time += time is None
 
     def _tell(self) -> None:
-        self._lengths.tell(self._rows)
+        self._lengths.note_estimates(self._rows)
         if self._without_output:
             self._rows.note(
                 f"Rows without output_tokens: {self._without_output:,}; {self._reading.output_tokens} are taken."

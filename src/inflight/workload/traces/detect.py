@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from inflight.workload.errors import WorkloadError
 from inflight.workload.traces import (
     azure,
     bailian,
@@ -18,10 +17,10 @@ from inflight.workload.traces import (
     sharegpt,
     vllm_result,
 )
-from inflight.workload.traces.format import TraceFormat
-from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.rows import Reading, Rows, TraceFormat
 from inflight.workload.traces.source import Source
 from inflight.workload.traces.trace import Trace
+from inflight.workload.workload import WorkloadError
 
 FORMATS: tuple[TraceFormat, ...] = tuple(
     loader.FORMAT for loader in (azure, burstgpt, mooncake, bailian, sharegpt, custom, record, vllm_result)

@@ -31,7 +31,7 @@ class HashedBlocks:
                 del ids[max(0, blocks) :]
         return tuple(ids)
 
-    def tell(self) -> None:
+    def note_mismatches(self) -> None:
         if self._others:
             self._rows.note(
                 f"Rows with another number of hash_ids than blocks of {self._size} tokens: {self._others:,}, the first "

@@ -6,10 +6,9 @@ The conversation trace has its times rounded to 3 s, which is noticed as with an
 
 from __future__ import annotations
 
-from inflight.workload.traces.format import TraceFormat
 from inflight.workload.traces.hashed import HashedBlocks
 from inflight.workload.traces.lines import NO_NUMBERS, numbers, objects
-from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.rows import Reading, Rows, TraceFormat
 from inflight.workload.traces.source import Head, Source
 from inflight.workload.traces.trace import Trace
 
@@ -32,7 +31,7 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
             prefix = hashed.read(line, row, prompt_tokens)
             if prefix is not None:
                 rows.take(line, milliseconds / 1000, prompt_tokens, output_tokens, prefix, _BLOCK)
-    hashed.tell()
+    hashed.note_mismatches()
     return rows.finish(FORMAT.name)
 
 

@@ -11,13 +11,11 @@ from typing import Any
 
 from inflight.metrics.observation import Targets
 from inflight.records.schema import VERSION
-from inflight.workload.entry import NO_TARGETS, Entry
-from inflight.workload.errors import WorkloadError
-from inflight.workload.traces.format import TraceFormat
 from inflight.workload.traces.lines import is_whole_list, objects
-from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.rows import Reading, Rows, TraceFormat
 from inflight.workload.traces.source import Head, Source
 from inflight.workload.traces.trace import Trace
+from inflight.workload.workload import NO_TARGETS, Entry, WorkloadError
 
 _DEFAULT_MAX_TOKENS = 16  # of sampling settings, which records leave out
 

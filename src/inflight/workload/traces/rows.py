@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from inflight.workload.entry import Entry
-from inflight.workload.errors import WorkloadError
+from inflight.workload.traces.source import Head, Source
 from inflight.workload.traces.trace import Trace
+from inflight.workload.workload import Entry, WorkloadError
 
+BYTES_PER_TOKEN = 4  # of UTF-8: about what vocabularies of 32,000 to 150,000 tokens have for English prose
 NO_OUTPUT = "no output tokens (a call that failed or was cut off)"
 _MOST = 2**31 - 1  # tokens
 _FAR = 1e15  # seconds
@@ -34,6 +35,16 @@ class Reading:
     count_tokens: Callable[[str], int] | None = None
     output_tokens: int = 256
     turns: int | None = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """looks_for: what `recognises` looks for in a file's beginning. load: fills the rows and finishes them."""
+
+    name: str
+    looks_for: str
+    recognises: Callable[[Head], bool]
+    load: Callable[[Source, Rows, Reading], Trace]
 
 
 class Rows:
@@ -103,22 +114,22 @@ class Rows:
         dropped = {reason: rows for reason, (rows, _) in self._reasons.items()}
         read = len(self.entries) + sum(dropped.values()) if self.read is None else self.read
         self._refuse(format, read)
-        told = [
+        notes = [
             f"Dropped {rows:,} of {read:,} rows: {reason}; the first is {self.counted} {line:,}."
             for reason, (rows, line) in self._reasons.items()
         ]
         moved = ordered(self.entries)
         if in_order and moved:
-            told.append(
+            notes.append(
                 f"Rows that came before the row above them: {moved:,}; all were put in the order of their times."
             )
         bucket = raster(self.entries)
         if bucket:
-            told.append(
+            notes.append(
                 f"All times are multiples of {bucket:g} s, so that rounding made requests come in clumps; spread them "
                 "within these buckets to undo that."
             )
-        return Trace(tuple(self.entries), format, read, dropped, (*told, *gaps(self.entries), *self._notes), bucket)
+        return Trace(tuple(self.entries), format, read, dropped, (*notes, *gaps(self.entries), *self._notes), bucket)
 
     def _refuse(self, format: str, read: int) -> None:
         malformed = [reason for reason in self._reasons if reason.startswith("malformed")]
@@ -183,3 +194,22 @@ def gaps(entries: list[Entry]) -> list[str]:
     if longest < max(_LONG_GAP_S, 20 * mean):
         return []
     return [f"Nothing comes for {longest:,.0f} s from {start:,.0f} s on; gaps are {mean:.3g} s on average."]
+
+
+class TextLengths:
+    def __init__(self, count_tokens: Callable[[str], int] | None):
+        self._count = count_tokens
+        self._used = False
+
+    def tokens(self, text: str) -> int:
+        self._used = True
+        if self._count is not None:
+            return self._count(text)
+        return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
+
+    def note_estimates(self, rows: Rows) -> None:
+        if self._used and self._count is None:
+            rows.note(
+                f"Lengths of texts are estimated at one token for {BYTES_PER_TOKEN} bytes of UTF-8, since no tokenizer "
+                "was given; other languages than English, and code, have more tokens than that."
+            )

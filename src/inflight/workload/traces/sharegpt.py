@@ -11,10 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any
 
-from inflight.workload.traces.format import TraceFormat
-from inflight.workload.traces.rows import Reading, Rows
+from inflight.workload.traces.rows import Reading, Rows, TextLengths, TraceFormat
 from inflight.workload.traces.source import Head, Source
-from inflight.workload.traces.texts import TextLengths
 from inflight.workload.traces.trace import Trace
 
 _CHUNK = 1 << 20  # characters
@@ -40,7 +38,7 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
             else:
                 rows.drop(read, "no question with an answer" if said else "an empty conversation")
     rows.read, rows.counted = read, "conversation"
-    lengths.tell(rows)
+    lengths.note_estimates(rows)
     if late:
         rows.note(
             f"Conversations that begin with no question: {late:,}; what stands before the first one was left out."

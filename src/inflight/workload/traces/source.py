@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from inflight.workload.errors import WorkloadError
+from inflight.workload.workload import WorkloadError
 
 _HEAD = 1 << 16  # characters
 _TRIES = 20  # lines that are looked at for an object

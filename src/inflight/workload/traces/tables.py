@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import IO
 
-from inflight.workload.errors import WorkloadError
 from inflight.workload.traces.rows import Rows
 from inflight.workload.traces.source import column_names
+from inflight.workload.workload import WorkloadError
 
 
 class Table:

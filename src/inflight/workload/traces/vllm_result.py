@@ -8,11 +8,10 @@ import json
 from itertools import repeat
 from typing import Any
 
-from inflight.workload.errors import WorkloadError
-from inflight.workload.traces.format import TraceFormat
-from inflight.workload.traces.rows import NO_OUTPUT, Reading, Rows
+from inflight.workload.traces.rows import NO_OUTPUT, Reading, Rows, TraceFormat
 from inflight.workload.traces.source import Head, Source
 from inflight.workload.traces.trace import Trace
+from inflight.workload.workload import WorkloadError
 
 
 def _recognises(head: Head) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
@@ -20,91 +21,87 @@ class EngineFault(RuntimeError):
 
 
 @dataclass(slots=True)
-class Alive:
-    """intended, sent: seconds on the engine's clock. counts: output tokens of each sample."""
+class PendingRequest:
+    """intended, sent: seconds on the engine's clock. sample_times: when the tokens of each sample came."""
 
     index: int
     request: Request
     intended: float
     sent: float
-    token_times: array[float] = field(default_factory=lambda: array("d"))
-    counts: list[int] = field(default_factory=list)
+    sample_times: list[array[float]]
 
 
-class Sightings:
+class ObservationCollector:
     def __init__(self, workload: Workload, ended: Callable[[int, Observation], None] | None = None):
         """ended: told of each entry, by index, what became of it."""
         self._workload = workload
-        self._told = ended
+        self._on_end = ended
         self._observed: dict[int, Observation] = {}
-        self.alive: dict[str, Alive] = {}  # by request id
+        self.pending: dict[str, PendingRequest] = {}  # by request id
 
     def sent(self, index: int, request: Request, intended: float, now: float) -> None:
-        self.alive[request.request_id] = Alive(index, request, intended, now, counts=[0] * request.params.n)
+        sample_times = [array("d") for _ in range(request.params.n)]
+        self.pending[request.request_id] = PendingRequest(index, request, intended, now, sample_times)
 
     def refused(self, index: int, refusal: RequestRefused, intended: float, now: float) -> None:
         outcome: Outcome = "failed" if refusal.retry_after is None else "rejected"
-        self._note(index, self._seen(index, intended, outcome, sent=now, ended=now, error=str(refusal)))
+        self._end(index, self._observation(index, intended, outcome, sent=now, ended=now, error=str(refusal)))
 
     def take(self, events: Iterable[Event], now: float) -> list[int]:
         """Events that came at this time; returns the entries that ended by them. Raises EngineFault."""
         ended = []
         for event in events:
-            alive = self.alive[event.request_id]
+            pending = self.pending[event.request_id]
             if isinstance(event, TokensEvent):
-                alive.counts[event.sample_index] += len(event.token_ids)
+                times = pending.sample_times[event.sample_index]
                 if len(event.token_ids) == 1:
-                    alive.token_times.append(now)
+                    times.append(now)
                 else:
-                    alive.token_times.extend([now] * len(event.token_ids))
+                    times.extend([now] * len(event.token_ids))
             elif isinstance(event, FinishedEvent):
-                del self.alive[event.request_id]
+                del self.pending[event.request_id]
                 for finish in event.finishes:
                     if finish.reason == "error":
                         raise EngineFault(f"A step of the engine failed: {finish.detail}")
-                ended.append(alive.index)
-                self._note(alive.index, self._ended(alive, event.timings.cached_tokens, now, "completed"))
+                ended.append(pending.index)
+                self._end(pending.index, self._ended(pending, event.timings.cached_tokens, now, "completed"))
         return ended
 
     def tokens(self, request_id: str, times: Sequence[float]) -> None:
         """One token of a request, which has one sample, at each of these times."""
-        alive = self.alive[request_id]
-        alive.token_times.extend(times)
-        alive.counts[0] += len(times)
+        self.pending[request_id].sample_times[0].extend(times)
 
     def cut_off(self, start: float, now: float) -> None:
         """The run that began at `start` ends: whatever has not ended is unfinished."""
-        for alive in tuple(self.alive.values()):
-            self._note(alive.index, self._ended(alive, 0, now, "unfinished"))
-        self.alive.clear()
+        for pending in tuple(self.pending.values()):
+            self._end(pending.index, self._ended(pending, 0, now, "unfinished"))
+        self.pending.clear()
         for index, entry in enumerate(self._workload.entries):
             if index not in self._observed:
-                self._note(index, self._seen(index, min(start + entry.arrival, now), "unfinished", ended=now))
+                self._end(index, self._observation(index, min(start + entry.arrival, now), "unfinished", ended=now))
 
     def observations(self) -> list[Observation]:
         """In the order of the entries."""
         return [self._observed[index] for index in range(len(self._workload.entries))]
 
-    def _note(self, index: int, observation: Observation) -> None:
+    def _end(self, index: int, observation: Observation) -> None:
         self._observed[index] = observation
-        if self._told is not None:
-            self._told(index, observation)
+        if self._on_end is not None:
+            self._on_end(index, observation)
 
-    def _ended(self, alive: Alive, cached_tokens: int, now: float, outcome: Outcome) -> Observation:
-        return self._seen(
-            alive.index,
-            alive.intended,
+    def _ended(self, pending: PendingRequest, cached_tokens: int, now: float, outcome: Outcome) -> Observation:
+        return self._observation(
+            pending.index,
+            pending.intended,
             outcome,
-            sent=alive.sent,
+            sent=pending.sent,
             ended=now,
-            token_times=alive.token_times,
-            prompt_tokens=len(alive.request.prompt_token_ids),
+            sample_times=pending.sample_times,
+            prompt_tokens=len(pending.request.prompt_token_ids),
             cached_tokens=cached_tokens,
-            output_tokens=sum(alive.counts),
-            longest_output=max(alive.counts),
         )
 
-    def _seen(
+    def _observation(
         self,
         index: int,
         intended: float,
@@ -112,14 +109,14 @@ class Sightings:
         *,
         ended: float,
         sent: float | None = None,
-        token_times: array[float] | tuple[float, ...] = (),
+        sample_times: Sequence[array[float]] = (array("d"),),
         prompt_tokens: int = 0,
         cached_tokens: int = 0,
-        output_tokens: int = 0,
-        longest_output: int = 0,
         error: str = "",
     ) -> Observation:
         entry = self._workload.entries[index]
+        several = len(sample_times) > 1
+        token_times = array("d", sorted(chain.from_iterable(sample_times))) if several else sample_times[0]
         return Observation(
             request_id=str(index),
             intended=intended,
@@ -129,10 +126,11 @@ class Sightings:
             first_token=token_times[0] if token_times else None,
             last_token=token_times[-1] if token_times else None,
             token_times=token_times,
+            sample_times=sample_times if several else (),
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
-            output_tokens=output_tokens,
-            longest_output=longest_output,
+            output_tokens=len(token_times),
+            longest_output=max(map(len, sample_times)),
             traffic=entry.traffic,
             lane=entry.lane,
             tenant=entry.tenant,

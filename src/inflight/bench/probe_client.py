@@ -19,7 +19,7 @@ _SHOWN = 300  # characters of a server's words that are repeated in a sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResponse:
     """status: of HTTP. body: what its JSON holds, None where it was none. text: as it came."""
 
     status: int
@@ -52,22 +52,22 @@ class Answer:
         return [frame for frame in found if isinstance(frame, dict)]
 
 
-class Asker:
+class ProbeClient:
     def __init__(self, target: Target, patience_s: float = 60.0):
         self._target = target
         self._patience = min(patience_s, target.timeout_s)
         # As in a run: no proxy that the environment names stands between.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> ProbeResponse:
         return self._ask(urllib.request.Request(self._target.url + path, headers=dict(self._target.headers)))
 
-    def post(self, path: str, body: dict[str, Any]) -> Answer:
+    def post(self, path: str, body: dict[str, Any]) -> ProbeResponse:
         headers = {**self._target.headers, "Content-Type": "application/json"}
         data = json.dumps(body).encode()
         return self._ask(urllib.request.Request(self._target.url + path, data, headers))
 
-    def _ask(self, request: urllib.request.Request) -> Answer:
+    def _ask(self, request: urllib.request.Request) -> ProbeResponse:
         """Raises BenchError where there is no answer at all; statuses are the caller's to judge."""
         try:
             with self._opener.open(request, timeout=self._patience) as answer:
@@ -88,9 +88,9 @@ class Asker:
             ) from None
 
 
-def _answer(status: int, content: bytes) -> Answer:
+def _answer(status: int, content: bytes) -> ProbeResponse:
     text = content.decode("utf-8", "replace")
-    return Answer(status, _json(text), text)
+    return ProbeResponse(status, _json(text), text)
 
 
 def _json(text: str) -> Any:

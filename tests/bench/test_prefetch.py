@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.bench import ahead
-from inflight.bench.ahead import Ahead
-from inflight.bench.sending import Transcript
-from inflight.workload.entry import Entry
+from inflight.bench import prefetch
+from inflight.bench.client_types import Transcript
+from inflight.bench.prefetch import BodyPrefetcher
+from inflight.workload.workload import Entry
 
 
 class Counting:
@@ -22,14 +22,14 @@ class Counting:
         return conversation
 
 
-def ahead_of(count: int, bodies: Counting) -> Ahead:
+def prefetcher_of(count: int, bodies: Counting) -> BodyPrefetcher:
     entries = [Entry(0.0, 1, 1, after=0 if place == 2 else None) for place in range(count)]
-    return Ahead(entries, [100 + place for place in range(count)], bodies)
+    return BodyPrefetcher(entries, [100 + place for place in range(count)], bodies)
 
 
 def test_each_body_is_made_once_whether_before_its_time_or_at_it() -> None:
     bodies = Counting()
-    bag = ahead_of(5, bodies)
+    bag = prefetcher_of(5, bodies)
     bag.make_one()
     assert bag.take(3, None)[0] == b"       103"  # not made yet
     while not bag.full:
@@ -40,7 +40,7 @@ def test_each_body_is_made_once_whether_before_its_time_or_at_it() -> None:
 
 def test_what_awaits_an_answer_is_made_when_that_is_there() -> None:
     bodies = Counting()
-    bag = ahead_of(3, bodies)
+    bag = prefetcher_of(3, bodies)
     while not bag.full:
         bag.make_one()
     assert bodies.made == [100, 101]
@@ -48,9 +48,9 @@ def test_what_awaits_an_answer_is_made_when_that_is_there() -> None:
 
 
 def test_no_more_is_made_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "MOST_BYTES", 35)
+    monkeypatch.setattr(prefetch, "MOST_BYTES", 35)
     bodies = Counting()
-    bag = ahead_of(20, bodies)
+    bag = prefetcher_of(20, bodies)
     while not bag.full:
         bag.make_one()
     assert bodies.made == [100, 101, 103, 104]

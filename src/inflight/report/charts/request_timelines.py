@@ -10,14 +10,15 @@ from inflight.report.charts.axis import Axis
 from inflight.report.charts.batch import WIDE
 from inflight.report.charts.drawing import Drawing
 from inflight.report.charts.frame import Frame, Key
+from inflight.report.charts.quantity import shortened
 from inflight.report.charts.svg import rectangle, tag, text
 
-Stretch = tuple[str, float, float]  # class, start, end
+Segment = tuple[str, float, float]  # class, start, end
 
 NAMES = {
     "waiting": "waits",
     "prefill": "prefill",
-    "again": "recomputed",
+    "recomputed": "recomputed",
     "decode": "decode",
     "padding": "answer ready, batch not ended",
     "idle": "has a row, nothing computed",
@@ -25,11 +26,13 @@ NAMES = {
 }
 
 
-def lives(title: str, about: str, requests: Sequence[tuple[str, Sequence[Stretch]]], span: Window) -> Drawing | None:
-    """requests: name, and its stretches; in the order of the lanes from the top."""
+def request_timelines(
+    title: str, about: str, requests: Sequence[tuple[str, Sequence[Segment]]], span: Window
+) -> Drawing | None:
+    """requests: name, and its segments; in the order of the lanes from the top."""
     if not requests:
         return None
-    used = {class_ for _, stretches in requests for class_, _, _ in stretches}
+    used = {class_ for _, segments in requests for class_, _, _ in segments}
     keys = [Key(name, class_, "area") for class_, name in NAMES.items() if class_ in used]
     row = max(7.0, min(18.0, 420.0 / len(requests)))
     probe = Frame(Axis(0, 1, ""), Axis(0, 1, ""), keys, WIDE)
@@ -40,13 +43,11 @@ def lives(title: str, about: str, requests: Sequence[tuple[str, Sequence[Stretch
     paths: dict[str, list[str]] = defaultdict(list)
     names = []
     every = 1 if row >= 11 else 2
-    for place, (name, stretches) in enumerate(requests):
+    for place, (name, segments) in enumerate(requests):
         y = top + place * row
         if place % every == 0:
-            names.append(
-                text(frame.left - 6, y + row / 2 + 4, name if len(name) <= 11 else f"{name[:10]}…", anchor="end")
-            )
-        for class_, start, end in stretches:
+            names.append(text(frame.left - 6, y + row / 2 + 4, shortened(name), anchor="end"))
+        for class_, start, end in segments:
             x = frame.at_x(start - span.start)
             paths[class_].append(rectangle(x, y + 1, max(frame.at_x(end - span.start) - x, 0.5), row - 2))
     body = "".join(tag("path", d="".join(d), class_=f"area {class_}") for class_, d in paths.items())

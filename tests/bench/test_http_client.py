@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.stub_server import StubServer
 from inflight.bench.client import send
-from inflight.bench.exchange import retry_after
+from inflight.bench.http_client import retry_after
 from inflight.bench.target import Target
 from inflight.workload.workload import Workload
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 _MONOTONIC, _ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, which is time.perf_counter's; TFD_TIMER_ABSTIME
 
 
-class Alarm:
+class Timer:
     """One moment at a time; setting it anew forgets the one before."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.bench.asking import Asker
-from inflight.bench.dialect import OPTIONAL, Dialect, Question, learn
+from inflight.bench.probe_client import ProbeClient
+from inflight.bench.server_capabilities import OPTIONAL, Question, ServerCapabilities, probe_capabilities
 from inflight.bench.target import BenchError, Target
 
 from .scripted import ScriptedServer
@@ -13,39 +13,39 @@ from .scripted import ScriptedServer
 EVERYTHING = frozenset(OPTIONAL)
 
 
-def learnt(server: ScriptedServer, endpoint="completions", **extra) -> Dialect:
+def learnt(server: ScriptedServer, endpoint="completions", **extra) -> ServerCapabilities:
     target = Target(server.url, endpoint)
-    return learn(Asker(target), target, Question("m", EVERYTHING, extra))
+    return probe_capabilities(ProbeClient(target), target, Question("m", EVERYTHING, extra))
 
 
 def test_a_server_that_takes_everything_keeps_every_field():
     with ScriptedServer() as server:
-        dialect = learnt(server)
-    assert dialect == Dialect(EVERYTHING)
-    assert dialect.forces_length == "output_tokens"
+        capabilities = learnt(server)
+    assert capabilities == ServerCapabilities(EVERYTHING)
+    assert capabilities.forces_length == "output_tokens"
     assert len(server.bodies) == 1
 
 
 def test_refused_fields_are_dropped_by_name_and_told():
     with ScriptedServer(refuses=frozenset({"priority", "slo", "continuous_usage_stats"})) as server:
-        dialect = learnt(server)
-    assert EVERYTHING - dialect.fields == {"priority", "slo", "continuous_usage_stats"}
-    assert len(dialect.notes) == 3
-    assert any("priority" in note and "same priority" in note for note in dialect.notes)
+        capabilities = learnt(server)
+    assert EVERYTHING - capabilities.fields == {"priority", "slo", "continuous_usage_stats"}
+    assert len(capabilities.notes) == 3
+    assert any("priority" in note and "same priority" in note for note in capabilities.notes)
 
 
 def test_refusals_that_name_nothing_cost_fields_until_the_server_is_content():
     with ScriptedServer(refuses=frozenset({"user"}), named=False) as server:
-        dialect = learnt(server)
-    assert "user" not in dialect.fields
-    assert {"output_tokens", "stream_options"} <= dialect.fields
+        capabilities = learnt(server)
+    assert "user" not in capabilities.fields
+    assert {"output_tokens", "stream_options"} <= capabilities.fields
 
 
 def test_a_length_that_is_taken_without_effect_does_not_count():
     with ScriptedServer(ignores=frozenset({"output_tokens"})) as server:
-        dialect = learnt(server)
-    assert dialect.forces_length == "ignore_eos"
-    assert "slo" not in dialect.fields  # a field of the same dialect
+        capabilities = learnt(server)
+    assert capabilities.forces_length == "ignore_eos"
+    assert "slo" not in capabilities.fields  # a field of the same extension
 
 
 def test_a_server_without_usage_has_no_proof_of_lengths():
@@ -55,8 +55,8 @@ def test_a_server_without_usage_has_no_proof_of_lengths():
 
 def test_text_where_token_ids_are_refused():
     with ScriptedServer(takes_ids=False) as server:
-        dialect = learnt(server)
-    assert not dialect.token_prompts
+        capabilities = learnt(server)
+    assert not capabilities.token_prompts
     assert server.bodies[-1]["prompt"] == "Hello there."
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from inflight.bench.asking import Asker
+from inflight.bench.probe_client import ProbeClient
 from inflight.bench.reach import reachable
 from inflight.bench.target import BenchError, Target
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """max_model_len: tokens of prompt and answer together. vocab_size: token ids."""
 
     model: str
@@ -22,7 +22,7 @@ class Served:
     vocab_size: int | None = None
 
 
-def look(target: Target, model: str | None) -> Served:
+def look(target: Target, model: str | None) -> ServedModel:
     """model None: the first that the server names. Raises BenchError where nobody can be asked for it."""
     names = reachable(target)
     if model is None and not names:
@@ -33,11 +33,11 @@ def look(target: Target, model: str | None) -> Served:
     row = _described(target, chosen) if names else {}
     meta = row.get("meta")  # llama.cpp's
     length = _number(row.get("max_model_len")) or _number(row.get("context_length"))
-    return Served(chosen, length, _number(meta.get("n_vocab")) if isinstance(meta, dict) else None)
+    return ServedModel(chosen, length, _number(meta.get("n_vocab")) if isinstance(meta, dict) else None)
 
 
 def _described(target: Target, model: str) -> dict[str, Any]:
-    body = Asker(target).get("/v1/models").body
+    body = ProbeClient(target).get("/v1/models").body
     rows = body.get("data") if isinstance(body, dict) else None
     return next((row for row in rows or () if isinstance(row, dict) and row.get("id") == model), {})
 

@@ -6,15 +6,15 @@ import time
 import pytest
 import uvloop
 
-from inflight.bench import alarm
-from inflight.bench.alarm import Alarm
+from inflight.bench import timer
+from inflight.bench.timer import Timer
 
 
 async def rung(*moments: float, wait: float = 0.3) -> list[float]:
     """When it rang, after it was set to each of the moments in turn."""
     found: list[float] = []
     began = time.perf_counter()
-    bell = Alarm(asyncio.get_running_loop(), lambda: found.append(time.perf_counter() - began))
+    bell = Timer(asyncio.get_running_loop(), lambda: found.append(time.perf_counter() - began))
     for moment in moments:
         bell.set(began + moment)
     await asyncio.sleep(wait)
@@ -27,7 +27,7 @@ async def rung(*moments: float, wait: float = 0.3) -> list[float]:
 def test_it_rings_once_and_never_early(file: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     early = 0.0 if file else 0.002  # a loop's timer counts milliseconds
     if not file:
-        monkeypatch.setattr(alarm, "_timer_file", lambda: -1)
+        monkeypatch.setattr(timer, "_timer_file", lambda: -1)
     for run in (asyncio.run, uvloop.run):
         (at,) = run(rung(0.05))
         assert at >= 0.05 - early

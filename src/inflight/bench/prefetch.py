@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from inflight.bench.sending import Bodies, Transcript
-from inflight.workload.entry import Entry
+from inflight.bench.client_types import Bodies, Transcript
+from inflight.workload.workload import Entry
 
 MOST_BYTES = 64 << 20
 MOST_BODIES = 20_000
 
 
-class Ahead:
+class BodyPrefetcher:
     """entries: of one process; indexes: their places in the workload that `bodies` knows."""
 
     def __init__(self, entries: Sequence[Entry], indexes: Sequence[int], bodies: Bodies):

@@ -17,7 +17,7 @@ from typing import cast
 import aiohttp
 
 from inflight.bench.answer import Answer, message, shown
-from inflight.bench.connection import StampedResponse
+from inflight.bench.connection import TimestampedResponse
 from inflight.bench.sse import EventStream
 from inflight.bench.target import Target
 from inflight.metrics.observation import Outcome
@@ -51,11 +51,11 @@ def open_session(target: Target) -> aiohttp.ClientSession:
         headers=headers,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
-        response_class=StampedResponse,
+        response_class=TimestampedResponse,
     )
 
 
-class Line:
+class CompletionClient:
     """Asks one target, over and over. begin: of the answers' times, on time.perf_counter."""
 
     def __init__(self, session: aiohttp.ClientSession, target: Target, begin: float):
@@ -75,21 +75,21 @@ class Line:
                 status = response.status
                 if status != 200:
                     return await _refusal(response)
-                await self._read(cast(StampedResponse, response), answer)
+                await self._read(cast(TimestampedResponse, response), answer)
         except (aiohttp.ClientError, OSError) as problem:  # timeouts among them
             if not answer.done or answer.error:
                 return Reply("failed", status, self._why(problem, answer))
         error = answer.problem()
         return Reply("failed" if error else "completed", status, error)
 
-    async def _read(self, response: StampedResponse, answer: Answer) -> None:
+    async def _read(self, response: TimestampedResponse, answer: Answer) -> None:
         content, begin = response.content, self._begin
         if response.content_type == "application/json":
-            answer.take_whole(await content.read(), response.came - begin)
+            answer.take_whole(await content.read(), response.received_at - begin)
             return
         events, now = EventStream(), 0.0
         while data := await content.readany():
-            now = response.came - begin
+            now = response.received_at - begin
             for event in events.feed(data):
                 answer.take(event, now)
             if events.stray is not None and not answer.tokens and not answer.error:
@@ -142,11 +142,11 @@ async def _refusal(response: aiohttp.ClientResponse) -> Reply:
 def retry_after(response: aiohttp.ClientResponse) -> float | None:
     """Seconds from Retry-After, which holds seconds or a date (RFC 9110, 10.2.3). A date is measured by the server's
     own `Date`, since this machine's wall clock may differ."""
-    told = response.headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"\d+(\.\d+)?", told):
-        return float(told)
+    value = response.headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        return float(value)
     try:
-        wait = parsedate_to_datetime(told) - parsedate_to_datetime(response.headers["Date"])
+        wait = parsedate_to_datetime(value) - parsedate_to_datetime(response.headers["Date"])
         return max(wait.total_seconds(), 0.0)
     except (KeyError, TypeError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""What goes to the client's processes and what comes back: the words that `client` and those who use it share.
+"""What goes to the client's processes and what comes back: the types that `client` and those who use it share.
 
 Knows no HTTP: only what is to be sent, what was observed, and whether the client kept up.
 """
@@ -72,7 +72,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class RunResult:
     """What came of a workload. observations: in the order of its entries; times are seconds after its beginning.
 
     frames: server-sent events that brought tokens, of all requests together; where there are fewer than tokens, the

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inflight.bench.sending import Health
+from inflight.bench.client_types import Health
 from inflight.metrics.definitions import quantile
 
 TICK_S = 0.010
@@ -29,7 +29,7 @@ _TELLING_S = 0.001  # lateness from which it is asked whose fault it was
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class WorkerHealth:
     """Of one process; p99 in seconds. lag: of looking, delay: of sending after it was due; own: the greater of the two,
     where only its own work counts. worst: greatest lag. busy: share of a core."""
 
@@ -40,7 +40,7 @@ class Vitals:
     busy: float = 0.0
 
 
-class Watch:
+class HealthMonitor:
     """Times are seconds of one clock that only goes forward. Belongs to one thread."""
 
     def __init__(self) -> None:
@@ -48,16 +48,16 @@ class Watch:
         self._delays, self._own_delays = array("d"), array("d")
 
     def begin(self, now: float) -> None:
-        self._core = Core()
+        self._run_queue = RunQueueDelay()
         self._began = self._last = now
         self._cpu_began = time.process_time()
-        self._waited = self._waited_before = self._core.waited()  # at the last tick, at the one before
+        self._waited = self._waited_before = self._run_queue.waited()  # at the last tick, at the one before
 
     def tick(self, now: float) -> None:
         """Called TICK_S after the last call, or as soon after that as the loop manages."""
         lag = max(now - self._last - TICK_S, 0.0)
         self._last = now
-        self._waited_before, self._waited = self._waited, self._core.waited()
+        self._waited_before, self._waited = self._waited, self._run_queue.waited()
         own = max(lag - (self._waited - self._waited_before), 0.0)
         while True:  # looks that were to be had in the meantime were late too
             self._lags.append(lag)
@@ -70,18 +70,18 @@ class Watch:
         """A request, so late after it was due and allowed to go."""
         own = late
         if late > _TELLING_S:
-            own = max(late - (self._core.waited() - self._waited_before), 0.0)
+            own = max(late - (self._run_queue.waited() - self._waited_before), 0.0)
         self._delays.append(late)
         self._own_delays.append(own)
 
-    def vitals(self, now: float) -> Vitals:
-        self._core.close()
+    def health(self, now: float) -> WorkerHealth:
+        self._run_queue.close()
         busy = (time.process_time() - self._cpu_began) / max(now - self._began, 1e-9)
         own = max(_p99(self._own_lags), _p99(self._own_delays))
-        return Vitals(_p99(self._lags), _p99(self._delays), own, max(self._lags, default=0.0), max(busy, 0.0))
+        return WorkerHealth(_p99(self._lags), _p99(self._delays), own, max(self._lags, default=0.0), max(busy, 0.0))
 
 
-class Core:
+class RunQueueDelay:
     """For how long the thread that made this has waited for a core, while it could have run."""
 
     def __init__(self) -> None:
@@ -99,11 +99,11 @@ class Core:
             os.close(self._file)
 
 
-def judge(all_vitals: Sequence[Vitals], closed: bool) -> Health:
+def assess(workers: Sequence[WorkerHealth], closed: bool) -> Health:
     """closed: whether the workload is a closed loop."""
-    worst = max(all_vitals, key=lambda one: one.own)
-    lag, delay, busy = (max(getattr(one, name) for one in all_vitals) for name in ("lag", "delay", "busy"))
-    count = len(all_vitals)
+    worst = max(workers, key=lambda one: one.own)
+    lag, delay, busy = (max(getattr(one, name) for one in workers) for name in ("lag", "delay", "busy"))
+    count = len(workers)
     more = f"Send from more processes (--processes {2 * count}), each with a core of its own."
     faults = []
     if worst.own > OWN_LIMIT_S:
@@ -122,7 +122,7 @@ def judge(all_vitals: Sequence[Vitals], closed: bool) -> Health:
             f"{_ms(MACHINE_LIMIT_S)}) to send or to notice what came. Leave it a core, by fewer threads of the server "
             "or by taskset, or run it on another machine."
         )
-    latest = max(one.worst for one in all_vitals)
+    latest = max(one.worst for one in workers)
     return Health(count, lag, latest, busy, tuple(faults), own_p99_s=worst.own, delay_p99_s=delay)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inflight.bench.asking import Answer, Asker
+from inflight.bench.probe_client import ProbeClient, ProbeResponse
 from inflight.bench.target import BenchError, Target
 
 # In the order in which they are given up where a server refuses a body and names none of them.
@@ -48,7 +48,7 @@ _IDS = re.compile(r"\bprompt\b|\btoken id|\bvocab", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ServerCapabilities:
     """fields: of OPTIONAL, those that the server takes. token_prompts: whether a prompt may be token ids.
     most_field: what it calls the most tokens of an answer. notes: what it does not take, and what that means."""
 
@@ -74,22 +74,22 @@ class Question:
     text: str = "Hello there."
 
 
-def learn(asker: Asker, target: Target, question: Question) -> Dialect:
+def probe_capabilities(client: ProbeClient, target: Target, question: Question) -> ServerCapabilities:
     """Raises BenchError where the server refuses even the plainest body."""
-    dialect = Dialect(question.wanted, token_prompts=target.endpoint == "completions")
-    answer, dialect = _taken(asker, target, question, dialect)
-    if "output_tokens" in dialect.fields and _tokens(answer) != FORCED:  # taken, and without effect
-        dialect = replace(dialect, fields=dialect.fields - {"output_tokens", "slo"})
-    return dialect
+    capabilities = ServerCapabilities(question.wanted, token_prompts=target.endpoint == "completions")
+    answer, capabilities = _taken(client, target, question, capabilities)
+    if "output_tokens" in capabilities.fields and _tokens(answer) != FORCED:  # taken, and without effect
+        capabilities = replace(capabilities, fields=capabilities.fields - {"output_tokens", "slo"})
+    return capabilities
 
 
-def probe_body(target: Target, question: Question, dialect: Dialect) -> dict[str, Any]:
-    fields = dialect.fields
-    body: dict[str, Any] = {"model": question.model, "stream": True, dialect.most_field: ALLOWED}
+def probe_body(target: Target, question: Question, capabilities: ServerCapabilities) -> dict[str, Any]:
+    fields = capabilities.fields
+    body: dict[str, Any] = {"model": question.model, "stream": True, capabilities.most_field: ALLOWED}
     if target.endpoint == "chat":
         body["messages"] = [{"role": "user", "content": question.text}]
     else:
-        body["prompt"] = list(question.token_ids) if dialect.token_prompts else question.text
+        body["prompt"] = list(question.token_ids) if capabilities.token_prompts else question.text
     values = {
         "temperature": 0,
         "ignore_eos": True,
@@ -115,46 +115,48 @@ def merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in {**body, **extra}.items() if value is not None}
 
 
-def _taken(asker: Asker, target: Target, question: Question, dialect: Dialect) -> tuple[Answer, Dialect]:
+def _taken(
+    client: ProbeClient, target: Target, question: Question, capabilities: ServerCapabilities
+) -> tuple[ProbeResponse, ServerCapabilities]:
     """The body that the server takes, field by field less."""
     while True:
-        answer = asker.post(target.path, probe_body(target, question, dialect))
+        answer = client.post(target.path, probe_body(target, question, capabilities))
         if answer.ok and not any("error" in frame for frame in answer.frames):
-            return answer, dialect
+            return answer, capabilities
         if answer.status not in (400, 422):
             raise BenchError(_refusal(target, question, answer))
-        less = _less(answer, dialect)
+        less = _less(answer, capabilities)
         if less is None:
             raise BenchError(_refusal(target, question, answer))
-        dialect = less
+        capabilities = less
 
 
-def _less(answer: Answer, dialect: Dialect) -> Dialect | None:
+def _less(answer: ProbeResponse, capabilities: ServerCapabilities) -> ServerCapabilities | None:
     """Without what the server's words blame; without the next optional field where they blame nothing."""
     blamed = " ".join((str(answer.error.get("param") or ""), answer.message))
-    if dialect.most_field == "max_tokens" and "max_completion_tokens" in blamed:
-        return replace(dialect, most_field="max_completion_tokens")
-    named = next((name for name in OPTIONAL if name in dialect.fields and _names(blamed, name)), None)
-    if named is None and dialect.token_prompts and _IDS.search(blamed):
-        return replace(dialect, token_prompts=False, notes=(*dialect.notes, "The server takes no token ids."))
-    named = named or next((name for name in OPTIONAL if name in dialect.fields), None)
+    if capabilities.most_field == "max_tokens" and "max_completion_tokens" in blamed:
+        return replace(capabilities, most_field="max_completion_tokens")
+    named = next((name for name in OPTIONAL if name in capabilities.fields and _names(blamed, name)), None)
+    if named is None and capabilities.token_prompts and _IDS.search(blamed):
+        return replace(capabilities, token_prompts=False, notes=(*capabilities.notes, "The server takes no token ids."))
+    named = named or next((name for name in OPTIONAL if name in capabilities.fields), None)
     if named is None:
         return None
     loses = f": {LOSES[named]}" if LOSES[named] else ""
     note = f"The server does not take {named}{loses}."
-    return replace(dialect, fields=dialect.fields - {named}, notes=(*dialect.notes, note))
+    return replace(capabilities, fields=capabilities.fields - {named}, notes=(*capabilities.notes, note))
 
 
 def _names(words: str, field: str) -> bool:
     return re.search(rf"(?<![A-Za-z_]){field}(?![A-Za-z_])", words) is not None
 
 
-def _tokens(answer: Answer) -> int | None:
+def _tokens(answer: ProbeResponse) -> int | None:
     usages = [frame["usage"] for frame in answer.frames if isinstance(frame.get("usage"), dict)]
     return usages[-1].get("completion_tokens") if usages else None
 
 
-def _refusal(target: Target, question: Question, answer: Answer) -> str:
+def _refusal(target: Target, question: Question, answer: ProbeResponse) -> str:
     where = f"{target.url}{target.path}"
     if answer.status in (401, 403):
         return f"{where} wants a key ({answer.message}); give it with --api-key, or as OPENAI_API_KEY."
