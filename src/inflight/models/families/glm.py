@@ -1,0 +1,37 @@
+"""GLM-4.5 to 4.7: a dense layer or some, then experts with a shared one; optional norms of queries and keys."""
+
+from __future__ import annotations
+
+from inflight.models.family import Family, attention, dense, experts
+from inflight.models.fields import Fields
+from inflight.models.spec import LayerSpec
+
+
+def layers(fields: Fields) -> list[LayerSpec]:
+    mixer = attention(
+        fields, qk_norm="head" if fields.flag("use_qk_norm") else "none", qkv_bias=fields.flag("attention_bias")
+    )
+    sparse = experts(
+        fields,
+        "n_routed_experts",
+        router="sigmoid",
+        router_bias=True,
+        shared_width=fields.count("n_shared_experts") * fields.size("moe_intermediate_size"),
+    )
+    plain, first = dense(fields), fields.count("first_k_dense_replace")
+    return [LayerSpec(mixer, sparse if index >= first else plain) for index in range(fields.layers)]
+
+
+FAMILY = Family(
+    name="glm4_moe",
+    architectures=("Glm4MoeForCausalLM",),
+    model_types=("glm4_moe",),
+    layers=layers,
+    understands=frozenset(("n_routed_experts", "first_k_dense_replace")),
+    defaults={
+        "num_key_value_heads": 8,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "max_position_embeddings": 131_072,
+    },
+)
