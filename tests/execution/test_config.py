@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from inflight.execution.roofline import Machine, decode_ceiling
 from inflight.execution.sizes import kv_bytes_per_token, parts, step_weight_bytes, weight_bytes
 from inflight.models.arithmetic import (
     attention_flops_per_token,
@@ -179,6 +180,15 @@ def test_an_untied_model_has_two_tables_and_reads_one() -> None:
 def test_a_window_bounds_attention() -> None:
     mistral = config(architectures=["MistralForCausalLM"], num_key_value_heads=4, sliding_window=10)
     assert attention_flops_per_token(mistral, 10) == attention_flops_per_token(mistral, 10_000)
+
+
+def test_a_window_bounds_what_a_decode_reads() -> None:
+    machine = Machine(1e9, {"bfloat16": 1e15, "float32": 1e15, "int8": 1e15})
+    mistral = config(architectures=["MistralForCausalLM"], num_key_value_heads=4, sliding_window=10)
+    near, far = (decode_ceiling(mistral, "bfloat16", machine, 3, context) for context in (10, 10_000))
+    assert near.seconds == far.seconds
+    read = step_weight_bytes(mistral, "bfloat16") + 30 * kv_bytes_per_token(mistral, "bfloat16")
+    assert near.seconds * 1e9 == pytest.approx(read)
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.ops.protocol import DType, Quantization
-from inflight.execution.sizes import kv_bytes_per_token, step_weight_bytes
+from inflight.execution.sizes import context_bytes, kv_bytes_per_token, step_weight_bytes
 from inflight.models.arithmetic import attention_flops_per_token, layer_flops_per_token, logit_flops_per_token
 from inflight.models.spec import ModelSpec
 
@@ -49,7 +49,7 @@ def decode_ceiling(
     quantized_kv: bool = False,
 ) -> Ceiling:
     """One token for each of `batch` sequences that have `context` tokens."""
-    kv_bytes = batch * context * kv_bytes_per_token(model, dtype, quantized_kv)
+    kv_bytes = batch * context_bytes(model, dtype, context, quantized_kv)
     read = step_weight_bytes(model, dtype, quantization) + kv_bytes
     compute = batch * _token_seconds(model, dtype, machine, context, quantization, quantized_kv)
     return Ceiling(read / machine.read_bytes_per_s, compute)

@@ -51,5 +51,14 @@ def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:
     """Bytes of keys and values of one token over all layers; quantized: in int8, a float32 scale for each head."""
-    item, scale = (1, _SCALE_BYTES) if quantized else (_ITEM_BYTES[dtype], 0)
-    return round(arithmetic.paged_kv_bytes_per_token(model, item, scale))
+    return round(arithmetic.paged_kv_bytes_per_token(model, *_kv_bytes(dtype, quantized)))
+
+
+def context_bytes(model: ModelSpec, dtype: DType, context: int, quantized: bool = False) -> int:
+    """Bytes of keys and values that attention reads for one token that sees `context` tokens, windows minded."""
+    return round(arithmetic.kept_bytes(model, context, *_kv_bytes(dtype, quantized)))
+
+
+def _kv_bytes(dtype: DType, quantized: bool) -> tuple[int, int]:
+    """Of an element, and of the scale of a head."""
+    return (1, _SCALE_BYTES) if quantized else (_ITEM_BYTES[dtype], 0)

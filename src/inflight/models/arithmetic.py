@@ -245,16 +245,21 @@ def paged_kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2, scale_bytes
 
     scale_bytes: beside each head's keys and each head's values, where they are quantized.
     """
-    scales = sum(count * 2 * mixer.kv_heads for mixer, count in _mixers(spec) if isinstance(mixer, Attention))
-    return sum(count * cached_elements(mixer) for mixer, count in _mixers(spec)) * item_bytes + scales * scale_bytes
+    return sum(count * _cached_bytes(mixer, item_bytes, scale_bytes) for mixer, count in _mixers(spec))
 
 
-def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2) -> float:
-    """Bytes of keys and values that a sequence of `tokens` tokens keeps: layers with a window only their window's."""
+def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_bytes: float = 0) -> float:
+    """Bytes of keys and values that a sequence of `tokens` tokens needs: of a layer with a window its window's."""
     return sum(
-        count * cached_elements(mixer) * item_bytes * min(tokens, _window(mixer) or tokens)
+        count * _cached_bytes(mixer, item_bytes, scale_bytes) * min(tokens, _window(mixer) or tokens)
         for mixer, count in _mixers(spec)
     )
+
+
+def _cached_bytes(mixer: Mixer, item_bytes: float, scale_bytes: float) -> float:
+    """Of one token in one layer."""
+    scales = 2 * mixer.kv_heads if isinstance(mixer, Attention) else 0
+    return cached_elements(mixer) * item_bytes + scales * scale_bytes
 
 
 def state_bytes(spec: ModelSpec) -> int:
