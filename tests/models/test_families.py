@@ -80,15 +80,29 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Ernie4_5_Moe", ERNIE),
     ("Ernie4_5_Moe", {**ERNIE, "moe_layer_interval": 2, "moe_num_shared_experts": 0}),
     ("Jamba", {"num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 4, "attn_layer_offset": 2}),
+    ("Jamba", {"num_experts": 1, "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_dt_rank": 6}),
     ("Lfm2", {"layer_types": ["conv", "full_attention", "conv", "conv"], "block_multiple_of": 16}),
+    ("Lfm2", {"full_attn_idxs": [2], "conv_bias": True, "block_auto_adjust_ff_dim": False}),
     ("MiniMaxM2", {**HEADS, **LOCAL, "rotary_dim": 8}),
+    ("Glm4", HEADS),
+    ("SmolLM3", {"attention_bias": True}),
+    ("Granite", {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0}),
+    ("Olmo2", {}),
+    ("Olmo3", {"attention_bias": True}),
+    ("Cohere", {"use_qk_norm": True}),
+    ("Cohere2", {"attention_bias": True}),
+    ("Starcoder2", {}),
+    ("Starcoder2", {"use_bias": False, "tie_word_embeddings": False}),
+    ("SeedOss", {**HEADS, "attention_out_bias": True, "mlp_bias": True}),
+    ("Nemotron", {**HEADS, "attention_bias": True, "mlp_bias": True}),
+    ("GPTNeoX", {"num_key_value_heads": 4}),
 ]
 
 
 def saved(name: str, settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """What `transformers` writes into config.json, and the elements of the model that it builds, biases of routers
     included, which it keeps apart."""
-    config = getattr(transformers, f"{name}Config")(**SIZES, **settings)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings})
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     biases = sum(values.numel() for name, values in model.named_buffers() if "e_score_correction_bias" in name)
@@ -133,6 +147,14 @@ def test_windows_alternate_as_the_family_does() -> None:
     assert windows("llama4", attention_chunk_size=32) == [32, 32, 32, 0]
     assert windows("llama4", attention_chunk_size=32, no_rope_layers=[0, 1, 0, 1]) == [0, 32, 0, 32]
     assert windows("phi3", sliding_window=2047) == [2047] * 4
+    assert windows("olmo3") == windows("cohere2") == [4096, 4096, 4096, 0]
+    assert windows("cohere2", sliding_window_pattern=2, sliding_window=8) == [8, 0, 8, 0]
+
+
+def test_factors_are_read() -> None:
+    granite = read_spec({**CONFIG, "model_type": "granite", "embedding_multiplier": 12, "logits_scaling": 8.0})
+    assert (granite.embedding_scale, granite.head.scale) == (12.0, 0.125)
+    assert read_spec({**CONFIG, "model_type": "cohere"}).head.scale == 0.0625
 
 
 def test_mixers_alternate_as_the_family_does() -> None:
@@ -194,7 +216,7 @@ def test_what_is_described_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-@pytest.mark.parametrize(("key", "value"), [("index_topk", 2048), ("residual_multiplier", 0.22)])
+@pytest.mark.parametrize(("key", "value"), [("index_topk", 2048), ("num_kv_shared_layers", 2)])
 def test_a_field_of_another_kind_of_model_is_refused(family: Family, key: str, value: float) -> None:
     with pytest.raises(ModelError, match=rf"{key} is set \({value}\): .* which the family {family.name} is not known"):
         read_spec({**CONFIG, "model_type": family.model_types[0], key: value})

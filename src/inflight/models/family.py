@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from inflight.models.errors import ModelError
 from inflight.models.fields import Fields
-from inflight.models.spec import Attention, Dense, LayerSpec, MoE, QkNorm, Router
+from inflight.models.spec import Attention, Dense, LayerSpec, MoE, NormKind, QkNorm, Router
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -30,7 +30,7 @@ class Family:
     understands: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     runs: bool = False
-    norm: Literal["rms", "layer"] = "rms"
+    norm: NormKind = "rms"
     norm_offset: bool = False
     eps: str = "rms_norm_eps"
     head_bias: bool = False

@@ -45,6 +45,7 @@ _CHANGES = {
     "conv_L_cache": "short convolutions",
     "attention_chunk_size": "attention in chunks",
     "no_rope_layers": "layers without rotation",
+    "use_sliding_window": "windows that are switched on",
     "index_topk": "sparse attention",
     "attn_output_gate": "an output gate of attention",
     "attn_logit_softcapping": "soft caps",

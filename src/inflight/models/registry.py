@@ -14,11 +14,14 @@ from typing import Any
 from inflight.json_file import JsonFileError, read_json_object, shown
 from inflight.models.errors import ModelError
 from inflight.models.families import (
+    cohere,
     deepseek,
     ernie,
     gemma,
     glm,
+    gpt_neox,
     gpt_oss,
+    granite,
     jamba,
     lfm2,
     llama,
@@ -26,10 +29,15 @@ from inflight.models.families import (
     minimax,
     mistral,
     mixtral,
+    nemotron,
+    olmo,
     phi,
     qwen,
     qwen_moe,
     qwen_next,
+    seed_oss,
+    smollm3,
+    starcoder2,
 )
 from inflight.models.family import Family
 from inflight.models.fields import Fields
@@ -57,12 +65,23 @@ FAMILIES: tuple[Family, ...] = (
     gemma.GEMMA3,
     phi.PHI,
     phi.PHI3,
-    glm.FAMILY,
+    glm.GLM4_MOE,
     ernie.ERNIE,
     ernie.ERNIE_MOE,
     jamba.FAMILY,
     lfm2.FAMILY,
     minimax.FAMILY,
+    glm.GLM4,
+    smollm3.FAMILY,
+    granite.FAMILY,
+    olmo.OLMO2,
+    olmo.OLMO3,
+    cohere.COHERE,
+    cohere.COHERE2,
+    starcoder2.FAMILY,
+    seed_oss.FAMILY,
+    nemotron.FAMILY,
+    gpt_neox.FAMILY,
 )
 _BY_NAME = {
     **{name: family for family in FAMILIES for name in family.model_types},

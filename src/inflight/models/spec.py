@@ -13,7 +13,8 @@ from inflight.models.rope import RopeSettings
 
 QkNorm = Literal["none", "head", "all"]
 NormPlace = Literal["before mixer", "after mixer", "before mlp", "after mlp"]
-Router = Literal["softmax", "top-k softmax", "sigmoid", "sparsemixer"]
+Router = Literal["softmax", "top-k softmax", "sigmoid"]
+NormKind = Literal["rms", "layer", "layer without bias"]
 
 
 # -- mixers: what lets a token see others ------------------------------------------------------------------------------
@@ -140,9 +141,9 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """kind: "rms" has one vector, "layer" a bias beside it. offset: weights are stored less 1."""
+    """offset: weights are stored less 1."""
 
-    kind: Literal["rms", "layer"] = "rms"
+    kind: NormKind = "rms"
     eps: float = 1e-6
     offset: bool = False
 

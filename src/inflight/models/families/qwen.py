@@ -44,6 +44,7 @@ QWEN2 = Family(
     architectures=("Qwen2ForCausalLM",),
     model_types=("qwen2",),
     layers=qwen2,
+    understands=frozenset(("use_sliding_window",)),
     defaults=_DEFAULTS,
     runs=True,
 )
@@ -52,6 +53,7 @@ QWEN3 = Family(
     architectures=("Qwen3ForCausalLM",),
     model_types=("qwen3",),
     layers=qwen3,
+    understands=frozenset(("use_sliding_window",)),
     defaults={**_DEFAULTS, "head_dim": 128},
     runs=True,
 )

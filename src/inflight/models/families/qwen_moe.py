@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from inflight.models.errors import ModelError
 from inflight.models.family import Family, attention, dense, experts
 from inflight.models.fields import Fields
-from inflight.models.spec import Attention, LayerSpec, Mlp, MoE
+from inflight.models.spec import LayerSpec, Mlp, MoE
 
 EXPERTS = frozenset(("num_experts", "num_local_experts", "mlp_only_layers", "decoder_sparse_step"))
 _DEFAULTS = {"decoder_sparse_step": 1, "max_position_embeddings": 32_768}
@@ -13,21 +12,14 @@ _DEFAULTS = {"decoder_sparse_step": 1, "max_position_embeddings": 32_768}
 
 def qwen2_moe(fields: Fields) -> list[LayerSpec]:
     mlp = experts(fields, "num_experts", shared_width=fields.count("shared_expert_intermediate_size"), shared_gate=True)
-    return _layers(fields, attention(fields, qkv_bias=fields.flag("qkv_bias")), mlp)
+    mixer = attention(fields, qkv_bias=fields.flag("qkv_bias"))
+    return [LayerSpec(mixer, one) for one in mlps(fields, mlp)]
 
 
 def qwen3_moe(fields: Fields) -> list[LayerSpec]:
     bias = fields.flag("attention_bias")
     mixer = attention(fields, qk_norm="head", qkv_bias=bias, output_bias=bias)
-    return _layers(fields, mixer, experts(fields, "num_experts" if "num_experts" in fields else "num_local_experts"))
-
-
-def _layers(fields: Fields, mixer: Attention, mlp: MoE) -> list[LayerSpec]:
-    if fields.flag("use_sliding_window"):
-        raise ModelError(
-            "use_sliding_window is set, which no published Qwen model with experts has; take the config.json that "
-            "belongs to the model."
-        )
+    mlp = experts(fields, "num_experts" if "num_experts" in fields else "num_local_experts")
     return [LayerSpec(mixer, one) for one in mlps(fields, mlp)]
 
 
