@@ -15,7 +15,7 @@ from inflight.simulate.all_reduce import all_reduce_seconds
 from inflight.simulate.efficiency import efficiencies
 from inflight.simulate.hardware import GPUS
 from inflight.simulate.roofline import KINDS, Roofline
-from inflight.simulate.split import SplitError
+from inflight.simulate.split import SplitError, fewest_kv_heads
 
 # Milliseconds of one layer without attention, by tokens of the step: medians of published profiles (Vidur).
 LAYERS = {
@@ -198,3 +198,13 @@ def test_kv_heads_that_can_neither_be_shared_nor_copied_are_told() -> None:
     odd = replace(llama, layers=(replace(layer, mixer=replace(layer.mixer, heads=36, kv_heads=6)),))
     with pytest.raises(SplitError, match="6 KV heads, which 4 GPUs"):
         Roofline(odd, GPUS["a100-80"], 4)
+
+
+def test_heads_of_linear_attention_are_dealt_out_too() -> None:
+    with pytest.raises(SplitError, match="16 heads of linear attention, which 3 GPUs"):
+        Roofline(published("qwen3.5-27b"), GPUS["h200"], 3)
+
+
+def test_latent_attention_counts_as_one_kv_head() -> None:
+    names = ("deepseek-v3", "jamba-v0.1", "qwen3-next-80b-a3b")
+    assert [fewest_kv_heads(published(name)) for name in names] == [1, 8, 2]

@@ -21,7 +21,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 class Family:
     """architectures, model_types: names in config.json that mean it. layers: of the fields. understands: fields that
     change the arithmetic (`fields`) and that `layers` reads. defaults: for fields that are left out. runs: whether this
-    engine's decoder computes it."""
+    engine's decoder computes it. eps: the field's name. head_bias: whether the projection to logits has one."""
 
     name: str
     architectures: tuple[str, ...]
