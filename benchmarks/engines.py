@@ -19,13 +19,13 @@ from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.checkpoint import Checkpoint
-from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
 from inflight.execution.executor import ModelExecutor, copy_seconds
 from inflight.execution.memory import kv_shape, swap_blocks
 from inflight.execution.ops import open_ops
 from inflight.execution.weights import load_weights
+from inflight.models.registry import read_folder
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.latency import StepModel
 
@@ -41,7 +41,7 @@ class Model:
         for, blocks of swap space included; of a model with fewer positions those are taken."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(write_config(Path(folder), _SHAPES[name])) if name in _SHAPES else BUILT_IN
-            self.config = ModelConfig.from_folder(path)
+            self.config = read_folder(path, to_run=True)
             self._ops = open_ops("bfloat16", int(resolve_threads(EngineSettings()).value))
             source = DummyWeights(self._ops.dtype) if name in _SHAPES else Checkpoint(path)
             self.max_model_len = min(max_model_len, self.config.default_model_len)

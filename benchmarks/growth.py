@@ -20,9 +20,11 @@ from benchmarks.results import RESULTS, table, write_section
 from benchmarks.roofline import MOST_KV, Probe, Step, decode_seconds, prefill_seconds, timed
 from benchmarks.shapes import SHAPES, write_config
 from inflight.config.engine import EngineSettings, resolve_threads
-from inflight.execution.config import ModelConfig
 from inflight.execution.ops.native import NativeOps
 from inflight.execution.roofline import Machine
+from inflight.execution.sizes import kv_bytes_per_token
+from inflight.models.registry import read_folder
+from inflight.models.spec import ModelSpec
 from inflight.report.charts.curve import CurvePoint, curve
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 16, 18, 19, 24, 25, 32, 48, 64, 65, 96, 128)
@@ -56,10 +58,10 @@ class Series:
 class Steps:
     """Steps of one model in bf16."""
 
-    def __init__(self, config: ModelConfig, ops: NativeOps) -> None:
+    def __init__(self, config: ModelSpec, ops: NativeOps) -> None:
         self._config = config
         longest = max(*CONTEXTS, *PROMPTS)
-        per_token = config.kv_bytes_per_token("bfloat16")
+        per_token = kv_bytes_per_token(config, "bfloat16")
         self.kv_tokens = min(MOST_KV // per_token, _ROWS * longest)
         self._step = Step(config, ops, "none", longest, self.kv_tokens // BLOCK)
 
@@ -134,7 +136,7 @@ def main() -> None:
     ops = NativeOps("bfloat16", int(resolve_threads(EngineSettings()).value))
     probe = Probe(ops)
     with tempfile.TemporaryDirectory() as folder:
-        config = ModelConfig.from_folder(write_config(Path(folder) / "shape", SHAPES[arguments.model]))
+        config = read_folder(write_config(Path(folder) / "shape", SHAPES[arguments.model]), to_run=True)
     series = Steps(config, ops).series()
     measure(series, probe, arguments.repeats)
     parts = [f"{arguments.model}'s shape, bf16, {ops.name}, {ops.threads} threads. {probe.told()}"]

@@ -28,13 +28,14 @@ from benchmarks.shapes import QWEN25_05B, write_config
 from inflight.api import LLM, SamplingParams
 from inflight.build import BUILT_IN
 from inflight.config.engine import DTypeChoice, EngineSettings, KVCacheChoice, QuantizationChoice, resolve_threads
-from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import kv_shape
 from inflight.execution.ops import open_ops
 from inflight.execution.ops.protocol import Array, StepLayout
 from inflight.execution.weights import load_weights
+from inflight.models.registry import read_folder
+from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Conversation, Tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -132,7 +133,7 @@ def built_in(ways: Sequence[Held]) -> str:
 class Alone:
     """A model that computes one sequence at a time."""
 
-    def __init__(self, config: ModelConfig, way: Held, length: int):
+    def __init__(self, config: ModelSpec, way: Held, length: int):
         threads = int(resolve_threads(EngineSettings()).value)
         ops = open_ops("float32" if way.dtype == "float32" else "bfloat16", threads)
         # The checkpoint is bf16 for all: how it is held is what differs.
@@ -188,7 +189,7 @@ def agreed(one: Sequence[int], other: Sequence[int]) -> int:
 
 def random_model(ways: Sequence[Held], prompts: int, length: int, outputs: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        config = ModelConfig.from_folder(write_config(Path(folder) / "model", QWEN25_05B))
+        config = read_folder(write_config(Path(folder) / "model", QWEN25_05B), to_run=True)
     models = [Alone(config, way, length + outputs) for way in ways]
     random = np.random.default_rng(0)
     texts = [random.integers(0, config.vocab_size, length).tolist() for _ in range(prompts)]

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from inflight.execution import arrays
-from inflight.execution.config import ModelConfig
 from inflight.execution.ops.native import NativeOps
 from inflight.execution.ops.protocol import Array, KVShape, RopeTable, SamplingBatch, StepLayout
+from inflight.execution.sizes import parts
+from inflight.models.spec import ModelSpec
 
 BLOCK = 16  # tokens of a KV block
 ONE = 0x3F80  # in bf16
@@ -41,13 +42,14 @@ def matrix(rows: int, columns: int) -> Array:
 class Layers:
     """The matrices of all layers, packed in bf16 or int8, and the products of one step over them."""
 
-    def __init__(self, config: ModelConfig, ops: NativeOps, quantized: bool) -> None:
+    def __init__(self, config: ModelSpec, ops: NativeOps, quantized: bool) -> None:
         self._config, self._ops, self._quantized = config, ops, quantized
-        hidden, inner, width = config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
-        qkv, output = matrix(config.qkv_rows, hidden), matrix(hidden, width)
+        attention, mlp = parts(config.layers[0])
+        hidden, inner, width = config.hidden_size, mlp.width, attention.heads * attention.head_dim
+        qkv, output = matrix(attention.qkv_rows, hidden), matrix(hidden, width)
         gate, up, down = matrix(inner, hidden), matrix(inner, hidden), matrix(hidden, inner)
-        bias = np.zeros(config.qkv_rows, np.float32)
-        self._values = config.num_layers * sum(one.size for one in (qkv, output, gate, up, down))
+        bias = np.zeros(attention.qkv_rows, np.float32)
+        self._values = len(config.layers) * sum(one.size for one in (qkv, output, gate, up, down))
         self._layers = [
             (
                 ops.pack_linear([qkv], bias, quantized),
@@ -55,16 +57,16 @@ class Layers:
                 ops.pack_gated(gate, up, quantized),
                 ops.pack_linear([down], None, quantized),
             )
-            for _ in range(config.num_layers)
+            for _ in config.layers
         ]
 
     def products(self, tokens: int) -> Body:
         config, ops = self._config, self._ops
+        mixer, mlp = parts(config.layers[0])
         x, wide, attended = (
-            activations(tokens, count)
-            for count in (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+            activations(tokens, count) for count in (config.hidden_size, mlp.width, mixer.heads * mixer.head_dim)
         )
-        inner, qkv_out = arrays.empty(wide.shape, np.uint16), arrays.empty((tokens, config.qkv_rows), np.float32)
+        inner, qkv_out = arrays.empty(wide.shape, np.uint16), arrays.empty((tokens, mixer.qkv_rows), np.float32)
         residual = arrays.empty((tokens, config.hidden_size), np.float32)
         residual[...] = 0
 
@@ -87,7 +89,7 @@ class Layers:
 class Head:
     """The output projection, packed in bf16 or int8."""
 
-    def __init__(self, config: ModelConfig, ops: NativeOps, quantized: bool) -> None:
+    def __init__(self, config: ModelSpec, ops: NativeOps, quantized: bool) -> None:
         self._config, self._ops, self._quantized = config, ops, quantized
         self._weight = ops.pack_linear([matrix(config.vocab_size, config.hidden_size)], None, quantized)
 
@@ -111,10 +113,11 @@ def activations(tokens: int, width: int) -> Array:
     return made
 
 
-def attention(config: ModelConfig, ops: NativeOps, quantized: bool, rows: int, start: int, length: int) -> Body:
+def attention(config: ModelSpec, ops: NativeOps, quantized: bool, rows: int, start: int, length: int) -> Body:
     """One layer's attention: `rows` chunks of `length` tokens from position `start` on, in blocks that lie apart. The
     ceiling of int8 keys and values has each product twice: queries and probabilities are two bytes."""
-    heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+    mixer, _ = parts(config.layers[0])
+    heads, kv_heads, dim = mixer.heads, mixer.kv_heads, mixer.head_dim
     context = start + length
     width = -(-context // BLOCK)
     arena = ops.kv_arena(KVShape(1, BLOCK, kv_heads, dim, quantized), rows * width)
@@ -129,7 +132,7 @@ def attention(config: ModelConfig, ops: NativeOps, quantized: bool, rows: int, s
             tables,
         )
 
-    filling = np.random.default_rng(1).standard_normal((rows * context, config.qkv_rows)).astype(np.float32)
+    filling = np.random.default_rng(1).standard_normal((rows * context, mixer.qkv_rows)).astype(np.float32)
     queries = np.empty((rows * context, heads * dim), np.uint16)
     ops.rope_and_write_kv(filling, arena, 0, layout(0, context), rope, None, None, 1e-6, queries)
     q = np.ascontiguousarray(queries[: rows * length])
@@ -145,7 +148,7 @@ def attention(config: ModelConfig, ops: NativeOps, quantized: bool, rows: int, s
     )
 
 
-def others(config: ModelConfig, ops: NativeOps) -> list[Body]:
+def others(config: ModelSpec, ops: NativeOps) -> list[Body]:
     """What is small beside the above: its time is told, not a share of anything."""
     logits = (3 * np.random.default_rng(2).standard_normal((32, config.vocab_size))).astype(np.float32)
     bodies = [

@@ -63,14 +63,15 @@ def first_token_seconds() -> float:
 
 def memory(model: str, load_format: str) -> dict[str, float]:
     """Peak resident memory of a process that loads a model and fills its KV arena with 32 sequences."""
-    from inflight.execution.config import ModelConfig
+    from inflight.execution.sizes import kv_bytes_per_token, weight_bytes
+    from inflight.models.registry import read_folder
 
     run = subprocess.run(
         [sys.executable, "-c", _MEMORY, model, load_format], capture_output=True, check=True, text=True
     )
-    config = ModelConfig.from_folder(model)
-    weights = config.weight_bytes("bfloat16")
-    arena = 448 * 16 * config.kv_bytes_per_token("bfloat16")
+    config = read_folder(model, to_run=True)
+    weights = weight_bytes(config, "bfloat16")
+    arena = 448 * 16 * kv_bytes_per_token(config, "bfloat16")
     peak = json.loads(run.stdout)["peak"]
     mb = 1e6
     return {"peak": peak / mb, "weights": weights / mb, "arena": arena / mb, "beside": (peak - weights - arena) / mb}

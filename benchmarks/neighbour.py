@@ -23,8 +23,8 @@ from benchmarks.kernel_bodies import BLOCK
 from benchmarks.results import table, write_section
 from benchmarks.roofline import Step, timed
 from benchmarks.shapes import SHAPES, write_config
-from inflight.execution.config import ModelConfig
 from inflight.execution.ops.native import NativeOps
+from inflight.models.registry import read_folder
 
 BATCHES, CONTEXT = (1, 16), 128
 _SECONDS = 1.5  # of steps in each turn
@@ -60,7 +60,7 @@ def main() -> None:
     arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
-        config = ModelConfig.from_folder(write_config(Path(folder) / "shape", SHAPES[arguments.model]))
+        config = read_folder(write_config(Path(folder) / "shape", SHAPES[arguments.model]), to_run=True)
     blocks = max(BATCHES) * -(-CONTEXT // BLOCK)
     rows = []
     for threads in (1, len(cores), 2 * len(cores)):

@@ -29,14 +29,16 @@ from benchmarks.results import table, write_section
 from benchmarks.shapes import SHAPES, write_config
 from inflight.api import LLM, SamplingParams
 from inflight.config.engine import EngineSettings, resolve_threads
-from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import GIB, kv_shape
 from inflight.execution.ops.native import NativeOps
 from inflight.execution.ops.protocol import Quantization, StepLayout
 from inflight.execution.roofline import Machine, decode_ceiling, prefill_ceiling
+from inflight.execution.sizes import kv_bytes_per_token
 from inflight.execution.weights import load_weights
+from inflight.models.registry import read_folder
+from inflight.models.spec import ModelSpec
 from inflight.records.schema import read_records
 
 HELD: dict[Quantization, str] = {"none": "bf16", "int8": "int8", "int8-all": "int8-all"}
@@ -104,7 +106,7 @@ def body_ceiling(body: Body) -> Callable[[Machine], float]:
 
 
 def kernel_bodies(
-    config: ModelConfig, ops: NativeOps, batches: Sequence[int], contexts: Sequence[int]
+    config: ModelSpec, ops: NativeOps, batches: Sequence[int], contexts: Sequence[int]
 ) -> Iterator[list[Body]]:
     """Rows of the table: the same in bf16 and in int8."""
     layers, heads = [[kind(config, ops, quantized) for quantized in (False, True)] for kind in (Layers, Head)]
@@ -120,7 +122,7 @@ def kernel_bodies(
 
 
 def kernels(
-    config: ModelConfig,
+    config: ModelSpec,
     ops: NativeOps,
     probe: Probe,
     batches: Sequence[int],
@@ -150,7 +152,7 @@ def kernels(
 class Step:
     """One decode step of a model: forward pass, logits and sampling."""
 
-    def __init__(self, config: ModelConfig, ops: NativeOps, quantization: Quantization, longest: int, blocks: int):
+    def __init__(self, config: ModelSpec, ops: NativeOps, quantization: Quantization, longest: int, blocks: int):
         self._config, self._ops, self._blocks = config, ops, blocks
         self._weights = load_weights(config, DummyWeights(), ops, longest, quantization=quantization)
         self._arena = ops.kv_arena(kv_shape(config, BLOCK), blocks)
@@ -187,14 +189,14 @@ class Step:
 
 
 def steps(
-    config: ModelConfig,
+    config: ModelSpec,
     ops: NativeOps,
     probe: Probe,
     batches: Sequence[int],
     contexts: Sequence[int],
     repeats: int,
 ) -> str:
-    per_token = config.kv_bytes_per_token("bfloat16")
+    per_token = kv_bytes_per_token(config, "bfloat16")
     sizes = [(b, c) for c in contexts for b in batches if b * c * per_token <= MOST_KV]
     blocks = max(-(-max(PROMPTS) // BLOCK), *(batch * -(-context // BLOCK) for batch, context in sizes))
     models = {held: Step(config, ops, held, max(*contexts, *PROMPTS), blocks) for held in HELD}
@@ -211,11 +213,11 @@ def steps(
     return table(["step", *itertools.chain(*([f"{name}, ms", "share"] for name in HELD.values()))], cells)
 
 
-def decode_seconds(config: ModelConfig, batch: int, context: int, held: Quantization, machine: Machine) -> float:
+def decode_seconds(config: ModelSpec, batch: int, context: int, held: Quantization, machine: Machine) -> float:
     return decode_ceiling(config, "bfloat16", machine, batch, context, held).seconds
 
 
-def prefill_seconds(config: ModelConfig, tokens: int, held: Quantization, machine: Machine) -> float:
+def prefill_seconds(config: ModelSpec, tokens: int, held: Quantization, machine: Machine) -> float:
     return prefill_ceiling(config, "bfloat16", machine, tokens, held).seconds
 
 
@@ -253,7 +255,7 @@ def decode_steps(record: Path, first_step: int, batch: int) -> tuple[list[float]
     return gaps, lines[-1]["step"] + 1
 
 
-def served(model: str, config: ModelConfig, probe: Probe, batches: Sequence[int], repeats: int) -> str:
+def served(model: str, config: ModelSpec, probe: Probe, batches: Sequence[int], repeats: int) -> str:
     timings: dict[tuple[int, Quantization], Timing] = {}
     with tempfile.TemporaryDirectory() as folder:
         engines = {
@@ -301,7 +303,7 @@ def main() -> None:
     bodies: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         model = write_config(Path(folder) / f"{arguments.model}-shape", SHAPES[arguments.model])
-        config = ModelConfig.from_folder(model)
+        config = read_folder(model, to_run=True)
         parts: dict[str, tuple[str, Callable[[], str]]] = {
             "kernels": ("Kernels", lambda: kernels(config, ops, probe, batches, contexts, arguments.repeats)),
             "steps": ("Whole steps", lambda: steps(config, ops, probe, batches, contexts, arguments.repeats)),

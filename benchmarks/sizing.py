@@ -17,6 +17,7 @@ from random import Random
 
 from benchmarks.comparison import tell
 from inflight.metrics.slo import parse_slos
+from inflight.models.known import read_model
 from inflight.planning.curve import throughput_latency_curve
 from inflight.planning.demand import Traced, fitting
 from inflight.planning.machine import Hardware
@@ -29,7 +30,6 @@ from inflight.report.charts.curve import CurvePoint, curve
 from inflight.report.charts.drawing import Drawing
 from inflight.report.charts.shares import Part, part_bars
 from inflight.simulate.hardware import find_gpu
-from inflight.simulate.shape import read_shape
 from inflight.workload.lengths import Lognormal
 from inflight.workload.workload import Entry, Workload
 
@@ -74,11 +74,11 @@ def write_trace(path: Path, workload: Workload) -> None:
 
 
 def question(workload: Workload) -> Question:
-    shape = read_shape("llama-3-8b")
-    taken = fitting(workload, shape.max_positions)
+    model = read_model("llama-3-8b")
+    taken = fitting(workload, model.default_model_len)
     traffic = analyze_traffic(taken)
-    demand = Traced(taken, traffic.peak_rate, longest=shape.max_positions)
-    hardware = Hardware(shape=shape, gpu=find_gpu("l40s"), price_per_hour=1.2)
+    demand = Traced(taken, traffic.peak_rate, longest=model.default_model_len)
+    hardware = Hardware(model=model, gpu=find_gpu("l40s"), price_per_hour=1.2)
     machines = [hardware.machine(degree, traffic.mean_context) for degree in hardware.degrees()]
     return Question(machines=machines, demand=demand, slos=parse_slos([SLO]))
 

@@ -26,9 +26,10 @@ from benchmarks.peers.workload import mixed
 from benchmarks.results import write_section
 from benchmarks.shapes import SHAPES
 from inflight.config.engine import EngineSettings, resolve_threads
-from inflight.execution.config import ModelConfig
 from inflight.execution.ops import native
 from inflight.execution.ops.protocol import Quantization
+from inflight.execution.sizes import kv_bytes_per_token
+from inflight.models.registry import read_folder
 
 _ROWS, _MODEL_LEN = 64, 4096
 QUANTIZATION: dict[str, Quantization] = {"bf16": "none", "int8": "int8", "int8-all": "int8-all"}
@@ -140,8 +141,8 @@ def _contest(precision: str, present: Sequence[Engine], arguments: argparse.Name
         except ExportFailed as failure:
             absent[engine.name] = f"{engine.name} is left out of {precision}: {failure}."
     threads = _threads(arguments)
-    config = ModelConfig.from_folder(models["inflight"])
-    kv_bytes = _SPARE * sizes.kv_tokens() * config.kv_bytes_per_token("bfloat16")
+    config = read_folder(models["inflight"], to_run=True)
+    kv_bytes = _SPARE * sizes.kv_tokens() * kv_bytes_per_token(config, "bfloat16")
     jobs = {
         name: Job(
             model=str(model),
@@ -162,7 +163,7 @@ def _ceilings(contest: Contest) -> Ceilings:
     job = contest.jobs["inflight"]
     kinds: dict[str, Literal["bf16", "int8"]] = {"bfloat16": "bf16", "int8": "int8"}
     peaks = {name: _peak(kind, job.threads) for name, kind in kinds.items()}
-    return Ceilings(ModelConfig.from_folder(Path(job.model)), QUANTIZATION[contest.precision], peaks)
+    return Ceilings(read_folder(Path(job.model), to_run=True), QUANTIZATION[contest.precision], peaks)
 
 
 def _peak(kind: Literal["bf16", "int8"], threads: int) -> float:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inflight.execution.config import ModelConfig
 from inflight.execution.ops.protocol import Quantization
 from inflight.execution.roofline import Machine, decode_ceiling, prefill_ceiling
+from inflight.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """flops_per_s: by how numbers are held, "bfloat16" and "int8". bandwidth, below: bytes/s."""
 
-    model: ModelConfig
+    model: ModelSpec
     quantization: Quantization
     flops_per_s: Mapping[str, float]
 

@@ -34,7 +34,6 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.checkpoint import Checkpoint, resolve_model
-from inflight.execution.config import ModelConfig, read_json
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
 from inflight.execution.executor import ModelExecutor, copy_seconds
@@ -44,6 +43,9 @@ from inflight.execution.ops.protocol import DType, KVShape, OpSet
 from inflight.execution.weights import ModelWeights, load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
+from inflight.models.arithmetic import parameters
+from inflight.models.registry import read_folder, read_json
+from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
 log = logging.getLogger(__name__)
@@ -61,7 +63,7 @@ class Engine:
     executor: Executor
     tokenizer: Tokenizer | None
     prompts: PromptEncoder
-    model: ModelConfig
+    model: ModelSpec
     capacity: Capacity
     settings: dict[str, Resolved]
     defaults: SamplingParams
@@ -108,7 +110,7 @@ def _build(
     settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None, progress: Progress | None
 ) -> Engine:
     folder = model_folder(settings)
-    model = ModelConfig.from_folder(folder)
+    model = read_folder(folder, to_run=True)
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
         text = aside.submit(_text, folder, settings)
         return _assemble(folder, model, text, settings, scheduling, record, progress)
@@ -116,7 +118,7 @@ def _build(
 
 def _assemble(
     folder: Path,
-    model: ModelConfig,
+    model: ModelSpec,
     text: Future[tuple[Tokenizer | None, ChatTemplate | None]],
     settings: EngineSettings,
     scheduling: SchedulingSettings,
@@ -175,7 +177,7 @@ def _assemble(
 
 def _executor(
     folder: Path,
-    model: ModelConfig,
+    model: ModelSpec,
     shape: KVShape,
     settings: EngineSettings,
     scheduling: SchedulingSettings,
@@ -214,14 +216,14 @@ def _in_force(
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     limits: _Limits,
-    model: ModelConfig,
+    model: ModelSpec,
     kernels: str,
     size: KVSize,
 ) -> dict[str, Resolved]:
     """Every setting with its reason."""
     caching = settings.enable_prefix_caching
     return {
-        "model": Resolved(settings.model or "built-in", f"{model.family}, {model.parameters / 1e6:,.1f} M parameters"),
+        "model": Resolved(settings.model or "built-in", f"{model.family}, {parameters(model) / 1e6:,.1f} M parameters"),
         "dtype": limits.dtype,
         "quantization": limits.quantization,
         "kv_cache_dtype": limits.kv_cache,
@@ -253,7 +255,7 @@ def _text(folder: Path, settings: EngineSettings) -> tuple[Tokenizer | None, Cha
         raise
 
 
-def _dtype(settings: EngineSettings, model: ModelConfig) -> Resolved:
+def _dtype(settings: EngineSettings, model: ModelSpec) -> Resolved:
     if settings.dtype != "auto":
         return Resolved(settings.dtype, "as set")
     found = model.checkpoint_dtype or "no stated type"
@@ -272,7 +274,7 @@ def _open_ops(dtype: DType, threads: int, cores: Sequence[int]) -> OpSet:
 
 
 def _weights(
-    folder: Path, model: ModelConfig, settings: EngineSettings, ops: OpSet, positions: int, progress: Progress | None
+    folder: Path, model: ModelSpec, settings: EngineSettings, ops: OpSet, positions: int, progress: Progress | None
 ) -> ModelWeights:
     source = DummyWeights(ops.dtype, settings.seed) if settings.load_format == "dummy" else Checkpoint(folder)
     return load_weights(model, source, ops, positions, progress, settings.quantization)
@@ -292,7 +294,7 @@ class _EndTokens:
         return Resolved(value, f"{self.source}, without {dropped}: not in the vocabulary" if dropped else self.source)
 
 
-def _end_tokens(model: ModelConfig, tokenizer: Tokenizer | None) -> _EndTokens:
+def _end_tokens(model: ModelSpec, tokenizer: Tokenizer | None) -> _EndTokens:
     """What the model's files name; the tokenizer's end token only where they name none that there is. An id outside
     the vocabulary can never be drawn, and banning it (`min_tokens`) would break the steps of everybody beside it."""
     named = tokenizer.eos_token_id if tokenizer is not None else None

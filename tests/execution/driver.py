@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from inflight.execution.checkpoint import Checkpoint
-from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
 from inflight.execution.ops import open_ops
 from inflight.execution.ops.protocol import OpSet, Quantization, StepLayout
 from inflight.execution.weights import load_weights
+from inflight.models.registry import read_folder
 
 BLOCK = 16
 
@@ -43,7 +43,7 @@ class Driver:
         num_blocks: int = 64,
         quantization: Quantization = "none",
     ) -> None:
-        self.config = ModelConfig.from_folder(folder)
+        self.config = read_folder(folder, to_run=True)
         length = self.config.default_model_len
         weights = load_weights(self.config, Checkpoint(folder), ops, length, quantization=quantization)
         arena = ops.kv_arena(kv_shape(self.config, BLOCK), num_blocks)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inflight.execution.checkpoint import Checkpoint, resolve_model
-from inflight.execution.errors import ModelError
+from inflight.models.errors import ModelError
 
 from .conftest import OracleOf
 

@@ -8,8 +8,19 @@ from typing import Any
 
 import pytest
 
-from inflight.execution.config import ModelConfig
-from inflight.execution.errors import ModelError
+from inflight.execution.roofline import Machine, decode_ceiling
+from inflight.execution.sizes import kv_bytes_per_token, parts, step_weight_bytes, weight_bytes
+from inflight.models.arithmetic import (
+    attention_flops_per_token,
+    layer_flops_per_token,
+    layer_matrix_parameters,
+    logit_flops_per_token,
+    parameters,
+    table_parameters,
+)
+from inflight.models.errors import ModelError
+from inflight.models.registry import read_folder, read_spec
+from inflight.models.spec import ModelSpec
 
 from .conftest import OracleOf
 from .variants import VARIANTS
@@ -25,24 +36,31 @@ BASE: dict[str, Any] = {
 QWEN2 = {**BASE, "architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 2, "sliding_window": 8}
 
 
-def config(**changes: Any) -> ModelConfig:
-    return ModelConfig.from_dict({**BASE, **changes})
+def config(**changes: Any) -> ModelSpec:
+    return read_spec({**BASE, **changes}, to_run=True)
+
+
+def windows_of(model: ModelSpec) -> tuple[int, ...]:
+    return tuple(parts(layer)[0].window for layer in model.layers)
 
 
 # -- families ---------------------------------------------------------------------------------------------------------
 def test_llama_defaults_are_those_of_transformers() -> None:
     got = config()
-    assert (got.num_kv_heads, got.head_dim, got.max_position_embeddings, got.rms_norm_eps) == (4, 16, 2048, 1e-6)
-    assert got.windows == (0, 0, 0, 0)
-    assert (got.qkv_bias, got.output_bias, got.qk_norm, got.tie_word_embeddings) == (False,) * 4
+    attention, _ = parts(got.layers[0])
+    assert (attention.kv_heads, attention.head_dim, got.max_position_embeddings, got.norm.eps) == (4, 16, 2048, 1e-6)
+    assert windows_of(got) == (0, 0, 0, 0)
+    assert (attention.qkv_bias, attention.output_bias, got.head.tied) == (False,) * 3
+    assert attention.qk_norm == "none"
+    assert got.rope is not None
     assert (got.rope.kind, got.rope.theta) == ("default", 10_000.0)
     assert (got.end_token_ids, got.bos_token_id, got.checkpoint_dtype) == ((), None, None)
 
 
 def test_biases_by_family() -> None:
     def biases(architecture: str, **changes: Any) -> tuple[bool, bool]:
-        got = config(architectures=[architecture], num_key_value_heads=2, **changes)
-        return got.qkv_bias, got.output_bias
+        attention, _ = parts(config(architectures=[architecture], num_key_value_heads=2, **changes).layers[0])
+        return attention.qkv_bias, attention.output_bias
 
     assert biases("LlamaForCausalLM", attention_bias=True) == (True, True)
     assert biases("MistralForCausalLM", attention_bias=True) == (False, False)
@@ -53,22 +71,24 @@ def test_biases_by_family() -> None:
 
 def test_model_type_speaks_where_architectures_are_silent() -> None:
     got = config(architectures=None, model_type="qwen3", num_key_value_heads=2)
-    assert (got.family, got.qk_norm, got.head_dim) == ("qwen3", True, 128)
-    assert config(architectures=None, model_type="qwen3", num_key_value_heads=2, head_dim=None).head_dim == 16
+    attention, _ = parts(got.layers[0])
+    assert (got.family, attention.qk_norm, attention.head_dim) == ("qwen3", "head", 128)
+    narrow = config(architectures=None, model_type="qwen3", num_key_value_heads=2, head_dim=None)
+    assert parts(narrow.layers[0])[0].head_dim == 16
 
 
 def test_mistral_windows() -> None:
     mistral = {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 2}
-    assert config(**mistral).windows == (4096,) * 4
-    assert config(**mistral, sliding_window=None).windows == (0,) * 4
-    assert config(**mistral, sliding_window=7, layer_types=["sliding_attention"] * 4).windows == (7,) * 4
+    assert windows_of(config(**mistral)) == (4096,) * 4
+    assert windows_of(config(**mistral, sliding_window=None)) == (0,) * 4
+    assert windows_of(config(**mistral, sliding_window=7, layer_types=["sliding_attention"] * 4)) == (7,) * 4
     with pytest.raises(ModelError, match="mixes kinds of attention"):
         config(**mistral, layer_types=["full_attention", "sliding_attention"] * 2)
 
 
 def test_qwen_windows() -> None:
     def windows(**changes: Any) -> tuple[int, ...]:
-        return ModelConfig.from_dict({**QWEN2, **changes}).windows
+        return windows_of(read_spec({**QWEN2, **changes}, to_run=True))
 
     assert windows() == (0,) * 4
     assert windows(use_sliding_window=True) == (0,) * 4, "the first 28 layers see all unless told otherwise"
@@ -81,23 +101,23 @@ def test_qwen_windows() -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_sizes_are_those_of_the_saved_model(oracle_of: OracleOf, variant: str) -> None:
     oracle = oracle_of(variant)
-    got = ModelConfig.from_folder(oracle.folder)
-    assert got.parameters == sum(parameter.numel() for parameter in oracle.model.parameters())
+    got = read_folder(oracle.folder, to_run=True)
+    assert parameters(got) == sum(parameter.numel() for parameter in oracle.model.parameters())
     windows = [
-        getattr(layer.self_attn, "sliding_window", None) or 0 if got.family != "mistral" else got.windows[0]
+        getattr(layer.self_attn, "sliding_window", None) or 0 if got.family != "mistral" else windows_of(got)[0]
         for layer in oracle.model.model.layers
     ]
-    assert list(got.windows) == windows
+    assert list(windows_of(got)) == windows
     assert got.checkpoint_dtype == "float32"
 
 
 # -- tokens and lengths -----------------------------------------------------------------------------------------------
 def test_end_tokens_come_from_the_generation_config_first() -> None:
     data = {**BASE, "eos_token_id": 2, "bos_token_id": 1}
-    assert ModelConfig.from_dict(data).end_token_ids == (2,)
-    assert ModelConfig.from_dict(data, {"eos_token_id": [5, 6, 5]}).end_token_ids == (5, 6)
-    assert ModelConfig.from_dict(data, {"temperature": 0.6}).end_token_ids == (2,)
-    assert ModelConfig.from_dict(BASE, {"bos_token_id": 9}).bos_token_id == 9
+    assert read_spec(data).end_token_ids == (2,)
+    assert read_spec(data, {"eos_token_id": [5, 6, 5]}).end_token_ids == (5, 6)
+    assert read_spec(data, {"temperature": 0.6}).end_token_ids == (2,)
+    assert read_spec(BASE, {"bos_token_id": 9}).bos_token_id == 9
     with pytest.raises(ModelError, match="eos_token_id must be a token id or a list of them, not 'two'"):
         config(eos_token_id="two")
 
@@ -118,7 +138,7 @@ def test_dtype_in_both_spellings() -> None:
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 def test_arithmetic_of_a_known_model() -> None:
     """Qwen2.5-0.5B: 494,032,768 parameters by its model card; 12 KiB of KV per token in bf16."""
-    got = ModelConfig.from_dict(
+    got = read_spec(
         {
             "architectures": ["Qwen2ForCausalLM"],
             "vocab_size": 151_936,
@@ -130,35 +150,45 @@ def test_arithmetic_of_a_known_model() -> None:
             "tie_word_embeddings": True,
         }
     )
-    assert got.parameters == 494_032_768
-    assert got.kv_bytes_per_token("bfloat16") == 12_288
-    assert got.kv_bytes_per_token("bfloat16", quantized=True) == 2 * 24 * 2 * (64 + 4)
-    assert got.weight_bytes("float32") == 4 * got.parameters
-    assert got.weight_bytes("bfloat16") == got.step_weight_bytes("bfloat16") < 2.001 * got.parameters
-    flops = got.layer_flops_per_token + got.logit_flops_per_token
-    assert flops == pytest.approx(2 * got.parameters, rel=1e-3)
-    assert got.logit_flops_per_token == 2 * 151_936 * 896
-    assert got.attention_flops_per_token(1000) == 24 * 4 * 896 * 1000
+    assert parameters(got) == 494_032_768
+    assert kv_bytes_per_token(got, "bfloat16") == 12_288
+    assert kv_bytes_per_token(got, "bfloat16", quantized=True) == 2 * 24 * 2 * (64 + 4)
+    assert weight_bytes(got, "float32") == 4 * parameters(got)
+    assert weight_bytes(got, "bfloat16") == step_weight_bytes(got, "bfloat16") < 2.001 * parameters(got)
+    flops = layer_flops_per_token(got) + logit_flops_per_token(got)
+    assert flops == pytest.approx(2 * parameters(got), rel=1e-3)
+    assert logit_flops_per_token(got) == 2 * 151_936 * 896
+    assert attention_flops_per_token(got, 1000) == 24 * 4 * 896 * 1000
 
 
 def test_int8_halves_the_layers_and_then_the_output_projection() -> None:
     got = config(num_hidden_layers=7)
-    layers, table = 7 * got.layer_matrix_parameters, got.table_parameters
-    outputs = got.qkv_rows + 2 * got.intermediate_size + 2 * got.hidden_size
-    saved = got.step_weight_bytes("bfloat16") - got.step_weight_bytes("bfloat16", "int8")
+    layers, table = 7 * layer_matrix_parameters(got, got.layers[0]), table_parameters(got)
+    attention, mlp = parts(got.layers[0])
+    outputs = attention.qkv_rows + 2 * mlp.width + 2 * got.hidden_size
+    saved = step_weight_bytes(got, "bfloat16") - step_weight_bytes(got, "bfloat16", "int8")
     assert saved == layers - 7 * 4 * outputs
-    more = got.step_weight_bytes("bfloat16", "int8") - got.step_weight_bytes("bfloat16", "int8-all")
+    more = step_weight_bytes(got, "bfloat16", "int8") - step_weight_bytes(got, "bfloat16", "int8-all")
     assert more == table - 4 * got.vocab_size
 
 
 def test_an_untied_model_has_two_tables_and_reads_one() -> None:
     got = config()
-    assert got.weight_bytes("bfloat16") - got.step_weight_bytes("bfloat16") == 2 * 64_000
+    assert weight_bytes(got, "bfloat16") - step_weight_bytes(got, "bfloat16") == 2 * 64_000
 
 
 def test_a_window_bounds_attention() -> None:
     mistral = config(architectures=["MistralForCausalLM"], num_key_value_heads=4, sliding_window=10)
-    assert mistral.attention_flops_per_token(10) == mistral.attention_flops_per_token(10_000)
+    assert attention_flops_per_token(mistral, 10) == attention_flops_per_token(mistral, 10_000)
+
+
+def test_a_window_bounds_what_a_decode_reads() -> None:
+    machine = Machine(1e9, {"bfloat16": 1e15, "float32": 1e15, "int8": 1e15})
+    mistral = config(architectures=["MistralForCausalLM"], num_key_value_heads=4, sliding_window=10)
+    near, far = (decode_ceiling(mistral, "bfloat16", machine, 3, context) for context in (10, 10_000))
+    assert near.seconds == far.seconds
+    read = step_weight_bytes(mistral, "bfloat16") + 30 * kv_bytes_per_token(mistral, "bfloat16")
+    assert near.seconds * 1e9 == pytest.approx(read)
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -212,29 +242,29 @@ def test_what_cannot_be_served_is_named(changes: dict[str, Any], sentence: str) 
 )
 def test_layer_types_that_cannot_be(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ModelError, match=sentence):
-        ModelConfig.from_dict({**QWEN2, **changes})
+        read_spec({**QWEN2, **changes})
 
 
 def test_folders_that_are_no_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no config.json \(it is empty\)"):
-        ModelConfig.from_folder(tmp_path)
+        read_folder(tmp_path, to_run=True)
     with pytest.raises(ModelError, match="it does not exist"):
-        ModelConfig.from_folder(tmp_path / "absent")
+        read_folder(tmp_path / "absent", to_run=True)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ModelError, match=r"it holds notes.txt\)"):
-        ModelConfig.from_folder(tmp_path)
+        read_folder(tmp_path, to_run=True)
     with pytest.raises(ModelError, match="it is a file"):
-        ModelConfig.from_folder(tmp_path / "notes.txt")
+        read_folder(tmp_path / "notes.txt", to_run=True)
 
 
 def test_broken_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"vocab_size": ')
     with pytest.raises(ModelError, match=r"config\.json is not valid JSON: .* at line 1, column 16"):
-        ModelConfig.from_folder(tmp_path)
+        read_folder(tmp_path, to_run=True)
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(ModelError, match="holds a JSON list where an object is expected"):
-        ModelConfig.from_folder(tmp_path)
+        read_folder(tmp_path, to_run=True)
     (tmp_path / "config.json").write_text(json.dumps(BASE))
     (tmp_path / "generation_config.json").write_text("oops")
     with pytest.raises(ModelError, match=r"generation_config\.json is not valid JSON"):
-        ModelConfig.from_folder(tmp_path)
+        read_folder(tmp_path, to_run=True)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from inflight.execution.checkpoint import Checkpoint
-from inflight.execution.config import ModelConfig
 from inflight.execution.ops import open_ops
 from inflight.execution.ops.protocol import Quantization
 from inflight.execution.weights import load_weights
+from inflight.models.registry import read_folder
 
 from .conftest import OracleOf
 from .driver import BLOCK, Driver, op_sets
@@ -113,7 +113,7 @@ def test_logits_are_those_of_the_rows_asked_for(oracle_of: OracleOf) -> None:
 def test_dynamic_rope_is_fixed_for_the_configured_length(oracle_of: OracleOf) -> None:
     """Beyond the trained length the oracle's frequencies follow the sequence; ours are those of the longest."""
     folder = oracle_of("llama_dynamic").folder
-    config = ModelConfig.from_folder(folder)
+    config = read_folder(folder, to_run=True)
     ops = open_ops("float32", 1, "reference")
     short = load_weights(config, Checkpoint(folder), ops, config.default_model_len).rope
     stretched = load_weights(config, Checkpoint(folder), ops, config.longest_model_len).rope

@@ -17,7 +17,6 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.checkpoint import Checkpoint
-from inflight.execution.config import ModelConfig
 from inflight.execution.decoder import Decoder
 from inflight.execution.executor import ModelExecutor
 from inflight.execution.memory import kv_shape
@@ -25,6 +24,7 @@ from inflight.execution.ops import open_ops
 from inflight.execution.weights import load_weights
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
+from inflight.models.registry import read_folder
 
 from .driver import BLOCK, Driver, op_sets
 
@@ -36,7 +36,7 @@ class Rig:
     """An executor on a tiny model, a loop over it, and a plain driver that says what the logits are."""
 
     def __init__(self, folder: Path, isa: str, logit_rows: int = 4, rows: int = 12) -> None:
-        config = ModelConfig.from_folder(folder)
+        config = read_folder(folder, to_run=True)
         ops = open_ops("float32", 2, isa)
         self.capacity = Capacity(64, BLOCK, rows, min(200, config.default_model_len), config.vocab_size)
         weights = load_weights(config, Checkpoint(folder), ops, self.capacity.max_model_len)

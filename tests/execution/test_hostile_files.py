@@ -13,16 +13,23 @@ from hypothesis import strategies as st
 
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.checkpoint import Checkpoint
-from inflight.execution.config import ModelConfig
 from inflight.execution.dummy import DummyWeights
-from inflight.execution.errors import ModelError
 from inflight.execution.memory import MachineMemory
 from inflight.execution.ops.reference import ReferenceOps
-from inflight.execution.rope import rope_table
+from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.safetensors_file import SafetensorsFile
+from inflight.execution.sizes import parts
 from inflight.execution.weights import load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.json_file import JsonFileError, parse_json_object, read_json_object
+from inflight.models.arithmetic import (
+    active_parameters,
+    kv_bytes_per_token,
+    paged_kv_bytes_per_token,
+    parameters,
+)
+from inflight.models.errors import ModelError
+from inflight.models.registry import read_folder, read_spec
 from inflight.text import ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
 
 from .test_config import BASE, QWEN2
@@ -45,6 +52,7 @@ CONFIG = {
     "torch_dtype": "bfloat16",
     "hidden_act": "silu",
 }
+PUBLISHED = [json.loads(path.read_text()) for path in sorted(Path(__file__).parents[1].glob("models/published/*.json"))]
 GENERATION = {"temperature": 0.5, "top_p": 0.9, "top_k": 20, "do_sample": True, "eos_token_id": 3}
 TEXT = {
     "bos_token": "<|begin|>",
@@ -107,13 +115,27 @@ def test_configurations(data: st.DataObject) -> None:
     original = {**CONFIG, "architectures": [data.draw(st.sampled_from(FAMILIES))], "rope_scaling": rope}
     given_, generation = data.draw(mutated(original)), data.draw(mutated(GENERATION))
     try:
-        config = ModelConfig.from_dict(given_, generation)
-        table = rope_table(config.rope, 8)
+        config = read_spec(given_, generation, to_run=True)
+        table = rope_table(rope_settings(config), 8)
     except ModelError as error:
         assert len(str(error)) < 1000
         return
-    assert len(config.windows) == config.num_layers <= 4096
-    assert table.cos.shape == (8, config.head_dim // 2)
+    assert len(config.layers) == given_["num_hidden_layers"] <= 4096
+    assert table.cos.shape == (8, parts(config.layers[0])[0].head_dim // 2)
+
+
+@bounded
+@given(st.data())
+def test_configurations_of_families_that_are_only_described(data: st.DataObject) -> None:
+    published = data.draw(st.sampled_from(PUBLISHED))
+    given_ = data.draw(mutated(published))
+    try:
+        config = read_spec(given_)
+    except ModelError as error:
+        assert len(str(error)) < 2000  # most of it the names of all architectures
+        return
+    assert 0 < active_parameters(config) <= parameters(config)
+    assert 0 <= kv_bytes_per_token(config) <= paged_kv_bytes_per_token(config)
 
 
 @bounded
@@ -122,7 +144,7 @@ def test_configuration_files(tmp_path: Path, data: st.DataObject) -> None:
     for name, original in (("config.json", CONFIG), ("generation_config.json", GENERATION)):
         (tmp_path / name).write_bytes(spelled(data.draw(mutated(original))))
     try:
-        ModelConfig.from_folder(tmp_path)
+        read_folder(tmp_path, to_run=True)
     except ModelError as error:
         assert len(str(error)) < 1000 + len(str(tmp_path))
 
@@ -176,7 +198,7 @@ def test_shards_that_are_no_files_of_the_folder(tmp_path: Path, shard: str) -> N
 
 
 def test_a_model_that_memory_cannot_hold_is_refused_before_anything_is_allocated() -> None:
-    config = ModelConfig.from_dict({**BASE, "vocab_size": 2**24, "hidden_size": 2**15, "intermediate_size": 2**22})
+    config = read_spec({**BASE, "vocab_size": 2**24, "hidden_size": 2**15, "intermediate_size": 2**22})
     memory = MachineMemory(2**34, 2**34, "the machine")
     with pytest.raises(ModelError, match=r"the model needs \d+\.\d GiB for .* but there are 16.0 GiB of memory in all"):
         load_weights(config, DummyWeights("float32"), ReferenceOps("float32"), 16, memory=memory)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from inflight.execution.config import ModelConfig
-from inflight.execution.errors import ModelError
 from inflight.execution.memory import GIB, KVSize, MachineMemory, gib, kv_shape, kv_size, machine_memory
+from inflight.models.errors import ModelError
+from inflight.models.registry import read_spec
 
-CONFIG = ModelConfig.from_dict(
+CONFIG = read_spec(
     {
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": 1000,

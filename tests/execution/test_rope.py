@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.execution.errors import ModelError
 from inflight.execution.rope import RopeSettings, inverse_frequencies, rope_table
+from inflight.models.errors import ModelError
 
 LLAMA3 = {
     "rope_type": "llama3",

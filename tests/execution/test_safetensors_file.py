@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.execution.errors import ModelError
 from inflight.execution.safetensors_file import SafetensorsFile
+from inflight.models.errors import ModelError
 
 
 def write(path: Path, header: Any, data: bytes = b"") -> Path:

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from inflight.execution.checkpoint import Checkpoint
-from inflight.execution.config import ModelConfig
 from inflight.execution.dummy import DummyWeights
-from inflight.execution.errors import ModelError
 from inflight.execution.ops import open_ops
 from inflight.execution.ops.bf16 import from_bf16
 from inflight.execution.weights import load_weights
+from inflight.models.arithmetic import parameters
+from inflight.models.errors import ModelError
+from inflight.models.registry import read_folder
 
 from .conftest import OracleOf
 from .driver import Driver
@@ -25,7 +26,7 @@ REFERENCE = open_ops("float32", 1, "reference")
 
 
 def load(folder: Path, **settings: Any) -> Any:
-    config = ModelConfig.from_folder(folder)
+    config = read_folder(folder, to_run=True)
     return load_weights(config, Checkpoint(folder), REFERENCE, 16, **settings)
 
 
@@ -55,7 +56,7 @@ def test_narrow_checkpoints_load_exactly(oracle_of: OracleOf, tmp_path: Path, dt
     oracle = oracle_of("qwen2")
     rounded = copy.deepcopy(oracle.model).to(getattr(torch, dtype))
     rounded.save_pretrained(tmp_path)
-    assert ModelConfig.from_folder(tmp_path).checkpoint_dtype == dtype
+    assert read_folder(tmp_path, to_run=True).checkpoint_dtype == dtype
     expected = oracle.loaded(tmp_path, torch.float32)(oracle.prompt[:40])
     driver = Driver.of(tmp_path, "float32", "reference")
     logits = driver.prefill(driver.start(oracle.prompt[:40]), 40)
@@ -65,17 +66,17 @@ def test_narrow_checkpoints_load_exactly(oracle_of: OracleOf, tmp_path: Path, dt
 def test_a_tied_table_is_held_once(oracle_of: OracleOf) -> None:
     weights = load(oracle_of("qwen3_tied").folder)
     assert weights.output is weights.table.linear
-    config = ModelConfig.from_folder(oracle_of("qwen3_tied").folder)
+    config = read_folder(oracle_of("qwen3_tied").folder, to_run=True)
     rope = weights.rope.cos.nbytes + weights.rope.sin.nbytes
-    assert weights.nbytes == 4 * config.parameters + rope
+    assert weights.nbytes == 4 * parameters(config) + rope
 
 
 def test_an_untied_model_has_an_output_of_its_own(oracle_of: OracleOf) -> None:
     weights = load(oracle_of("llama2").folder)
-    config = ModelConfig.from_folder(oracle_of("llama2").folder)
+    config = read_folder(oracle_of("llama2").folder, to_run=True)
     assert weights.table.linear is None and weights.output.rows == config.vocab_size
     rope = weights.rope.cos.nbytes + weights.rope.sin.nbytes
-    assert weights.nbytes == 4 * config.parameters + rope
+    assert weights.nbytes == 4 * parameters(config) + rope
 
 
 def test_a_tied_model_may_be_saved_under_either_name_or_both(oracle_of: OracleOf, tmp_path: Path) -> None:
@@ -105,8 +106,8 @@ def test_an_untied_model_without_its_head_is_refused(oracle_of: OracleOf, tmp_pa
 def test_progress_ends_at_the_whole_model(oracle_of: OracleOf) -> None:
     seen: list[tuple[int, int]] = []
     load(oracle_of("qwen3_biases").folder, progress=lambda done, total: seen.append((done, total)))
-    parameters = ModelConfig.from_folder(oracle_of("qwen3_biases").folder).parameters
-    assert seen == sorted(seen) and seen[-1] == (parameters, parameters)
+    total = parameters(read_folder(oracle_of("qwen3_biases").folder, to_run=True))
+    assert seen == sorted(seen) and seen[-1] == (total, total)
 
 
 def test_every_tensor_is_released_once_packed(oracle_of: OracleOf) -> None:
@@ -128,14 +129,14 @@ def test_every_tensor_is_released_once_packed(oracle_of: OracleOf) -> None:
             super().release(name)
 
     source = Counting(folder)
-    load_weights(ModelConfig.from_folder(folder), source, REFERENCE, 16)
+    load_weights(read_folder(folder, to_run=True), source, REFERENCE, 16)
     assert source.held == set() and source.most <= 3
 
 
 @pytest.mark.parametrize("variant", ["llama2", "qwen3_tied"])
 def test_int8_packs_the_matrices_it_names(oracle_of: OracleOf, variant: str) -> None:
     folder = oracle_of(variant).folder
-    tied = ModelConfig.from_folder(folder).tie_word_embeddings
+    tied = read_folder(folder, to_run=True).head.tied
     sizes = []
     for quantization, layers, output in (("none", 4, 4), ("int8", 1, 4), ("int8-all", 1, 1)):
         got = load(folder, quantization=quantization)
@@ -150,7 +151,7 @@ def test_int8_packs_the_matrices_it_names(oracle_of: OracleOf, variant: str) -> 
 
 def test_more_positions_than_the_model_has_are_refused(oracle_of: OracleOf) -> None:
     folder = oracle_of("llama2").folder
-    config = ModelConfig.from_folder(folder)
+    config = read_folder(folder, to_run=True)
     with pytest.raises(
         ModelError, match="positions for 160 tokens, not for 161; set --max-model-len between 1 and 160"
     ):
@@ -180,10 +181,10 @@ def test_random_weights_follow_seed_and_name() -> None:
 
 @pytest.mark.parametrize("variant", ["llama2", "qwen3_tied", "qwen2"])
 def test_random_weights_make_a_model_of_any_config(oracle_of: OracleOf, variant: str) -> None:
-    config = ModelConfig.from_folder(oracle_of(variant).folder)
+    config = read_folder(oracle_of(variant).folder, to_run=True)
     weights = load_weights(config, DummyWeights("float32"), REFERENCE, 16)
-    assert len(weights.layers) == config.num_layers
-    assert (weights.table.linear is not None) == config.tie_word_embeddings
+    assert len(weights.layers) == len(config.layers)
+    assert (weights.table.linear is not None) == config.head.tied
 
 
 def test_random_weights_of_a_large_matrix_are_quick() -> None:

@@ -11,7 +11,9 @@ from benchmarks.peers.contest import Contest, Figure
 from benchmarks.peers.report import highest, ratio, ratios, report
 from benchmarks.peers.trials import FIRST_TOKEN, Measure, measures
 from benchmarks.shapes import QWEN25_05B, write_config
-from inflight.execution.config import ModelConfig
+from inflight.execution.sizes import step_weight_bytes
+from inflight.models.arithmetic import layer_flops_per_token
+from inflight.models.registry import read_folder
 
 from .builders import SMALL, contest, job
 
@@ -64,18 +66,18 @@ def test_a_row_has_medians_ratio_target_and_bandwidth() -> None:
 
 def test_the_ceiling_has_a_ratio_too(tmp_path: Path) -> None:
     """By the bandwidth around inflight's own run of the round, against the same peer."""
-    config = ModelConfig.from_folder(write_config(tmp_path / "model", QWEN25_05B))
+    config = read_folder(write_config(tmp_path / "model", QWEN25_05B), to_run=True)
     ceilings = Ceilings(config, "none", {"bfloat16": 1e12, "int8": 2e12})
     decode = next(one for one in measures(SMALL) if one.title == DECODE)
     assert decode.most is not None
     allowed = decode.most(ceilings, 50e9)
-    assert allowed == pytest.approx(50e9 / config.step_weight_bytes("bfloat16"), rel=0.02), "memory binds one row"
+    assert allowed == pytest.approx(50e9 / step_weight_bytes(config, "bfloat16"), rel=0.02), "memory binds one row"
     figures = [figure(0, "inflight", 40), figure(0, "one", 30), figure(0, "two", 20)]
     assert highest(decode, figures, ceilings) == pytest.approx([allowed / 30])
     assert highest(HIGHER, figures, ceilings) == [], "of what has no ceiling"
     found = with_figures(*figures)
     assert cells(report([found], {}, {"bf16": ceilings}), DECODE)[6] == f"{allowed / 30:.2f}×"
-    assert ceilings.prefill(512, 50e9) < ceilings.prefill(128, 50e9) < 1e12 / config.layer_flops_per_token
+    assert ceilings.prefill(512, 50e9) < ceilings.prefill(128, 50e9) < 1e12 / layer_flops_per_token(config)
 
 
 def test_what_does_not_count_is_named_and_left_out() -> None:

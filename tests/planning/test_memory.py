@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inflight.models.arithmetic import kv_bytes_per_token, parameters, state_bytes, weight_bytes
+from inflight.models.errors import ModelError
+from inflight.models.known import known_model, read_model
+from inflight.models.spec import ModelSpec
 from inflight.planning import estimate_kv_cache, max_concurrent_sequences
 from inflight.simulate.hardware import GPUS, HardwareError
-from inflight.simulate.roofline import RooflineError
-from inflight.simulate.shape import KNOWN, ShapeError
+from inflight.simulate.precision import packing
+from inflight.simulate.split import SplitError
 
+PUBLISHED = Path(__file__).parents[1] / "models/published"
 MODELS = st.sampled_from(["llama-3-8b", "llama-3-70b", "llama-2-7b", "qwen3-0.6b", "mixtral-8x7b"])
+
+
+def published(name: str) -> ModelSpec:
+    return read_model(str(PUBLISHED / f"{name}.json"))
 
 
 def test_kv_heads_count_and_not_query_heads() -> None:
@@ -63,11 +74,11 @@ def test_the_parts_of_the_memory_add_up() -> None:
 def test_published_figures() -> None:
     """Llama-3-70B has 70.6 billion parameters, 141 GB in bf16, and 327,680 bytes of keys and values per token; an
     8-billion one 16.1 GB and 131,072."""
-    large, small = KNOWN["llama-3-70b"], KNOWN["llama-3-8b"]
-    assert large.parameters == pytest.approx(70.55e9, rel=1e-3)
-    assert large.weight_bytes() == pytest.approx(141.1e9, rel=1e-3)
-    assert (large.kv_bytes_per_token(), small.kv_bytes_per_token()) == (327_680, 131_072)
-    assert small.weight_bytes() == pytest.approx(16.06e9, rel=1e-3)
+    large, small = known_model("llama-3-70b"), known_model("llama-3-8b")
+    assert parameters(large) == pytest.approx(70.55e9, rel=1e-3)
+    assert weight_bytes(large, packing("bf16")) == pytest.approx(141.1e9, rel=1e-3)
+    assert (kv_bytes_per_token(large), kv_bytes_per_token(small)) == (327_680, 131_072)
+    assert weight_bytes(small, packing("bf16")) == pytest.approx(16.06e9, rel=1e-3)
 
 
 @given(model=MODELS, tokens=st.integers(1, 5000), degree=st.sampled_from([1, 2, 4, 8]))
@@ -99,9 +110,42 @@ def test_wider_steps_leave_less() -> None:
     assert large.activation_bytes > small.activation_bytes and large.tokens < small.tokens
 
 
+def test_layers_with_a_window_leave_room() -> None:
+    """Half of gpt-oss-20b's layers keep 128 tokens: a long sequence takes little more than half of what all would."""
+    model = published("gpt-oss-20b")
+    layer = 2 * 8 * 64 * 2
+    estimate = estimate_kv_cache(model, 1600, 3)
+    assert estimate.bytes_per_token == 12 * layer
+    assert estimate.bytes == 3 * 12 * layer * (1600 + 128)
+    short, long = (max_concurrent_sequences(model, "h100", tokens) for tokens in (64, 1600))
+    assert (short.kv_bytes_per_token, long.kv_bytes_per_token) == (24 * layer, 12 * layer * 1728 / 1600)
+    assert long.sequences == int(long.kv_bytes // (estimate.bytes / 3 / 100)) // 100
+
+
+def test_recurrent_states_are_set_aside_for_every_row() -> None:
+    model = published("jamba-v0.1")
+    few, many = (max_concurrent_sequences(model, "h200", 1000, max_num_seqs=rows) for rows in (8, 256))
+    assert many.state_bytes == 256 * state_bytes(model) == 32 * few.state_bytes
+    logits = 248 * 4 * model.vocab_size
+    assert few.kv_bytes - many.kv_bytes == pytest.approx(248 * state_bytes(model) + logits)
+    assert estimate_kv_cache(model, 16).bytes == 16 * 16 * 1024 + state_bytes(model)
+
+
+def test_latent_vectors_are_on_every_gpu() -> None:
+    one, eight = (estimate_kv_cache(published("deepseek-v3"), 16, tensor_parallel=degree) for degree in (1, 8))
+    assert one.bytes_per_token == eight.bytes_per_token == 70_272
+    assert eight.bytes_in_all == 8 * one.bytes_in_all
+
+
+def test_activations_of_a_mixture_are_those_of_the_experts_that_a_token_picks() -> None:
+    budget = max_concurrent_sequences("mixtral-8x7b", "h200", 1000, max_num_batched_tokens=1000)
+    token = 4 * 4096 + (32 + 2 * 8) * 128 + 3 * 2 * 14336
+    assert budget.activation_bytes == 2 * 1000 * token + 4 * 256 * 32000
+
+
 def test_objects_and_names_mean_the_same() -> None:
     by_name = max_concurrent_sequences("llama-3-8b", "h100", 100)
-    assert by_name == max_concurrent_sequences(KNOWN["llama-3-8b"], GPUS["h100"], 100)
+    assert by_name == max_concurrent_sequences(known_model("llama-3-8b"), GPUS["h100"], 100)
 
 
 def test_what_cannot_be_meant_is_told() -> None:
@@ -109,9 +153,9 @@ def test_what_cannot_be_meant_is_told() -> None:
         estimate_kv_cache("llama-3-8b", 10, 0)
     with pytest.raises(ValueError, match=r"0\.5 tokens"):
         max_concurrent_sequences("llama-3-8b", "h100", 0.5)
-    with pytest.raises(ShapeError):
+    with pytest.raises(ModelError):
         estimate_kv_cache("llama-9", 10)
     with pytest.raises(HardwareError):
         max_concurrent_sequences("llama-3-8b", "h9", 10)
-    with pytest.raises(RooflineError):
+    with pytest.raises(SplitError):
         estimate_kv_cache("llama-3-8b", 10, tensor_parallel=3)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from inflight.core.types.features import Features
+from inflight.models.arithmetic import state_bytes
+from inflight.models.known import known_model, read_model
+from inflight.models.spec import Attention, ModelSpec
 from inflight.simulate.all_reduce import all_reduce_seconds
 from inflight.simulate.efficiency import efficiencies
 from inflight.simulate.hardware import GPUS
-from inflight.simulate.roofline import KINDS, Roofline, RooflineError
-from inflight.simulate.shape import KNOWN
+from inflight.simulate.roofline import KINDS, Roofline
+from inflight.simulate.split import SplitError, fewest_kv_heads
 
 # Milliseconds of one layer without attention, by tokens of the step: medians of published profiles (Vidur).
 LAYERS = {
@@ -30,8 +34,12 @@ DECODES = Features(tokens=32, rows=32, samples=32, decode_context=32 * 1000, pre
 PROMPT = Features(tokens=2048, rows=1, samples=1, decode_context=0, prefill_context=2048 * 1024)
 
 
+def published(name: str) -> ModelSpec:
+    return read_model(str(Path(__file__).parents[1] / f"models/published/{name}.json"))
+
+
 def model(gpu: str = "a100-80", shape: str = "llama-3-70b", degree: int = 4, **more: object) -> Roofline:
-    return Roofline(KNOWN[shape], GPUS[gpu], degree, **more)  # type: ignore[arg-type]
+    return Roofline(known_model(shape), GPUS[gpu], degree, **more)  # type: ignore[arg-type]
 
 
 def part(held: Features, kind: str, roofline: Roofline) -> float:
@@ -41,7 +49,7 @@ def part(held: Features, kind: str, roofline: Roofline) -> float:
 @pytest.mark.parametrize(("where", "figures"), LAYERS.items())
 def test_published_layer_times_come_out_within_a_tenth(where: tuple[str, str, int], figures: dict[int, float]) -> None:
     gpu, shape, degree = where
-    layers = KNOWN[shape].layers
+    layers = len(known_model(shape).layers)
     fixed = efficiencies(gpu).layer_launch
     for tokens, milliseconds in figures.items():
         held = Features(tokens, tokens, 0, 0, 0.0)
@@ -125,6 +133,42 @@ def test_a_mixture_reads_the_experts_that_are_touched() -> None:
     assert 2.5 < many / one < 4.2  # two of eight experts, then all of them; attention is read either way
 
 
+def test_layers_with_a_window_stop_growing_with_the_context() -> None:
+    """gpt-oss-20b: beyond 128 tokens only half of the layers read more."""
+    roofline = Roofline(published("gpt-oss-20b"), GPUS["h100"])
+
+    def moved(context: int) -> float:
+        return part(Features(32, 32, 32, 32 * context, 0.0), "decode attention", roofline)
+
+    assert moved(100) - moved(50) == pytest.approx(2 * (moved(250) - moved(200)))
+    short, long = (part(Features(n, 1, 1, 0, n * n / 2), "prefill attention", roofline) for n in (1024, 2048))
+    assert 3 < long / short < 3.9
+
+
+def test_latent_attention_reads_its_vectors_on_every_gpu() -> None:
+    one, eight = (Roofline(published("deepseek-v3"), GPUS["h200"], degree) for degree in (1, 8))
+    assert part(DECODES, "decode attention", eight) > part(DECODES, "decode attention", one) / 3
+    assert part(DECODES, "linear", one) == pytest.approx(8 * part(DECODES, "linear", eight), rel=0.05)
+
+
+def test_states_are_read_and_written_for_every_row() -> None:
+    roofline = Roofline(published("jamba-v0.1"), GPUS["h200"])
+    alone = part(Features(1, 1, 1, 1, 0.0), "decode attention", roofline)
+    assert part(Features(8, 8, 8, 8, 0.0), "decode attention", roofline) == pytest.approx(8 * alone)
+    assert alone > 2 * state_bytes(roofline.spec) / GPUS["h200"].bytes_per_s
+
+
+def test_dense_layers_beside_experts_are_counted_as_what_they_are() -> None:
+    """Llama 4 Maverick: a token computes with 17 of 400 billion parameters, and reads little more."""
+    maverick = Roofline(published("llama-4-maverick"), GPUS["h200"], 8)
+    scale = (
+        8
+        * part(Features(1, 1, 1, 1, 0.0), "linear", maverick)
+        / part(Features(1, 1, 1, 1, 0.0), "linear", model(gpu="h200", shape="llama-3-8b", degree=1))
+    )
+    assert 1.7 < scale < 2.3
+
+
 def test_swapped_blocks_cost_their_copy() -> None:
     moved = replace(DECODES, moved_blocks=1000)
     roofline = model()
@@ -143,11 +187,24 @@ def test_it_says_what_it_rests_on_and_where_it_guesses() -> None:
     ("shape", "degree", "number"), [("qwen2.5-7b", 8, "28"), ("llama-3-70b", 3, "64"), ("qwen2.5-7b", 0, "28")]
 )
 def test_heads_that_cannot_be_shared_are_told(shape: str, degree: int, number: str) -> None:
-    with pytest.raises(RooflineError, match=number):
+    with pytest.raises(SplitError, match=number):
         model(shape=shape, degree=degree)
 
 
 def test_kv_heads_that_can_neither_be_shared_nor_copied_are_told() -> None:
-    odd = replace(KNOWN["llama-3-8b"], heads=36, kv_heads=6)
-    with pytest.raises(RooflineError, match="6 KV heads, which 4 GPUs"):
+    llama = known_model("llama-3-8b")
+    layer = llama.layers[0]
+    assert isinstance(layer.mixer, Attention)
+    odd = replace(llama, layers=(replace(layer, mixer=replace(layer.mixer, heads=36, kv_heads=6)),))
+    with pytest.raises(SplitError, match="6 KV heads, which 4 GPUs"):
         Roofline(odd, GPUS["a100-80"], 4)
+
+
+def test_heads_of_linear_attention_are_dealt_out_too() -> None:
+    with pytest.raises(SplitError, match="16 heads of linear attention, which 3 GPUs"):
+        Roofline(published("qwen3.5-27b"), GPUS["h200"], 3)
+
+
+def test_latent_attention_counts_as_one_kv_head() -> None:
+    names = ("deepseek-v3", "jamba-v0.1", "qwen3-next-80b-a3b")
+    assert [fewest_kv_heads(published(name)) for name in names] == [1, 8, 2]

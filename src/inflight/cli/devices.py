@@ -17,10 +17,12 @@ from inflight.cli.machines import check_machine, hardware_of
 from inflight.cli.options import stacked
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
+from inflight.models.arithmetic import paged_kv_bytes_per_token
 from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Machine
 from inflight.simulate.all_reduce import NETWORK_SHARE
 from inflight.simulate.fitted import FittedModel, NoisyModel
 from inflight.simulate.latency import StepModel
+from inflight.simulate.precision import ITEM_BYTES
 from inflight.simulate.sources import Known, known_of, read_step_model
 
 GPU_BUDGET = 2048  # tokens of a step on a GPU, unless given: some ridges of bf16, so that weights are read for many
@@ -141,7 +143,7 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
         block_size=machine.block_size,
         max_rows=MOST_ROWS,
         max_model_len=machine.max_model_len,
-        bytes_per_token=hardware.shape.kv_bytes_per_token(hardware.kv),
+        bytes_per_token=paged_kv_bytes_per_token(hardware.model, ITEM_BYTES[hardware.kv]),
         copy_seconds=machine.copy_seconds,
     )
     return Device(
@@ -157,9 +159,10 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
 def _no_room(machine: Machine) -> str:
     memory = machine.memory
     assert memory is not None
+    reserved = memory.activation_bytes + memory.reserve_bytes + memory.state_bytes
     return (
         f"A GPU of {machine.name} has {memory.memory_bytes / 1e9:,.0f} GB, but its part of the weights takes "
         f"{memory.weight_bytes / 1e9:,.0f} GB, and activations and reserves "
-        f"{(memory.activation_bytes + memory.reserve_bytes) / 1e9:,.0f} GB, which leaves no KV block; raise "
+        f"{reserved / 1e9:,.0f} GB, which leaves no KV block; raise "
         "--tensor-parallel, take fewer bytes for --weights, or GPUs with more memory."
     )

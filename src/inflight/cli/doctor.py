@@ -38,9 +38,9 @@ def command(model: str | None, quantization: str, kv_cache_dtype: str, threads: 
         threads=threads,
     )
     from inflight.build import model_folder
-    from inflight.execution.config import ModelConfig
+    from inflight.models.registry import read_folder
 
-    config = ModelConfig.from_folder(model_folder(settings))
+    config = read_folder(model_folder(settings), to_run=True)
     if not as_json:
         print("Measuring for a few seconds; other work on this machine lowers what is found ...", file=sys.stderr)
     machine, report = _machine(int(resolve_threads(settings).value))
@@ -75,6 +75,8 @@ def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
 
 def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any]:
     from inflight.execution.roofline import decode_ceiling, prefill_ceiling, ridge_tokens
+    from inflight.execution.sizes import kv_bytes_per_token, weight_bytes
+    from inflight.models.arithmetic import parameters
 
     held, int8_kv = settings.quantization, settings.kv_cache_dtype == "int8"
     context = min(CONTEXT, config.default_model_len)
@@ -100,9 +102,9 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
         "quantization": held,
         "kv_cache_dtype": settings.kv_cache_dtype,
         "family": config.family,
-        "parameters": config.parameters,
-        "weight_bytes": config.weight_bytes("bfloat16", held),
-        "kv_bytes_per_token": config.kv_bytes_per_token("bfloat16", int8_kv),
+        "parameters": parameters(config),
+        "weight_bytes": weight_bytes(config, "bfloat16", held),
+        "kv_bytes_per_token": kv_bytes_per_token(config, "bfloat16", int8_kv),
         "max_model_len": config.default_model_len,
         "ridge_tokens": ridge_tokens(config, "bfloat16", machine, held),
         "decode": decode,

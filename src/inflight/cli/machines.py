@@ -15,11 +15,11 @@ import click
 
 from inflight.cli.options import stacked
 from inflight.config.setting import SettingsError
+from inflight.models.known import read_model
 from inflight.planning.demand import Demand
 from inflight.planning.machine import Hardware, Machine, calibrated_machine
 from inflight.planning.sizing import traffic_of
 from inflight.simulate.hardware import find_gpu, read_hardware_file
-from inflight.simulate.shape import read_shape
 from inflight.simulate.sources import read_step_model
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -47,7 +47,7 @@ def longest_of(values: dict[str, Any]) -> int:
     check_machine(values)
     if values["step_model"] is not None:
         return calibrated_machine(read_step_model(values["step_model"])).max_model_len
-    return read_shape(values["model"]).max_positions
+    return read_model(values["model"]).default_model_len
 
 
 def machines_of(values: dict[str, Any], demand: Demand) -> list[Machine]:
@@ -83,7 +83,7 @@ def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
             "between nodes every layer would wait for the network; give at most that, or say node-gpus in a "
             "--hardware-file."
         )
-    return Hardware(shape=read_shape(values["model"]), gpu=gpu, weights=values["weights"], kv=values["kv"])
+    return Hardware(model=read_model(values["model"]), gpu=gpu, weights=values["weights"], kv=values["kv"])
 
 
 def check_machine(values: dict[str, Any]) -> None:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from inflight.execution.config import read_json
-from inflight.execution.errors import ModelError
 from inflight.execution.ops.protocol import Array
 from inflight.execution.safetensors_file import SafetensorsFile
 from inflight.json_file import shown
+from inflight.models.errors import ModelError
+from inflight.models.registry import read_json
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from inflight.execution import arrays
-from inflight.execution.config import ModelConfig
 from inflight.execution.ops.protocol import Array, KVArena, OpSet, StepLayout
+from inflight.execution.sizes import parts
 from inflight.execution.weights import ModelWeights
+from inflight.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +31,18 @@ class Activations:
     inner: Array  # act[T, F]
 
     @classmethod
-    def allocate(cls, config: ModelConfig, ops: OpSet, tokens: int) -> Activations:
+    def allocate(cls, model: ModelSpec, ops: OpSet, tokens: int) -> Activations:
         """Memory for `tokens` tokens; pages that no step reaches are never touched."""
         act = activation_dtype(ops)
-        heads = config.num_heads * config.head_dim
+        attention, mlp = parts(model.layers[0])  # the families that run have layers of one size
+        heads = attention.heads * attention.head_dim
         return cls(
-            hidden=arrays.empty((tokens, config.hidden_size), np.float32),
-            normed=arrays.empty((tokens, config.hidden_size), act),
-            qkv=arrays.empty((tokens, config.qkv_rows), np.float32),
+            hidden=arrays.empty((tokens, model.hidden_size), np.float32),
+            normed=arrays.empty((tokens, model.hidden_size), act),
+            qkv=arrays.empty((tokens, attention.qkv_rows), np.float32),
             queries=arrays.empty((tokens, heads), act),
             attended=arrays.empty((tokens, heads), act),
-            inner=arrays.empty((tokens, config.intermediate_size), act),
+            inner=arrays.empty((tokens, mlp.width), act),
         )
 
     def first(self, tokens: int) -> Activations:
@@ -65,7 +67,7 @@ class Decoder:
 
     def __init__(
         self,
-        config: ModelConfig,
+        model: ModelSpec,
         weights: ModelWeights,
         ops: OpSet,
         arena: KVArena,
@@ -74,14 +76,14 @@ class Decoder:
     ) -> None:
         """`max_tokens` of one step, `max_logit_rows` of one call to `logits`."""
         self._weights, self._ops, self._arena = weights, ops, arena
-        self._eps = config.rms_norm_eps
-        self._scale = config.head_dim**-0.5
+        self._eps = model.norm.eps
+        self._scale = parts(model.layers[0])[0].head_dim ** -0.5
         self.max_tokens = max_tokens
         self.max_logit_rows = max_logit_rows
-        self._memory = Activations.allocate(config, ops, max_tokens)
-        self._gathered = arrays.empty((max_logit_rows, config.hidden_size), np.float32)
-        self._gathered_normed = arrays.empty((max_logit_rows, config.hidden_size), activation_dtype(ops))
-        self._logits = arrays.empty((max_logit_rows, config.vocab_size), np.float32)
+        self._memory = Activations.allocate(model, ops, max_tokens)
+        self._gathered = arrays.empty((max_logit_rows, model.hidden_size), np.float32)
+        self._gathered_normed = arrays.empty((max_logit_rows, model.hidden_size), activation_dtype(ops))
+        self._logits = arrays.empty((max_logit_rows, model.vocab_size), np.float32)
 
     @property
     def nbytes(self) -> int:

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight.execution.config import ModelConfig
-from inflight.execution.errors import ModelError
 from inflight.execution.ops.protocol import KVShape
+from inflight.execution.sizes import parts
+from inflight.models.errors import ModelError
+from inflight.models.spec import ModelSpec
 
 GIB = 1024**3
 # Of the memory that is free once weights are loaded. The rest stays for activations, the page cache from which the
@@ -40,12 +41,13 @@ class KVSize:
     reason: str
 
 
-def kv_shape(config: ModelConfig, block_size: int, quantized: bool = False) -> KVShape:
+def kv_shape(model: ModelSpec, block_size: int, quantized: bool = False) -> KVShape:
     """The shape of a model's blocks of `block_size` tokens, in int8 if quantized. Raises ModelError where the size is
     no multiple of 16."""
     if block_size < 16 or block_size % 16:
         raise ModelError(f"a block must hold a multiple of 16 tokens, not {block_size}; set --block-size 16 or 32.")
-    return KVShape(config.num_layers, block_size, config.num_kv_heads, config.head_dim, quantized)
+    attention, _ = parts(model.layers[0])  # the families that run have the same heads in every layer
+    return KVShape(len(model.layers), block_size, attention.kv_heads, attention.head_dim, quantized)
 
 
 def kv_size(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.execution.config import ModelConfig
 from inflight.execution.ops.protocol import DType, Quantization
+from inflight.execution.sizes import context_bytes, kv_bytes_per_token, step_weight_bytes
+from inflight.models.arithmetic import attention_flops_per_token, layer_flops_per_token, logit_flops_per_token
+from inflight.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Ceiling:
 
 
 def decode_ceiling(
-    model: ModelConfig,
+    model: ModelSpec,
     dtype: DType,
     machine: Machine,
     batch: int,
@@ -47,14 +49,14 @@ def decode_ceiling(
     quantized_kv: bool = False,
 ) -> Ceiling:
     """One token for each of `batch` sequences that have `context` tokens."""
-    kv_bytes = batch * context * model.kv_bytes_per_token(dtype, quantized_kv)
-    read = model.step_weight_bytes(dtype, quantization) + kv_bytes
+    kv_bytes = batch * context_bytes(model, dtype, context, quantized_kv)
+    read = step_weight_bytes(model, dtype, quantization) + kv_bytes
     compute = batch * _token_seconds(model, dtype, machine, context, quantization, quantized_kv)
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
 def prefill_ceiling(
-    model: ModelConfig,
+    model: ModelSpec,
     dtype: DType,
     machine: Machine,
     tokens: int,
@@ -62,7 +64,7 @@ def prefill_ceiling(
     quantized_kv: bool = False,
 ) -> Ceiling:
     """A prompt of `tokens` tokens, of which the last one is sampled."""
-    read = model.step_weight_bytes(dtype, quantization) + tokens * model.kv_bytes_per_token(dtype, quantized_kv)
+    read = step_weight_bytes(model, dtype, quantization) + tokens * kv_bytes_per_token(model, dtype, quantized_kv)
     compute = (tokens - 1) * _token_seconds(
         model, dtype, machine, tokens // 2, quantization, quantized_kv, logits=False
     )
@@ -70,14 +72,14 @@ def prefill_ceiling(
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
-def ridge_tokens(model: ModelConfig, dtype: DType, machine: Machine, quantization: Quantization = "none") -> float:
+def ridge_tokens(model: ModelSpec, dtype: DType, machine: Machine, quantization: Quantization = "none") -> float:
     """Tokens per step from which the cores, and no longer the memory, are the limit."""
-    memory = model.step_weight_bytes(dtype, quantization) / machine.read_bytes_per_s
+    memory = step_weight_bytes(model, dtype, quantization) / machine.read_bytes_per_s
     return memory / _token_seconds(model, dtype, machine, 0, quantization)
 
 
 def _token_seconds(
-    model: ModelConfig,
+    model: ModelSpec,
     dtype: DType,
     machine: Machine,
     context: int,
@@ -88,9 +90,9 @@ def _token_seconds(
     """Seconds of computing for one token: the layers and the output projection at the rate of how they are held,
     attention at that of `dtype`, or over int8 keys and values twice as many operations in int8."""
     rates = machine.flops_per_s
-    seconds = model.layer_flops_per_token / rates[dtype if quantization == "none" else "int8"]
-    attention = model.attention_flops_per_token(context)
+    seconds = layer_flops_per_token(model) / rates[dtype if quantization == "none" else "int8"]
+    attention = attention_flops_per_token(model, context)
     seconds += 2 * attention / rates["int8"] if quantized_kv else attention / rates[dtype]
     if logits:
-        seconds += model.logit_flops_per_token / rates["int8" if quantization == "int8-all" else dtype]
+        seconds += logit_flops_per_token(model) / rates["int8" if quantization == "int8-all" else dtype]
     return seconds

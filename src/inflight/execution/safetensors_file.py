@@ -20,9 +20,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from inflight.execution.errors import ModelError
 from inflight.execution.ops.protocol import Array
 from inflight.json_file import LONGEST_FILE, JsonFileError, parse_json_object, shown
+from inflight.models.errors import ModelError
 
 _ITEM_BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16}
 _ITEM_BITS |= {"U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64}

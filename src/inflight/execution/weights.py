@@ -13,12 +13,14 @@ from typing import Protocol
 
 import numpy as np
 
-from inflight.execution.config import ModelConfig
-from inflight.execution.errors import ModelError
 from inflight.execution.memory import MachineMemory, gib, machine_memory
 from inflight.execution.ops.bf16 import from_bf16
 from inflight.execution.ops.protocol import Array, Gated, Linear, OpSet, Quantization, RopeTable, Table
-from inflight.execution.rope import rope_table
+from inflight.execution.rope import rope_settings, rope_table
+from inflight.execution.sizes import parts, weight_bytes
+from inflight.models.arithmetic import parameters
+from inflight.models.errors import ModelError
+from inflight.models.spec import ModelSpec
 
 _TABLE, _HEAD, _FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 _COMPARED_ROWS = 4096  # of two tables at a time: the comparison must not cost a table of memory itself
@@ -66,7 +68,7 @@ class ModelWeights:
 
 
 def load_weights(
-    config: ModelConfig,
+    model: ModelSpec,
     source: TensorSource,
     ops: OpSet,
     max_positions: int,
@@ -81,27 +83,28 @@ def load_weights(
     machine's. Raises ModelError for a missing or misshapen tensor, for more positions than the model's embedding makes
     sense, and, before anything is allocated, for a model that this memory cannot hold.
     """
-    if not 1 <= max_positions <= config.longest_model_len:
+    if not 1 <= max_positions <= model.longest_model_len:
         raise ModelError(
-            f"the model has positions for {config.longest_model_len} tokens, not for {max_positions}; "
-            f"set --max-model-len between 1 and {config.longest_model_len}."
+            f"the model has positions for {model.longest_model_len} tokens, not for {max_positions}; "
+            f"set --max-model-len between 1 and {model.longest_model_len}."
         )
-    _check_memory(config, ops, max_positions, quantization, (memory or machine_memory()).total)
-    packer = _Packer(config, source, ops, progress, quantization)
+    _check_memory(model, ops, max_positions, quantization, (memory or machine_memory()).total)
+    packer = _Packer(model, source, ops, progress, quantization)
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
     table, output = packer.tables()
-    layers = tuple(packer.layer(index) for index in range(config.num_layers))
-    final_norm = packer.vector(_FINAL_NORM, config.hidden_size)
-    rope = rope_table(config.rope, max_positions)
+    layers = tuple(packer.layer(index) for index in range(len(model.layers)))
+    final_norm = packer.vector(_FINAL_NORM, model.hidden_size)
+    rope = rope_table(rope_settings(model), max_positions)
     nbytes = packer.nbytes + final_norm.nbytes + rope.cos.nbytes + rope.sin.nbytes
     return ModelWeights(table, layers, final_norm, output, rope, nbytes)
 
 
-def _check_memory(config: ModelConfig, ops: OpSet, positions: int, quantization: Quantization, total: int) -> None:
-    needed = config.weight_bytes(ops.dtype, quantization) + positions * config.head_dim * 4  # cosines and sines
+def _check_memory(model: ModelSpec, ops: OpSet, positions: int, quantization: Quantization, total: int) -> None:
+    # Weights, and a cosine and a sine for every other value of a head.
+    needed = weight_bytes(model, ops.dtype, quantization) + positions * rope_settings(model).head_dim * 4
     if needed > total:
         raise ModelError(
-            f"the model needs {gib(needed)} for {config.parameters:,} weights and {positions:,} positions, but there "
+            f"the model needs {gib(needed)} for {parameters(model):,} weights and {positions:,} positions, but there "
             f"are {gib(total)} of memory in all; take a smaller model, --quantization int8 or a lower --max-model-len."
         )
 
@@ -111,25 +114,25 @@ class _Packer:
 
     def __init__(
         self,
-        config: ModelConfig,
+        model: ModelSpec,
         source: TensorSource,
         ops: OpSet,
         progress: Progress | None,
         quantization: Quantization,
     ) -> None:
-        self._config, self._source, self._ops, self._progress = config, source, ops, progress
+        self._model, self._source, self._ops, self._progress = model, source, ops, progress
         self._int8_layers, self._int8_output = quantization != "none", quantization == "int8-all"
-        self._packed = 0
+        self._packed, self._parameters = 0, parameters(model)
         self.nbytes = 0
 
     # -- pieces of a model ------------------------------------------------------------------------------------------
     def tables(self) -> tuple[Table, Linear]:
         """The embedding table, and the output projection: the same memory where the model ties them."""
-        config, ops, source = self._config, self._ops, self._source
-        shape = (config.vocab_size, config.hidden_size)
+        model, ops, source = self._model, self._ops, self._source
+        shape = (model.vocab_size, model.hidden_size)
         # A tied model may have been saved under either name, or under both.
-        name = _HEAD if config.tie_word_embeddings and _TABLE not in source and _HEAD in source else _TABLE
-        tied = config.tie_word_embeddings and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
+        name = _HEAD if model.head.tied and _TABLE not in source and _HEAD in source else _TABLE
+        tied = model.head.tied and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
         table = ops.pack_table(source.tensor(name, shape), tied, tied and self._int8_output)
         self._done(table.nbytes, (name, shape))
         if tied:
@@ -137,31 +140,34 @@ class _Packer:
         return table, self._linear([(_HEAD, shape)], quantized=self._int8_output)
 
     def layer(self, index: int) -> LayerWeights:
-        config = self._config
+        attention, mlp = parts(self._model.layers[index])
         prefix = f"model.layers.{index}."
-        attention, mlp = prefix + "self_attn.", prefix + "mlp."
-        hidden, width, inner = config.hidden_size, config.head_dim, config.intermediate_size
-        query, keys = config.num_heads * width, config.num_kv_heads * width
+        at, mlp_at = prefix + "self_attn.", prefix + "mlp."
+        hidden, width, inner = self._model.hidden_size, attention.head_dim, mlp.width
+        query, keys = attention.heads * width, attention.kv_heads * width
+        normed = attention.qk_norm == "head"
         int8 = self._int8_layers
         rows = {"q_proj": query, "k_proj": keys, "v_proj": keys}
         return LayerWeights(
             attention_norm=self._norm(prefix + "input_layernorm.weight", hidden),
             qkv=self._linear(
-                [(f"{attention}{part}.weight", (count, hidden)) for part, count in rows.items()],
-                [(f"{attention}{part}.bias", count) for part, count in rows.items()] if config.qkv_bias else [],
+                [(f"{at}{part}.weight", (count, hidden)) for part, count in rows.items()],
+                [(f"{at}{part}.bias", count) for part, count in rows.items()] if attention.qkv_bias else [],
                 int8,
             ),
-            q_norm=self._norm(attention + "q_norm.weight", width) if config.qk_norm else None,
-            k_norm=self._norm(attention + "k_norm.weight", width) if config.qk_norm else None,
+            q_norm=self._norm(at + "q_norm.weight", width) if normed else None,
+            k_norm=self._norm(at + "k_norm.weight", width) if normed else None,
             output=self._linear(
-                [(attention + "o_proj.weight", (hidden, query))],
-                [(attention + "o_proj.bias", hidden)] if config.output_bias else [],
+                [(at + "o_proj.weight", (hidden, query))],
+                [(at + "o_proj.bias", hidden)] if attention.output_bias else [],
                 int8,
             ),
             mlp_norm=self._norm(prefix + "post_attention_layernorm.weight", hidden),
-            gated=self._gated((mlp + "gate_proj.weight", (inner, hidden)), (mlp + "up_proj.weight", (inner, hidden))),
-            down=self._linear([(mlp + "down_proj.weight", (hidden, inner))], quantized=int8),
-            window=config.windows[index],
+            gated=self._gated(
+                (mlp_at + "gate_proj.weight", (inner, hidden)), (mlp_at + "up_proj.weight", (inner, hidden))
+            ),
+            down=self._linear([(mlp_at + "down_proj.weight", (hidden, inner))], quantized=int8),
+            window=attention.window,
         )
 
     def vector(self, name: str, length: int) -> Array:
@@ -199,7 +205,7 @@ class _Packer:
             self._source.release(name)
             self._packed += int(np.prod(shape))
         if self._progress is not None:
-            self._progress(self._packed, max(self._packed, self._config.parameters))
+            self._progress(self._packed, max(self._packed, self._parameters))
 
     def _heads_differ(self, shape: tuple[int, int]) -> bool:
         """Whether a checkpoint that should be tied holds two different tables; then, as in transformers, it is not."""

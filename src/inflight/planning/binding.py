@@ -14,8 +14,8 @@ from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, prompt_seconds
 from inflight.planning.steady import steady_state
 from inflight.planning.traffic import Traffic
+from inflight.simulate.precision import Precision
 from inflight.simulate.roofline import Roofline
-from inflight.simulate.shape import Precision
 
 BOUNDS = ("weights", "KV", "compute", "bandwidth", "link", "launch", "steps")
 FULL = 0.65  # of the rows that KV memory holds, on average: peaks are half as high again

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
+from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Case
 from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.hardware import Gpu
 from inflight.simulate.latency import StepModel
-from inflight.simulate.roofline import Roofline, RooflineError, check_split
-from inflight.simulate.shape import ModelShape, Precision
+from inflight.simulate.precision import Precision
+from inflight.simulate.roofline import Roofline
 from inflight.simulate.sources import known_of
+from inflight.simulate.split import SplitError, check_split
 
 BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
@@ -77,7 +79,7 @@ class Machine:
 class Hardware:
     """A GPU with the model on it, at any tensor-parallel degree. price_per_hour: of one GPU."""
 
-    shape: ModelShape
+    model: ModelSpec
     gpu: Gpu
     weights: Precision = "bf16"
     kv: Precision = "bf16"
@@ -85,7 +87,7 @@ class Hardware:
 
     def memory(self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE) -> MemoryBudget:
         return max_concurrent_sequences(
-            self.shape,
+            self.model,
             self.gpu,
             max(1.0, mean_context),
             tensor_parallel=tensor_parallel,
@@ -97,7 +99,7 @@ class Hardware:
         )
 
     def machine(self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE) -> Machine:
-        """Raises RooflineError where the model cannot be split so."""
+        """Raises SplitError where the model cannot be split so."""
         memory = self.memory(tensor_parallel, mean_context, block_size)
         name = self.gpu.name if tensor_parallel == 1 else f"{tensor_parallel} × {self.gpu.name}"
         return Machine(
@@ -105,7 +107,7 @@ class Hardware:
             model=self._model(tensor_parallel, "typical", block_size),
             blocks=memory.blocks,
             block_size=block_size,
-            max_model_len=self.shape.max_positions,
+            max_model_len=self.model.default_model_len,
             gpus=tensor_parallel,
             price_per_hour=None if self.price_per_hour is None else self.price_per_hour * tensor_parallel,
             memory=memory,
@@ -120,8 +122,8 @@ class Hardware:
         found = []
         for degree in DEGREES:
             try:
-                check_split(self.shape, degree)
-            except RooflineError:
+                check_split(self.model, degree)
+            except SplitError:
                 continue
             if degree <= self.gpu.node_gpus:
                 found.append(degree)
@@ -129,7 +131,7 @@ class Hardware:
 
     def _model(self, tensor_parallel: int, case: Case, block_size: int) -> Roofline:
         return Roofline(
-            self.shape, self.gpu, tensor_parallel, weights=self.weights, kv=self.kv, case=case, block_size=block_size
+            self.model, self.gpu, tensor_parallel, weights=self.weights, kv=self.kv, case=case, block_size=block_size
         )
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from inflight.models.arithmetic import kinds_of_layers, mixer_weights, state_bytes, weight_bytes
+from inflight.models.known import read_model
+from inflight.models.spec import Dense, LayerSpec, ModelSpec
 from inflight.simulate.hardware import Gpu, find_gpu
-from inflight.simulate.roofline import check_split
-from inflight.simulate.shape import ITEM_BYTES, ModelShape, Precision, read_shape
+from inflight.simulate.precision import ITEM_BYTES, Precision, packing
+from inflight.simulate.split import caches, check_split
 
 GIB = 2**30
 # Of the memory on the data sheet that an engine takes; the rest is left to the driver and to fragmentation.
@@ -24,8 +27,9 @@ LOGIT_BYTES = 4  # logits are computed in float32
 
 @dataclass(frozen=True, slots=True)
 class KVCacheEstimate:
-    """bytes_per_token: on one GPU. bytes: of all sequences on one GPU, in whole blocks. bytes_in_all: on all GPUs of
-    the replica. blocks: of all sequences."""
+    """bytes_per_token: by which the cache on one GPU grows with each token. bytes: of all sequences on one GPU, in
+    whole blocks, with what windows and recurrent states keep. bytes_in_all: on all GPUs of the replica. blocks: of all
+    sequences."""
 
     bytes_per_token: int
     blocks: int
@@ -34,7 +38,7 @@ class KVCacheEstimate:
 
 
 def estimate_kv_cache(
-    shape: ModelShape | str,
+    model: ModelSpec | str,
     tokens: int,
     sequences: int = 1,
     *,
@@ -49,35 +53,44 @@ def estimate_kv_cache(
     elements of a head and b bytes of an element. Where TP exceeds K, heads are copied, and the sum grows. Blocks of a
     sequence = ⌈tokens / block_size⌉.
 
-    shape: a ModelShape, or what `read_shape` takes. Raises ShapeError for an unknown model, RooflineError where heads
+    L counts layers that keep every token. A layer with a window keeps its window's tokens at most, recurrent layers
+    keep a state of fixed size (`models.arithmetic.state_bytes` / TP): both are in `bytes`, not in `bytes_per_token`.
+    Latent attention keeps rank + rotated elements a token and layer, on every GPU.
+
+    model: a ModelSpec, or what `read_model` takes. Raises ModelError for an unknown model, SplitError where heads
     cannot be split, ValueError for counts below 1.
     """
-    shape = read_shape(shape) if isinstance(shape, str) else shape
-    check_split(shape, tensor_parallel)
+    spec = read_model(model) if isinstance(model, str) else model
+    check_split(spec, tensor_parallel)
     if min(tokens, sequences, block_size) < 1:
         raise ValueError(
             f"{sequences} sequences of {tokens} tokens in blocks of {block_size}: each must be at least 1."
         )
-    per_token = 2 * shape.layers * shape.kv_heads_per_gpu(tensor_parallel) * shape.head_dim * ITEM_BYTES[precision]
-    blocks = sequences * math.ceil(tokens / block_size)
-    on_one = blocks * block_size * per_token
-    return KVCacheEstimate(per_token, blocks, on_one, on_one * tensor_parallel)
+    item, each = ITEM_BYTES[precision], math.ceil(tokens / block_size)
+    parts = caches(spec, tensor_parallel)
+    growing = item * sum(one.elements for one in parts if not one.window)
+    kept = item * sum(one.elements * one.seen(each * block_size, 1) for one in parts)
+    on_one = round(sequences * (kept + state_bytes(spec) / tensor_parallel))
+    return KVCacheEstimate(growing, sequences * each, on_one, on_one * tensor_parallel)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
     """Bytes on one GPU of a replica: what there is, what is taken, what is left for keys and values.
 
-    tokens, blocks: that fit in kv_bytes. tokens_per_sequence: that was asked about. sequences: of that length that fit
-    at once; 0 where not even one does.
+    kv_bytes_per_token: on average over a sequence of the length that was asked about, windows' tokens shared among all.
+    state_bytes: of the recurrent states of all rows, which is set aside before keys and values. tokens, blocks: that
+    fit in kv_bytes. tokens_per_sequence: that was asked about. sequences: of that length that fit at once; 0 where not
+    even one does.
     """
 
     memory_bytes: float
     weight_bytes: float
     activation_bytes: float
     reserve_bytes: float
+    state_bytes: float
     kv_bytes: float
-    kv_bytes_per_token: int
+    kv_bytes_per_token: float
     blocks: int
     tokens: int
     tokens_per_sequence: float
@@ -85,7 +98,7 @@ class MemoryBudget:
 
 
 def max_concurrent_sequences(
-    shape: ModelShape | str,
+    model: ModelSpec | str,
     gpu: Gpu | str,
     tokens_per_sequence: float,
     *,
@@ -98,37 +111,50 @@ def max_concurrent_sequences(
 ) -> MemoryBudget:
     """Sequences of so many tokens that have their keys and values in one replica's memory at once.
 
-    KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB (4.15 GB with TP > 1), where activations =
-    2 bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4 bytes · max_num_seqs · V / TP: hidden states,
-    one layer's projections and gated MLP, and logits. Blocks = ⌊KV bytes / (block_size · bytes per token and GPU)⌋;
-    sequences = ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. tokens_per_sequence: for a mixture, the mean over time (a
-    sequence stands at its prompt and half of its answer, and long answers stand longer): `Traffic.mean_context`.
+    KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB (4.15 GB with TP > 1) - states of
+    max_num_seqs rows / TP, where activations = 2 bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4
+    bytes · max_num_seqs · V / TP: hidden states, the widest layer's projections and gated MLP (of a mixture the experts
+    that a token picks and those that all share), and logits. Blocks = ⌊KV bytes / bytes of a block⌋; sequences =
+    ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. Bytes of a block = those of a sequence of `tokens_per_sequence`
+    tokens (`estimate_kv_cache`, without states) / its blocks: where no layer has a window, block_size · bytes per token
+    and GPU. tokens_per_sequence: for a mixture, the mean over time (a sequence stands at its prompt and half of its
+    answer, and long answers stand longer): `Traffic.mean_context`.
 
-    shape, gpu: objects, or names as `read_shape` and `find_gpu` take them. Errors as there and in `estimate_kv_cache`.
+    model, gpu: objects, or names as `read_model` and `find_gpu` take them. Errors as there and in `estimate_kv_cache`.
     """
-    shape = read_shape(shape) if isinstance(shape, str) else shape
+    spec = read_model(model) if isinstance(model, str) else model
     gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if tokens_per_sequence < 1:
         raise ValueError(f"A sequence of {tokens_per_sequence:g} tokens; give at least 1.")
-    per_token = estimate_kv_cache(
-        shape, 1, precision=kv, tensor_parallel=tensor_parallel, block_size=block_size
-    ).bytes_per_token
-    weight_bytes = shape.weight_bytes(weights) / tensor_parallel
-    projections = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + 3 * (shape.ffn + shape.shared_ffn)
-    activations = ITEM_BYTES["bf16"] * max_num_batched_tokens * (4 * shape.hidden + projections / tensor_parallel)
-    activations += LOGIT_BYTES * max_num_seqs * shape.vocab / tensor_parallel
+    check_split(spec, tensor_parallel)
+    of_weights = weight_bytes(spec, packing(weights)) / tensor_parallel
+    widest = max(_projected(layer, spec.hidden_size) for layer, _ in kinds_of_layers(spec)) / tensor_parallel
+    activations = ITEM_BYTES["bf16"] * max_num_batched_tokens * (4 * spec.hidden_size + widest)
+    activations += LOGIT_BYTES * max_num_seqs * spec.vocab_size / tensor_parallel
+    states = max_num_seqs * state_bytes(spec) / tensor_parallel
     taken = SYSTEM_BYTES + (COLLECTIVE_BYTES if tensor_parallel > 1 else 0.0)
-    left = gpu.memory_bytes * MEMORY_SHARE - weight_bytes - activations - taken
-    blocks = max(0, int(left // (per_token * block_size)))
+    left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states
+    each = math.ceil(tokens_per_sequence / block_size)
+    parts = caches(spec, tensor_parallel)
+    per_block = ITEM_BYTES[kv] * sum(one.elements * one.seen(each * block_size, 1) for one in parts) / each
+    blocks = max(0, int(left // per_block))
     return MemoryBudget(
         memory_bytes=gpu.memory_bytes,
-        weight_bytes=weight_bytes,
+        weight_bytes=of_weights,
         activation_bytes=activations,
         reserve_bytes=taken + gpu.memory_bytes * (1 - MEMORY_SHARE),
+        state_bytes=states,
         kv_bytes=max(0.0, left),
-        kv_bytes_per_token=per_token,
+        kv_bytes_per_token=per_block / block_size,
         blocks=blocks,
         tokens=blocks * block_size,
         tokens_per_sequence=tokens_per_sequence,
-        sequences=blocks // math.ceil(tokens_per_sequence / block_size),
+        sequences=blocks // each,
     )
+
+
+def _projected(layer: LayerSpec, hidden: int) -> int:
+    """Elements that a layer makes of one token: what its projections yield, and three vectors as wide as its MLP."""
+    mlp = layer.mlp
+    wide = mlp.width if isinstance(mlp, Dense) else mlp.top_k * mlp.width + mlp.shared_width
+    return mixer_weights(layer.mixer, hidden).outputs - hidden + 3 * wide

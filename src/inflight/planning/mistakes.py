@@ -17,6 +17,7 @@ from inflight.planning.sizing import Candidate, Question, prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.planning.wording import how_broken
 from inflight.simulate.roofline import Roofline
+from inflight.simulate.split import fewest_kv_heads
 
 UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
 STALL = 0.2  # seconds that a reader notices
@@ -67,7 +68,7 @@ def _of_wide_steps(question: Question, traffic: Traffic, candidate: Candidate) -
     if budget is None or budget <= WIDEST_STEP or memory is None or not isinstance(model, Roofline):
         return []
     wider = max_concurrent_sequences(
-        model.shape,
+        model.spec,
         model.gpu,
         max(1.0, traffic.mean_context),
         tensor_parallel=model.tensor_parallel,
@@ -168,10 +169,10 @@ def _of_promises(question: Question, traffic: Traffic, candidate: Candidate, tri
         )
     found += _of_spares(question, candidate, trial, replicas)
     degree, model = candidate.machine.gpus, candidate.machine.model
-    shape = getattr(model, "shape", None)
-    if shape is not None and degree > shape.kv_heads:
+    heads = fewest_kv_heads(model.spec) if isinstance(model, Roofline) else None
+    if heads is not None and degree > heads:
         found.append(
-            f"{degree} GPUs share {shape.kv_heads} KV heads: each head is held {degree // shape.kv_heads} "
+            f"{degree} GPUs share {heads} KV heads: each head is held {degree // heads} "
             "times, so that KV "
             "memory grows less than the number of GPUs."
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from inflight.simulate.shape import Precision
+from inflight.simulate.precision import Precision
 
 GB = 10**9
 

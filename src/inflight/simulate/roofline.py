@@ -5,10 +5,12 @@ the classes are *added*; one maximum over all of them would tell a mixed step to
 2009; the classes as in Vidur and in aiconfigurator). For a step of T tokens, S sampled rows and R rows, under TP-fold
 tensor parallelism, with L layers, H query and K KV heads of h, hidden size d, vocabulary V, in FLOP, bytes, seconds:
 
-- linear: 2·T·L·P FLOP, P·L·b bytes, P = [d(H+2K)h + Hhd + 3dF]/TP: weights are read once a step; with experts the
-  FLOP count k of them, the bytes those that T tokens touch
+- linear: 2·T·ΣP FLOP, ΣP·b bytes, P = [d(H+2K)h + Hhd + 3dF]/TP of each layer: weights are read once a step; with
+  experts the FLOP count k of them, the bytes those that T tokens touch
 - prefill attention: 4·L·(H/TP)·h·Σ t(c + t/2) FLOP; keys and values are read again by each tile of 128 queries
 - decode attention: 4·L·(H/TP)·h·Σ c FLOP, 2·L·max(1, K/TP)·h·b_kv·Σ c bytes; and those of the T new tokens, written
+- of both, where a layer has a window, its queries see no more than that many positions each; latent attention has
+  widths of its own, and its cache is on every GPU; a recurrent state is read and written for each row
 - logits head: 2·S·d·V/TP FLOP, d·V/TP bytes in bf16
 - all-reduce: two a layer, of T·d values in bf16 (`all_reduce`)
 - launch: fixed times of a step, a layer and a row (`efficiency`); blocks copied between device and host
@@ -24,6 +26,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inflight.core.types.features import Features
+from inflight.models.arithmetic import (
+    expert_weights,
+    kinds_of_layers,
+    layer_matrix_parameters,
+    matrix_parameters,
+    state_bytes,
+    state_flops,
+    table_parameters,
+    touched_experts,
+)
+from inflight.models.spec import ModelSpec, MoE
 from inflight.simulate.all_reduce import all_reduce_seconds
 from inflight.simulate.efficiency import (
     LEAST_SHARD,
@@ -36,15 +49,12 @@ from inflight.simulate.efficiency import (
     token_share,
 )
 from inflight.simulate.hardware import Gpu
-from inflight.simulate.shape import ITEM_BYTES, ModelShape, Precision
+from inflight.simulate.precision import ITEM_BYTES, Precision
+from inflight.simulate.split import caches, check_split
 
 QUERY_TILE = 128  # queries that share one reading of keys and values
 Bound = Literal["compute", "bandwidth", "link", "launch"]
 KINDS = ("linear", "prefill attention", "decode attention", "logits head", "all-reduce", "launch")
-
-
-class RooflineError(ValueError):
-    """A model cannot be split over so many GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ class Cost:
 class Roofline:
     def __init__(
         self,
-        shape: ModelShape,
+        spec: ModelSpec,
         gpu: Gpu,
         tensor_parallel: int = 1,
         *,
@@ -70,20 +80,19 @@ class Roofline:
     ):
         """weights, kv: precision they are held in. case: which end of the efficiencies' ranges. block_size: tokens of
         the KV blocks that are copied when sequences are swapped."""
-        check_split(shape, tensor_parallel)
-        self.shape, self.gpu, self.tensor_parallel = shape, gpu, tensor_parallel
+        check_split(spec, tensor_parallel)
+        self.spec, self.gpu, self.tensor_parallel = spec, gpu, tensor_parallel
         self.weights, self.kv, self.case = weights, kv, case
         self._shares = efficiencies(gpu.name, case)
         self._peak = gpu.flops_per_s(weights)
-        self._attention = shape.attention_parameters / tensor_parallel
-        self._mlp = shape.mlp_parameters(shape.experts_per_token) / tensor_parallel
-        self._shard = 2 * (self._attention + shape.mlp_parameters(shape.experts or 1) / tensor_parallel)
-        pairs = 4 * shape.layers * shape.heads * shape.head_dim / tensor_parallel
-        self._pair_flops = pairs  # of one query that sees one position
-        heads = shape.kv_heads_per_gpu(tensor_parallel)
-        self._kv_bytes = 2 * shape.layers * heads * shape.head_dim * ITEM_BYTES[kv]  # of one token, on one GPU
-        self._head = shape.table_parameters / tensor_parallel
-        self._block_bytes = block_size * self._kv_bytes
+        self._layers = len(spec.layers)
+        self._weights = _linear_layers(spec, tensor_parallel)
+        self._shard = 2 * matrix_parameters(spec) / self._layers / tensor_parallel
+        self._caches = caches(spec, tensor_parallel)
+        self._token_bytes = sum(one.elements for one in self._caches) * ITEM_BYTES[kv]  # of one token, on one GPU
+        self._state_bytes = 2 * state_bytes(spec) / tensor_parallel  # of one row: read and written
+        self._head = table_parameters(spec) / tensor_parallel
+        self._block_bytes = block_size * self._token_bytes
 
     @property
     def name(self) -> str:
@@ -119,25 +128,27 @@ class Roofline:
         return None
 
     def _linear(self, held: Features) -> Cost:
-        shape, tokens = self.shape, held.tokens
+        tokens = held.tokens
         if not tokens:
             return Cost("linear", 0.0, "bandwidth")
-        flops = 2 * tokens * shape.layers * (self._attention + self._mlp)
-        read = self._attention + shape.mlp_parameters(shape.touched_experts(tokens) or 1) / self.tensor_parallel
+        flops, read = tokens * self._weights.flops, self._weights.matrices + self._weights.touched(tokens)
         rate = self._peak * self._shares.linear_compute * token_share(tokens) * shard_share(self._shard)
         bandwidth = self.gpu.bytes_per_s * self._shares.linear_memory / reading_factor(tokens)
-        return _slower("linear", flops / rate, read * shape.layers * ITEM_BYTES[self.weights] / bandwidth)
+        return _slower("linear", flops / rate, read * ITEM_BYTES[self.weights] / bandwidth)
 
     def _prefill_attention(self, held: Features) -> Cost:
         # Attention computes in bf16, whatever the weights and the cache are held in.
-        flops = self._pair_flops * held.prefill_context
-        read = self._kv_bytes * held.prefill_context / QUERY_TILE
+        pairs = [(one, one.seen(held.prefill_context, held.tokens)) for one in self._caches]
+        flops = sum(one.prompt_flops * seen for one, seen in pairs)
+        read = sum(one.elements * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
         rate = self.gpu.flops_per_s("bf16") * self._shares.prefill_compute
         return _slower("prefill attention", flops / rate, read / (self.gpu.bytes_per_s * self._shares.decode_memory))
 
     def _decode_attention(self, held: Features) -> Cost:
-        flops = self._pair_flops * held.decode_context
-        moved = self._kv_bytes * (held.decode_context + held.tokens)
+        pairs = [(one, one.seen(held.decode_context, held.rows)) for one in self._caches]
+        flops = sum(one.decode_flops * seen for one, seen in pairs)
+        moved = sum(one.elements * seen for one, seen in pairs) * ITEM_BYTES[self.kv]
+        moved += self._token_bytes * held.tokens + self._state_bytes * held.rows
         rate = self.gpu.flops_per_s("bf16") * self._shares.decode_compute
         return _slower("decode attention", flops / rate, moved / (self.gpu.bytes_per_s * self._shares.decode_memory))
 
@@ -150,29 +161,42 @@ class Roofline:
         return _slower("logits head", 2 * held.samples * self._head / rate, read)
 
     def _exchange(self, held: Features) -> Cost:
-        message = held.tokens * self.shape.hidden * ITEM_BYTES["bf16"]
+        message = held.tokens * self.spec.hidden_size * ITEM_BYTES["bf16"]
         each = all_reduce_seconds(self.gpu, self.tensor_parallel, message)
-        return Cost("all-reduce", 2 * self.shape.layers * each * self._shares.all_reduce, "link")
+        return Cost("all-reduce", 2 * self._layers * each * self._shares.all_reduce, "link")
 
     def _launch(self, held: Features) -> Cost:
         shares = self._shares
-        fixed = shares.step_launch + shares.layer_launch * self.shape.layers + shares.row_launch * held.rows
+        fixed = shares.step_launch + shares.layer_launch * self._layers + shares.row_launch * held.rows
         copied = held.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
         return Cost("launch", fixed + copied, "launch")
 
 
-def check_split(shape: ModelShape, tensor_parallel: int) -> None:
-    """Raises RooflineError where heads cannot be dealt out evenly."""
-    if tensor_parallel < 1 or shape.heads % tensor_parallel:
-        raise RooflineError(
-            f"{shape.name} has {shape.heads} query heads, which {tensor_parallel} GPUs cannot share evenly; give a "
-            "tensor-parallel degree that divides them."
-        )
-    if shape.kv_heads % tensor_parallel and tensor_parallel % shape.kv_heads:
-        raise RooflineError(
-            f"{shape.name} has {shape.kv_heads} KV heads, which {tensor_parallel} GPUs can neither share nor copy "
-            "evenly; give a degree that divides them or is a multiple of them."
-        )
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """Of the layers' matrices on one GPU. flops: of a token. matrices: elements that every step reads. experts: of each
+    kind of mixture its MLP, and elements of one expert over all layers of the kind."""
+
+    flops: float
+    matrices: float
+    experts: tuple[tuple[MoE, float], ...]
+
+    def touched(self, tokens: int) -> float:
+        """Elements of the experts that so many tokens use."""
+        return sum(touched_experts(mlp, tokens) * elements for mlp, elements in self.experts)
+
+
+def _linear_layers(spec: ModelSpec, tensor_parallel: int) -> _Linear:
+    flops = matrices = 0.0
+    experts = []
+    for layer, count in kinds_of_layers(spec):
+        mlp, part = layer.mlp, count / tensor_parallel
+        picked = mlp.top_k if isinstance(mlp, MoE) else 0
+        flops += part * (2 * layer_matrix_parameters(spec, layer, picked) + state_flops(layer.mixer))
+        matrices += part * layer_matrix_parameters(spec, layer, 0)
+        if isinstance(mlp, MoE):
+            experts.append((mlp, part * expert_weights(mlp, spec.hidden_size).elements))
+    return _Linear(flops, matrices, tuple(experts))
 
 
 def _slower(kind: str, compute: float, memory: float) -> Cost:

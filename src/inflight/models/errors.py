@@ -1,4 +1,4 @@
-"""The one error of this package: a model or a memory setting that cannot be served as given.
+"""The one error of model files and what is made of them: a model that cannot be described, or not be served as given.
 
 Knows nothing but its name. Every message is a sentence for the person at the terminal: the cause, the number or name
 that caused it, and the next step.

@@ -1,0 +1,333 @@
+"""What follows from a model's spec alone: parameters, bytes of weights and of what a sequence keeps, operations.
+
+Every count is a sum over layers of a few tables: the matrices and the smaller weights of each mixer and MLP. Knows no
+device, no kernel and no split over several.
+
+Published totals leave out layers that only predict further tokens for speculation, and so does this. Of operations, a
+multiply-add counts two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from inflight.models.spec import (
+    Attention,
+    Dense,
+    LatentAttention,
+    LayerSpec,
+    LinearAttention,
+    Mamba,
+    Mixer,
+    Mlp,
+    ModelSpec,
+    MoE,
+)
+
+_STATE_BYTES = 4  # of an element of recurrent state: it is a sum over all tokens, and is kept in float32
+_CONVOLUTION_BYTES = 2  # of an element that a short convolution keeps: activations, in bf16
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """matrices: (outputs, inputs) of each. others: elements of norms, biases, depthwise convolutions and the like."""
+
+    matrices: tuple[tuple[int, int], ...]
+    others: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Of the matrices."""
+        return sum(outputs * inputs for outputs, inputs in self.matrices)
+
+    @property
+    def outputs(self) -> int:
+        return sum(outputs for outputs, _ in self.matrices)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Bytes of an element, by what it is part of: matrices of layers, the output projection (of a tied model the
+    table), an input table of its own, norms and biases. scales: bytes beside each output of a matrix or of the head."""
+
+    matrix: float
+    head: float
+    table: float
+    other: float
+    matrix_scale: int = 0
+    head_scale: int = 0
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+def mixer_weights(mixer: Mixer, hidden: int) -> Weights:
+    if isinstance(mixer, Attention):
+        return _attention(mixer, hidden)
+    if isinstance(mixer, LatentAttention):
+        return _latent(mixer, hidden)
+    if isinstance(mixer, LinearAttention):
+        keys, values = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
+        matrices = ((2 * keys + 2 * values, hidden), (2 * mixer.value_heads, hidden), (hidden, values))
+        return Weights(matrices, (2 * keys + values) * mixer.kernel + 2 * mixer.value_heads + mixer.value_dim)
+    if isinstance(mixer, Mamba):
+        return _mamba(mixer, hidden)
+    bias = 5 * hidden if mixer.bias else 0  # of the projection to three streams, the convolution, the projection back
+    return Weights(((3 * hidden, hidden), (hidden, hidden)), hidden * mixer.kernel + bias)
+
+
+def _attention(mixer: Attention, hidden: int) -> Weights:
+    queries, keys = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+    others = {"none": 0, "head": 2 * mixer.head_dim, "all": queries + keys}[mixer.qk_norm]
+    others += mixer.qkv_rows if mixer.qkv_bias else 0
+    others += hidden if mixer.output_bias else 0
+    others += mixer.heads if mixer.sinks else 0
+    return Weights(((mixer.qkv_rows, hidden), (hidden, queries)), others)
+
+
+def _latent(mixer: LatentAttention, hidden: int) -> Weights:
+    queries = mixer.heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
+    compressed = mixer.kv_lora_rank + mixer.qk_rope_head_dim
+    matrices = [
+        (compressed, hidden),
+        (mixer.heads * (mixer.qk_nope_head_dim + mixer.v_head_dim), mixer.kv_lora_rank),
+        (hidden, mixer.heads * mixer.v_head_dim),
+    ]
+    rank = mixer.q_lora_rank
+    matrices += [(rank, hidden), (queries, rank)] if rank else [(queries, hidden)]
+    bias = rank + compressed + hidden if mixer.bias else 0
+    return Weights(tuple(matrices), rank + mixer.kv_lora_rank + bias)
+
+
+def _mamba(mixer: Mamba, hidden: int) -> Weights:
+    inner, state, rank = mixer.inner, mixer.state, mixer.dt_rank
+    matrices = ((2 * inner, hidden), (rank + 2 * state, inner), (inner, rank), (hidden, inner))
+    others = inner * (mixer.kernel + state + 2) + (inner if mixer.conv_bias else 0)  # A, D and the step size's bias too
+    others += 2 * inner + hidden if mixer.bias else 0
+    return Weights(matrices, others + (rank + 2 * state if mixer.norms else 0))
+
+
+def mlp_weights(mlp: Mlp, hidden: int) -> Weights:
+    """Of what every token passes: an MLP, or router and shared experts of a mixture."""
+    if isinstance(mlp, Dense):
+        ups = 2 if mlp.gated else 1
+        return Weights(((ups * mlp.width, hidden), (hidden, mlp.width)), ups * mlp.width + hidden if mlp.bias else 0)
+    matrices = [(mlp.experts, hidden)]
+    if mlp.shared_width:
+        matrices += [(2 * mlp.shared_width, hidden), (hidden, mlp.shared_width)]
+    if mlp.shared_gate:
+        matrices.append((1, hidden))
+    return Weights(tuple(matrices), mlp.experts if mlp.router_bias else 0)
+
+
+def expert_weights(mlp: MoE, hidden: int) -> Weights:
+    """Of one expert."""
+    return Weights(((2 * mlp.width, hidden), (hidden, mlp.width)), 2 * mlp.width + hidden if mlp.bias else 0)
+
+
+def kinds_of_layers(spec: ModelSpec) -> Iterator[tuple[LayerSpec, int]]:
+    """Each different layer, and how many of it there are."""
+    counts: dict[int, list[int]] = {}
+    for index, layer in enumerate(spec.layers):
+        counts.setdefault(id(layer), []).append(index)
+    for numbers in counts.values():
+        yield spec.layers[numbers[0]], len(numbers)
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+def touched_experts(mlp: MoE, tokens: float) -> float:
+    """Distinct experts of a layer that `tokens` tokens use, E(1 - (1 - k/E)^T): tokens choose independently."""
+    return mlp.experts * (1 - math.pow(1 - mlp.top_k / mlp.experts, tokens))
+
+
+def layer_matrix_parameters(spec: ModelSpec, layer: LayerSpec, experts: float | None = None) -> float:
+    """Elements of a layer's matrices: all, or with so many experts of each mixture."""
+    found: float = (
+        mixer_weights(layer.mixer, spec.hidden_size).elements + mlp_weights(layer.mlp, spec.hidden_size).elements
+    )
+    if isinstance(layer.mlp, MoE):
+        found += expert_weights(layer.mlp, spec.hidden_size).elements * (
+            layer.mlp.experts if experts is None else experts
+        )
+    return found
+
+
+def layer_other_parameters(spec: ModelSpec, layer: LayerSpec) -> int:
+    """Elements of a layer's norms, biases and the like."""
+    hidden = spec.hidden_size
+    norms = len(layer.norms) * _norm_elements(spec)
+    experts = layer.mlp.experts * expert_weights(layer.mlp, hidden).others if isinstance(layer.mlp, MoE) else 0
+    return norms + mixer_weights(layer.mixer, hidden).others + mlp_weights(layer.mlp, hidden).others + experts
+
+
+def matrix_parameters(spec: ModelSpec) -> int:
+    """Elements of the matrices of all layers, without tables and head."""
+    return sum(count * round(layer_matrix_parameters(spec, layer)) for layer, count in kinds_of_layers(spec))
+
+
+def other_parameters(spec: ModelSpec) -> int:
+    """Elements of all norms, biases and the like, those around the layers included."""
+    head = spec.vocab_size if spec.head.bias else 0
+    layers = sum(count * layer_other_parameters(spec, layer) for layer, count in kinds_of_layers(spec))
+    return layers + _norm_elements(spec) + head
+
+
+def table_parameters(spec: ModelSpec) -> int:
+    """Elements of one embedding table [vocab_size, hidden_size]."""
+    return spec.vocab_size * spec.hidden_size
+
+
+def parameters(spec: ModelSpec) -> int:
+    """Elements of all weights; a tied table counts once."""
+    return matrix_parameters(spec) + other_parameters(spec) + table_parameters(spec) * (1 if spec.head.tied else 2)
+
+
+def active_parameters(spec: ModelSpec) -> int:
+    """Elements of the weights that one token passes: of the experts only its own."""
+    unused = 0
+    for layer, count in kinds_of_layers(spec):
+        if isinstance(layer.mlp, MoE):
+            expert = expert_weights(layer.mlp, spec.hidden_size)
+            unused += count * (layer.mlp.experts - layer.mlp.top_k) * (expert.elements + expert.others)
+    return parameters(spec) - unused
+
+
+def _norm_elements(spec: ModelSpec) -> int:
+    return spec.hidden_size * (2 if spec.norm.kind == "layer" else 1)
+
+
+# -- bytes of weights --------------------------------------------------------------------------------------------------
+def weight_bytes(spec: ModelSpec, packing: Packing) -> float:
+    """Bytes of all weights, but for what an op set adds in padding."""
+    return step_weight_bytes(spec, packing) + (0 if spec.head.tied else table_parameters(spec) * packing.table)
+
+
+def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = None) -> float:
+    """Bytes of weights that a step reads at least once: all but the input table, of which it reads rows; with `tokens`
+    in the step, of each mixture only the experts that they touch."""
+    read = table_parameters(spec) * packing.head + spec.vocab_size * packing.head_scale
+    read += other_parameters(spec) * packing.other
+    for layer, count in kinds_of_layers(spec):
+        experts = touched_experts(layer.mlp, tokens) if isinstance(layer.mlp, MoE) and tokens is not None else None
+        read += count * layer_matrix_parameters(spec, layer, experts) * packing.matrix
+        if packing.matrix_scale:
+            read += count * _outputs(spec, layer) * packing.matrix_scale
+    return read
+
+
+def _outputs(spec: ModelSpec, layer: LayerSpec) -> int:
+    """Outputs of all matrices of a layer."""
+    hidden = spec.hidden_size
+    experts = layer.mlp.experts * expert_weights(layer.mlp, hidden).outputs if isinstance(layer.mlp, MoE) else 0
+    return mixer_weights(layer.mixer, hidden).outputs + mlp_weights(layer.mlp, hidden).outputs + experts
+
+
+# -- what a sequence keeps ---------------------------------------------------------------------------------------------
+def cached_elements(mixer: Mixer) -> int:
+    """Elements that a layer caches of each token it sees: 2·K·h; of latent attention the compressed vector and the
+    rotated key, for all heads once; none where a state of fixed size takes the cache's place."""
+    if isinstance(mixer, Attention):
+        return 2 * mixer.kv_heads * mixer.head_dim
+    return mixer.kv_lora_rank + mixer.qk_rope_head_dim if isinstance(mixer, LatentAttention) else 0
+
+
+def kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2) -> float:
+    """Bytes by which a sequence's cache grows with each token: of the layers without a window alone.
+
+    This is the published formula, 2·K·h·b summed over layers of attention (of latent attention: rank and rotated key).
+    What layers with a window keep is bounded (`kept_bytes`), and what recurrent layers keep is fixed (`state_bytes`).
+    """
+    return sum(count * cached_elements(mixer) for mixer, count in _mixers(spec) if not _window(mixer)) * item_bytes
+
+
+def paged_kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2, scale_bytes: float = 0) -> float:
+    """Bytes of a token over all layers where each keeps every token, windows or not, as this engine's blocks do.
+
+    scale_bytes: beside each head's keys and each head's values, where they are quantized.
+    """
+    return sum(count * _cached_bytes(mixer, item_bytes, scale_bytes) for mixer, count in _mixers(spec))
+
+
+def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_bytes: float = 0) -> float:
+    """Bytes of keys and values that a sequence of `tokens` tokens needs: of a layer with a window its window's."""
+    return sum(
+        count * _cached_bytes(mixer, item_bytes, scale_bytes) * min(tokens, _window(mixer) or tokens)
+        for mixer, count in _mixers(spec)
+    )
+
+
+def _cached_bytes(mixer: Mixer, item_bytes: float, scale_bytes: float) -> float:
+    """Of one token in one layer."""
+    scales = 2 * mixer.kv_heads if isinstance(mixer, Attention) else 0
+    return cached_elements(mixer) * item_bytes + scales * scale_bytes
+
+
+def state_bytes(spec: ModelSpec) -> int:
+    """Bytes of a sequence's recurrent state over all layers, however long it is: the state in float32, and the inputs
+    that short convolutions look back on in bf16."""
+    found = 0
+    for mixer, count in _mixers(spec):
+        state, convolved = _state(mixer, spec.hidden_size)
+        found += count * (state * _STATE_BYTES + convolved * _CONVOLUTION_BYTES)
+    return found
+
+
+def _state(mixer: Mixer, hidden: int) -> tuple[int, int]:
+    """Elements of state, and of inputs that a convolution keeps."""
+    if isinstance(mixer, Attention | LatentAttention):
+        return 0, 0
+    if isinstance(mixer, LinearAttention):
+        channels = 2 * mixer.key_heads * mixer.key_dim + mixer.value_heads * mixer.value_dim
+        return mixer.value_heads * mixer.key_dim * mixer.value_dim, channels * (mixer.kernel - 1)
+    if isinstance(mixer, Mamba):
+        return mixer.inner * mixer.state, mixer.inner * (mixer.kernel - 1)
+    return 0, hidden * (mixer.kernel - 1)
+
+
+def _mixers(spec: ModelSpec) -> Iterator[tuple[Mixer, int]]:
+    return ((layer.mixer, count) for layer, count in kinds_of_layers(spec))
+
+
+def _window(mixer: Mixer) -> int:
+    return mixer.window if isinstance(mixer, Attention) else 0
+
+
+# -- operations --------------------------------------------------------------------------------------------------------
+def layer_flops_per_token(spec: ModelSpec) -> float:
+    """Operations of the layers' matrices for one token, of experts its own, and of recurrent states."""
+    found = 0.0
+    for layer, count in kinds_of_layers(spec):
+        picked = layer.mlp.top_k if isinstance(layer.mlp, MoE) else None
+        found += count * (2 * layer_matrix_parameters(spec, layer, picked) + state_flops(layer.mixer))
+    return found
+
+
+def logit_flops_per_token(spec: ModelSpec) -> int:
+    """Operations of the output projection for one token that is sampled or scored."""
+    return 2 * table_parameters(spec)
+
+
+def attention_flops_per_token(spec: ModelSpec, context: float) -> float:
+    """Operations of attention over all layers for one token that sees `context` tokens."""
+    return sum(count * pair_flops(mixer) * min(context, _window(mixer) or context) for mixer, count in _mixers(spec))
+
+
+def pair_flops(mixer: Mixer, compressed: bool = False) -> int:
+    """Operations of one query that sees one position, over all heads: scores and values.
+
+    compressed: latent attention over the cached vectors as they lie, which is how one query is computed; for many at
+    once keys and values are made of them first.
+    """
+    if isinstance(mixer, Attention):
+        return 4 * mixer.heads * mixer.head_dim
+    if isinstance(mixer, LatentAttention):
+        plain = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim
+        return 2 * mixer.heads * (2 * mixer.kv_lora_rank + mixer.qk_rope_head_dim if compressed else plain)
+    return 0
+
+
+def state_flops(mixer: Mixer) -> int:
+    """Operations on a recurrent state for one token: it is read against the key, written, and read by the query, a
+    multiply-add for each element each time."""
+    state, _ = _state(mixer, 0)
+    return 6 * state

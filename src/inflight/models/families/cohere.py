@@ -1,0 +1,50 @@
+"""Cohere's Command: attention and MLP side by side after one layer norm, scaled logits, one table; 2 gives three layers
+of four a window."""
+
+from __future__ import annotations
+
+from inflight.models.family import Family, attention, dense, windows_of
+from inflight.models.fields import Fields
+from inflight.models.spec import LayerSpec, QkNorm
+
+_DEFAULTS = {"logit_scale": 0.0625, "max_position_embeddings": 8192, "tie_word_embeddings": True}
+
+
+def cohere(fields: Fields) -> list[LayerSpec]:
+    return [_layer(fields, 0)] * fields.layers
+
+
+def cohere2(fields: Fields) -> list[LayerSpec]:
+    period = fields.size("sliding_window_pattern")
+    return [_layer(fields, window) for window in windows_of(fields, lambda index: (index + 1) % period != 0)]
+
+
+def _layer(fields: Fields, window: int) -> LayerSpec:
+    bias = fields.flag("attention_bias")
+    qk_norm: QkNorm = "all" if fields.flag("use_qk_norm") else "none"
+    mixer = attention(fields, window=window, qk_norm=qk_norm, qkv_bias=bias, output_bias=bias)
+    return LayerSpec(mixer, dense(fields), ("before mixer",))
+
+
+COHERE = Family(
+    name="cohere",
+    architectures=("CohereForCausalLM",),
+    model_types=("cohere",),
+    layers=cohere,
+    understands=frozenset(("logit_scale",)),
+    defaults=_DEFAULTS,
+    norm="layer without bias",
+    eps="layer_norm_eps",
+    logit_scale=lambda fields: fields.number("logit_scale"),
+)
+COHERE2 = Family(
+    name="cohere2",
+    architectures=("Cohere2ForCausalLM",),
+    model_types=("cohere2",),
+    layers=cohere2,
+    understands=frozenset(("logit_scale",)),
+    defaults={**_DEFAULTS, "sliding_window": 4096, "sliding_window_pattern": 4},
+    norm="layer without bias",
+    eps="layer_norm_eps",
+    logit_scale=lambda fields: fields.number("logit_scale"),
+)

@@ -1,0 +1,52 @@
+"""DeepSeek-V2 and -V3, and Kimi-K2 in V3's shape: latent attention; some dense layers, then experts with shared ones.
+
+The layers that only predict further tokens, for speculation, are left out, as they are from the published sizes.
+"""
+
+from __future__ import annotations
+
+from inflight.models.family import Family, dense, experts
+from inflight.models.fields import Fields
+from inflight.models.spec import LatentAttention, LayerSpec
+
+
+def layers(fields: Fields) -> list[LayerSpec]:
+    mixer = LatentAttention(
+        heads=fields.size("num_attention_heads"),
+        kv_lora_rank=fields.size("kv_lora_rank"),
+        q_lora_rank=0 if fields.raw("q_lora_rank") is None else fields.size("q_lora_rank"),
+        qk_nope_head_dim=fields.size("qk_nope_head_dim"),
+        qk_rope_head_dim=fields.size("qk_rope_head_dim"),
+        v_head_dim=fields.size("v_head_dim"),
+        bias=fields.flag("attention_bias"),
+    )
+    sparse = experts(
+        fields,
+        "n_routed_experts",
+        router="sigmoid" if fields.text("scoring_func", "softmax") == "sigmoid" else "softmax",
+        router_bias=fields.text("topk_method", "") == "noaux_tc",
+        shared_width=fields.count("n_shared_experts") * fields.size("moe_intermediate_size"),
+    )
+    plain, first, every = dense(fields), fields.count("first_k_dense_replace"), fields.size("moe_layer_freq", 1)
+    return [
+        LayerSpec(mixer, sparse if index >= first and index % every == 0 else plain) for index in range(fields.layers)
+    ]
+
+
+_UNDERSTANDS = frozenset(("kv_lora_rank", "n_routed_experts", "first_k_dense_replace"))
+V2 = Family(
+    name="deepseek_v2",
+    architectures=("DeepseekV2ForCausalLM",),
+    model_types=("deepseek_v2",),
+    layers=layers,
+    understands=_UNDERSTANDS,
+    defaults={"max_position_embeddings": 2048},
+)
+V3 = Family(
+    name="deepseek_v3",
+    architectures=("DeepseekV3ForCausalLM",),
+    model_types=("deepseek_v3", "kimi_k2"),
+    layers=layers,
+    understands=_UNDERSTANDS,
+    defaults={"max_position_embeddings": 4096, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+)

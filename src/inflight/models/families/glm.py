@@ -1,0 +1,55 @@
+"""GLM-4: dense, with norms before and after attention and MLP; from 4.5 on some dense layers, then experts with a
+shared one, and optional norms of queries and keys."""
+
+from __future__ import annotations
+
+from inflight.models.family import Family, attention, dense, experts
+from inflight.models.fields import Fields
+from inflight.models.spec import LayerSpec, NormPlace
+
+
+def glm4(fields: Fields) -> list[LayerSpec]:
+    norms: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
+    return [LayerSpec(attention(fields, qkv_bias=fields.flag("attention_bias")), dense(fields), norms)] * fields.layers
+
+
+def glm4_moe(fields: Fields) -> list[LayerSpec]:
+    mixer = attention(
+        fields, qk_norm="head" if fields.flag("use_qk_norm") else "none", qkv_bias=fields.flag("attention_bias")
+    )
+    sparse = experts(
+        fields,
+        "n_routed_experts",
+        router="sigmoid",
+        router_bias=True,
+        shared_width=fields.count("n_shared_experts") * fields.size("moe_intermediate_size"),
+    )
+    plain, first = dense(fields), fields.count("first_k_dense_replace")
+    return [LayerSpec(mixer, sparse if index >= first else plain) for index in range(fields.layers)]
+
+
+GLM4 = Family(
+    name="glm4",
+    architectures=("Glm4ForCausalLM",),
+    model_types=("glm4",),
+    layers=glm4,
+    defaults={
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "attention_bias": True,
+        "max_position_embeddings": 131_072,
+    },
+)
+GLM4_MOE = Family(
+    name="glm4_moe",
+    architectures=("Glm4MoeForCausalLM",),
+    model_types=("glm4_moe",),
+    layers=glm4_moe,
+    understands=frozenset(("n_routed_experts", "first_k_dense_replace")),
+    defaults={
+        "num_key_value_heads": 8,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "max_position_embeddings": 131_072,
+    },
+)

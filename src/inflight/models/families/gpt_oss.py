@@ -1,0 +1,41 @@
+"""gpt-oss: sinks in attention, a short window in every other layer, experts, and biases everywhere."""
+
+from __future__ import annotations
+
+from inflight.models.family import Family, attention, experts, windows_of
+from inflight.models.fields import Fields
+from inflight.models.spec import LayerSpec
+
+
+def layers(fields: Fields) -> list[LayerSpec]:
+    bias = fields.flag("attention_bias")
+    mlp = experts(
+        fields,
+        "num_local_experts",
+        width="intermediate_size",
+        router="top-k softmax",
+        router_bias=True,
+        bias=True,
+    )
+    return [
+        LayerSpec(attention(fields, window=window, sinks=True, qkv_bias=bias, output_bias=bias), mlp)
+        for window in windows_of(fields, lambda index: index % 2 == 0)
+    ]
+
+
+FAMILY = Family(
+    name="gpt_oss",
+    architectures=("GptOssForCausalLM",),
+    model_types=("gpt_oss",),
+    layers=layers,
+    understands=frozenset(("num_local_experts",)),
+    defaults={
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "attention_bias": True,
+        "sliding_window": 128,
+        "max_position_embeddings": 131_072,
+    },
+)

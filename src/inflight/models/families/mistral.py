@@ -1,0 +1,26 @@
+"""Mistral: Llama's layers, and in early versions one window for all of them."""
+
+from __future__ import annotations
+
+from inflight.models.errors import ModelError
+from inflight.models.family import FULL, SLIDING, Family, attention, dense
+from inflight.models.fields import Fields
+from inflight.models.spec import LayerSpec
+
+
+def layers(fields: Fields) -> list[LayerSpec]:
+    types = fields.layer_types((FULL, SLIDING))
+    if types and len(set(types)) > 1:
+        raise ModelError("layer_types mixes kinds of attention, which MistralForCausalLM does not have.")
+    mixer = attention(fields, window=fields.window)
+    return [LayerSpec(mixer, dense(fields))] * fields.layers
+
+
+FAMILY = Family(
+    name="mistral",
+    architectures=("MistralForCausalLM",),
+    model_types=("mistral",),
+    layers=layers,
+    defaults={"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
+    runs=True,
+)

@@ -1,0 +1,27 @@
+"""Mixtral: Mistral's attention, experts in every layer."""
+
+from __future__ import annotations
+
+from inflight.models.family import Family, attention, experts
+from inflight.models.fields import Fields
+from inflight.models.spec import LayerSpec
+
+
+def layers(fields: Fields) -> list[LayerSpec]:
+    mlp = experts(fields, "num_local_experts", width="intermediate_size", router="top-k softmax")
+    return [LayerSpec(attention(fields, window=fields.window), mlp)] * fields.layers
+
+
+FAMILY = Family(
+    name="mixtral",
+    architectures=("MixtralForCausalLM",),
+    model_types=("mixtral",),
+    layers=layers,
+    understands=frozenset(("num_local_experts",)),
+    defaults={
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "max_position_embeddings": 131_072,
+    },
+)

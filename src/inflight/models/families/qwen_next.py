@@ -1,0 +1,82 @@
+"""Qwen3-Next and Qwen 3.5: three layers of Gated DeltaNet to one of attention with an output gate; dense, or experts
+with a gated shared one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inflight.models.families.qwen_moe import EXPERTS, mlps
+from inflight.models.family import FULL, Family, attention, dense, experts
+from inflight.models.fields import Fields
+from inflight.models.spec import LayerSpec, LinearAttention, Mlp
+
+_LINEAR = "linear_attention"
+_HYBRID = frozenset(("linear_num_value_heads", "attn_output_gate"))
+_DEFAULTS = {
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "max_position_embeddings": 32_768,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "attn_output_gate": True,
+}
+
+
+def with_experts(fields: Fields) -> list[LayerSpec]:
+    shared = fields.count("shared_expert_intermediate_size")
+    return _layers(fields, mlps(fields, experts(fields, "num_experts", shared_width=shared, shared_gate=True)))
+
+
+def without(fields: Fields) -> list[LayerSpec]:
+    return _layers(fields, [dense(fields)] * fields.layers)
+
+
+def _layers(fields: Fields, parts: Sequence[Mlp]) -> list[LayerSpec]:
+    bias = fields.flag("attention_bias")
+    full = attention(fields, qk_norm="head", qkv_bias=bias, output_bias=bias, gate=fields.flag("attn_output_gate"))
+    linear = LinearAttention(
+        key_heads=fields.size("linear_num_key_heads"),
+        value_heads=fields.size("linear_num_value_heads"),
+        key_dim=fields.size("linear_key_head_dim"),
+        value_dim=fields.size("linear_value_head_dim"),
+        kernel=fields.size("linear_conv_kernel_dim"),
+    )
+    types = fields.layer_types((FULL, _LINEAR))
+    interval = fields.size("full_attention_interval")
+    return [
+        LayerSpec(full if (types[index] == FULL if types else (index + 1) % interval == 0) else linear, mlp)
+        for index, mlp in enumerate(parts)
+    ]
+
+
+QWEN3_NEXT = Family(
+    name="qwen3_next",
+    architectures=("Qwen3NextForCausalLM",),
+    model_types=("qwen3_next",),
+    layers=with_experts,
+    understands=_HYBRID | EXPERTS,
+    defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512},
+    norm_offset=True,
+)
+QWEN3_5 = Family(
+    name="qwen3_5",
+    architectures=("Qwen3_5ForCausalLM",),
+    model_types=("qwen3_5", "qwen3_5_text"),
+    layers=without,
+    understands=_HYBRID,
+    defaults={**_DEFAULTS, "num_key_value_heads": 4},
+    norm_offset=True,
+)
+QWEN3_5_MOE = Family(
+    name="qwen3_5_moe",
+    architectures=("Qwen3_5MoeForCausalLM",),
+    model_types=("qwen3_5_moe", "qwen3_5_moe_text"),
+    layers=with_experts,
+    understands=_HYBRID | EXPERTS,
+    defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512},
+    norm_offset=True,
+)

@@ -1,0 +1,31 @@
+"""StarCoder2: layer norms, a plain MLP, biases everywhere, one table."""
+
+from __future__ import annotations
+
+from inflight.models.family import Family, attention, dense
+from inflight.models.fields import Fields
+from inflight.models.spec import LayerSpec
+
+
+def layers(fields: Fields) -> list[LayerSpec]:
+    bias = fields.flag("use_bias")
+    mixer = attention(fields, window=fields.window, qkv_bias=bias, output_bias=bias)
+    return [LayerSpec(mixer, dense(fields, gated=False, bias=bias))] * fields.layers
+
+
+FAMILY = Family(
+    name="starcoder2",
+    architectures=("Starcoder2ForCausalLM",),
+    model_types=("starcoder2",),
+    layers=layers,
+    understands=frozenset(("use_bias",)),
+    defaults={
+        "num_key_value_heads": 2,
+        "hidden_act": "gelu_pytorch_tanh",
+        "use_bias": True,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+    },
+    norm="layer",
+    eps="norm_epsilon",
+)

@@ -1,0 +1,123 @@
+"""A family of models: how its config.json is told from others, and what it makes of the fields; and the pieces that
+most families share.
+
+Knows attention, MLPs and experts as most config.json files spell them. What differs stands in the family's own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inflight.models.errors import ModelError
+from inflight.models.fields import Fields
+from inflight.models.spec import Attention, Dense, LayerSpec, MoE, NormKind, QkNorm, Router
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """architectures, model_types: names in config.json that mean it. layers: of the fields. understands: fields that
+    change the arithmetic (`fields`) and that `layers` reads. defaults: for fields that are left out. runs: whether this
+    engine's decoder computes it. eps: the field's name. head_bias: whether the projection to logits has one."""
+
+    name: str
+    architectures: tuple[str, ...]
+    model_types: tuple[str, ...]
+    layers: Callable[[Fields], Sequence[LayerSpec]]
+    understands: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    runs: bool = False
+    norm: NormKind = "rms"
+    norm_offset: bool = False
+    eps: str = "rms_norm_eps"
+    head_bias: bool = False
+    embedding_scale: Callable[[Fields], float] | None = None
+    logit_scale: Callable[[Fields], float] | None = None
+
+
+def attention(
+    fields: Fields,
+    *,
+    window: int = 0,
+    chunked: bool = False,
+    qk_norm: QkNorm = "none",
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    sinks: bool = False,
+    gate: bool = False,
+) -> Attention:
+    """With the heads that the fields say. Raises ModelError where they do not fit together."""
+    heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
+    kv_heads = fields.size("num_key_value_heads", heads)
+    head_dim = fields.size("head_dim", hidden // heads)
+    if heads % kv_heads:
+        raise ModelError(
+            f"num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads}), so that each key "
+            "head serves as many query heads."
+        )
+    if head_dim % 2:
+        raise ModelError(
+            f"the head dimension must be even to be rotated in pairs, but it is {head_dim} "
+            f"(hidden_size {hidden}, num_attention_heads {heads})."
+        )
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        window=window,
+        chunked=chunked and window > 0,
+        qk_norm=qk_norm,
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        sinks=sinks,
+        gate=gate,
+    )
+
+
+def activation(fields: Fields) -> str:
+    return fields.text("hidden_act", fields.text("hidden_activation", "silu"))
+
+
+def dense(fields: Fields, width: str = "intermediate_size", *, gated: bool = True, bias: bool = False) -> Dense:
+    return Dense(width=fields.size(width), activation=activation(fields), gated=gated, bias=bias)
+
+
+def experts(
+    fields: Fields,
+    count: str,
+    *,
+    top_k: str = "num_experts_per_tok",
+    width: str = "moe_intermediate_size",
+    router: Router = "softmax",
+    router_bias: bool = False,
+    bias: bool = False,
+    shared_width: int = 0,
+    shared_gate: bool = False,
+) -> MoE:
+    """count, top_k, width: the fields' names. Raises ModelError where more experts are picked than there are."""
+    number, picked = fields.size(count), fields.size(top_k)
+    if picked > number:
+        raise ModelError(f"{top_k} is {picked}, but there are {number} experts.")
+    return MoE(
+        experts=number,
+        top_k=picked,
+        width=fields.size(width),
+        activation=activation(fields),
+        router=router,
+        router_bias=router_bias,
+        bias=bias,
+        shared_width=shared_width,
+        shared_gate=shared_gate and shared_width > 0,
+    )
+
+
+def windows_of(fields: Fields, default: Callable[[int], bool]) -> list[int]:
+    """Window of each layer in tokens, 0 for none: by `layer_types`, else where `default` says so of its number."""
+    window = fields.window
+    types = fields.layer_types((FULL, SLIDING))
+    if types is None:
+        return [window if default(index) else 0 for index in range(fields.layers)]
+    return [window if kind == SLIDING else 0 for kind in types]

@@ -1,0 +1,65 @@
+"""Models by name: the well-known ones, whose config.json files lie in `well_known`, and any in a folder or a file.
+
+Knows how people spell a model's name. The files are read as every other config.json is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from inflight.models.errors import ModelError
+from inflight.models.registry import read_folder, read_json, read_spec
+from inflight.models.spec import ModelSpec
+
+_FOLDER = Path(__file__).parent / "well_known"
+_SUFFIXES = re.compile(r"(-(instruct|chat|hf|it|base|v0\.\d|\d{4}))+$")
+
+
+@cache
+def known_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+@cache
+def known_model(name: str) -> ModelSpec:
+    """One of `known_names`."""
+    return read_spec(read_json(_FOLDER / f"{name}.json"), name=name)
+
+
+def read_model(model: str) -> ModelSpec:
+    """A well-known name (`llama-3-70b`; hub ids of these models too), a folder with a config.json, or such a file.
+
+    Describes models that this engine cannot run, too. Raises ModelError.
+    """
+    path = Path(model)
+    if path.is_dir() or path.suffix == ".json":
+        return _read_file(path)
+    name = _SUFFIXES.sub("", model.lower().rpartition("/")[2].removeprefix("meta-"))
+    names = known_names()
+    if name in names:
+        return known_model(name)
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise ModelError(
+        f"The shape of the model {model!r} is not known; known are {', '.join(names)}.{hint} For any other model give "
+        "its folder, or its config.json."
+    )
+
+
+def _read_file(path: Path) -> ModelSpec:
+    if path.is_dir():
+        folder, path = path, path / "config.json"
+        if not path.is_file():
+            return read_folder(folder)  # which says what there is instead
+    elif not path.exists():
+        raise ModelError(f"{path} does not exist; give a model's folder or its config.json.")
+    data = read_json(path)
+    try:
+        spec = read_spec(data)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    return replace(spec, name=path.parent.name or str(path))

@@ -1,0 +1,228 @@
+"""From a config.json to a `ModelSpec`: which family it is of, and what all families have in common.
+
+Knows the names of the families and the fields around the layers: tables, head, lengths, end tokens, the checkpoint's
+format. What is in a layer, the family's file knows. An architecture that no file knows is refused by its name, and so
+is a field that would make the family's arithmetic another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inflight.json_file import JsonFileError, read_json_object, shown
+from inflight.models.errors import ModelError
+from inflight.models.families import (
+    cohere,
+    deepseek,
+    ernie,
+    gemma,
+    glm,
+    gpt_neox,
+    gpt_oss,
+    granite,
+    jamba,
+    lfm2,
+    llama,
+    llama4,
+    minimax,
+    mistral,
+    mixtral,
+    nemotron,
+    olmo,
+    phi,
+    qwen,
+    qwen_moe,
+    qwen_next,
+    seed_oss,
+    smollm3,
+    starcoder2,
+)
+from inflight.models.family import Family
+from inflight.models.fields import Fields
+from inflight.models.rope import RopeSettings
+from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
+from inflight.models.weight_format import weight_format
+
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    mistral.FAMILY,
+    qwen.QWEN2,
+    qwen.QWEN3,
+    mixtral.FAMILY,
+    qwen_moe.QWEN2_MOE,
+    qwen_moe.QWEN3_MOE,
+    qwen_next.QWEN3_NEXT,
+    qwen_next.QWEN3_5,
+    qwen_next.QWEN3_5_MOE,
+    llama4.FAMILY,
+    deepseek.V2,
+    deepseek.V3,
+    gpt_oss.FAMILY,
+    gemma.GEMMA,
+    gemma.GEMMA2,
+    gemma.GEMMA3,
+    phi.PHI,
+    phi.PHI3,
+    glm.GLM4_MOE,
+    ernie.ERNIE,
+    ernie.ERNIE_MOE,
+    jamba.FAMILY,
+    lfm2.FAMILY,
+    minimax.FAMILY,
+    glm.GLM4,
+    smollm3.FAMILY,
+    granite.FAMILY,
+    olmo.OLMO2,
+    olmo.OLMO3,
+    cohere.COHERE,
+    cohere.COHERE2,
+    starcoder2.FAMILY,
+    seed_oss.FAMILY,
+    nemotron.FAMILY,
+    gpt_neox.FAMILY,
+)
+_BY_NAME = {
+    **{name: family for family in FAMILIES for name in family.model_types},
+    **{name: family for family in FAMILIES for name in family.architectures},
+}
+# Of a model that sees images too, what stands around its text part and concerns it.
+_OUTER = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "dtype", "torch_dtype")
+
+
+def read_spec(
+    data: Mapping[str, Any], generation: Mapping[str, Any] | None = None, *, name: str = "", to_run: bool = False
+) -> ModelSpec:
+    """The model that the content of a config.json (of its text part, where it sees images too) describes.
+
+    generation: the content of generation_config.json, whose end tokens go first. name: what messages call the model.
+    to_run: also refuse what this engine cannot run. Raises ModelError for an architecture or a field that is not
+    understood, and for sizes that are missing or do not fit together.
+    """
+    family, text = _family(data, to_run)
+    if to_run:
+        _refuse_what_does_not_run(data)
+    fields = Fields(text, family.defaults)
+    fields.refuse_changes(family.name, family.understands)
+    ends = Fields(generation or {}, {}).token_ids("eos_token_id") or fields.token_ids("eos_token_id")
+    begins = fields.token_ids("bos_token_id") or Fields(generation or {}, {}).token_ids("bos_token_id")
+    layers = _shared(family.layers(fields))
+    length = fields.size("max_position_embeddings")
+    return ModelSpec(
+        name=name,
+        family=family.name,
+        runs=family.runs and text is data,
+        vocab_size=fields.size("vocab_size"),
+        hidden_size=fields.size("hidden_size"),
+        layers=layers,
+        norm=Norm(family.norm, fields.small(family.eps, 1e-6), family.norm_offset),
+        head=Head(
+            tied=fields.flag("tie_word_embeddings"),
+            scale=1.0 if family.logit_scale is None else family.logit_scale(fields),
+            bias=family.head_bias,
+        ),
+        embedding_scale=1.0 if family.embedding_scale is None else family.embedding_scale(fields),
+        max_position_embeddings=length,
+        rope=_rope(family, fields, layers[0], length),
+        end_token_ids=ends,
+        bos_token_id=begins[0] if begins else None,
+        checkpoint_dtype=fields.dtype,
+        weight_format=weight_format(text),
+    )
+
+
+def read_folder(folder: str | Path, *, to_run: bool = False) -> ModelSpec:
+    """Reads config.json and, where there is one, generation_config.json. Errors as in `read_spec`."""
+    folder = Path(folder)
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(
+            f"{folder} is no model folder: it has no config.json ({_contents(folder)}). "
+            "Give a folder in Hugging Face format, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct."
+        )
+    generation = folder / "generation_config.json"
+    return read_spec(
+        read_json(path), read_json(generation) if generation.is_file() else None, name=folder.name, to_run=to_run
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model. Raises ModelError where it is unreadable, broken, or something else."""
+    try:
+        return read_json_object(path)
+    except (JsonFileError, FileNotFoundError) as error:
+        raise ModelError(str(error)) from None
+
+
+def _contents(folder: Path) -> str:
+    if not folder.exists():
+        return "it does not exist"
+    if not folder.is_dir():
+        return "it is a file"
+    names = sorted(entry.name for entry in folder.iterdir())
+    if not names:
+        return "it is empty"
+    return "it holds " + ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _family(data: Mapping[str, Any], to_run: bool) -> tuple[Family, Mapping[str, Any]]:
+    """The family, and the fields to read: those of the text part where the model has others beside it."""
+    named = _named(data)
+    nested = data.get("text_config")
+    if isinstance(nested, Mapping) and "hidden_size" not in data:
+        text = {**{key: data[key] for key in _OUTER if key in data}, **nested}
+        inner = _named(nested) or named
+        if isinstance(inner, str) and inner in _BY_NAME and not to_run:
+            return _BY_NAME[inner], text
+    known = _BY_NAME.get(named) if isinstance(named, str) else None
+    if known is not None and (known.runs or not to_run):
+        return known, data
+    supported = "Supported are " + ", ".join(
+        name for one in FAMILIES if one.runs or not to_run for name in one.architectures
+    )
+    if not named:
+        raise ModelError(f"config.json names neither architectures nor model_type: it is no model's. {supported}.")
+    if not isinstance(named, str) or len(named) > 200:
+        raise ModelError(f"config.json names {shown(named)} as its architecture, which is no name. {supported}.")
+    experts = "num_experts" in data or "num_local_experts" in data or "moe" in named.lower()
+    kind = "a mixture of experts, which is" if experts else "an architecture that is"
+    raise ModelError(f"{named} is {kind} not supported. {supported}.")
+
+
+def _named(data: Mapping[str, Any]) -> Any:
+    """The architecture, or where none is given the model type."""
+    architectures = data.get("architectures") or []
+    if not isinstance(architectures, list):
+        raise ModelError(f"architectures in config.json must be a list of names, not {shown(architectures)}.")
+    return (architectures[0] if architectures else None) or data.get("model_type")
+
+
+def _refuse_what_does_not_run(data: Mapping[str, Any]) -> None:
+    """What the decoder would load without complaint and answer nonsense."""
+    quantization = data.get("quantization_config") or data.get("compression_config")
+    if quantization:
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+        told = method if isinstance(method, str) and len(method) < 40 else "quantization_config is set"
+        raise ModelError(
+            f"the checkpoint is quantized ({told}), which is not supported; "
+            "take the unquantized one (bfloat16, float16 or float32 weights)."
+        )
+    activation = data.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise ModelError(f"hidden_act {shown(activation)} is not supported; the gated MLP of this decoder uses 'silu'.")
+    if data.get("mlp_bias"):
+        raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
+
+
+def _shared(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
+    """Equal layers as one object, so that who asks each layer the same question may ask once."""
+    first: dict[LayerSpec, LayerSpec] = {}
+    return tuple(first.setdefault(layer, layer) for layer in layers)
+
+
+def _rope(family: Family, fields: Fields, layer: LayerSpec, length: int) -> RopeSettings | None:
+    """Described families rotate in more ways than there are settings for; their length is what config.json says."""
+    if not family.runs or not isinstance(layer.mixer, Attention):
+        return None
+    return RopeSettings.from_dict(fields.data, layer.mixer.head_dim, length)

@@ -1,0 +1,146 @@
+"""Rotary position embedding: what a config.json says of it, read with bounds.
+
+Knows the scaling variants default, linear, dynamic, llama3 and yarn, in the old and the new spelling. Does not know how
+frequencies follow from them; who computes does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inflight.json_file import shown
+from inflight.models.errors import ModelError
+
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+MOST_POSITIONS = 2**26  # seven times the longest context that a model was ever published with
+_DEFAULT_THETA = 10_000.0
+_LEAST, _MOST = 1e-9, 1e15  # of any number of a variant: beyond, floats overflow and nothing makes sense
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSettings:
+    """Everything that the table depends on but the number of positions. Fields a variant does not use keep defaults."""
+
+    kind: str = "default"
+    head_dim: int = 128
+    theta: float = _DEFAULT_THETA
+    length: int = 2048  # max_position_embeddings
+    original_length: int = 2048  # positions of the model before it was stretched (llama3, yarn)
+    factor: float = 1.0
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    truncate: bool = True  # yarn: whole dimensions as borders of the ramp
+    attention_factor: float = 1.0  # multiplies cosines and sines (yarn)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], head_dim: int, length: int) -> RopeSettings:
+        """Reads a config.json, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`).
+
+        `head_dim` and `length` (max_position_embeddings) are those of the model. Raises ModelError for an unknown
+        variant, a missing or senseless number, and for rotations that this decoder does not have.
+        """
+        given = data.get("rope_scaling") or data.get("rope_parameters") or {}
+        if not isinstance(given, Mapping):
+            raise ModelError(f"rope_scaling in config.json must be an object or null, not {shown(given)}.")
+        kind = given.get("rope_type") or given.get("type") or "default"
+        if any(isinstance(value, Mapping) for value in given.values()):
+            raise ModelError("config.json sets rotary embeddings per layer type, which no supported family does.")
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise ModelError(f"rope type {shown(kind)} is not supported; these are: {', '.join(KINDS)}.")
+        partial = given.get("partial_rotary_factor") or data.get("partial_rotary_factor") or 1.0
+        if partial != 1:
+            raise ModelError(
+                f"partial_rotary_factor {shown(partial)} is not supported; the whole head must be rotated (1.0)."
+            )
+        numbers = _Numbers(kind, given)
+        theta = numbers.get("rope_theta", data.get("rope_theta") or _DEFAULT_THETA)
+        if theta <= 1:
+            raise ModelError(f"rope_theta must be larger than 1, not {theta}.")
+        # Phi-style checkpoints write the original length beside the rope object; there it goes first.
+        key = "original_max_position_embeddings"
+        original = numbers.get(key, length) if data.get(key) is None else _Numbers(kind, data).get(key)
+        if original < 1:
+            raise ModelError(f"{key} of rope type {kind!r} must be at least 1, not {original}.")
+        settings = _with_scaling(cls(kind, head_dim, theta, length, int(original)), numbers)
+        if settings.longest > MOST_POSITIONS:
+            raise ModelError(
+                f"factor {settings.factor:g} of rope type {kind!r} stretches the model to {settings.longest:,} "
+                f"positions; at most {MOST_POSITIONS:,} are possible."
+            )
+        return settings
+
+    @property
+    def longest(self) -> int:
+        """Positions that the settings were made for: `length`, or more where the variant stretches beyond it."""
+        if self.kind == "yarn":
+            return max(self.length, int(self.original_length * self.factor))
+        if self.kind == "dynamic":
+            return max(self.length, int(self.length * self.factor))
+        return self.length
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Reads numbers out of the rope object of one variant, and says which is missing."""
+
+    kind: str
+    given: Mapping[str, Any]
+
+    def get(self, key: str, default: float | None = None) -> float:
+        value = self.given.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise ModelError(f"rope type {self.kind!r} needs {key!r}, which config.json does not give.")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ModelError(f"{key} of rope type {self.kind!r} must be a number above 0, not {shown(value)}.")
+        if not _LEAST <= value <= _MOST:
+            raise ModelError(
+                f"{key} of rope type {self.kind!r} is {shown(value)}, which makes no sense; it must lie between "
+                f"{_LEAST:g} and {_MOST:g}."
+            )
+        return float(value)
+
+
+def _with_scaling(base: RopeSettings, numbers: _Numbers) -> RopeSettings:
+    """Adds what the variant of `base` needs on top of theta and lengths."""
+    shared = (base.kind, base.head_dim, base.theta, base.length, base.original_length)
+    if base.kind == "default":
+        return base
+    if base.kind == "yarn":
+        # Checkpoints that leave `factor` out mean the ratio of the two lengths.
+        factor = numbers.get("factor", base.length / base.original_length)
+        return RopeSettings(
+            *shared,
+            factor=factor,
+            beta_fast=numbers.get("beta_fast", 32.0),
+            beta_slow=numbers.get("beta_slow", 1.0),
+            truncate=bool(numbers.given.get("truncate", True)),
+            attention_factor=_yarn_attention_factor(factor, numbers),
+        )
+    factor = numbers.get("factor")
+    if base.kind != "llama3":
+        return RopeSettings(*shared, factor=factor)
+    low, high = numbers.get("low_freq_factor"), numbers.get("high_freq_factor")
+    if high <= low:
+        raise ModelError(f"rope type 'llama3' needs high_freq_factor above low_freq_factor, not {high} and {low}.")
+    return RopeSettings(*shared, factor=factor, low_freq_factor=low, high_freq_factor=high)
+
+
+def _yarn_attention_factor(factor: float, numbers: _Numbers) -> float:
+    """Stated, or 0.1 · mscale · ln(factor) + 1 (YaRN, equation 22), or the quotient of two such if both are given."""
+
+    def scale(mscale: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+    given = numbers.given
+    if given.get("attention_factor") is not None:
+        return numbers.get("attention_factor")
+    if given.get("mscale") and given.get("mscale_all_dim"):
+        return scale(numbers.get("mscale")) / scale(numbers.get("mscale_all_dim"))
+    return scale(1.0)

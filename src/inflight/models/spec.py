@@ -1,0 +1,208 @@
+"""What a model is: its layers, each a mixer and an MLP, its head, its lengths, and how its checkpoint is held.
+
+Knows shapes and kinds alone. Where they are read from is known to `registry` and the families, what follows from them
+to `arithmetic`. Sizes are counts of elements. Equal layers of a model are one object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from inflight.models.rope import RopeSettings
+
+QkNorm = Literal["none", "head", "all"]
+NormPlace = Literal["before mixer", "after mixer", "before mlp", "after mlp"]
+Router = Literal["softmax", "top-k softmax", "sigmoid"]
+NormKind = Literal["rms", "layer", "layer without bias"]
+
+
+# -- mixers: what lets a token see others ------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Softmax attention over cached keys and values, query heads in groups that share a KV head.
+
+    window: tokens that a query looks back over, itself included; 0 sees all. chunked: the window begins anew at its
+    multiples instead of sliding. qk_norm: RMS norms of queries and keys, per head or over all heads at once. sinks: a
+    learnt logit for each head that takes probability and has no value. gate: queries bring a gate of their own width.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+    chunked: bool = False
+    qk_norm: QkNorm = "none"
+    qkv_bias: bool = False
+    output_bias: bool = False
+    sinks: bool = False
+    gate: bool = False
+
+    @property
+    def qkv_rows(self) -> int:
+        """Rows of the stacked query, key and value projection, a gate of the queries included."""
+        return ((2 if self.gate else 1) * self.heads + 2 * self.kv_heads) * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention: of a token, one compressed vector and one rotated key are cached for all heads.
+
+    q_lora_rank 0: queries are projected directly.
+    """
+
+    heads: int
+    kv_lora_rank: int
+    q_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAttention:
+    """Gated DeltaNet: a matrix [key_dim, value_dim] of state for each value head, after a short convolution."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba:
+    """A selective state space of `inner` channels with `state` values each, after a short convolution.
+
+    norms: RMS norms of the step size and of both projections of the state (Jamba).
+    """
+
+    inner: int
+    state: int
+    dt_rank: int
+    kernel: int
+    conv_bias: bool = True
+    bias: bool = False
+    norms: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvolution:
+    """A gated depthwise convolution over the last `kernel` tokens."""
+
+    kernel: int
+    bias: bool = False
+
+
+Mixer = Attention | LatentAttention | LinearAttention | Mamba | ShortConvolution
+
+
+# -- MLPs --------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dense:
+    """One MLP for every token. gated: three matrices, act(gate) · up; else two."""
+
+    width: int
+    activation: str
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoE:
+    """Gated experts of which a router picks `top_k` for each token.
+
+    shared_width: of the experts that every token passes, together; 0 for none. shared_gate: a learnt gate weighs them.
+    router_bias: one value an expert. bias: biases within the experts.
+    """
+
+    experts: int
+    top_k: int
+    width: int
+    activation: str
+    router: Router = "softmax"
+    router_bias: bool = False
+    bias: bool = False
+    shared_width: int = 0
+    shared_gate: bool = False
+
+
+Mlp = Dense | MoE
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    mixer: Mixer
+    mlp: Mlp
+    norms: tuple[NormPlace, ...] = ("before mixer", "before mlp")
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """offset: weights are stored less 1."""
+
+    kind: NormKind = "rms"
+    eps: float = 1e-6
+    offset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The projection to logits. tied: the input table's own weights. scale: that logits are multiplied by."""
+
+    tied: bool = False
+    scale: float = 1.0
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """How a quantized checkpoint holds its matrices, by `quantization_config`.
+
+    bits: of a weight, None where it does not say. group_size: weights along an input that share a scale. block: weights
+    [outputs, inputs] that do. What is None has a scale for each output or one in all.
+    """
+
+    method: str
+    bits: int | None
+    group_size: int | None = None
+    block: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One decoder-only model. runs: whether this engine can run it; the others are described, to be planned with."""
+
+    name: str  # of the folder or the well-known name it was read by; "" where there is none
+    family: str
+    runs: bool
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[LayerSpec, ...]
+    norm: Norm
+    head: Head
+    embedding_scale: float
+    max_position_embeddings: int
+    rope: RopeSettings | None  # None where the rotation is of a kind that only described families have
+    end_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    checkpoint_dtype: str | None  # as config.json names it, e.g. "bfloat16"; None where it does not say
+    weight_format: WeightFormat | None  # None: not quantized
+
+    @property
+    def longest_model_len(self) -> int:
+        """Tokens: the largest max_model_len that makes sense. Beyond `max_position_embeddings` where rope stretches."""
+        return self.max_position_embeddings if self.rope is None else self.rope.longest
+
+    @property
+    def default_model_len(self) -> int:
+        """Tokens: max_model_len when nobody says otherwise.
+
+        `dynamic` rope stays at the length that the model was trained for: its frequencies are fixed for the configured
+        maximum, so a larger one changes every answer and must be asked for.
+        """
+        if self.rope is None or self.rope.kind == "dynamic":
+            return self.max_position_embeddings
+        return self.rope.longest

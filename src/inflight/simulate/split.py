@@ -1,0 +1,87 @@
+"""A model split over the GPUs of one replica by tensor parallelism: what each holds of its caches.
+
+Knows heads and how they are dealt out; no time and no memory's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from inflight.models.arithmetic import cached_elements, kinds_of_layers, pair_flops
+from inflight.models.spec import Attention, LatentAttention, LinearAttention, Mixer, ModelSpec
+
+
+class SplitError(ValueError):
+    """A model cannot be split over so many GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Of one GPU, over all layers with the same window (0: none): elements that are cached of a token, and operations
+    of a query that sees a position, among many queries of a prompt and alone."""
+
+    window: int
+    elements: int
+    prompt_flops: float
+    decode_flops: float
+
+    def seen(self, pairs: float, queries: int) -> float:
+        """Of so many query-key pairs of so many queries, those that the window leaves."""
+        return min(pairs, queries * self.window) if self.window else pairs
+
+
+def caches(spec: ModelSpec, tensor_parallel: int) -> tuple[Caches, ...]:
+    """Where there are more GPUs than KV heads, each GPU holds a copy of one; latent attention's vectors are of all
+    heads at once, so that each GPU holds them all."""
+    by_window: dict[int, Caches] = {}
+    for mixer, count in _mixers(spec):
+        if not isinstance(mixer, Attention | LatentAttention):
+            continue
+        window, elements = 0, cached_elements(mixer)
+        if isinstance(mixer, Attention):
+            window, elements = mixer.window, 2 * max(1, mixer.kv_heads // tensor_parallel) * mixer.head_dim
+        before = by_window.get(window, Caches(window, 0, 0.0, 0.0))
+        by_window[window] = Caches(
+            window,
+            before.elements + count * elements,
+            before.prompt_flops + count * pair_flops(mixer) / tensor_parallel,
+            before.decode_flops + count * pair_flops(mixer, compressed=True) / tensor_parallel,
+        )
+    return tuple(by_window.values())
+
+
+def fewest_kv_heads(spec: ModelSpec) -> int | None:
+    """Of any layer; latent attention counts as one. None where no layer caches keys and values."""
+    found = [
+        mixer.kv_heads if isinstance(mixer, Attention) else 1
+        for mixer, _ in _mixers(spec)
+        if isinstance(mixer, Attention | LatentAttention)
+    ]
+    return min(found, default=None)
+
+
+def check_split(spec: ModelSpec, tensor_parallel: int) -> None:
+    """Raises SplitError where heads cannot be dealt out evenly."""
+    for mixer, _ in _mixers(spec):
+        if isinstance(mixer, Attention | LatentAttention):
+            _check(spec, "query heads", mixer.heads, tensor_parallel)
+        elif isinstance(mixer, LinearAttention):
+            _check(spec, "heads of linear attention", mixer.key_heads, tensor_parallel)
+        if isinstance(mixer, Attention) and mixer.kv_heads % tensor_parallel and tensor_parallel % mixer.kv_heads:
+            raise SplitError(
+                f"{spec.name} has {mixer.kv_heads} KV heads, which {tensor_parallel} GPUs can neither share nor copy "
+                "evenly; give a degree that divides them or is a multiple of them."
+            )
+
+
+def _check(spec: ModelSpec, kind: str, heads: int, tensor_parallel: int) -> None:
+    if tensor_parallel < 1 or heads % tensor_parallel:
+        raise SplitError(
+            f"{spec.name} has {heads} {kind}, which {tensor_parallel} GPUs cannot share evenly; give a "
+            "tensor-parallel degree that divides them."
+        )
+
+
+def _mixers(spec: ModelSpec) -> Iterator[tuple[Mixer, int]]:
+    return ((layer.mixer, count) for layer, count in kinds_of_layers(spec))

@@ -1,0 +1,136 @@
+"""The arithmetic of specs: caches with windows, states, touched experts, latent attention, bytes by packing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.models import arithmetic
+from inflight.models.arithmetic import Packing
+from inflight.models.known import known_model
+from inflight.models.registry import read_spec
+from inflight.models.spec import Attention, LatentAttention, ModelSpec, MoE, WeightFormat
+from inflight.models.weight_format import weight_format
+
+PUBLISHED = Path(__file__).parent / "published"
+BF16 = Packing(matrix=2, head=2, table=2, other=2)
+
+
+def published(name: str) -> ModelSpec:
+    return read_spec(json.loads((PUBLISHED / f"{name}.json").read_text()), name=name)
+
+
+# -- what a sequence keeps ---------------------------------------------------------------------------------------------
+def test_layers_with_a_window_keep_no_more_than_it() -> None:
+    """gpt-oss-20b: 12 layers of 2·8·64 elements see all, 12 see 128 tokens."""
+    model, layer = published("gpt-oss-20b"), 2 * 8 * 64 * 2
+    assert arithmetic.kept_bytes(model, 100) == 24 * layer * 100
+    assert arithmetic.kept_bytes(model, 1000) == 12 * layer * 1000 + 12 * layer * 128
+    assert arithmetic.paged_kv_bytes_per_token(model) == 24 * layer
+    assert arithmetic.kv_bytes_per_token(model, 1) == 12 * layer / 2
+
+
+def test_a_model_of_windows_alone_grows_by_nothing() -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    data = {**sizes, "model_type": "mistral", "intermediate_size": 96, "vocab_size": 100, "sliding_window": 32}
+    model = read_spec(data)
+    assert arithmetic.kv_bytes_per_token(model) == 0
+    assert arithmetic.kept_bytes(model, 32) == arithmetic.kept_bytes(model, 10_000) == 2 * 2 * 2 * 16 * 2 * 32
+
+
+def test_recurrent_states_have_one_size() -> None:
+    """Jamba: 28 layers of 8,192 channels with 16 values each in float32, three inputs of the convolution in bf16."""
+    assert arithmetic.state_bytes(published("jamba-v0.1")) == 28 * (8192 * 16 * 4 + 8192 * 3 * 2)
+    # Qwen3-Next: 36 layers of 32 heads of 128 x 128, and 8,192 channels of a convolution over four
+    assert arithmetic.state_bytes(published("qwen3-next-80b-a3b")) == 36 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
+    assert arithmetic.state_bytes(published("deepseek-v3")) == 0
+
+
+def test_int8_heads_bring_their_scales() -> None:
+    model = known_model("qwen2.5-0.5b")
+    assert arithmetic.paged_kv_bytes_per_token(model, 1, 4) == 2 * 24 * 2 * (64 + 4)
+
+
+# -- experts -----------------------------------------------------------------------------------------------------------
+def test_of_experts_only_those_of_a_token_are_active() -> None:
+    mixtral = known_model("mixtral-8x7b")
+    mlp = mixtral.layers[0].mlp
+    assert isinstance(mlp, MoE)
+    assert arithmetic.active_parameters(mixtral) / 1e9 == pytest.approx(12.9, rel=0.01)
+    assert arithmetic.touched_experts(mlp, 1) == pytest.approx(2)
+    assert 7.9 < arithmetic.touched_experts(mlp, 16) < 8
+
+
+def test_a_step_reads_the_experts_that_it_touches_and_computes_with_those_of_each_token() -> None:
+    mixtral = known_model("mixtral-8x7b")
+    one, all_of_them = (arithmetic.step_weight_bytes(mixtral, BF16, tokens) for tokens in (1, 10_000))
+    experts = 32 * 3 * 4096 * 14336 * 2
+    assert all_of_them - one == pytest.approx(6 * experts)
+    assert arithmetic.step_weight_bytes(mixtral, BF16) == pytest.approx(all_of_them)
+    flops = arithmetic.layer_flops_per_token(mixtral) + arithmetic.logit_flops_per_token(mixtral)
+    assert flops == pytest.approx(2 * arithmetic.active_parameters(mixtral), rel=0.02)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+def test_heads_are_not_taken_for_the_hidden_size() -> None:
+    qwen = known_model("qwen3-0.6b")
+    mixer = qwen.layers[0].mixer
+    assert isinstance(mixer, Attention)
+    assert mixer.heads * mixer.head_dim != qwen.hidden_size
+    elements = arithmetic.mixer_weights(mixer, qwen.hidden_size).elements
+    assert elements == 1024 * (16 + 2 * 8) * 128 + 16 * 128 * 1024
+
+
+def test_latent_attention_is_wider_where_it_stays_compressed() -> None:
+    mixer = published("deepseek-v3").layers[0].mixer
+    assert isinstance(mixer, LatentAttention)
+    assert arithmetic.cached_elements(mixer) == 512 + 64
+    assert arithmetic.pair_flops(mixer) == 2 * 128 * (128 + 64 + 128)
+    assert arithmetic.pair_flops(mixer, compressed=True) == 2 * 128 * (2 * 512 + 64)
+
+
+def test_a_window_bounds_attention() -> None:
+    gemma = published("gemma-3-27b")
+    short, long = (arithmetic.attention_flops_per_token(gemma, context) for context in (2048, 4096))
+    assert long - short == 10 * 4 * 32 * 128 * 2048
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+def test_every_kind_of_weight_has_its_bytes() -> None:
+    model = known_model("llama-3-8b")
+    table = 128_256 * 4096
+    assert arithmetic.weight_bytes(model, BF16) == 2 * arithmetic.parameters(model)
+    assert arithmetic.weight_bytes(model, BF16) - arithmetic.step_weight_bytes(model, BF16) == 2 * table
+    wide_head = Packing(matrix=2, head=4, table=2, other=2, head_scale=4)
+    assert arithmetic.weight_bytes(model, wide_head) - arithmetic.weight_bytes(model, BF16) == 2 * table + 4 * 128_256
+
+
+@pytest.mark.parametrize(
+    ("given", "format"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, WeightFormat("fp8", 8, block=(128, 128))),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, WeightFormat("fp8", 8)),
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, WeightFormat("mxfp4", 4, 32)),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, WeightFormat("awq", 4, 128)),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, WeightFormat("gptq", 8)),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, WeightFormat("bitsandbytes", 4)),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32}}},
+            },
+            WeightFormat("compressed-tensors", 4, 32),
+        ),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": 3}}, WeightFormat("compressed-tensors", None)),
+    ],
+)
+def test_formats_of_checkpoints_are_described(given: dict[str, Any], format: WeightFormat) -> None:
+    assert weight_format({"quantization_config": given}) == format
+
+
+def test_a_plain_checkpoint_has_no_format() -> None:
+    assert weight_format({"quantization_config": None}) is None
+    assert published("deepseek-v3").weight_format == WeightFormat("fp8", 8, block=(128, 128))

@@ -1,0 +1,222 @@
+"""Families: what each makes of its fields is what `transformers` builds of them, element by element."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from inflight.models.arithmetic import layer_matrix_parameters, parameters, table_parameters
+from inflight.models.errors import ModelError
+from inflight.models.family import Family
+from inflight.models.registry import FAMILIES, read_spec
+from inflight.models.spec import Attention, Dense, LayerSpec, LinearAttention, Mamba, MoE, ShortConvolution
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+HEADS = {"head_dim": 24}
+EXPERTS = {"moe_intermediate_size": 24, "num_experts": 6, "num_experts_per_tok": 2}
+SHARED = {"shared_expert_intermediate_size": 40}
+LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+ROUTED = {"moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 2}
+LATENT = {
+    **ROUTED,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 2,
+}
+LINEAR = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}
+ERNIE = {"moe_intermediate_size": 24, "moe_num_experts": 6, "moe_k": 2}
+# (configuration class, settings beside the sizes)
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    ("Mistral", HEADS),
+    ("Qwen2", {}),
+    ("Qwen3", {**HEADS, "attention_bias": True}),
+    ("Mixtral", LOCAL),
+    ("Qwen2Moe", {**EXPERTS, **SHARED}),
+    ("Qwen2Moe", {**EXPERTS, "decoder_sparse_step": 2, "mlp_only_layers": [1]}),
+    ("Qwen3Moe", {**HEADS, **EXPERTS}),
+    ("Qwen3Moe", {**HEADS, **EXPERTS, "attention_bias": True, "mlp_only_layers": [0]}),
+    ("Qwen3Next", {**HEADS, **EXPERTS, **SHARED, **LINEAR}),
+    ("Qwen3_5Text", {**HEADS, **LINEAR}),
+    ("Qwen3_5MoeText", {**HEADS, **EXPERTS, **SHARED, **LINEAR}),
+    ("Llama4Text", {**HEADS, **LOCAL, "intermediate_size_mlp": 80, "interleave_moe_layer_step": 2}),
+    ("DeepseekV2", LATENT),
+    ("DeepseekV3", LATENT),
+    ("DeepseekV3", {**LATENT, "q_lora_rank": None, "attention_bias": True}),
+    ("GptOss", {**HEADS, **LOCAL}),
+    ("Gemma", HEADS),
+    ("Gemma2", HEADS),
+    ("Gemma3Text", {**HEADS, "sliding_window": 8}),
+    ("Phi", {}),
+    ("Phi3", {}),
+    ("Glm4Moe", {**HEADS, **ROUTED, "attention_bias": True, "use_qk_norm": True, "n_shared_experts": 2}),
+    ("Glm4Moe", {**ROUTED, "first_k_dense_replace": 2}),
+    ("Ernie4_5", {**HEADS, "use_bias": True}),
+    ("Ernie4_5_Moe", ERNIE),
+    ("Ernie4_5_Moe", {**ERNIE, "moe_layer_interval": 2, "moe_num_shared_experts": 0}),
+    ("Jamba", {"num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 4, "attn_layer_offset": 2}),
+    ("Jamba", {"num_experts": 1, "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_dt_rank": 6}),
+    ("Lfm2", {"layer_types": ["conv", "full_attention", "conv", "conv"], "block_multiple_of": 16}),
+    ("Lfm2", {"full_attn_idxs": [2], "conv_bias": True, "block_auto_adjust_ff_dim": False}),
+    ("MiniMaxM2", {**HEADS, **LOCAL, "rotary_dim": 8}),
+    ("Glm4", HEADS),
+    ("SmolLM3", {"attention_bias": True}),
+    ("Granite", {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0}),
+    ("Olmo2", {}),
+    ("Olmo3", {"attention_bias": True}),
+    ("Cohere", {"use_qk_norm": True}),
+    ("Cohere2", {"attention_bias": True}),
+    ("Starcoder2", {}),
+    ("Starcoder2", {"use_bias": False, "tie_word_embeddings": False}),
+    ("SeedOss", {**HEADS, "attention_out_bias": True, "mlp_bias": True}),
+    ("Nemotron", {**HEADS, "attention_bias": True, "mlp_bias": True}),
+    ("GPTNeoX", {"num_key_value_heads": 4}),
+]
+
+
+def saved(name: str, settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """What `transformers` writes into config.json, and the elements of the model that it builds, biases of routers
+    included, which it keeps apart."""
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    biases = sum(values.numel() for name, values in model.named_buffers() if "e_score_correction_bias" in name)
+    return json.loads(config.to_json_string(use_diff=False)), biases + sum(one.numel() for one in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=[f"{name}-{at}" for at, (name, _) in enumerate(CASES)])
+def test_parameters_are_those_that_transformers_builds(name: str, settings: dict[str, Any]) -> None:
+    data, elements = saved(name, settings)
+    assert parameters(read_spec(data)) == elements
+
+
+def test_every_family_is_compared() -> None:
+    built = {read_spec(saved(name, settings)[0]).family for name, settings in CASES}
+    assert built == {family.name for family in FAMILIES}
+
+
+def test_names_mean_one_family_each() -> None:
+    names = [name for family in FAMILIES for name in (*family.architectures, *family.model_types)]
+    assert len(names) == len(set(names))
+    assert [family.name for family in FAMILIES if family.runs] == ["llama", "mistral", "qwen2", "qwen3"]
+
+
+# -- what the files say ------------------------------------------------------------------------------------------------
+CONFIG = {key: SIZES[key] for key in SIZES if key.endswith(("size", "layers", "heads"))}
+
+
+def layers(model_type: str, **changes: Any) -> tuple[LayerSpec, ...]:
+    return read_spec({**CONFIG, "model_type": model_type, **changes}).layers
+
+
+def windows(model_type: str, **changes: Any) -> list[int]:
+    return [layer.mixer.window for layer in layers(model_type, **changes) if isinstance(layer.mixer, Attention)]
+
+
+def test_windows_alternate_as_the_family_does() -> None:
+    assert windows("gemma2") == [4096, 0, 4096, 0]
+    assert windows("gemma3_text", num_hidden_layers=7, sliding_window=8) == [8] * 5 + [0, 8]
+    assert windows("gemma3_text", sliding_window_pattern=2, sliding_window=8) == [8, 0, 8, 0]
+    assert windows("gpt_oss") == [128, 0, 128, 0]
+    assert windows("gpt_oss", layer_types=["full_attention"] * 4) == [0] * 4
+    assert windows("llama4", attention_chunk_size=32) == [32, 32, 32, 0]
+    assert windows("llama4", attention_chunk_size=32, no_rope_layers=[0, 1, 0, 1]) == [0, 32, 0, 32]
+    assert windows("phi3", sliding_window=2047) == [2047] * 4
+    assert windows("olmo3") == windows("cohere2") == [4096, 4096, 4096, 0]
+    assert windows("cohere2", sliding_window_pattern=2, sliding_window=8) == [8, 0, 8, 0]
+
+
+def test_factors_are_read() -> None:
+    granite = read_spec({**CONFIG, "model_type": "granite", "embedding_multiplier": 12, "logits_scaling": 8.0})
+    assert (granite.embedding_scale, granite.head.scale) == (12.0, 0.125)
+    assert read_spec({**CONFIG, "model_type": "cohere"}).head.scale == 0.0625
+
+
+def test_mixers_alternate_as_the_family_does() -> None:
+    linear = [isinstance(layer.mixer, LinearAttention) for layer in layers("qwen3_5", **LINEAR)]
+    assert linear == [True, True, True, False]
+    mamba = [isinstance(layer.mixer, Mamba) for layer in layers("jamba", attn_layer_period=2, attn_layer_offset=1)]
+    assert mamba == [True, False, True, False]
+    convolution = [isinstance(layer.mixer, ShortConvolution) for layer in layers("lfm2", full_attn_idxs=[2])]
+    assert convolution == [True, True, False, True]
+
+
+def test_dense_layers_lie_between_those_with_experts() -> None:
+    def sparse(model_type: str, **changes: Any) -> list[bool]:
+        return [isinstance(layer.mlp, MoE) for layer in layers(model_type, **changes)]
+
+    assert sparse("deepseek_v3", **LATENT) == [False, True, True, True]
+    assert sparse("glm4_moe", **ROUTED, first_k_dense_replace=3) == [False, False, False, True]
+    assert sparse("llama4", **LOCAL, interleave_moe_layer_step=2) == [False, True, False, True]
+    assert sparse("llama4", **LOCAL, moe_layers=[0]) == [True, False, False, False]
+    assert sparse("ernie4_5_moe", **ERNIE, moe_layer_start_index=1, moe_layer_end_index=2) == [False, True, True, False]
+    assert sparse("qwen3_moe", **EXPERTS, mlp_only_layers=[1], decoder_sparse_step=1) == [True, False, True, True]
+
+
+def test_experts_are_read_in_both_spellings() -> None:
+    mixtral, qwen = layers("mixtral", **LOCAL)[0].mlp, layers("qwen2_moe", **EXPERTS, **SHARED)[0].mlp
+    assert isinstance(mixtral, MoE) and isinstance(qwen, MoE)
+    assert (mixtral.experts, mixtral.top_k, mixtral.width) == (4, 2, 96)
+    assert (qwen.experts, qwen.width, qwen.shared_width, qwen.shared_gate) == (6, 24, 40, True)
+    saved_anew = layers("qwen3_moe", moe_intermediate_size=24, **LOCAL)[0].mlp
+    assert isinstance(saved_anew, MoE) and saved_anew.experts == 4
+
+
+def test_what_a_model_type_implies_counts() -> None:
+    """Gemma's config.json does not say that the tables are one; a plain MLP has two matrices, not three."""
+    gemma = read_spec({**CONFIG, "model_type": "gemma2"})
+    assert gemma.head.tied and not read_spec({**CONFIG, "model_type": "gemma2", "tie_word_embeddings": False}).head.tied
+    assert gemma.embedding_scale == 8.0
+    plain, gated = (read_spec({**CONFIG, "model_type": kind}) for kind in ("phi", "llama"))
+    assert isinstance(plain.layers[0].mlp, Dense) and not plain.layers[0].mlp.gated
+    difference = layer_matrix_parameters(gated, gated.layers[0]) - layer_matrix_parameters(plain, plain.layers[0])
+    assert difference == 64 * 96 and table_parameters(plain) == 320 * 64
+
+
+def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
+    whole = {"model_type": "many", "tie_word_embeddings": True, "text_config": {**CONFIG, "model_type": "llama"}}
+    model = read_spec(whole)
+    assert (len(model.layers), model.head.tied, model.runs) == (4, True, False)
+    with pytest.raises(ModelError, match="many is an architecture that is not supported"):
+        read_spec(whole, to_run=True)
+
+
+def test_what_is_described_is_not_run() -> None:
+    gemma = {**CONFIG, "architectures": ["Gemma2ForCausalLM"]}
+    assert not read_spec(gemma).runs
+    with pytest.raises(
+        ModelError, match=r"Gemma2ForCausalLM is an architecture that is not supported\. Supported are L"
+    ):
+        read_spec(gemma, to_run=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize(("key", "value"), [("index_topk", 2048), ("num_kv_shared_layers", 2)])
+def test_a_field_of_another_kind_of_model_is_refused(family: Family, key: str, value: float) -> None:
+    with pytest.raises(ModelError, match=rf"{key} is set \({value}\): .* which the family {family.name} is not known"):
+        read_spec({**CONFIG, "model_type": family.model_types[0], key: value})

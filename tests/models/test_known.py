@@ -1,0 +1,92 @@
+"""Models by name, folder and file: spellings of well-known names, and what is told of those that are not known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.models.errors import ModelError
+from inflight.models.known import read_model
+from inflight.models.spec import Attention
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3-70b", "Meta-Llama-3-70B", "meta-llama/Meta-Llama-3-70B-Instruct", "LLAMA-3-70B"]
+)
+def test_names_of_hubs_mean_the_same(name: str) -> None:
+    assert len(read_model(name).layers) == 80
+
+
+def test_an_unknown_model_lists_the_known_and_says_how_to_give_one() -> None:
+    with pytest.raises(ModelError) as caught:
+        read_model("llama-3-80b")
+    assert "known are llama-2-70b, " in str(caught.value)
+    assert "Did you mean llama-3-70b?" in str(caught.value) or "Did you mean llama-3-8b?" in str(caught.value)
+    assert str(caught.value).endswith("give its folder, or its config.json.")
+
+
+def test_a_folder_and_its_config_are_read_alike(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    model = read_model(str(tmp_path))
+    assert model == read_model(str(tmp_path / "config.json"))
+    mixer = model.layers[0].mixer
+    assert isinstance(mixer, Attention)
+    assert (mixer.head_dim, mixer.kv_heads, model.name) == (32, 2, tmp_path.name)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"hidden_size": None}, "lacks hidden_size, without which the model's shape is unknown."),
+        ({"num_hidden_layers": 0}, "num_hidden_layers in config.json must be a whole number above 0, not 0."),
+        ({"vocab_size": "many"}, "vocab_size in config.json must be a whole number above 0, not 'many'"),
+        ({"num_key_value_heads": 3}, "num_attention_heads (8) must be a multiple of num_key_value_heads (3)"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder is set"),
+        ({"kv_lora_rank": 512}, "multi-head latent attention"),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [0]}, "only some of the layers have experts"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9},
+            "num_experts_per_tok is 9, but there are 8 experts.",
+        ),
+        ({"model_type": "palm9"}, "palm9 is an architecture that is not supported. Supported are LlamaForCausalLM, "),
+        (
+            {"embedding_multiplier": 12.0},
+            "embedding_multiplier is set (12.0): scaled embeddings, which the family llama",
+        ),
+        ({"quantization_config": [4]}, "quantization_config in config.json must be an object with a quant_method"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, **change}))
+    with pytest.raises(ModelError, match=r"config\.json") as caught:
+        read_model(str(path))
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_broken_file_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        read_model(str(path))
+
+
+def test_a_place_without_a_config_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"it has no config\.json \(it is empty\)"):
+        read_model(str(tmp_path))
+    with pytest.raises(ModelError, match="does not exist"):
+        read_model(str(tmp_path / "absent.json"))
