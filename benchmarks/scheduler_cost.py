@@ -322,7 +322,7 @@ def main() -> None:
         command = f"python -m benchmarks.scheduler_cost --steps {arguments.steps}"
         write_section("scheduler_cost", "What a step costs beside the model", command, body)
     if arguments.json:
-        print(json.dumps([asdict(row) for row in (*rows, *blocked)]))
+        print(json.dumps([*map(asdict, rows), *map(asdict, blocked)]))
 
 
 if __name__ == "__main__":
