@@ -293,7 +293,11 @@ class Scheduler:
         for token_id in sampled.token_ids:
             sequence.append(token_id)
             taken += 1
-            sequence.finish = self._check_stop(sequence, token_id) or self._outgrown(sequence)
+            try:
+                sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
+            except Exception as fault:  # a tokenizer's, which is asked for the text that stop strings are looked for in
+                detail = f"Output token {len(sequence.output)} cannot be read: {fault}"
+                sequence.finish = Finish("error", detail=detail)
             if sequence.finish is not None:
                 break
         queue = self._lanes.of(sequence).queue
@@ -314,12 +318,6 @@ class Scheduler:
             return [tokens]
         self._end_sequence(sequence, now)
         return [tokens, *self._finished(request, now)]
-
-    def _check_stop(self, sequence: Sequence, token_id: int) -> Finish | None:
-        try:
-            return sequence.checker.check(token_id)
-        except Exception as fault:  # a tokenizer's, which is asked for the text that stop strings are looked for in
-            return Finish("error", detail=f"Output token {len(sequence.output)} cannot be read: {fault}")
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
