@@ -8,8 +8,8 @@ does not count), and the real executor's row state prepares them: token ids, lay
 Prompts are 128 tokens, half of them shared with others; the waiting queue is kept at its length by new arrivals, whose
 `add` is timed per request. Two more scenes time the plan alone where the queue is looked at in vain: 200 requests that
 share 8,192 cached tokens wait under the policy `prefix`, and all rows are taken; and the first in the queue, of which
-99,008 tokens are cached, lacks blocks. Times are CPU time of the thread, so that a shared machine
-does not blur them; the wall time is printed beside them. The garbage collector is set as the server sets it.
+99,008 tokens are cached, lacks blocks. Times are CPU time of the thread, so that a shared machine does not blur them;
+the wall time is printed beside them. The garbage collector is set as the server sets it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
 from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
+from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 
 
@@ -153,14 +153,7 @@ class Scheduler:
             events = self._fail(result.error, now)
             self._running.free_again(plan.freed_rows)
         for scored in result.scored:
-            sequence = self._planned[scored.sequence_id]
-            if sequence.finish is not None:  # it may have been aborted meanwhile
-                continue
-            if scored.error is None:
-                events.append(PromptScoredEvent(sequence.request.request_id, scored.logprobs))
-            else:
-                samples = self._samples[sequence.request.request_id]
-                events += self._end_request(samples, Finish("error", detail=scored.error), now)
+            events += self._take_in_scores(self._planned[scored.sequence_id], scored, now)
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
         for chunk in plan.chunks:
@@ -280,6 +273,14 @@ class Scheduler:
             ) from fault
 
     # -- ends ---------------------------------------------------------------------------------------------------
+
+    def _take_in_scores(self, sequence: Sequence, scored: Scored, now: float) -> list[Event]:
+        request = sequence.request
+        if sequence.finish is not None:  # it may have been aborted meanwhile
+            return []
+        if scored.error is None:
+            return [PromptScoredEvent(request.request_id, scored.logprobs)]
+        return self._end_request(self._samples[request.request_id], Finish("error", detail=scored.error), now)
 
     def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
         """New tokens of one sequence; those after its end (sampled ahead at depth 2) are dropped unseen."""
