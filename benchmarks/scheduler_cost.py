@@ -8,8 +8,8 @@ does not count), and the real executor's row state prepares them: token ids, lay
 Prompts are 128 tokens, half of them shared with others; the waiting queue is kept at its length by new arrivals, whose
 `add` is timed per request. Two more scenes time the plan alone where the queue is looked at in vain: 200 requests that
 share 8,192 cached tokens wait under the policy `prefix`, and all rows are taken; and the first in the queue, of which
-99,008 tokens are cached, lacks blocks. Times are CPU time of the thread, so that a shared machine
-does not blur them; the wall time is printed beside them.
+99,008 tokens are cached, lacks blocks. Times are CPU time of the thread, so that a shared machine does not blur them;
+the wall time is printed beside them. The garbage collector is set as the server sets it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.null import NullExecutor
 from inflight.execution.rows import RowStore
+from inflight.server.heap import settled
 
 T = TypeVar("T")
 PROMPT_TOKENS, SHARED_TOKENS = 128, 64
@@ -236,7 +237,8 @@ def _timed(body: Callable[[], T]) -> tuple[T, float, float]:
 
 def measure(scene: Scene, steps: int) -> Row:
     bench = Bench(scene, steps)
-    bench.run(steps)
+    with settled():
+        bench.run(steps)
     times = bench.times
     whole = [sum(parts) for parts in zip(times.plan, times.prepare, times.commit, strict=True)]
     return Row(

@@ -259,6 +259,7 @@ class Harness:
         self.compute: dict[int, Compute] = {}
         self.owners: list[tuple[Client, int]] = []  # by sequence number: whose it is, and which sample
         self._rows: dict[int, Row] = {}
+        self.freed_again: set[int] = set()  # rows that a step gave up which failed, and so perhaps gave up nothing
         self.starved: dict[str, int] = {}  # background lane → steps without it, though it was overdue
 
     # -- verbs --------------------------------------------------------------------------------------------------
@@ -342,6 +343,7 @@ class Harness:
         together = inside.batches_together(self.scheduler)
         clients = dict(self.alive)
         plan, result = self.flights.popleft()
+        self.freed_again |= set(plan.freed_rows) if result.error is not None else set()
         events = self.scheduler.commit(plan, result, self.now)
         broken = {
             id(clients[event.request_id])
@@ -415,7 +417,9 @@ class Harness:
         self._check_limits(plan)
         assert len({chunk.sequence_id for chunk in plan.chunks}) == len(plan.chunks) <= self.setup.max_rows
         for row in plan.freed_rows:
-            del self._rows[row]
+            assert row in self._rows or row in self.freed_again, "a row is given up twice"
+            self._rows.pop(row, None)
+        self.freed_again -= set(plan.freed_rows)
         by_number = {sequence.number: sequence for sequence in inside.running(self.scheduler)}
         of_row = {chunk.row: chunk for chunk in plan.chunks}
         for new in plan.new_rows:

@@ -1,4 +1,4 @@
-"""Stretches of decode taken at once: everything is as if every plan had been made."""
+"""Steady decodes left out of plans, and taken at once: everything is as if every plan had been made."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.scheduling.glide import Glide
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.simulate import simulation
+from inflight.simulate.fast_forward import FastForward
 from inflight.simulate.handover import Link
 from inflight.simulate.simulation import Setup, Simulation, simulate
 from inflight.workload.workload import Entry, Workload
@@ -25,21 +25,21 @@ def both(workload: Workload, setup: Setup) -> Iterator[tuple[Simulation, list[An
     """Stepped and skipped: what came of it, the schedulers' state at the end, and the tokens that no plan held."""
     for fast in (False, True):
         schedulers: list[Scheduler] = []
-        glided = 0
-        make, passed = simulation.scheduler_for, Glide.passed
+        steady = 0
+        make, passed = simulation.scheduler_for, FastForward._pass
 
         def made(*arguments: Any, schedulers: list[Scheduler] = schedulers, make: Any = make) -> Scheduler:
             schedulers.append(make(*arguments))
             return schedulers[-1]
 
-        def counted(self: Glide, steps: int, passed: Any = passed) -> None:
-            nonlocal glided
-            glided += steps * len(self)
+        def counted(self: FastForward, steps: int, passed: Any = passed) -> None:
+            nonlocal steady
+            steady += steps * len(self._first)
             passed(self, steps)
 
-        with mock.patch.object(simulation, "scheduler_for", made), mock.patch.object(Glide, "passed", counted):
+        with mock.patch.object(simulation, "scheduler_for", made), mock.patch.object(FastForward, "_pass", counted):
             run = simulate(workload, replace(setup, fast_forward=fast))
-        yield run, [state(one) for one in schedulers], glided
+        yield run, [state(one) for one in schedulers], steady
 
 
 def state(scheduler: Scheduler) -> dict[str, Any]:
@@ -58,13 +58,13 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
 
 def assert_same(workload: Workload, setup: Setup) -> float:
     """Returns the share of output tokens that no plan held."""
-    (stepped, stepped_state, none), (skipped, skipped_state, glided) = both(workload, setup)
+    (stepped, stepped_state, none), (skipped, skipped_state, steady) = both(workload, setup)
     assert none == 0
     assert skipped.observations == stepped.observations
     assert skipped.replicas == stepped.replicas
     assert skipped.extrapolated == stepped.extrapolated
     assert skipped_state == stepped_state
-    return glided / max(1, sum(one.output_tokens for one in stepped.observations))
+    return steady / max(1, sum(one.output_tokens for one in stepped.observations))
 
 
 @given(
@@ -124,14 +124,14 @@ def test_those_of_a_busy_engine_too() -> None:
     assert assert_same(chat(100, 60.0), Setup(pool(max_rows=16))) > 0.8
 
 
-def test_nobody_glides_into_want_of_blocks() -> None:
-    """Where memory is short all step, and glide again when there is enough of it."""
+def test_nobody_is_steady_where_blocks_run_short() -> None:
+    """Where memory is short all step, and are steady again when there is enough of it."""
     setup = Setup(pool(SchedulingSettings.of(early_end_tokens=0), num_blocks=30))  # filled steps: want comes sooner
     assert simulate(chat(60, 20.0), setup).preemptions > 0
     assert 0.05 < assert_same(chat(60, 20.0), setup) < 0.8
 
 
-def test_the_second_pool_glides_too() -> None:
+def test_the_second_pool_goes_fast_too() -> None:
     link = Link(bytes_per_token=1e5, gbps=8.0)
     assert assert_same(chat(40, 5.0), Setup(pool(replicas=2), pool(replicas=2), link)) > 0.5
 

@@ -66,8 +66,10 @@ def make_scheduler(
     scheduling: SchedulingSettings,
     end_token_ids: frozenset[int] = frozenset(),
     stop_text: StopTextFactory | None = None,
+    make: type[Scheduler] = Scheduler,
 ) -> Scheduler:
-    return Scheduler(
+    """make: the class of the scheduler."""
+    return make(
         capacity,
         rules.strategy,
         rules.lanes,
@@ -85,10 +87,15 @@ def make_scheduler(
     )
 
 
-def scheduler_for(capacity: Capacity, settings: EngineSettings, scheduling: SchedulingSettings) -> Scheduler:
+def scheduler_for(
+    capacity: Capacity,
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    make: type[Scheduler] = Scheduler,
+) -> Scheduler:
     """Where the capacity is known beforehand."""
     rules = make_rules(scheduling, budget(settings, scheduling), capacity.max_model_len, capacity.max_rows)
-    return make_scheduler(capacity, rules, settings, scheduling)
+    return make_scheduler(capacity, rules, settings, scheduling, make=make)
 
 
 def budget(settings: EngineSettings, scheduling: SchedulingSettings) -> int:

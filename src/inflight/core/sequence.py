@@ -24,7 +24,6 @@ class Sequence:
         "cached_hint",
         "charged",
         "checker",
-        "fast_forwarded",
         "finish",
         "in_flight",
         "most_output",
@@ -77,7 +76,6 @@ class Sequence:
         self.offloaded: tuple[int, ...] = ()  # nodes kept for it since it was preempted
         self.row: int | None = None
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
-        self.fast_forwarded = False  # its counters stand still: its decodes are foreseen (`core.scheduling.glide`)
         self.protected = False  # its lane is owed this: it is not preempted, and has its tokens before others (`floor`)
         self.preempt_pending = False  # its blocks are wanted: no new chunks until nothing of it is in flight
         self.recompute_until = 0  # most computed tokens that a preemption took; 0 only before the first

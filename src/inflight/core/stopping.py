@@ -18,6 +18,7 @@ class StopText(Protocol):
     def push(self, token_id: int) -> str | None: ...
 
 
+NONE: frozenset[int] = frozenset()  # one for all that have none
 StopTextFactory = Callable[[Request], StopText | None]
 
 
@@ -32,8 +33,8 @@ class StopChecker:
         self._forced = request.forced_output_tokens
         self._least = params.min_tokens
         self._most = max_output
-        self._ends = frozenset() if params.ignore_eos else end_token_ids
-        self._stops = frozenset(params.stop_token_ids)
+        self._ends = NONE if params.ignore_eos else end_token_ids
+        self._stops = frozenset(params.stop_token_ids) if params.stop_token_ids else NONE
         self._text = text
         self._output_tokens = 0
 

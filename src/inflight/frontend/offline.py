@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
-from inflight.core.types.request import Request
+from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.loop import EngineLoop
 from inflight.frontend.outputs import OutputCollector
 from inflight.text import Tokenizer
@@ -38,9 +38,16 @@ class Offline:
 
     def add(self, request: Request, prompt: str | None = None) -> OutputCollector:
         """Raises RequestRefused."""
-        self._loop.add(request)
         collector = OutputCollector(request, self._tokenizer, prompt)
-        self._collectors[request.request_id] = collector
+        namesake = self._collectors.get(request.request_id)
+        self._collectors[request.request_id] = collector  # first, or Ctrl-C could leave a request that nobody knows
+        try:
+            self._loop.add(request)
+        except RequestRefused:
+            del self._collectors[request.request_id]
+            if namesake is not None:
+                self._collectors[request.request_id] = namesake
+            raise
         return collector
 
     def step(self) -> list[Delta]:

@@ -98,7 +98,7 @@ class Cluster:
         """until: when something happens by what is known. What other replicas do before may bring requests, too."""
         if self._reactive:
             until = min(until, *(_ready(other) for other in self._replicas if other is not replica), math.inf)
-        if replica.stretch(until):
+        if replica.fast_forward(until):
             return
         events = replica.step()
         for request_id, times in replica.tokens():

@@ -9,9 +9,9 @@ from __future__ import annotations
 from inflight.core.types.features import Features, features
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
+from inflight.simulate.fast_forward import TOKEN, CondensedPlan
 from inflight.simulate.latency import StepModel
 
-TOKEN = 0
 _TOKENS = (TOKEN,)
 
 
@@ -73,7 +73,8 @@ class SimulatedExecutor:
         return times
 
     def submit(self, plan: BatchPlan) -> _Done:
-        seconds = self.seconds(features(plan))
+        held = features(plan)
+        seconds = self.seconds(plan.all_features(held) if isinstance(plan, CondensedPlan) else held)
         sampled = tuple([Sampled(chunk.sequence_id, _TOKENS) for chunk in plan.chunks if chunk.sample])
         scored = tuple(
             Scored(chunk.sequence_id, chunk.score.start + 1, tuple(TokenLogprob(TOKEN, 0.0) for _ in chunk.score))

@@ -10,13 +10,13 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
-from inflight.simulate.executor import TOKEN, SimulatedExecutor
+from inflight.simulate.executor import SimulatedExecutor
+from inflight.simulate.fast_forward import FastForward
 from inflight.simulate.routers import Load
 
 
@@ -30,13 +30,11 @@ class ReplicaFigures:
 
 
 class Replica:
-    def __init__(self, loop: EngineLoop, executor: SimulatedExecutor, skips: Scheduler | None = None):
-        """skips: the loop's scheduler, where it may leave out what is foreseen (`glide`); None: every plan is whole."""
+    def __init__(self, loop: EngineLoop, executor: SimulatedExecutor, skips: FastForward | None = None):
+        """skips: the loop's scheduler, where it leaves out what is foreseen; None: every plan is whole."""
         self.load = Load()  # as its router knows it
         self._skips = skips
         self._ends = array("d")  # of all steps so far, where some tokens come without events
-        if skips is not None:
-            skips.glide(TOKEN)
         self._loop = loop
         self._executor = executor
         self._wake: float | None = None  # it has work, and may not start before
@@ -74,22 +72,22 @@ class Replica:
             self._ends.append(self.now)
         return result
 
-    def stretch(self, until: float) -> bool:
+    def fast_forward(self, until: float) -> bool:
         """Takes steps that are all alike and begin before `until` at once; False where the next is not such a one."""
-        if self._skips is None or self._wake is not None or (found := self._skips.stretch()) is None:
+        if self._skips is None or self._wake is not None or (found := self._skips.steady_decodes()) is None:
             return False
         times = self._executor.decodes(found.rows, found.context, found.most, self.now, until)
         if len(times) < 2:
             return False
         self._loop.clock.wait_until(times[-1])
-        self._skips.skip(times)
+        self._skips.fast_forward(times)
         self._ends.extend(times[1:])
         return True
 
     def tokens(self) -> Iterator[tuple[str, Sequence[float]]]:
         """Those that came without events, of requests of which the next event is due: (request id, times)."""
         if self._skips is not None:
-            for one in self._skips.glided():
+            for one in self._skips.drain_tokens():
                 yield one.request_id, self._ends[one.first : one.last]
 
     def close(self) -> None:

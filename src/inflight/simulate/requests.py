@@ -7,7 +7,7 @@ conversation begins with the prompt before it and that answer, and finds both in
 from __future__ import annotations
 
 from inflight.core.types.request import Request
-from inflight.simulate.executor import TOKEN
+from inflight.simulate.fast_forward import TOKEN
 from inflight.workload.contents import Contents
 from inflight.workload.requests import core_request
 from inflight.workload.workload import Workload

@@ -14,6 +14,7 @@ from typing import Any
 from inflight.config.assembly import budget, scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.types.plan import Capacity
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
@@ -22,6 +23,7 @@ from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.simulate.cluster import Cluster, DecodePool
 from inflight.simulate.executor import SimulatedExecutor
+from inflight.simulate.fast_forward import FastForward
 from inflight.simulate.handover import Link
 from inflight.simulate.latency import StepModel
 from inflight.simulate.replica import Replica, ReplicaFigures
@@ -135,19 +137,21 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
         and asked.admission == "off"
         and asked.preemption == "recompute"
         and not asked.lanes
+        and pool.capacity.max_rows <= budget(pool.settings, asked)  # or decodes wait for their turn: not foreseen
         and all(entry.lane in ("", "interactive") for entry in workload.entries)
     )
 
 
 def _replica(pool: Pool, number: int, record: Path | None, skips: bool) -> Replica:
     executor = SimulatedExecutor(pool.capacity, pool.model(number))
-    scheduler = scheduler_for(pool.capacity, pool.settings, pool.scheduling)
+    kind = FastForward if skips else Scheduler
+    scheduler = scheduler_for(pool.capacity, pool.settings, pool.scheduling, kind)
     observers = []
     if record is not None:
         file = open_record(record)
         observers.append(Recorder(file, in_force(pool), pool.capacity, created=CREATED))
     loop = EngineLoop(scheduler, executor, VirtualClock(), observers=observers)
-    return Replica(loop, executor, scheduler if skips else None)
+    return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None)
 
 
 def in_force(pool: Pool) -> dict[str, Any]:

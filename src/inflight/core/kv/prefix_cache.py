@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 Node = Hashable
-Key = tuple[Node, tuple[int, ...]]
+Key = tuple[Node, ...]  # the node before, and the tokens: one flat tuple, which the garbage collector soon leaves alone
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class PrefixCache:
             del places[first_lost:]
         node = places[-1].node if places else root
         for start in range(len(places) * size, most * size, size):
-            place = self._found.get((node, tokens(start, start + size)))
+            place = self._found.get((node, *tokens(start, start + size)))
             if place is None:
                 break
             node = place.node
@@ -74,7 +74,7 @@ class PrefixCache:
         """Make a full block findable; returns the node to chain the next one to.
 
         When the same content is cached already, that block stays the findable one and `block` remains private."""
-        key, node = (parent, tokens), self._last_node + 1
+        key, node = (parent, *tokens), self._last_node + 1
         new = CachedBlock(node, key, block)
         place = self._found.setdefault(key, new)  # the key is hashed once, which is most of the work
         if place is new:

@@ -119,7 +119,7 @@ class Fair(Ordered):
 
 def _less(counts: Counter[str], tenant: str) -> None:
     counts[tenant] -= 1
-    if not counts[tenant]:
+    if counts[tenant] <= 0:  # below, where the scheduler was broken off before it said that somebody came
         del counts[tenant]
 
 

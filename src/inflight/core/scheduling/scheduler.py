@@ -1,5 +1,5 @@
 """The scheduler: the one owner of sequences and blocks. Seven verbs: add, abort, plan, commit, recover, idle,
-snapshot; for simulators glide, glided, stretch and skip, which leave out what is foreseen (`core.scheduling.glide`).
+snapshot.
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
 a policy (the order), the step_builder (the mechanism) and the stop rules; it knows requests' beginnings and ends.
@@ -8,7 +8,6 @@ a policy (the order), the step_builder (the mechanism) and the stop rules; it kn
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Items
 from functools import partial
 
 from inflight.core.estimation.accuracy import PredictionTally
@@ -18,10 +17,8 @@ from inflight.core.kv.manager import Allocation, KVCacheManager
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load
-from inflight.core.queueing.lanes import Lanes, LaneSettings
+from inflight.core.queueing.lanes import Lane, Lanes, LaneSettings
 from inflight.core.queueing.validation import RequestValidator
-from inflight.core.request_timings import OTHER
-from inflight.core.scheduling.glide import Glide, GlidedTokens, Stretch
 from inflight.core.scheduling.output_buffer import OutputBuffer
 from inflight.core.scheduling.preemption import Mode, Preemption
 from inflight.core.scheduling.running import Running
@@ -29,10 +26,10 @@ from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
-from inflight.core.strategies import UNLIMITED, StepView, Strategy
+from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
 from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Sampled, StepResult, WaitUntil
+from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 
 
@@ -77,7 +74,6 @@ class Scheduler:
         )
         self._validator = RequestValidator(capacity, self._lanes, end_token_ids, self._seconds_until_served)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
-        self._glide: Glide | None = None
         self._predictions = PredictionTally()
         self._output_buffer = OutputBuffer()
         self._next_number = 0
@@ -104,8 +100,7 @@ class Scheduler:
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the validator saw to it
         samples = self._make_samples(request)
-        if self._glide is None:
-            self._lanes.predict_arrivals(lane, now)
+        self._learn_arrival(lane, now)
         self._lanes.arrives(lane)
         for sequence in samples:
             sequence.timings.arrive(request.arrival, now, lane.clock)
@@ -121,8 +116,6 @@ class Scheduler:
         samples = self._samples.get(request_id)
         if samples is None:
             return []
-        if self._glide is not None:
-            self._glide.end(self._next_step)
         events = self._output_buffer.release(now, request_id)  # what a batch kept back for it comes first
         events += self._end_request(samples, Finish("abort"), now)
         if not self._running:
@@ -136,7 +129,7 @@ class Scheduler:
             self._step_builder.stand_still(now)
             self._round_began = None
             return shape
-        plan = self._step_builder.compose(self._next_step, shape, now)
+        plan = self._compose(shape, now)
         if plan is None:
             return None
         self._round_began = now if self._round_began is None else self._round_began
@@ -160,18 +153,9 @@ class Scheduler:
             events = self._fail(result.error, now)
             self._running.free_again(plan.freed_rows)
         for scored in result.scored:
-            sequence = self._planned[scored.sequence_id]
-            if sequence.finish is not None:  # it may have been aborted meanwhile
-                continue
-            if scored.error is None:
-                events.append(PromptScoredEvent(sequence.request.request_id, scored.logprobs))
-            else:
-                samples = self._samples[sequence.request.request_id]
-                events += self._end_request(samples, Finish("error", detail=scored.error), now)
+            events += self._take_in_scores(self._planned[scored.sequence_id], scored, now)
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
-        if self._glide is not None:
-            self._glide.passed(1)
         for chunk in plan.chunks:
             sequence = self._planned[chunk.sequence_id]
             if not sequence.generates and chunk.start + chunk.length == sequence.num_tokens and sequence.finish is None:
@@ -182,8 +166,6 @@ class Scheduler:
                 del self._planned[chunk.sequence_id]
                 if sequence.finish is not None and sequence.row is not None:
                     self._step_builder.ended(sequence)
-                elif self._glide is not None:
-                    self._glide.join(sequence, self._next_step)
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
 
@@ -216,40 +198,6 @@ class Scheduler:
         return take_snapshot(
             self._next_step, self._memory, self._lanes, self._running, self._step_builder, self._predictions.error()
         )
-
-    # -- for simulators -----------------------------------------------------------------------------------------
-
-    def glide(self, token: int) -> None:
-        """From now on what is foreseen is left out of plans (see `glide`). For requests of one foreground lane, first
-        come, first served, at depth 1, and an executor that fails no step and draws this token whenever it draws.
-        Nothing is learnt of steps and arrivals any more, and snapshots tell of sequences as they began to glide."""
-        if self._capacity.max_rows <= self._token_budget:  # else decodes wait for their turn, which is not foreseen
-            self._glide = Glide(self._memory, token)
-            self._step_builder.glide = self._glide
-
-    def glided(self) -> list[GlidedTokens]:
-        """Tokens that came without events, of those that glide no more; since the last call."""
-        return [] if self._glide is None else self._glide.drain()
-
-    def stretch(self) -> Stretch | None:
-        """What the next steps all are, where they are all alike: everybody glides, and nobody waits."""
-        if self._glide is None or self._planned or len(self._running) > len(self._glide) or len(self._lanes):
-            return None
-        return self._glide.stretch(self._next_step)
-
-    def skip(self, times: Items[float]) -> None:
-        """Take the first steps of the stretch at once: planned at these times but the last, each committed when the
-        next is planned, or at the last of them."""
-        assert self._glide is not None, "there was a stretch"
-        steps = len(times) - 1
-        for lane in self._lanes.all():
-            lane.clock.charge(times[0], OTHER, lane.settings.name)
-            lane.clock.charge(times[-2], OTHER, lane.settings.name)
-            if lane.running:
-                lane.served(steps * lane.running)
-        self._glide.skip(self._next_step, steps)
-        self._next_step += steps
-        self._round_began = times[-1]
 
     # -- what strategies and admission see ----------------------------------------------------------------------
 
@@ -284,10 +232,16 @@ class Scheduler:
             expected_arrivals=partial(self._lanes.expected, now),
         )
 
+    def _compose(self, shape: StepShape, now: float) -> BatchPlan | None:
+        """The next step of this shape, as far as there is something to fill it with."""
+        return self._step_builder.compose(self._next_step, shape, now)
+
+    def _learn_arrival(self, lane: Lane, now: float) -> None:
+        """What a newcomer tells of those to come."""
+        self._lanes.predict_arrivals(lane, now)
+
     def _learn(self, plan: BatchPlan, seconds: float, now: float) -> None:
-        """What a step tells of those to come. Where others are left out, nobody asks."""
-        if self._glide is not None:
-            return
+        """What a step tells of those to come."""
         held = features(plan)
         self._latency.observe(held, seconds)
         self._strategy.observe(held, seconds)
@@ -320,6 +274,14 @@ class Scheduler:
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
+    def _take_in_scores(self, sequence: Sequence, scored: Scored, now: float) -> list[Event]:
+        request = sequence.request
+        if sequence.finish is not None:  # it may have been aborted meanwhile
+            return []
+        if scored.error is None:
+            return [PromptScoredEvent(request.request_id, scored.logprobs)]
+        return self._end_request(self._samples[request.request_id], Finish("error", detail=scored.error), now)
+
     def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
         """New tokens of one sequence; those after its end (sampled ahead at depth 2) are dropped unseen."""
         if sequence.finish is not None:
@@ -332,7 +294,11 @@ class Scheduler:
         for token_id in sampled.token_ids:
             sequence.append(token_id)
             taken += 1
-            sequence.finish = self._check_stop(sequence, token_id) or self._outgrown(sequence)
+            try:
+                sequence.finish = sequence.checker.check(token_id) or self._outgrown(sequence)
+            except Exception as fault:  # a tokenizer's, which is asked for the text that stop strings are looked for in
+                detail = f"Output token {len(sequence.output)} cannot be read: {fault}"
+                sequence.finish = Finish("error", detail=detail)
             if sequence.finish is not None:
                 break
         queue = self._lanes.of(sequence).queue
@@ -353,12 +319,6 @@ class Scheduler:
             return [tokens]
         self._end_sequence(sequence, now)
         return [tokens, *self._finished(request, now)]
-
-    def _check_stop(self, sequence: Sequence, token_id: int) -> Finish | None:
-        try:
-            return sequence.checker.check(token_id)
-        except Exception as fault:  # a tokenizer's, which is asked for the text that stop strings are looked for in
-            return Finish("error", detail=f"Output token {len(sequence.output)} cannot be read: {fault}")
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """A sequence that needs more blocks than there are ends alone, with what it has."""

@@ -17,7 +17,6 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.floor import CHUNK
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import OTHER
-from inflight.core.scheduling.glide import Glide
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_draft import StepDraft
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
@@ -30,7 +29,6 @@ class StepBuilder:
         self.running = running
         self.run_to_completion = False  # whether what runs is one batch that starts and ends together
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
-        self.glide: Glide | None = None  # of simulators
         self._memory = memory
         self._lanes = lanes
 
@@ -40,10 +38,8 @@ class StepBuilder:
             self.run_to_completion = shape.run_to_completion
         shape = self._kept_to(shape)
         draft = StepDraft(step, shape)
-        if self.glide is not None:
-            self._begin_glide(self.glide, draft)
         self.running.sort(now)
-        draft.prompts = [one for one in self.running.sequences if not one.fast_forwarded and one.num_uncomputed > 1]
+        self._find_uncomputed(draft)
         draft.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
         if shape.admit is None:
             self._reserve(draft, now)
@@ -51,12 +47,25 @@ class StepBuilder:
             self._serve_lanes(draft, now)
         else:
             self._serve_together(draft, now)
-        if not draft.chunks and draft.glided is None:
+        if not draft.chunks:
             return None
         self._lanes.settle(sum(chunk.length for chunk in draft.chunks), now)
         padding = draft.padding(len(self.running)) if self.run_to_completion else ()
         freed, moves = self.running.drain_freed_rows(), self._memory.swap.drain()
-        return BatchPlan(step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, moves, draft.glided)
+        return BatchPlan(step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, moves)
+
+    def _find_uncomputed(self, draft: StepDraft) -> None:
+        """Who needs tokens computed. Of those whose blocks were wanted while something of them was in flight, whoever
+        still needs them ranks before them and takes them in this step."""
+        for one in self.running.sequences:
+            if one.preempt_pending and not one.in_flight:
+                one.preempt_pending = False
+            if one.num_computed == one.num_tokens + one.num_pending:
+                continue
+            if one.num_uncomputed == 1:
+                draft.decodes.append(one)
+            elif one.num_uncomputed:
+                draft.prompts.append(one)
 
     def _kept_to(self, shape: StepShape) -> StepShape:
         """What runs stays of its kind, whatever the strategy says meanwhile (another one may have taken over): a batch
@@ -118,46 +127,25 @@ class StepBuilder:
     def _has_tokens(self, lane: Lane, shape: StepShape) -> bool:
         """Whether decodes, and what other lanes keep, leave the lane a token of the step."""
         decodes = sum(
-            (one.fast_forwarded or one.num_uncomputed == 1) and not self._lanes.of(one).settings.background
-            for one in self.running.sequences
+            one.num_uncomputed == 1 and not self._lanes.of(one).settings.background for one in self.running.sequences
         )
         kept = sum(other.least_tokens for other in self._lanes.all() if other is not lane and other.busy)
         return shape.token_budget > decodes + kept
 
     # -- running sequences that need one token ------------------------------------------------------------------
 
-    def _begin_glide(self, glide: Glide, draft: StepDraft) -> None:
-        """Those that glide have their tokens of the budget, and no chunks."""
-        draft.due = glide.begin(draft.step, len(self.running))
-        draft.glided = glide.glided()
-        if draft.glided is not None:
-            draft.budget -= draft.glided.rows
-            (lane,) = (one for one in self._lanes.all() if one.running)
-            lane.served(draft.glided.rows)
-
     def _serve_decodes(self, draft: StepDraft, lanes: list[Lane], now: float) -> bool:
         """Returns whether somebody was preempted: memory is short, and a newcomer would only push out the next one."""
         preemptions = self.running.preemptions
         mine = {lane.settings.name for lane in lanes}
-        for sequence in tuple(self.running.sequences):
-            if sequence.request.lane not in mine:
+        for sequence in draft.decodes:
+            if sequence.row is None or sequence.preempt_pending or sequence.finish is not None or draft.budget <= 0:
                 continue
-            if sequence.fast_forwarded:
-                if sequence in draft.due and self.glide is not None:
-                    self.glide.advance(sequence, draft.step)
+            if sequence.request.lane not in mine or sequence.number in draft.served:
                 continue
-            if not sequence.in_flight:
-                sequence.preempt_pending = (
-                    False  # whoever still needs its blocks ranks before it and takes them in this loop
-                )
-            if sequence.row is None or sequence.preempt_pending or sequence.finish is not None:
-                continue
-            if sequence.number in draft.served:
-                continue
-            if sequence.num_uncomputed == 1 and draft.budget > 0:
-                new_blocks = self.running.allocate_or_preempt(sequence, now)
-                if new_blocks is not None:
-                    self._add_chunk(draft, sequence, 1, new_blocks, now)
+            new_blocks = self.running.allocate_or_preempt(sequence, now)
+            if new_blocks is not None:
+                self._add_chunk(draft, sequence, 1, new_blocks, now)
         return self.running.preemptions > preemptions
 
     # -- prompts ------------------------------------------------------------------------------------------------

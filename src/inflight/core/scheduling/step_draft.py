@@ -7,16 +7,15 @@ is complete.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
 
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
-from inflight.core.types.plan import Chunk, Glided, NewRow
+from inflight.core.types.plan import Chunk, NewRow
 
 
 class StepDraft:
     __slots__ = (
-        *("budget", "chunks", "completes", "due", "glided", "lacks", "new_rows", "owed", "prompts", "served", "shape"),
+        *("budget", "chunks", "completes", "decodes", "lacks", "new_rows", "owed", "prompts", "served", "shape"),
         *("step", "used"),
     )
 
@@ -27,11 +26,10 @@ class StepDraft:
         self.budget = shape.token_budget
         self.chunks: list[Chunk] = []
         self.new_rows: list[NewRow] = []
-        self.prompts: list[Sequence] = []  # that run, in their order, as the step began
+        self.decodes: list[Sequence] = []  # those that run and need one token, in their order, as the step began
+        self.prompts: list[Sequence] = []  # those that need more
         self.served: set[int] = set()  # numbers of the sequences that have a chunk
         self.used: Counter[str] = Counter()  # prompt tokens by lane
-        self.glided: Glided | None = None  # decodes without a chunk
-        self.due: Set[Sequence] = frozenset()  # those of them that need or fill a block
         self.owed: set[str] = set()  # lanes whose newcomers are kept (`floor`)
         self.lacks: dict[str, str] = {}  # what the first that stays in a lane's queue waits for
 

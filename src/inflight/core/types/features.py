@@ -39,9 +39,5 @@ def features(plan: BatchPlan) -> Features:
         tokens += length
         prefill_context += length * (length / 2)
     rows = len(plan.chunks) + len(plan.padding)
-    if plan.glided is not None:
-        glided = plan.glided.rows
-        tokens, rows, samples = tokens + glided, rows + glided, samples + glided
-        decode_context += plan.glided.context
     moved = len(plan.moves.out) + len(plan.moves.back)
     return Features(tokens, rows, samples, decode_context, prefill_context, moved)

@@ -68,21 +68,12 @@ class BlockMoves:
 
 
 @dataclass(frozen=True, slots=True)
-class Glided:
-    """Decodes of a step that a simulator's plan tells by number only (`scheduling.glide`). context: positions that they
-    read, together."""
-
-    rows: int
-    context: int
-
-
-@dataclass(frozen=True, slots=True)
 class BatchPlan:
     """One step. `freed_rows` are given up before `new_rows` are taken (a row may be in both). After a step that failed
     they are told again, since it may not have come to the executor: who knows nothing of such a row passes it over.
 
     padding: lengths of runs of token slots that carry nothing and are computed all the same, one per padded row: what
-    static and dynamic batching insist on. glided: None in every plan of a real engine, which has a chunk for all.
+    static and dynamic batching insist on.
     """
 
     step: int
@@ -91,13 +82,11 @@ class BatchPlan:
     freed_rows: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     moves: BlockMoves = BlockMoves()
-    glided: Glided | None = None
 
     @property
     def tokens(self) -> int:
         """Token slots computed by the step, padding included."""
-        glided = 0 if self.glided is None else self.glided.rows
-        return sum(chunk.length for chunk in self.chunks) + sum(self.padding) + glided
+        return sum(chunk.length for chunk in self.chunks) + sum(self.padding)
 
 
 @dataclass(frozen=True, slots=True)
