@@ -25,8 +25,7 @@ constexpr Kernels kernels{"avx512_vnni", avx512::rows, avx512::bf16, avx512::f32
 }  // namespace avx512_vnni
 namespace avx512_bf16 {  // and that of bf16
 extern const ProductKernels bf16;
-constexpr Kernels kernels{"avx512_bf16", avx512::rows,    bf16,
-                          avx512::f32,   avx512_vnni::int8_bf16, avx512_vnni::int8_f32};
+constexpr Kernels kernels{"avx512_bf16", avx512::rows, bf16, avx512::f32, avx512_vnni::int8_bf16, avx512_vnni::int8_f32};
 }  // namespace avx512_bf16
 #endif
 
