@@ -9,7 +9,7 @@
 // Slots past the chunk's last position may hold anything, NaN too: their scores are replaced before use, and their
 // values are replaced by zeros in a copy of the segment (whole numbers need not be: they meet a probability of 0).
 //
-// F is how queries and outputs are held, Keys and Values how they meet what is in the arena: the same, or int8
+// Value is how queries and outputs are held, Keys and Values how they meet what is in the arena: as they are, or int8
 // (attention_bytes.h), where each row of queries and of probabilities is two rows of bytes.
 #pragma once
 #include "attention_bytes.h"
@@ -20,12 +20,11 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-template <class F, class Keys, class Values>
+template <class Value, class Keys, class Values>
 class Attention {
   using X = typename Keys::X;
-  using Value = typename F::Value;
   static constexpr int per_step = Keys::values_per_step;
-  static constexpr bool bytes = !std::is_same_v<F, Keys>;
+  static constexpr bool bytes = per_step == 4;
   static constexpr int x_rows = bytes ? split_rows : 1;            // of the products, for a query
   static constexpr int queries_at_once = query_tokens / x_rows;
 
@@ -123,7 +122,7 @@ class Attention {
       if constexpr (bytes) {
         for (std::int64_t g = 0; g < group_; ++g, from += arena_.head_dim, to += x_rows * query_row())
           s.splits[t * group_ + g] = split_query<Keys>(from, arena_.head_dim, to, to + query_row());
-      } else if constexpr (F::x_per_step == 2) {
+      } else if constexpr (Keys::x_per_step == 2) {
         for (std::int64_t i = 0; i < values; ++i) to[i] = from_bf16(from[i]);
       } else {
         std::memcpy(to, from, values * sizeof(Value));
@@ -212,7 +211,7 @@ class Attention {
     if constexpr (bytes) {
       return split_probabilities<Values>(p, tile.value_scales, probabilities, probabilities + probability_row<Values>);
     } else {
-      store_probabilities<F>(p, probabilities);
+      store_probabilities<Values>(p, probabilities);
       return 1.0f;
     }
   }
@@ -247,7 +246,7 @@ class Attention {
     const int rows = count * x_rows;
     for (int j = first; j < past; coming.count = 0) {
       const int panels = panels_at_once(past - j, rows);
-      with_shape(rows, panels, [&]<int M, int P>() {
+      with_shape<x_rows>(rows, panels, [&]<int M, int P>() {
         scores_of<Keys, M, P>(s.queries + row * x_rows * query_row(), query_row(), tile.keys + j, arena_.block_size,
                              steps(), coming, s.scores + j * panel);
       });
@@ -263,7 +262,7 @@ class Attention {
     float* mixes = bytes ? s.mixed : to.mix + row * width;
     for (std::int64_t p = 0; p < width / panel;) {
       const int panels = panels_at_once(width / panel - p, rows);
-      with_shape(rows, panels, [&]<int M, int P>() {
+      with_shape<x_rows>(rows, panels, [&]<int M, int P>() {
         mix_of<Values, M, P>(x, tile.values + first, past - first, p * panel, width, coming, mixes + p * panel);
       });
       p += panels;
@@ -321,5 +320,13 @@ class Attention {
   const std::uint32_t* layer_data_;
   float* parts_ = nullptr;
 };
+
+template <class Value, class Keys, class Values>
+void attention(Pool& pool, const void* q, std::int64_t heads, const Arena& arena, std::int64_t layer,
+               const Layout& layout, float scale, std::int64_t window, void* out) {
+  Attention<Value, Keys, Values>(static_cast<const Value*>(q), heads, arena, layer, layout, scale, window,
+                                 static_cast<Value*>(out))
+      .run(pool);
+}
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -118,11 +118,11 @@ INLINE int panels_at_once(std::int64_t left, std::int64_t rows) {
   return query_panels == 2 && left >= 2 && rows <= 2 ? 2 : 1;
 }
 
-// then.template operator()<M, P>() for these numbers of rows and panels.
-template <int M = query_tokens, class Then>
+// then.template operator()<M, P>() for these numbers of rows, a multiple of `step`, and panels.
+template <int step, int M = query_tokens / step * step, class Then>
 INLINE void with_shape(int rows, int panels, Then&& then) {
-  if constexpr (M > 1) {
-    if (rows < M) return with_shape<M - 1>(rows, panels, then);
+  if constexpr (M > step) {
+    if (rows < M) return with_shape<step, M - step>(rows, panels, then);
   }
   if constexpr (query_panels >= 4) {
     if (panels == 4) return then.template operator()<M, 4>();
@@ -169,12 +169,12 @@ INLINE void weigh(vf (&p)[tile_positions / lanes], float scale, int first, int l
 }
 
 // Probabilities as the product with the values reads them.
-template <class F>
-INLINE void store_probabilities(const vf (&p)[tile_positions / lanes], typename F::X* to) {
+template <class Dot>
+INLINE void store_probabilities(const vf (&p)[tile_positions / lanes], typename Dot::X* to) {
   for (int i = 0; i < tile_positions / lanes; ++i) {
-    if constexpr (sizeof(typename F::Value) == 4) {
+    if constexpr (Dot::values_per_step == 1) {
       store(to + i * lanes, p[i]);
-    } else if constexpr (F::x_per_step == 2) {
+    } else if constexpr (Dot::x_per_step == 2) {
       store(to + i * lanes, (vf)(to_bf16_bits(p[i]) << 16));
     } else {
       store_bf16_fast(reinterpret_cast<std::uint16_t*>(to) + i * lanes, p[i]);

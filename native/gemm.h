@@ -44,9 +44,8 @@ struct Finished {
 };
 
 // silu(gate) · up, of the group's two panels.
-template <class F>
-void finish_gated(const Weights& w, const Staged<F>& x, const Finished& tile, typename F::Value* out) {
-  using Value = typename F::Value;
+template <class F, class Value>
+void finish_gated(const Weights& w, const Staged<F>& x, const Finished& tile, Value* out) {
   const std::int64_t first = tile.lane / 2, count = w.rows - first < panel ? w.rows - first : panel;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
     const float* gate = tile.sums + t * group_lanes;
@@ -86,14 +85,14 @@ void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* o
   }
 }
 
-// One product. A task is a group of outputs for some of the tokens.
-template <class F>
+// One product of activations that are held as `Value`. A task is a group of outputs for some of the tokens.
+template <class F, class Value>
 class Product {
   using X = typename F::X;
 
  public:
   Product(Pool& pool, const void* values, const Weights& w, std::int64_t tokens, Epilogue epilogue, void* out)
-      : pool_(pool), w_(w), x_(stage<F>(pool, static_cast<const typename F::Value*>(values), tokens, w)),
+      : pool_(pool), w_(w), x_(stage<F>(pool, static_cast<const Value*>(values), tokens, w)),
         tokens_(tokens), epilogue_(epilogue), out_(out),
         parts_((tokens + tokens_per_task - 1) / tokens_per_task),
         past_caches_(epilogue == Epilogue::store && w.rows >= vocabulary && tokens * w.rows * 4 >= beyond_caches &&
@@ -171,8 +170,7 @@ class Product {
     if (task.tiles == 1) {
       // A single pass over the stream: the machine's own prefetcher follows it best, but not where a step takes long or
       // the panels are read one after the other.
-      constexpr int quick = F::x_per_step == 1 ? 8 : 3;
-      if (task.count <= quick && task.count <= rows_of_two_panels) return {};
+      if (!fetches<F>(static_cast<int>(task.count), 2)) return {};
       return {from + 64 * group_lanes, 2};
     }
     if (block.last && !task.goes_on) return {};
@@ -185,7 +183,7 @@ class Product {
   void finished(const Task& task, std::int64_t i, const float* sums) const {
     const std::int64_t row = task.row(i), count = task.row(i + 1) - row;
     const Finished tile{sums, task.first + row, count, task.group * group_lanes};
-    if (epilogue_ == Epilogue::gated) return finish_gated<F>(w_, x_, tile, static_cast<typename F::Value*>(out_));
+    if (epilogue_ == Epilogue::gated) return finish_gated<F>(w_, x_, tile, static_cast<Value*>(out_));
     float* out = static_cast<float*>(out_);
     if (epilogue_ == Epilogue::add) return finish<F, Write::add>(w_, x_, tile, out);
     if (past_caches_) return finish<F, Write::past_caches>(w_, x_, tile, out);
@@ -202,9 +200,9 @@ class Product {
   bool past_caches_;
 };
 
-template <class F>
-void product(Pool& pool, const void* values, const Weights& w, std::int64_t tokens, Epilogue epilogue, void* out) {
-  if (tokens > 0 && w.rows > 0) Product<F>(pool, values, w, tokens, epilogue, out).run();
+template <class F, class Value>
+void gemm(Pool& pool, const void* x, const Weights& w, std::int64_t tokens, Epilogue epilogue, void* out) {
+  if (tokens > 0 && w.rows > 0) Product<F, Value>(pool, x, w, tokens, epilogue, out).run();
 }
 
 }  // namespace inflight::INFLIGHT_ISA

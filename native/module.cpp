@@ -10,6 +10,7 @@
 
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -267,7 +268,7 @@ class Ops {
     if (kernels_ == nullptr) refuse("this machine has no instruction set \"" + isa + "\"; it has " + names);
     for (const int core : cores)
       if (core < 0 || core >= 1024) refuse("cores are numbered from 0 to 1023, so that there is no " + std::to_string(core));
-    pool_ = std::make_unique<Pool>(threads, cores);
+    pool_ = std::make_unique<Pool>(threads, cores.data(), static_cast<int>(cores.size()));
   }
 
   std::string isa() const { return kernels_->name; }
@@ -308,7 +309,7 @@ class Ops {
     } else {
       packed->memory = Memory(static_cast<std::size_t>(packed->rows * packed->columns * item()));
       const SourceMatrix matrix = source.matrix();
-      run([&] { kernels_->copy_rows(*pool_, format_, matrix, packed->columns, packed->memory.data()); });
+      run([&] { kernels_->rows.copy_rows(*pool_, format_, matrix, packed->columns, packed->memory.data()); });
     }
     return packed;
   }
@@ -343,11 +344,11 @@ class Ops {
     }
     run([&] {
       if (table.linear) {
-        kernels_->embed_packed(*pool_, format_, table.linear->weights, ids.data<std::int32_t>(), ids.size(0),
-                               to.data<float>());
+        kernels_->rows.embed_packed(*pool_, format_, table.linear->weights, ids.data<std::int32_t>(), ids.size(0),
+                                    to.data<float>());
       } else {
-        kernels_->embed_rows(*pool_, format_, table.memory.data(), table.columns, ids.data<std::int32_t>(),
-                             ids.size(0), to.data<float>());
+        kernels_->rows.embed_rows(*pool_, format_, table.memory.data(), table.columns, ids.data<std::int32_t>(),
+                                  ids.size(0), to.data<float>());
       }
     });
   }
@@ -357,8 +358,8 @@ class Ops {
     Array scale(weight, "weight", Kind::f32, {from.size(1)});
     Array to(out, "out", act_, {from.size(0), from.size(1)}, true);
     run([&] {
-      kernels_->rms_norm(*pool_, format_, from.data<float>(), scale.data<float>(), eps, from.size(0), from.size(1),
-                         to.data());
+      kernels_->rows.rms_norm(*pool_, format_, from.data<float>(), scale.data<float>(), eps, from.size(0),
+                              from.size(1), to.data());
     });
   }
 
@@ -367,7 +368,8 @@ class Ops {
     if (linear.weights.gated != (epilogue == Epilogue::gated)) refuse("gated weights go with gated, others with linear");
     Array from(x, "x", act_, {any, linear.weights.columns});
     Array to(out, "out", epilogue == Epilogue::gated ? act_ : Kind::f32, {from.size(0), linear.weights.rows}, true);
-    run([&] { kernels_->gemm(*pool_, format_, from.data(), linear.weights, from.size(0), epilogue, to.data()); });
+    const ProductKernels& kernels = products(linear.weights.scales != nullptr);
+    run([&] { kernels.gemm(*pool_, from.data(), linear.weights, from.size(0), epilogue, to.data()); });
   }
 
   void rope_and_write_kv(nb::handle qkv, const ArenaMemory& held, std::int64_t layer, nb::handle positions,
@@ -391,8 +393,8 @@ class Ops {
     const Rope rope{cosines.data<float>(), sines.data<float>(), q_weight ? q_weight->data<float>() : nullptr,
                     k_weight ? k_weight->data<float>() : nullptr, eps};
     run([&] {
-      kernels_->rope_and_write(*pool_, format_, from.data<float>(), heads, arena, layer, layout.layout, rope,
-                               to.data());
+      kernels_->rows.rope_and_write(*pool_, format_, from.data<float>(), heads, arena, layer, layout.layout, rope,
+                                    to.data());
     });
   }
 
@@ -409,8 +411,9 @@ class Ops {
     LayoutArrays layout(positions, offsets, starts, tables, from.size(0));
     layout.check_blocks(arena, false, window);
     Array to(out, "out", act_, {from.size(0), from.size(1)}, true);
+    const ProductKernels& kernels = products(arena.bytes);
     run([&] {
-      kernels_->attention(*pool_, format_, from.data(), heads, arena, layer, layout.layout, scale, window, to.data());
+      kernels.attention(*pool_, from.data(), heads, arena, layer, layout.layout, scale, window, to.data());
     });
   }
 
@@ -463,7 +466,7 @@ class Ops {
                      a_seed.data<std::uint64_t>(), a_sample.data<std::uint32_t>(), a_draw.data<std::uint32_t>(),
                      a_want.data<bool>(), a_values.data<float>(), pointers.data(), lengths.data(),
                      a_tokens.data<std::int32_t>(), report.logprobs()};
-    run([&] { kernels_->sample(*pool_, rows.data<float>(), n, vocabulary, s); });
+    run([&] { kernels_->rows.sample(*pool_, rows.data<float>(), n, vocabulary, s); });
   }
 
   void score(nb::handle logits, nb::handle token_ids, nb::handle top_logprobs, nb::handle logprobs, nb::handle top_ids,
@@ -476,28 +479,29 @@ class Ops {
         refuse("token_ids must be token ids");
     const LogprobArrays report(n, top_logprobs, logprobs, top_ids, top_values);
     run([&] {
-      kernels_->score(*pool_, rows.data<float>(), n, vocabulary, tokens.data<std::int32_t>(), report.logprobs());
+      kernels_->rows.score(*pool_, rows.data<float>(), n, vocabulary, tokens.data<std::int32_t>(), report.logprobs());
     });
   }
 
   // Best of a few passes over memory that no cache holds.
   double read_bandwidth(std::int64_t bytes, int passes) {
     nb::gil_scoped_release release;
-    std::lock_guard lock(pool_->turn);
+    std::lock_guard lock(turn_);
     if (probe_.bytes() < static_cast<std::size_t>(bytes)) {
       probe_ = Memory(static_cast<std::size_t>(bytes));
       std::memset(probe_.data(), 1, probe_.bytes());
     }
     double best = 0;
-    for (int i = 0; i < passes; ++i) best = std::max(best, kernels_->read_bandwidth(*pool_, probe_.data(), bytes));
+    for (int i = 0; i < passes; ++i) best = std::max(best, kernels_->rows.read_bandwidth(*pool_, probe_.data(), bytes));
     return best;
   }
 
   double peak(const std::string& kind, double seconds) {
-    const int which = kind == "bf16" ? 0 : kind == "f32" ? 1 : kind == "int8" ? 2 : -1;
-    if (which < 0) refuse("kind must be bf16, f32 or int8, not " + kind);
+    if (kind != "bf16" && kind != "f32" && kind != "int8") refuse("kind must be bf16, f32 or int8, not " + kind);
+    const ProductKernels& kernels =
+        kind == "bf16" ? kernels_->bf16 : kind == "f32" ? kernels_->f32 : kernels_->int8_bf16;
     double result = 0;
-    run([&] { result = kernels_->peak(*pool_, which, seconds); });
+    run([&] { result = kernels.peak(*pool_, seconds); });
     return result;
   }
 
@@ -505,8 +509,14 @@ class Ops {
   template <class Work>
   void run(Work&& work) {
     nb::gil_scoped_release release;
-    std::lock_guard lock(pool_->turn);
+    std::lock_guard lock(turn_);
     work();
+  }
+
+  // For weights, or keys and values, that are int8 or as activations are.
+  const ProductKernels& products(bool int8) const {
+    if (format_ == Format::bf16) return int8 ? kernels_->int8_bf16 : kernels_->bf16;
+    return int8 ? kernels_->int8_f32 : kernels_->f32;
   }
 
   std::int64_t item() const { return format_ == Format::bf16 ? 2 : 4; }
@@ -536,7 +546,7 @@ class Ops {
     w.data = static_cast<std::uint32_t*>(linear->memory.data());
     if (quantized) linear->scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
     w.scales = quantized ? linear->scales.data() : nullptr;
-    run([&] { kernels_->pack(*pool_, format_, parts.data(), w); });
+    run([&] { kernels_->rows.pack(*pool_, format_, parts.data(), w); });
     return linear;
   }
 
@@ -544,6 +554,7 @@ class Ops {
   Kind act_{};
   const Kernels* kernels_ = nullptr;
   std::unique_ptr<Pool> pool_;
+  std::mutex turn_;  // calls from several Python threads take turns
   Shelf shelf_;  // of packed weights
   Memory probe_;
 };

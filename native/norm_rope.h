@@ -2,11 +2,8 @@
 //
 // Knows the arena's layout (types.h) from the writing side; attention.h reads it.
 #pragma once
-#include <type_traits>
-
 #include "parallel.h"
 #include "quantize.h"
-#include "tile.h"
 #include "types.h"
 
 namespace inflight::INFLIGHT_ISA {
@@ -48,12 +45,12 @@ void normalise(Pool& pool, const float* x, const float* weight, float eps, std::
 }
 
 // One token's keys (of one head) into its slot of a block.
-template <class F, class Dot>
-INLINE void write_key(const Arena& arena, std::uint32_t* head, std::int64_t slot, const typename F::Value* key) {
-  constexpr std::int64_t per_step = Dot::values_per_step;
+template <bool int8, class Value>
+INLINE void write_key(const Arena& arena, std::uint32_t* head, std::int64_t slot, const Value* key) {
+  constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
   const std::int64_t width = arena.head_dim, block = arena.block_size;
   std::uint32_t* to = head + slot;
-  if constexpr (std::is_same_v<F, Dot>) {
+  if constexpr (!int8) {
     for (std::int64_t s = 0; s < width / per_step; ++s) std::memcpy(to + s * block, key + s * per_step, 4);
   } else {
     std::int8_t bytes[most_head_dim + 2];
@@ -66,13 +63,12 @@ INLINE void write_key(const Arena& arena, std::uint32_t* head, std::int64_t slot
 }
 
 // The same for its values.
-template <class F, class Dot>
+template <bool int8, class Value>
 INLINE void write_values(const Arena& arena, std::uint32_t* head, std::int64_t slot, const float* values) {
-  using Value = typename F::Value;
-  constexpr std::int64_t per_step = Dot::values_per_step;
+  constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
   const std::int64_t width = arena.head_dim;
   std::uint32_t* to = head + arena.key_lanes + slot / per_step * arena.padded_dim;
-  if constexpr (std::is_same_v<F, Dot>) {
+  if constexpr (!int8) {
     Value* at = reinterpret_cast<Value*>(to) + slot % per_step;
     for (std::int64_t i = 0; i < width; ++i) hold(at + i * per_step, values[i]);
   } else {
@@ -87,10 +83,9 @@ INLINE void write_values(const Arena& arena, std::uint32_t* head, std::int64_t s
   }
 }
 
-template <class F, class Dot>
+template <bool int8, class Value>
 void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const Arena& arena, std::int64_t layer,
-                      const Layout& layout, const Rope& rope, typename F::Value* q_out) {
-  using Value = typename F::Value;
+                      const Layout& layout, const Rope& rope, Value* q_out) {
   const std::int64_t width = arena.head_dim, half = width / 2, block = arena.block_size;
   const std::int64_t row_width = (heads + 2 * arena.kv_heads) * width;
   parallel_rows(pool, layout.tokens, layout.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
@@ -115,11 +110,11 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const Ar
         Value* to = is_query ? q_out + (t * heads + h) * width : rotated;
         for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
         for (std::int64_t i = 0; i < half; ++i) hold(to + i + half, x[i + half] * cos[i] + x[i] * sin[i]);
-        if (!is_query) write_key<F, Dot>(arena, heads_of_block + (h - heads) * arena.head_lanes, slot, rotated);
+        if (!is_query) write_key<int8>(arena, heads_of_block + (h - heads) * arena.head_lanes, slot, rotated);
       }
       for (std::int64_t g = 0; g < arena.kv_heads; ++g)
-        write_values<F, Dot>(arena, heads_of_block + g * arena.head_lanes, slot,
-                             row + (heads + arena.kv_heads + g) * width);
+        write_values<int8, Value>(arena, heads_of_block + g * arena.head_lanes, slot,
+                                  row + (heads + arena.kv_heads + g) * width);
     }
   });
 }

@@ -5,7 +5,6 @@
 #pragma once
 #include "parallel.h"
 #include "quantize.h"
-#include "tile.h"
 #include "types.h"
 
 namespace inflight::INFLIGHT_ISA {
@@ -62,10 +61,9 @@ INLINE void interleave(const void* held, std::int64_t row_bytes, std::int64_t st
       std::memcpy(out + s * group_lanes + lane, static_cast<const char*>(held) + lane * row_bytes + s * 4, 4);
 }
 
-template <class F>
+template <class Value>
 void pack_weights(Pool& pool, const SourceMatrix* parts, const Weights& w) {
-  using Value = typename F::Value;
-  constexpr std::int64_t per_step = F::values_per_step;
+  constexpr std::int64_t per_step = 4 / sizeof(Value);
   parallel_for(pool, w.groups, [&](std::int64_t group, int) {
     alignas(64) Value held[group_lanes][piece];
     std::uint32_t* out = w.data + group * w.steps * group_lanes;
@@ -124,7 +122,7 @@ void copy_table(Pool& pool, const SourceMatrix& m, std::int64_t columns, Value* 
   });
 }
 
-template <class F>
+template <int per_step>
 void embed_from_packed(Pool& pool, const Weights& w, const std::int32_t* ids, std::int64_t tokens, float* out) {
   // Every lane of a row lies in a cache line of its own, hence the weight of a token.
   parallel_rows(pool, tokens, tokens * w.steps * 64, [&](std::int64_t first, std::int64_t last) {
@@ -134,10 +132,10 @@ void embed_from_packed(Pool& pool, const Weights& w, const std::int32_t* ids, st
       for (std::int64_t s = 0; s < w.steps; ++s) {
         const std::uint32_t lane = from[s * group_lanes];
         const std::uint32_t low_bits = lane << 16, high_bits = lane & 0xffff0000u;
-        if constexpr (F::values_per_step == 4) {
+        if constexpr (per_step == 4) {
           for (std::int64_t k = 4 * s; k < w.columns && k < 4 * s + 4; ++k)
             to[k] = static_cast<float>(static_cast<std::int32_t>(lane >> k % 4 * 8 & 0xffu) - 128) * w.scales[ids[t]];
-        } else if constexpr (F::values_per_step == 1) {
+        } else if constexpr (per_step == 1) {
           std::memcpy(to + s, &lane, 4);
         } else {
           std::memcpy(to + 2 * s, &low_bits, 4);

@@ -73,18 +73,21 @@ class Runs {
   std::uint64_t* bounds_;
 };
 
-// body(worker) on all threads, or on the caller alone.
+// body(worker) on all threads, or on the caller alone. Bodies are long: each is compiled once for both.
 template <class Body>
 void on_all(Pool& pool, bool alone, Body&& body) {
-  if (alone) return body(0);
-  pool.run([](void* context, int worker) { (*static_cast<std::remove_reference_t<Body>*>(context))(worker); }, &body);
+  const auto call = [](void* context, int worker) __attribute__((noinline)) {
+    (*static_cast<std::remove_reference_t<Body>*>(context))(worker);
+  };
+  if (alone) return call(&body, 0);
+  pool.run(call, &body);
 }
 
-// task(index, worker) for every index below `tasks`.
+// task(index, worker) for every index below `tasks`, on all threads unless there are few or short ones (`alone`).
 template <class Task>
-void parallel_for(Pool& pool, std::int64_t tasks, Task&& task) {
+void parallel_for(Pool& pool, std::int64_t tasks, Task&& task, bool alone = false) {
   Claims claims(tasks);
-  on_all(pool, tasks <= 1, [&](int worker) {
+  on_all(pool, alone || tasks <= 1, [&](int worker) {
     for (std::int64_t i = claims.next(); i < tasks; i = claims.next()) task(i, worker);
   });
 }

@@ -5,9 +5,13 @@
 #include <sched.h>
 #endif
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
-#include <new>
+#include <memory>
+#include <thread>
+#include <vector>
 
 namespace inflight {
 namespace {
@@ -38,48 +42,51 @@ std::uint32_t generation(std::uint64_t state) { return static_cast<std::uint32_t
 
 }  // namespace
 
-Pool::Pool(int threads, const std::vector<int>& cores) : buffers_(threads + 4) {
-  try {
-    for (int worker = 1; worker < threads; ++worker) {
-      const int core = cores.empty() ? -1 : cores[worker % cores.size()];
-      workers_.emplace_back([this, worker, core] {
-        if (core >= 0) stay_on(core);
-        work(worker);
-      });
+class Pool::Workers {
+ public:
+  Workers(int threads, const int* cores, int num_cores) {
+    try {
+      for (int worker = 1; worker < threads; ++worker) {
+        const int core = num_cores > 0 ? cores[worker % num_cores] : -1;
+        threads_.emplace_back([this, worker, core] {
+          if (core >= 0) stay_on(core);
+          work(worker);
+        });
+      }
+    } catch (...) {  // the system gives no more threads
+      end();
+      throw;
     }
-  } catch (...) {  // the system gives no more threads
-    end_workers();
-    throw;
   }
-}
+  ~Workers() { end(); }
 
-void Pool::end_workers() {
+  int count() const { return static_cast<int>(threads_.size()); }
+  void run(Body body, void* context);
+
+ private:
+  void end();
+  void work(int worker);
+  std::uint64_t wait_for_job(std::uint32_t last);
+
+  // generation << 32 | open << 31 | number of workers inside
+  alignas(64) std::atomic<std::uint64_t> state_{0};
+  alignas(64) std::atomic<std::uint32_t> wake_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<bool> stopping_{false};
+  Body body_ = nullptr;
+  void* context_ = nullptr;
+  std::vector<std::thread> threads_;
+};
+
+void Pool::Workers::end() {
   stopping_.store(true);
   wake_.fetch_add(1);
   wake_.notify_all();
-  for (auto& worker : workers_) worker.join();
+  for (auto& thread : threads_) thread.join();
 }
 
-Pool::~Pool() {
-  end_workers();
-  for (auto& buffer : buffers_) std::free(buffer.data);
-}
-
-int Pool::threads() const { return static_cast<int>(workers_.size()) + 1; }
-
-void* Pool::scratch(int slot, std::size_t bytes) {
-  Buffer& buffer = buffers_[slot];
-  if (buffer.bytes < bytes) {
-    std::free(buffer.data);
-    buffer.bytes = (bytes + bytes / 4 + 4095) / 4096 * 4096;
-    buffer.data = std::aligned_alloc(4096, buffer.bytes);
-    if (buffer.data == nullptr) std::abort();
-  }
-  return buffer.data;
-}
-
-void Pool::run(Body body, void* context) {
-  if (workers_.empty()) {
+void Pool::Workers::run(Body body, void* context) {
+  if (threads_.empty()) {
     body(context, 0);
     return;
   }
@@ -102,7 +109,7 @@ void Pool::run(Body body, void* context) {
   }
 }
 
-void Pool::work(int worker) {
+void Pool::Workers::work(int worker) {
   std::uint32_t last = 0;
   while (true) {
     std::uint64_t state = wait_for_job(last);
@@ -115,7 +122,7 @@ void Pool::work(int worker) {
   }
 }
 
-std::uint64_t Pool::wait_for_job(std::uint32_t last) {
+std::uint64_t Pool::Workers::wait_for_job(std::uint32_t last) {
   const auto due = [&](std::uint64_t state) { return (state & open_bit) != 0 && generation(state) != last; };
   while (true) {
     const auto deadline = std::chrono::steady_clock::now() + spin_time;
@@ -135,6 +142,34 @@ std::uint64_t Pool::wait_for_job(std::uint32_t last) {
     }
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
   }
+}
+
+Pool::Pool(int threads, const int* cores, int num_cores) {
+  auto workers = std::make_unique<Workers>(threads, cores, num_cores);
+  buffers_ = new Buffer[threads + 4];
+  workers_ = workers.release();
+}
+
+Pool::~Pool() {
+  const int slots = threads() + 4;
+  delete workers_;
+  for (int slot = 0; slot < slots; ++slot) std::free(buffers_[slot].data);
+  delete[] buffers_;
+}
+
+int Pool::threads() const { return workers_->count() + 1; }
+
+void Pool::run(Body body, void* context) { workers_->run(body, context); }
+
+void* Pool::scratch(int slot, std::size_t bytes) {
+  Buffer& buffer = buffers_[slot];
+  if (buffer.bytes < bytes) {
+    std::free(buffer.data);
+    buffer.bytes = (bytes + bytes / 4 + 4095) / 4096 * 4096;
+    buffer.data = std::aligned_alloc(4096, buffer.bytes);
+    if (buffer.data == nullptr) std::abort();
+  }
+  return buffer.data;
 }
 
 }  // namespace inflight

@@ -4,13 +4,10 @@
 // job, because the next kernel of a step follows within microseconds, and then sleep: an idle engine uses no CPU.
 // A job does not wait for workers that come too late: cores are shared, and a worker that the system has put aside must
 // not hold up a step whose tasks the others have finished.
+//
+// Every kernel includes this, so what the pool is made of (pool.cpp) and its headers stay out of it.
 #pragma once
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 namespace inflight {
 
@@ -18,10 +15,10 @@ class Pool {
  public:
   using Body = void (*)(void* context, int worker);
 
-  // cores: if any, worker w stays on cores[w] (begun again where there are fewer). The caller of `run` goes where the
-  // system puts it: a process or thread that it starts would inherit its core. Throws std::system_error where the system
-  // gives no more threads.
-  explicit Pool(int threads, const std::vector<int>& cores = {});
+  // cores: if there are any, worker w stays on cores[w] (begun again where there are fewer). The caller of `run` goes where
+  // the system puts it: a process or thread that it starts would inherit its core. Throws std::system_error where the
+  // system gives no more threads.
+  Pool(int threads, const int* cores, int num_cores);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -29,7 +26,8 @@ class Pool {
   int threads() const;
 
   // Runs body(context, worker) on the caller (worker 0) and on every worker that wakes before the caller has finished;
-  // returns when all who entered have left. The body claims tasks from the context until none is left.
+  // returns when all who entered have left. The body claims tasks from the context until none is left. One job at a time:
+  // callers take turns.
   void run(Body body, void* context);
 
   // Memory of at least `bytes`, 64-byte aligned, that stays valid until the next call with the same slot.
@@ -37,28 +35,15 @@ class Pool {
   void* scratch(int slot, std::size_t bytes);
   int shared_slot() const { return threads(); }
 
-  // One op set may be called from several Python threads: calls take turns.
-  std::mutex turn;
-
  private:
+  class Workers;
   struct Buffer {
     void* data = nullptr;
     std::size_t bytes = 0;
   };
 
-  void work(int worker);
-  void end_workers();
-  std::uint64_t wait_for_job(std::uint32_t last);
-
-  // generation << 32 | open << 31 | number of workers inside
-  alignas(64) std::atomic<std::uint64_t> state_{0};
-  alignas(64) std::atomic<std::uint32_t> wake_{0};
-  alignas(64) std::atomic<int> sleepers_{0};
-  std::atomic<bool> stopping_{false};
-  Body body_ = nullptr;
-  void* context_ = nullptr;
-  std::vector<Buffer> buffers_;
-  std::vector<std::thread> workers_;
+  Workers* workers_;
+  Buffer* buffers_;
 };
 
 }  // namespace inflight

@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include "parallel.h"
-#include "tile.h"
 
 namespace inflight::INFLIGHT_ISA {
 
@@ -58,18 +57,19 @@ double rate(Pool& pool, double seconds, double operations_per_step, Step&& step)
   return total;
 }
 
-inline double peak(Pool& pool, int kind, double seconds) {
-  if (kind == 0 && has_bf16_dot)
-    return rate<vf>(pool, seconds, lanes * 4.0, [](vf s, vf w, vf x) { return dot2(s, (vu)w, (vu)x); });
-  if (kind == 0)  // halves are split by shift and mask, then multiplied as float32
-    return rate<vf>(pool, seconds, lanes * 4.0, [](vf s, vf w, vf x) { return fma(x, w, fma(w, x, s)); });
-  if (kind == 1)
+template <class F>
+double peak(Pool& pool, double seconds) {
+  if constexpr (F::values_per_step == 1) {
     return rate<vf>(pool, seconds, lanes * 2.0, [](vf s, vf w, vf x) { return fma(w, x, s); });
-  if (kind == 2 && has_int8_dot)
+  } else if constexpr (F::values_per_step == 2 && has_bf16_dot) {
+    return rate<vf>(pool, seconds, lanes * 4.0, [](vf s, vf w, vf x) { return dot2(s, (vu)w, (vu)x); });
+  } else if constexpr (F::values_per_step == 2) {  // halves are split by shift and mask, then multiplied as float32
+    return rate<vf>(pool, seconds, lanes * 4.0, [](vf s, vf w, vf x) { return fma(x, w, fma(w, x, s)); });
+  } else if constexpr (has_int8_dot) {
     return rate<vi>(pool, seconds, lanes * 8.0, [](vi s, vi w, vi x) { return dot4(s, (vu)w, (vu)x); });
-  if (kind == 2)  // of halves that change: what does not would be computed once
+  } else {  // of halves that change: what does not would be computed once
     return rate<vi>(pool, seconds, lanes * 4.0, [](vi s, vi w, vi) { return s + dot2_of_halves((vu)w, (vu)s); });
-  return 0.0;
+  }
 }
 
 }  // namespace inflight::INFLIGHT_ISA

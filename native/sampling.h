@@ -5,6 +5,8 @@
 // logits bounds what top-k needs to look at; what remains is dropped into buckets by its distance from the largest, and
 // only the buckets in which a cut or the draw falls are put in order.
 #pragma once
+#include <initializer_list>
+
 #include "parallel.h"
 #include "types.h"
 
@@ -457,11 +459,7 @@ void each_row(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabul
     char* scratch = static_cast<char*>(pool.scratch(worker, Row::scratch_bytes(vocabulary)));
     work(Row(logits + row * vocabulary, vocabulary, scratch), row);
   };
-  if (rows * vocabulary < 1 << 15) {
-    for (std::int64_t row = 0; row < rows; ++row) one(row, 0);
-  } else {
-    parallel_for(pool, rows, one);
-  }
+  parallel_for(pool, rows, one, rows * vocabulary < 1 << 15);
 }
 
 inline void sample_rows(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling& s) {

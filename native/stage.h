@@ -20,10 +20,9 @@ struct Staged {
 };
 
 // Used where it lies, if the kernel can read it so; else padded to whole steps, or widened to float32.
-template <class F>
-Staged<F> stage_values(Pool& pool, const typename F::Value* from, std::int64_t tokens, const Weights& w) {
+template <class F, class Value>
+Staged<F> stage_values(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   using X = typename F::X;
-  using Value = typename F::Value;
   const std::int64_t columns = w.columns, stride = w.steps * F::x_per_step;
   constexpr bool same = sizeof(X) == sizeof(Value) * F::values_per_step / F::x_per_step;
   if (same && columns == w.steps * F::values_per_step) return {reinterpret_cast<const X*>(from), stride, nullptr, nullptr};
@@ -49,8 +48,8 @@ Staged<F> stage_values(Pool& pool, const typename F::Value* from, std::int64_t t
 }
 
 // Quantised, each token with a scale of its own.
-template <class F>
-Staged<F> stage_bytes(Pool& pool, const typename F::Value* from, std::int64_t tokens, const Weights& w) {
+template <class F, class Value>
+Staged<F> stage_bytes(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   using X = typename F::X;
   const std::int64_t columns = w.columns, stride = w.steps * F::x_per_step, width = w.steps * F::values_per_step;
   X* to = static_cast<X*>(pool.scratch(pool.shared_slot(), tokens * (stride * sizeof(X) + 8)));
@@ -71,8 +70,8 @@ Staged<F> stage_bytes(Pool& pool, const typename F::Value* from, std::int64_t to
   return {to, stride, scales, excess};
 }
 
-template <class F>
-Staged<F> stage(Pool& pool, const typename F::Value* from, std::int64_t tokens, const Weights& w) {
+template <class F, class Value>
+Staged<F> stage(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   if constexpr (F::values_per_step == 4) {
     return stage_bytes<F>(pool, from, tokens, w);
   } else {

@@ -12,11 +12,9 @@ namespace inflight::INFLIGHT_ISA {
 using x_lane = std::uint32_t __attribute__((may_alias, aligned(2)));
 
 // How weights and x are held, and one step over a tile. Its loops are unrolled by pragma, early enough for the compiler
-// to see that the sums can stay in registers. x(m, i) is the i-th X of row m. `Value` is the type that numpy sees, `Sum`
-// that of the sums.
+// to see that the sums can stay in registers. x(m, i) is the i-th X of row m, `Sum` the type of the sums.
 struct PairsByPairs {  // bf16 · bf16 with the machine's dot product
   using X = x_lane;
-  using Value = std::uint16_t;
   using Sum = vf;
   static constexpr int x_per_step = 1, values_per_step = 2;
   template <int M, int N, class Rows>
@@ -32,7 +30,6 @@ struct PairsByPairs {  // bf16 · bf16 with the machine's dot product
 
 struct PairsByFloats {  // bf16 · float32 (x converted beforehand), for machines without that dot product
   using X = float;
-  using Value = std::uint16_t;
   using Sum = vf;
   static constexpr int x_per_step = 2, values_per_step = 2;
   template <int M, int N, class Rows>
@@ -59,7 +56,6 @@ struct PairsByFloats {  // bf16 · float32 (x converted beforehand), for machine
 
 struct Floats {  // float32 · float32
   using X = float;
-  using Value = float;
   using Sum = vf;
   static constexpr int x_per_step = 1, values_per_step = 1;
   template <int M, int N, class Rows>
@@ -86,10 +82,9 @@ struct Either<false, A, B> {
 // bytes as they are by x as unsigned ones. Sums are whole numbers, so they are exact in any order. What the 128 adds is
 // 128 · Σ x of the row and is taken off at the end (gemm.h). `lay` puts a row of x's bytes into steps; where
 // these are longer, the bytes may be the end of the place itself.
-template <class V, bool weights_signed>
+template <bool weights_signed>
 struct BytesByBytes {  // with the machine's dot product
   using X = x_lane;
-  using Value = V;
   using Sum = vi;
   using Byte = typename Either<weights_signed, std::uint8_t, std::int8_t>::type;
   static constexpr int x_per_step = 1, values_per_step = 4;
@@ -106,10 +101,9 @@ struct BytesByBytes {  // with the machine's dot product
   }
 };
 
-template <class V, bool weights_signed>
+template <bool weights_signed>
 struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one lane, 1 and 3 in the next
   using X = x_lane;
-  using Value = V;
   using Sum = vi;
   using Byte = typename Either<weights_signed, std::uint8_t, std::int8_t>::type;
   static constexpr int x_per_step = 2, values_per_step = 4;
@@ -147,8 +141,8 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
 
 // The kinds for bf16 and for int8 on this machine.
 using Halves = Either<has_bf16_dot, PairsByPairs, PairsByFloats>::type;
-template <class V, bool weights_signed = false>
-using Bytes = typename Either<has_int8_dot, BytesByBytes<V, weights_signed>, BytesByHalves<V, weights_signed>>::type;
+template <bool weights_signed = false>
+using Bytes = typename Either<has_int8_dot, BytesByBytes<weights_signed>, BytesByHalves<weights_signed>>::type;
 
 // Rows of x that are `stride` bytes apart, three to a pointer: an address can say one and two strides by itself, and a
 // pointer to each of twelve rows would not fit the registers.
@@ -223,34 +217,38 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
     for (int n = 0; n < N; ++n) store(work.sums + m * work.sums_stride + n * lanes, sums[m][n]);
 }
 
-template <class F, int P, int fetched, int M>
-INLINE void tile_fetching(int rows, const Work<F>& work) {
-  if constexpr (M > 1) {
-    if (rows < M) return tile_fetching<F, P, fetched, M - 1>(rows, work);
-  }
-  tile<F, M, P, fetched>(work);
-}
-
-template <class F, int P, int M = tile_tokens>
-INLINE void tile_of(int rows, const Work<F>& work) {
-  switch (work.ahead.lines) {
-    case 1: return tile_fetching<F, P, 1, M>(rows, work);
-    case 2: return tile_fetching<F, P, 2, M>(rows, work);
-  }
-  tile_fetching<F, P, 0, M>(rows, work);
-}
-
 // How many panels of a group a tile of this many rows takes. With one or two rows a single one would wait for its own
 // sums.
-INLINE int tile_width(int rows) { return rows <= rows_of_two_panels ? 2 : 1; }
+constexpr int tile_width(int rows) { return rows <= rows_of_two_panels ? 2 : 1; }
+
+// Rows up to which the machine's own prefetcher follows a single pass over a group: not where a step takes long.
+template <class F>
+constexpr int quick_rows = F::x_per_step == 1 ? 8 : 3;
+
+// Whether gemm.h asks for a tile that fetches so many lines a step: two for a tile that is alone with its group, one for
+// tiles that share it, which have half of the most rows or more. A tile that it does not ask for is not compiled; if it
+// did ask, it would get one that fetches nothing, with the same sums.
+template <class F>
+constexpr bool fetches(int rows, int lines) {
+  return lines == 1 ? rows >= (tile_tokens + 1) / 2 : rows > quick_rows<F> || rows > rows_of_two_panels;
+}
+
+template <class F, int lines, int M = tile_tokens>
+INLINE void tile_fetching(int rows, const Work<F>& work) {
+  if constexpr (M > 1) {
+    if (rows < M) return tile_fetching<F, lines, M - 1>(rows, work);
+  }
+  tile<F, M, tile_width(M), fetches<F>(M, lines) ? lines : 0>(work);
+}
 
 // A tile of `rows` ≤ tile_tokens and of as many panels as `tile_width` says.
 template <class F>
 INLINE void run_tile(int rows, const Work<F>& work) {
-  if constexpr (rows_of_two_panels > 0) {
-    if (tile_width(rows) == 2) return tile_of<F, 2, rows_of_two_panels>(rows, work);
+  switch (work.ahead.lines) {
+    case 1: return tile_fetching<F, 1>(rows, work);
+    case 2: return tile_fetching<F, 2>(rows, work);
   }
-  if constexpr (rows_of_two_panels < tile_tokens) tile_of<F, 1>(rows, work);
+  tile_fetching<F, 0>(rows, work);
 }
 
 }  // namespace inflight::INFLIGHT_ISA

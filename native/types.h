@@ -82,8 +82,8 @@ struct Sampling {
   Logprobs logprobs;
 };
 
-struct Kernels {
-  const char* name;
+// What is done to numbers one by one or row by row.
+struct RowKernels {
   void (*pack)(Pool&, Format, const SourceMatrix* parts, const Weights&);
   void (*copy_rows)(Pool&, Format, const SourceMatrix&, std::int64_t columns, void* out);
   void (*embed_packed)(Pool&, Format, const Weights&, const std::int32_t* ids, std::int64_t tokens, float* out);
@@ -91,16 +91,28 @@ struct Kernels {
                      std::int64_t tokens, float* out);
   void (*rms_norm)(Pool&, Format, const float* x, const float* weight, float eps, std::int64_t tokens,
                    std::int64_t width, void* out);
-  void (*gemm)(Pool&, Format, const void* x, const Weights&, std::int64_t tokens, Epilogue, void* out);
   void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const Arena&, std::int64_t layer,
                          const Layout&, const Rope&, void* q_out);
-  void (*attention)(Pool&, Format, const void* q, std::int64_t heads, const Arena&, std::int64_t layer, const Layout&,
-                    float scale, std::int64_t window, void* out);
   void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
   void (*score)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const std::int32_t* token_ids,
                 const Logprobs&);
-  double (*read_bandwidth)(Pool&, const void* data, std::int64_t bytes);   // bytes per second of one pass
-  double (*peak)(Pool&, int kind, double seconds);  // operations per second; kind 0 bf16, 1 f32, 2 int8; 0.0 = none
+  double (*read_bandwidth)(Pool&, const void* data, std::int64_t bytes);  // bytes per second of one pass
+};
+
+// Sums of products: activations in one format by weights, keys and values as they are held.
+struct ProductKernels {
+  void (*gemm)(Pool&, const void* x, const Weights&, std::int64_t tokens, Epilogue, void* out);
+  void (*attention)(Pool&, const void* q, std::int64_t heads, const Arena&, std::int64_t layer, const Layout&,
+                    float scale, std::int64_t window, void* out);
+  double (*peak)(Pool&, double seconds);  // operations per second
+};
+
+// An instruction set: of each kind of kernel the best that it can run.
+struct Kernels {
+  const char* name;
+  const RowKernels& rows;
+  const ProductKernels &bf16, &f32;            // everything in one format
+  const ProductKernels &int8_bf16, &int8_f32;  // int8 under activations in that format
 };
 
 // The tables this machine can run, best first.

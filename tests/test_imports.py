@@ -19,7 +19,9 @@ def loaded(program: str) -> set[str]:
 
 
 def test_the_package_alone_loads_nothing() -> None:
-    assert loaded("import inflight; inflight.__version__; dir(inflight)").isdisjoint(HEAVY)
+    names = loaded("import inflight; inflight.__version__; dir(inflight)")
+    assert names.isdisjoint(HEAVY)
+    assert "typing" not in names, "it takes longer than all else"
 
 
 def test_metrics_records_and_core_need_the_standard_library_only() -> None:
@@ -50,3 +52,15 @@ def test_the_server_loads_no_torch_and_no_model_code() -> None:
 def test_help_and_mistakes_load_no_model_code() -> None:
     program = "from inflight.cli import call\ncall(['run', '--help']); call(['run', '--max-tokens', '-1', 'x'])"
     assert loaded(program).isdisjoint({"numpy", "tokenizers", "jinja2", "rich"})
+
+
+def test_the_process_that_reads_bodies_is_started_before_the_web_is_loaded() -> None:
+    program = """
+import sys
+from inflight.cli import call
+from inflight.server.preprocessing.pool import PreprocessingPool
+PreprocessingPool.__init__ = lambda self: sys.exit(42 if "fastapi" not in sys.modules else 1)
+call(["serve"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 42, done.stderr

@@ -5,8 +5,7 @@ The public names are loaded when they are first used, so that importing the pack
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in typing, which takes as long to import as all else here; type checkers take it to be true
 if TYPE_CHECKING:
     from inflight.api import LLM, AsyncEngine, CompletionOutput, Logprob, RequestOutput, SamplingParams
 
@@ -14,7 +13,7 @@ __version__ = "0.1.0"
 __all__ = ["LLM", "AsyncEngine", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'inflight' has no attribute {name!r}; it has {', '.join(__all__)}")
     from inflight import api

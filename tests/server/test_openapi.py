@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import (
@@ -57,6 +60,25 @@ def test_answers_as_documented(case: schemathesis.Case, server: Server) -> None:
 def test_the_server_shows_this_document(server: Server) -> None:
     assert server.get("/openapi.json").json()["paths"].keys() >= app.openapi()["paths"].keys()
     assert server.get("/docs").status_code == 200
+
+
+def test_the_document_is_made_when_it_is_asked_for_and_beside_the_event_loop() -> None:
+    made_in: list[str] = []
+
+    def document() -> dict[str, Any]:
+        made_in.append(threading.current_thread().name)
+        return {}
+
+    fresh = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), no_metrics, "0")
+    fresh.openapi = document  # type: ignore[method-assign]
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(fresh), base_url="http://127.0.0.1") as client:
+            assert (await client.get("/docs")).status_code == 200 and not made_in
+            assert (await client.get("/openapi.json")).json() == {}
+
+    asyncio.run(main())
+    assert made_in == ["inflight-aside_0"]
 
 
 def test_wrong_parameters_are_400_in_the_document_as_they_are_in_life(server: Server) -> None:

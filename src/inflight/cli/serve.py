@@ -40,9 +40,15 @@ def command(name: str | None, **values: Any) -> int:
     settings = ServerSettings(**given)
     engine, scheduling = engine_settings(values), scheduling_settings(values)
 
-    # Loaded only now, so that a mistake above is told at once.
-    from inflight.cli.serving import serve
+    # Loaded only now, so that a mistake above is told at once. The process that reads bodies is started first: it takes
+    # as long as the web's modules and the model's, and loads beside them.
+    from inflight.server.preprocessing.pool import PreprocessingPool
     from inflight.server.tenants import load_tenants
 
     tenants = load_tenants(api_keys, keys_file)
-    return serve(settings, engine, scheduling, tenants, record=record, verbose=verbose, started=started, **values)
+    preprocessing = PreprocessingPool()
+    from inflight.cli.serving import serve
+
+    return serve(
+        settings, engine, scheduling, tenants, preprocessing, record=record, verbose=verbose, started=started, **values
+    )

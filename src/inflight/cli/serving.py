@@ -42,6 +42,7 @@ def serve(
     engine_settings: EngineSettings,
     scheduling: SchedulingSettings,
     tenants: Tenants,
+    preprocessing: PreprocessingPool,
     *,
     record: Path | None,
     verbose: bool,
@@ -64,7 +65,7 @@ def serve(
         if jobs is not None:
             doing("checking the data directory")
             jobs.open()
-        served, watched.metrics = _load(settings, engine_settings, scheduling, record, verbose, doing)
+        served, watched.metrics = _load(settings, engine_settings, scheduling, preprocessing, record, verbose, doing)
         return served
 
     async def begin() -> None:
@@ -126,6 +127,7 @@ def _load(
     settings: ServerSettings,
     engine_settings: EngineSettings,
     scheduling: SchedulingSettings,
+    preprocessing: PreprocessingPool,
     record: Path | None,
     verbose: bool,
     doing: Callable[[str], None],
@@ -139,7 +141,7 @@ def _load(
         doing(f"loading the model ({done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters)")
 
     doing("loading the model")
-    preprocessing = PreprocessingPool(model_folder(engine_settings))  # loads beside the engine
+    preprocessing.load(model_folder(engine_settings))  # beside the engine
     engine = build_engine(engine_settings, scheduling, record, progress)
     engine.prompts.check_chat()
     models = settings.served_model_name or (engine_settings.model or "built-in",)

@@ -15,7 +15,8 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from inflight.server.access_log import AccessLog, Observe
 from inflight.server.batch.bodies import BatchBody
@@ -38,6 +39,7 @@ from inflight.server.ingress.request_share import RequestShare
 from inflight.server.ingress.route_table import RouteTable
 from inflight.server.ingress.turns import RequestTurns, Turns
 from inflight.server.json import body_schemas, error_response
+from inflight.server.offload import offload
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
@@ -79,7 +81,19 @@ def make_app(
     app.add_exception_handler(HTTPException, partial(_http_error, table))
     app.add_exception_handler(Exception, _fault)
     app.openapi = cache(partial(_document, app.openapi))  # type: ignore[method-assign]
+    _show_document(app)
     return app
+
+
+def _show_document(app: FastAPI) -> None:
+    """Made when it is first asked for, and beside the event loop: it takes a quarter of a second. FastAPI's own route,
+    which this one stands before, would make it in the loop."""
+
+    async def document(_: Request) -> Response:
+        return JSONResponse(await offload(app.openapi))
+
+    assert app.openapi_url is not None, "the page at /docs shows it"
+    app.router.routes.insert(0, Route(app.openapi_url, document, include_in_schema=False))
 
 
 def _document(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Process:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
-        self._start(self._open(app))
+        self._start(self._open())
         try:
             yield
         finally:
@@ -154,10 +154,9 @@ class Process:
             if self._service.loaded is not None:
                 await asyncio.to_thread(self._service.loaded.bridge.close)
 
-    async def _open(self, app: FastAPI) -> None:
+    async def _open(self) -> None:
         try:
-            # The document takes a quarter of a second, once: here nobody waits for the event loop meanwhile.
-            served, _ = await asyncio.gather(self._loaded(), asyncio.to_thread(app.openapi))
+            served = await self._loaded()
         except Exception as error:
             self._fail(str(error), error)
             return

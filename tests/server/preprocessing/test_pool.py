@@ -34,7 +34,8 @@ def run(work: Callable[[PreprocessingPool], Awaitable[None]], folder: Path = BUI
     async def main() -> None:
         tokenizer = Tokenizer.load(folder)
         in_place = Preprocessor(PromptEncoder(tokenizer, ChatTemplate.load(folder), 0), tokenizer, Limits())
-        pool = PreprocessingPool(folder)
+        pool = PreprocessingPool()
+        pool.load(folder)
         try:
             await asyncio.to_thread(pool.configure, Limits(memory_bytes=memory), in_place)
             await work(pool)

@@ -71,14 +71,20 @@ class _Waiting:
 
 
 class PreprocessingPool:
-    def __init__(self, model_folder: Path):
-        """Starts the first process, which loads the tokenizer beside whoever goes on here."""
-        self._setup = Setup(str(model_folder), CPU_SECONDS)
+    def __init__(self) -> None:
+        """Starts the first process, whose modules take a third of a second, beside whoever goes on here."""
+        self._setup: Setup | None = None
         self._lanes: list[_Lane] = []
         self._limits = Limits()
         self._in_place: Preprocessor | None = None
         self._reviving = asyncio.Lock()
         self._spawn()
+
+    def load(self, model_folder: Path) -> None:
+        """The first process loads the model's tokenizer and template; `configure` waits for that."""
+        self._setup = Setup(str(model_folder), CPU_SECONDS)
+        with contextlib.suppress(OSError):  # it is gone already, as `configure` tells
+            send(self._control, encode(self._setup))
 
     def configure(self, limits: Limits, in_place: Preprocessor) -> None:
         """Once the engine is known. Waits until the first process has loaded; raises PreprocessingError.
@@ -120,7 +126,6 @@ class PreprocessingPool:
         command = [sys.executable, "-m", "inflight.server.preprocessing.worker", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        send(self._control, encode(self._setup))
 
     def _wait_until_loaded(self) -> None:
         self._control.settimeout(START_SECONDS)
@@ -146,6 +151,7 @@ class PreprocessingPool:
                 log.warning("The process that reads requests is gone; it is started anew.")
                 self._control.close()
                 self._spawn()
+                send(self._control, encode(self._setup))
                 await asyncio.to_thread(self._wait_until_loaded)
         ours, theirs = socket.socketpair()
         with theirs:

@@ -1,0 +1,18 @@
+// What bf16.cpp, f32.cpp and int8.cpp have in common: each holds matrix products and attention for one way to hold
+// numbers, in a translation unit of its own, so that an instruction set compiles only what it does better than others.
+//
+// Only headers that live in this namespace or declare plain functions may be included: an inline function shared with
+// other files could be kept in the version compiled here, for instructions that the machine lacks.
+#pragma once
+#include "attention.h"
+#include "gemm.h"
+#include "probes.h"
+#include "types.h"
+
+namespace inflight::INFLIGHT_ISA {
+
+// Activations held as Value, weights as F reads them, keys and values of the arena as Keys and Values read them.
+template <class Value, class F, class Keys = F, class Values = F>
+constexpr ProductKernels products = {gemm<F, Value>, attention<Value, Keys, Values>, peak<F>};
+
+}  // namespace inflight::INFLIGHT_ISA

@@ -1,0 +1,75 @@
+// What is done to numbers one by one or row by row: packing, embedding, norms, rotation, sampling. Compiled once per
+// instruction set that has vectors of its own.
+//
+// As in products.h, only headers that live in this namespace or declare plain functions may be included: an inline
+// function shared with other files could be kept in the version compiled here, for instructions that the machine lacks.
+#include "norm_rope.h"
+#include "pack.h"
+#include "probes.h"
+#include "sampling.h"
+#include "types.h"
+
+namespace inflight::INFLIGHT_ISA {
+
+extern const RowKernels rows;
+
+namespace {
+
+// then(a value of the type that the format holds).
+template <class Then>
+INLINE void with(Format format, Then&& then) {
+  if (format == Format::bf16) {
+    then(std::uint16_t{});
+  } else {
+    then(float{});
+  }
+}
+
+void pack(Pool& pool, Format format, const SourceMatrix* parts, const Weights& w) {
+  if (w.scales != nullptr) return pack_bytes(pool, parts, w);
+  with(format, [&](auto value) { pack_weights<decltype(value)>(pool, parts, w); });
+}
+
+void copy_rows(Pool& pool, Format format, const SourceMatrix& m, std::int64_t columns, void* out) {
+  with(format, [&](auto value) { copy_table(pool, m, columns, static_cast<decltype(value)*>(out)); });
+}
+
+void embed_packed(Pool& pool, Format format, const Weights& w, const std::int32_t* ids, std::int64_t tokens,
+                  float* out) {
+  if (w.scales != nullptr) return embed_from_packed<4>(pool, w, ids, tokens, out);
+  with(format, [&](auto value) { embed_from_packed<4 / sizeof value>(pool, w, ids, tokens, out); });
+}
+
+void embed_rows(Pool& pool, Format format, const void* rows, std::int64_t columns, const std::int32_t* ids,
+                std::int64_t tokens, float* out) {
+  with(format, [&](auto value) {
+    embed_from_rows(pool, static_cast<const decltype(value)*>(rows), columns, ids, tokens, out);
+  });
+}
+
+void rms_norm(Pool& pool, Format format, const float* x, const float* weight, float eps, std::int64_t tokens,
+              std::int64_t width, void* out) {
+  with(format, [&](auto value) {
+    normalise(pool, x, weight, eps, tokens, width, static_cast<decltype(value)*>(out));
+  });
+}
+
+void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const Arena& arena,
+                    std::int64_t layer, const Layout& layout, const Rope& rope, void* q_out) {
+  with(format, [&](auto value) {
+    auto* to = static_cast<decltype(value)*>(q_out);
+    if (arena.bytes) {
+      rotate_and_write<true>(pool, qkv, heads, arena, layer, layout, rope, to);
+    } else {
+      rotate_and_write<false>(pool, qkv, heads, arena, layer, layout, rope, to);
+    }
+  });
+}
+
+}  // namespace
+
+const RowKernels rows = {
+    pack, copy_rows, embed_packed, embed_rows, rms_norm, rope_and_write, sample_rows, score_rows, read_bandwidth,
+};
+
+}  // namespace inflight::INFLIGHT_ISA

@@ -1,0 +1,66 @@
+"""Setting up an environment: what is told while it goes on, and what when it fails. Python and pip are played."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "venv"
+
+PLAYED = """#!/usr/bin/env bash
+case "$*" in
+  -c*) ;;
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  *"--no-deps -e "*)
+    sleep 0.2
+    echo "  [1/3] Building CXX object CMakeFiles/avx2_bf16.dir/bf16.cpp.o"
+    echo "  [3/3] Linking CXX shared module _native.so"
+    echo "Successfully installed inflight-0.1.0" ;;
+  *"install -r "*)
+    echo "Collecting numpy>=1.26 (from -r requirements.txt)"
+    echo "Installing collected packages: numpy, click"
+    [ -z "$BROKEN" ] || { echo "ERROR: No matching distribution found for numpy"; exit 1; }
+    echo "Successfully installed click-8 numpy-2" ;;
+  "- "*) exec "$REAL" "$@" ;;
+esac
+"""
+
+
+def set_up(folder: Path, extras: str = "", broken: str = "") -> subprocess.CompletedProcess[str]:
+    played = folder / "python"
+    played.write_text(PLAYED)
+    played.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(played), "REAL": sys.executable, "BROKEN": broken, "CXX": "true"}
+    return subprocess.run(
+        [SCRIPT, folder / "venv", extras], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_it_says_what_is_compiled_and_fetched_and_does_it_once(tmp_path: Path) -> None:
+    done = set_up(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "kernels: 1 of 3 compiled (avx2 bf16)" in done.stderr
+    assert "packages: 1 fetched (numpy)" in done.stderr
+    assert done.stderr.splitlines()[-1].strip() == "kernels: compiled; packages: installed"
+    assert done.stdout == "", "answers are piped"
+    assert set_up(tmp_path).stderr == ""
+
+
+def test_packages_are_those_of_the_project_and_of_the_extras_that_were_asked_for(tmp_path: Path) -> None:
+    set_up(tmp_path)
+    plain = (tmp_path / "venv" / "requirements.txt").read_text().split("\n")
+    assert "click>=8.1" in plain and "pytest" not in plain
+    other = tmp_path / "other"
+    other.mkdir()
+    set_up(other, "[check]")
+    assert {*plain, "pytest"} <= {*(other / "venv" / "requirements.txt").read_text().split("\n")}
+
+
+def test_what_failed_is_told_with_the_place_of_the_log(tmp_path: Path) -> None:
+    done = set_up(tmp_path, broken="yes")
+    assert done.returncode == 1
+    assert "No matching distribution found for numpy" in done.stderr
+    assert done.stderr.splitlines()[-1] == f"Setting up failed; the whole log is in {tmp_path}/venv.log."
+    assert not (tmp_path / "venv" / "stamp").exists()
