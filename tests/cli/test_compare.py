@@ -73,6 +73,18 @@ def test_without_options_the_field_is_compared_at_two_loads(inflight: Caller, tm
     assert "The batch over time" in page.read_text(encoding="utf-8")
 
 
+def test_a_trace_of_lengths_and_texts_is_compared(inflight: Caller, tmp_path: Path) -> None:
+    """Texts are counted, and made tokens of, by the model's own tokenizer."""
+    trace, records = tmp_path / "trace.jsonl", tmp_path / "records"
+    rows = [{"prompt": "Count to ten, slowly.", "output_tokens": 3}, {"prompt": [5, 6, 7], "output_tokens": 2}]
+    trace.write_text("".join(json.dumps({**row, "timestamp": 0.1 * k}) + "\n" for k, row in enumerate(rows)))
+    told = inflight("compare", *TWO, "--trace", trace, "--repeats", 1, "--warmup", 0, "--records", records, "--json")
+    assert told.code == 0, told.err
+    assert [one["figures"]["requests"]["value"] for one in json.loads(told.out)["columns"]] == [2, 2]
+    narrow, wide = (answers(path) for path in sorted(records.iterdir()))
+    assert narrow == wide and "estimated" not in told.err
+
+
 def test_a_server_beside_an_engine(inflight: Caller) -> None:
     server = Server("--admission", "off").ready()
     try:

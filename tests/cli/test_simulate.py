@@ -58,6 +58,25 @@ def test_extrapolation_is_told(capsys: pytest.CaptureFixture[str], model: str) -
     assert "extrapolated" in err and "the model was fitted on at most" in err
 
 
+FIXTURES = Path(__file__).parents[1] / "workload" / "fixtures"
+
+
+@pytest.mark.parametrize(
+    "trace", ["azure_2023.csv", "mooncake.jsonl", "prompts.jsonl", "sharegpt.json", "record.jsonl"]
+)
+def test_a_trace_is_simulated(capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path, trace: str) -> None:
+    """Also one of texts, of which nothing but the length is needed."""
+    larger = json.loads(Path(model).read_text())
+    larger["provenance"]["capacity"] |= {"num_blocks": 20_000, "max_model_len": 200_000}
+    path = tmp_path / "larger.json"
+    path.write_text(json.dumps(larger))
+    out, _ = said(
+        capsys, "simulate", "--step-model", str(path), "--trace", str(FIXTURES / trace), "--warmup", "0", "--json"
+    )
+    summary = json.loads(out)["summary"]
+    assert summary["requests"] > 0 and summary["failed"] == 0
+
+
 def test_replicas_and_pools(capsys: pytest.CaptureFixture[str], model: str) -> None:
     usual = ("simulate", "--step-model", model, "--rate", "5", "--requests", "40")
     _, err = said(capsys, *usual, "--replicas", "2", "--router", "least-loaded")

@@ -21,6 +21,10 @@ from inflight.bench.sending import Progress as Counts
 from inflight.bench.sweep import sweep
 from inflight.bench.vllm_json import vllm_record
 from inflight.cli.bench_options import (
+    LoadOptions,
+    OutcomeOptions,
+    ServerOptions,
+    WorkloadOptions,
     load_options,
     offer_of,
     outcome_options,
@@ -42,6 +46,7 @@ from inflight.cli.bench_table import (
 )
 from inflight.cli.files import check_writable
 from inflight.cli.interrupt import Interrupt
+from inflight.cli.options import options_of
 from inflight.cli.progress import Progress
 from inflight.records.json_text import json_text
 from inflight.records.result import BenchRecord, PointRecord, SweepRecord
@@ -66,12 +71,14 @@ def command(address: str | None, **values: Any) -> int:
     The table goes to standard error. The exit code is 1 where nothing was completed or where the client itself could
     not keep up, so that the figures cannot be believed.
     """
-    target, wishes, warmup = target_of(values, address), wishes_of(values), warmup_of(values["warmup"])
-    _check_outcome(values)
-    points = sweep_values(values["sweep"], values["by"] == "concurrency") if values["sweep"] is not None else []
-    written = [values[name] for name in ("output", "csv_path", "vllm_json", "html")]
-    check_writable(*written, reads=[values["trace"], values["classes"]])
-    wanted = offer_of(values)
+    server, load = options_of(ServerOptions, values), options_of(LoadOptions, values)
+    asked, outcome = options_of(WorkloadOptions, values), options_of(OutcomeOptions, values)
+    target, wishes, warmup = target_of(server, address), wishes_of(server, asked.tokenizer), warmup_of(values["warmup"])
+    share = _check_outcome(outcome, load, asked)
+    points = sweep_values(outcome.sweep, outcome.by == "concurrency") if outcome.sweep is not None else []
+    written = (outcome.output, outcome.csv_path, outcome.vllm_json, outcome.html)
+    check_writable(*written, reads=[asked.trace, asked.classes])
+    wanted = offer_of(load, asked)
 
     # Loaded only now, so that a mistake above is told at once.
     from inflight.bench.client import send
@@ -79,19 +86,19 @@ def command(address: str | None, **values: Any) -> int:
 
     served = look(target, wishes.model)
     offer = replace(wanted, max_model_len=served.max_model_len)
-    by, several = values["by"], bool(points) or values["find_capacity"]
-    first = offer.workload(Load(by, _start(values)) if several else None)
+    by, several = outcome.by, bool(points) or outcome.find_capacity
+    first = offer.workload(Load(by, _start(load, by)) if several else None)
     prepared = prepare(target, served, first, wishes)
     seed = values["prompt_seed"] if values["prompt_seed"] is not None else SystemRandom().randrange(_ANY_SEED)
-    about = About(prepared, _settings(values, target.url, seed), values["save_requests"])
+    about = About(prepared, _settings(values, target.url, seed), outcome.save_requests)
     print(f"{target.endpoint} of {served.model} at {target.url}", file=sys.stderr)
     if several:
         print_notes((*prepared.notes, *first.notes))
     with Interrupt() as interrupt:
-        runner = Runner(prepared, send, warmup, seed, values["processes"], interrupt=lambda: interrupt.wanted)
-        work = _Work(runner, offer, about, values)
-        if values["find_capacity"]:
-            return work.capacity(by, _start(values))
+        runner = Runner(prepared, send, warmup, seed, server.processes, interrupt=lambda: interrupt.wanted)
+        work = _Work(runner, offer, about, outcome)
+        if outcome.find_capacity:
+            return work.capacity(by, _start(load, by), share)
         return work.sweep(by, points) if points else work.single(first)
 
 
@@ -102,17 +109,17 @@ class _Work:
     runner: Runner
     offer: Offer
     about: About
-    values: Mapping[str, Any]
+    outcome: OutcomeOptions
 
     def single(self, workload: Workload) -> int:
         measured = self._measured(workload)
         print_measured(measured, self.about.prepared.notes)
         self._write(bench_record(measured, self.about))
-        if self.values["csv_path"] is not None:
-            write_csv(self.values["csv_path"], measured.observations)
-        if self.values["vllm_json"] is not None:
+        if self.outcome.csv_path is not None:
+            write_csv(self.outcome.csv_path, measured.observations)
+        if self.outcome.vllm_json is not None:
             burstiness = getattr(self.offer.arrivals, "burstiness", 1.0)
-            _dump(self.values["vllm_json"], vllm_record(measured, self.about.prepared, self.offer.rate, burstiness))
+            _dump(self.outcome.vllm_json, vllm_record(measured, self.about.prepared, self.offer.rate, burstiness))
         self._picture([(measured.workload.name, measured)])
         return _code([measured])
 
@@ -127,8 +134,7 @@ class _Work:
         self._picture([(str(Load(by, point.value)), point.measured) for point in found])
         return _code(runs)
 
-    def capacity(self, by: str, start: float) -> int:
-        share = share_of(self.values)
+    def capacity(self, by: str, start: float, share: float) -> int:
         print_curve_header(by)
         found = find_capacity(self._at(by), start, share=share, whole=by == "concurrency", tell=print_probe)
         print_capacity(found, by, self.offer.targets)
@@ -164,7 +170,7 @@ class _Work:
 
     def _picture(self, measured: list[tuple[str, Measured]]) -> None:
         """The page, where it is wanted: a run for every load."""
-        path: Path | None = self.values["html"]
+        path = self.outcome.html
         if path is None or not measured:
             return
         from inflight.report.page import render
@@ -182,39 +188,38 @@ class _Work:
 
     def _write(self, record: BenchRecord | SweepRecord) -> None:
         """The one record of this measurement, wherever it is wanted."""
-        if self.values["output"] is not None:
-            _dump(self.values["output"], record)
-        if self.values["as_json"]:
+        if self.outcome.output is not None:
+            _dump(self.outcome.output, record)
+        if self.outcome.as_json:
             print(json_text(record))
 
 
-def _start(values: Mapping[str, Any]) -> float:
+def _start(load: LoadOptions, by: str) -> float:
     """Where a search begins, and what a sweep's server is asked about first."""
-    given = values["rate"] if values["by"] == "rate" else values["concurrency"]
-    return float(given or 1.0)
+    return float((load.rate if by == "rate" else load.concurrency) or 1.0)
 
 
-def _check_outcome(values: Mapping[str, Any]) -> None:
-    if values["find_capacity"] and values["sweep"] is not None:
+def _check_outcome(outcome: OutcomeOptions, load: LoadOptions, asked: WorkloadOptions) -> float:
+    """The share of requests that must meet their targets."""
+    if outcome.find_capacity and outcome.sweep is not None:
         raise click.UsageError("--find-capacity and --sweep are two measurements; make one after the other.")
-    several = values["find_capacity"] or values["sweep"] is not None
-    for name in ("csv_path", "vllm_json"):
-        if several and values[name] is not None:
-            option = "--csv" if name == "csv_path" else "--vllm-json"
+    several = outcome.find_capacity or outcome.sweep is not None
+    for option, path in (("--csv", outcome.csv_path), ("--vllm-json", outcome.vllm_json)):
+        if several and path is not None:
             raise click.UsageError(f"{option} holds one run, and there will be several; use --output.")
-    if values["find_capacity"] and not values["slo"] and values["classes"] is None:
+    if outcome.find_capacity and not asked.slo and asked.classes is None:
         raise click.UsageError("--find-capacity needs to know what is to be met; give --slo, as --slo ttft=500.")
-    if values["by"] == "concurrency":
+    if outcome.by == "concurrency":
         if not several:
             raise click.UsageError("--by says what --find-capacity or --sweep varies; give one of them.")
-        for name in ("rate", "arrivals"):
-            if values[name] is not None:
+        for option, given in (("--rate", load.rate), ("--arrivals", load.arrivals)):
+            if given is not None:
                 raise click.UsageError(
-                    f"--by concurrency is a closed loop, in which --{name} has no effect; leave it out."
+                    f"--by concurrency is a closed loop, in which {option} has no effect; leave it out."
                 )
-    if values["save_requests"] and values["output"] is None and not values["as_json"]:
+    if outcome.save_requests and outcome.output is None and not outcome.as_json:
         raise click.UsageError("--save-requests keeps them in the result; say where that goes with --output or --json.")
-    share_of(values)
+    return share_of(asked.slo, outcome.share)
 
 
 def _settings(values: Mapping[str, Any], url: str, prompt_seed: int) -> dict[str, Any]:

@@ -13,10 +13,20 @@ import click
 
 from inflight.bench.offering import Load, Offer
 from inflight.bench.run import Warmup
-from inflight.cli.bench_options import offer_of, sweep_values, target_of, warmup_of, wishes_of, workload_options
+from inflight.cli.bench_options import (
+    LoadOptions,
+    ServerOptions,
+    WorkloadOptions,
+    offer_of,
+    sweep_values,
+    target_of,
+    warmup_of,
+    wishes_of,
+    workload_options,
+)
 from inflight.cli.files import check_writable
 from inflight.cli.interrupt import Interrupt
-from inflight.cli.options import engine_options, scheduling_options
+from inflight.cli.options import engine_options, options_of, scheduling_options
 from inflight.cli.progress import Progress
 from inflight.cli.variants import FIELD, Variant, read_variants
 from inflight.records.json_text import json_text
@@ -27,11 +37,6 @@ if TYPE_CHECKING:
 
 _WRITTEN = click.Path(dir_okay=False, path_type=Path)
 SHARE = 0.7
-# What asking a server needs besides its address.
-_SERVER = {
-    "url": None, "endpoint": "completions", "api_key": None, "timeout": 600.0, "retries": 0, "body": None,
-    "tokenizer": None, "vocab_size": None, "prompt_text": False, "processes": 1, "model": None,
-}  # fmt: skip
 
 
 @click.command("compare")
@@ -69,14 +74,26 @@ def command(**values: Any) -> int:
         raise click.UsageError(f"Two of {', '.join(names)} have the same name; give each its own.")
     if values["repeats"] < 1:
         raise click.UsageError(f"--repeats is {values['repeats']}; give a number from 1.")
-    check_writable(values["html"], reads=[values["trace"], values["classes"]])
+    asked = options_of(WorkloadOptions, values)
+    check_writable(values["html"], reads=[asked.trace, asked.classes])
     warmup, points = warmup_of(values["warmup"]), _points(values)
-    offer = offer_of({**values, "rate": None, "arrivals": None, "concurrency": None})
+    load = LoadOptions(requests=values["requests"], duration=values["duration"], seed=values["seed"])
+    offer = offer_of(load, _counted(asked, variants))
     with tempfile.TemporaryDirectory() as scratch, Interrupt() as interrupt:
         records = values["records"] or Path(scratch)
         records.mkdir(parents=True, exist_ok=True)
         contestants, longest = _contestants(variants, servers, values, offer, warmup, records, interrupt)
         return _compare(contestants, replace(offer, max_model_len=longest), points, values, interrupt)
+
+
+def _counted(asked: WorkloadOptions, variants: Sequence[Variant]) -> WorkloadOptions:
+    """Texts of a trace have as many tokens as the compared model makes of them."""
+    if asked.trace is None or asked.tokenizer is not None or not variants:
+        return asked
+    from inflight.build import model_folder
+
+    folder = model_folder(variants[0].engine)
+    return replace(asked, tokenizer=folder) if (folder / "tokenizer.json").is_file() else asked
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -126,8 +143,8 @@ def _contestants(
         engine.loop.close()
         found.append(EngineContestant(one, records, warmup, values["seed"], stop))
     for name, url in servers:
-        given = {**_SERVER, "api_key": values["api_key"]}
-        target, wishes = target_of(given, url), wishes_of(given)
+        given = ServerOptions(api_key=values["api_key"])
+        target, wishes = target_of(given, url), wishes_of(given, values["tokenizer"])
         served = look(target, wishes.model)
         longest = min(longest, served.max_model_len or longest)
         prepared = prepare(target, served, offer.workload(Load("rate", 1.0)), wishes)

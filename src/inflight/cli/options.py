@@ -9,10 +9,10 @@ import difflib
 import json
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,9 +21,19 @@ from inflight.core.sampling import InvalidSampling, SamplingParams
 from inflight.presets import preset
 from inflight.scheduling import SchedulingSettings
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _LANES = "inflight.lanes"  # key in click's context
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+def options_of(kind: type[Options], values: Mapping[str, Any]) -> Options:
+    """Those of a verb's arguments that are fields of a dataclass, as one of it: from there on names and types are
+    checked."""
+    return kind(**{item.name: values[item.name] for item in fields(kind)})
 
 
 def stacked(*decorators: Decorator) -> Decorator:

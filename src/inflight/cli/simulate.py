@@ -10,10 +10,17 @@ import click
 
 from inflight.assembly import budget
 from inflight.bench.run import Warmup, measured_part
-from inflight.cli.bench_options import load_options, offer_of, warmup_of, workload_options
+from inflight.cli.bench_options import (
+    LoadOptions,
+    WorkloadOptions,
+    load_options,
+    offer_of,
+    warmup_of,
+    workload_options,
+)
 from inflight.cli.devices import Device, always, check_decode, decode_options, devices_of
 from inflight.cli.machines import hardware_options
-from inflight.cli.options import config_option, record_option, scheduling_options, scheduling_settings
+from inflight.cli.options import config_option, options_of, record_option, scheduling_options, scheduling_settings
 from inflight.cli.summary import print_summary
 from inflight.config import DEFAULT_ROWS, EngineSettings, SettingsError
 from inflight.core.plan import Capacity
@@ -73,7 +80,8 @@ def command(**values: Any) -> int:
     record, as_json, seed = values.pop("record"), values.pop("as_json"), values["seed"]
     scheduling, warmup = scheduling_settings(values), warmup_of(values["warmup"])
     first = _pool(device, values, scheduling, seed)
-    workload = replace(offer_of(values), max_model_len=first.capacity.max_model_len).workload()
+    offer = offer_of(options_of(LoadOptions, values), options_of(WorkloadOptions, values))
+    workload = replace(offer, max_model_len=first.capacity.max_model_len).workload()
     setup = _setup(values, first, _pool(second, values, scheduling, seed + 1), (device, second), seed)
     for note in (f"Workload: {workload.name}.", *workload.notes, *_notes(setup, device, second)):
         print(note, file=sys.stderr)

@@ -6,9 +6,7 @@ Knows the options' names and forms; what they may hold, the workload and metrics
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -47,9 +45,8 @@ def _default(form: str) -> str:
     return f"  [default: {form}]" if form else ""
 
 
-def arrivals_of(values: Mapping[str, Any]) -> Arrivals | None:
-    """None: nothing was said. Raises click.UsageError, WorkloadError."""
-    rate, form = values["rate"], values["arrivals"]
+def arrivals_of(rate: float | None, form: str | None) -> Arrivals | None:
+    """form: of --arrivals. None: nothing was said. Raises click.UsageError, WorkloadError."""
     if rate is not None and form is not None:
         raise click.UsageError(f"--rate {rate:g} and --arrivals {form} both say when requests come; give one of them.")
     if rate is None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from inflight.cli.demand import demand_of, demand_options
+from inflight.cli.demand import DemandOptions, demand_of, demand_options
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
+from inflight.cli.options import options_of
 from inflight.config import EngineSettings, SettingsError
 from inflight.metrics.slo import Slo, parse_slos, targets
 from inflight.metrics.summary import Summary
@@ -76,7 +77,7 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Tuni
             f"--verify-repeats is {values['verify_repeats']} and --verify-seconds {values['verify_seconds']:g}; give "
             "at least 1 run of more than 0 seconds."
         )
-    demand = demand_of(values, longest_of(values))
+    demand = demand_of(options_of(DemandOptions, values), longest_of(values))
     traffic = traffic_of(demand)
     if values["tensor_parallel"] is None and values["step_model"] is None:
         values["tensor_parallel"] = 1
