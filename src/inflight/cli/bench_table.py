@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 
 from inflight.bench.capacity import Capacity, Probe
 from inflight.bench.run import Measured
@@ -79,8 +78,7 @@ def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
 
 
 def _in_words(targets: Targets) -> str:
-    limits = {name: limit for name, limit in asdict(targets).items() if limit is not None}
-    return ", ".join(f"{name.upper()} ≤ {limit * 1e3:,.4g} ms" for name, limit in limits.items())
+    return ", ".join(map(str, targets.limits()))
 
 
 def _ends(summary: Summary) -> str:

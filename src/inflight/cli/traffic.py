@@ -24,8 +24,8 @@ slo_option = click.option(
     "--slo",
     multiple=True,
     metavar="NAME=MS",
-    help="Limit: ttft=500, also tpot, itl, e2e, in ms; ttft=500(p95) names the share that has to keep it. Several "
-    "times, or with commas.",
+    help="Limit: ttft=500, also tpot, itl, itl_max, e2e, in ms; ttft=500(p95) names the share of requests that has to "
+    "keep it, itl=50(p95) the share of a request's own gaps. Several times, or with commas.",
 )
 
 

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from inflight.planning.demand import Demand
+from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.setting import TOGETHER
 from inflight.planning.simulation import Trial
@@ -84,7 +85,7 @@ def compare(bench: Bench, best: Candidate, progress: Progress) -> list[Strategie
         if name == best.setting.strategy:
             found.append(Strategies(name, best))
             continue
-        if name == "adaptive" and not any(slo.metric == "itl" for slo in bench.question.slos):
+        if name == "adaptive" and step_limit(bench.question.slos) is None:
             found.append(Strategies(name, None, "it needs a promise on ITL to hold"))
             continue
         progress(f"Strategy {name}")

@@ -60,12 +60,12 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: W
 
 def step_limit(slos: tuple[Slo, ...]) -> float | None:
     """Seconds that no step may exceed, where nearly all gaps between tokens are promised."""
-    return min((slo.limit for slo in slos if slo.metric == "itl" and slo.share >= 0.9), default=None)
+    return min((slo.limit for slo in slos if slo.bounds_gaps), default=None)
 
 
 def mean_limit(slos: tuple[Slo, ...]) -> float | None:
     """Seconds that the mean step may take: every promise on the pace of tokens bounds that."""
-    return min((slo.limit for slo in slos if slo.metric in ("itl", "tpot")), default=None)
+    return min((slo.limit for slo in slos if slo.paces), default=None)
 
 
 def _rows_within(machine: Machine, traffic: Traffic, limit: float | None) -> int:

@@ -158,7 +158,7 @@ def _share_left(machine: Machine, setting: Setting, traffic: Traffic, slos: tupl
         if slo.metric == "ttft":
             alone = prompt_seconds(machine, setting, traffic.input.p99 or 1.0)
             shares.append(1 - alone / slo.limit)
-        elif slo.metric in ("itl", "tpot"):
+        elif slo.paces:
             shares.append(0.7)
     return max(0.05, min(shares))
 
@@ -199,7 +199,7 @@ def widen(bench: Bench, candidate: Candidate) -> Candidate:
     fixed = bench.question.wishes.max_num_batched_tokens is not None or candidate.setting.strategy == "continuous"
     if broken is None or held is None or budget is None or fixed or not bench.question.slos:
         return candidate
-    paced = bool(broken.broken) and broken.broken[0][0].metric in ("itl", "tpot")
+    paced = bool(broken.broken) and broken.broken[0][0].paces
     other = budget // 2 if paced else budget * 2
     if candidate.setting.max_num_seqs <= other and BUDGETS[0] <= other <= BUDGETS[-1]:
         reason = f"steps of {budget:,} tokens, the first guess, kept the promises up to {held.rate:.3g} requests/s only"

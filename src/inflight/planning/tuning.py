@@ -171,7 +171,7 @@ def _rows(setting: Setting, machine: Machine) -> Iterator[Setting]:
 
 def _policies(setting: Setting, slos: tuple[Slo, ...], traffic: Traffic) -> Iterator[Setting]:
     names = ["fcfs", "sjf"]
-    names += ["deadline"] if any(slo.metric in ("ttft", "itl") for slo in slos) else []
+    names += ["deadline"] if any(slo.metric in ("ttft", "itl", "itl_max") for slo in slos) else []
     names += ["prefix"] if traffic.shared > 0 else []
     for name in names:
         yield replace(setting, scheduling=replace(setting.scheduling, policy=name))

@@ -75,7 +75,8 @@ class RequestRow(TypedDict):
     traffic: str
     lane: str
     tenant: str
-    targets_s: dict[str, float | None]  # ttft, tpot, itl, e2e; None: not promised
+    # ttft, tpot, itl, itl_max, e2e; None: not promised. itl_share: of the request's own gaps, None: 0.99
+    targets_s: dict[str, float | None]
     error: str
     token_times_s: list[float]
 
