@@ -106,6 +106,7 @@ def test_replicas_and_pools(capsys: pytest.CaptureFixture[str], model: str) -> N
         (("--rate", "1", "--split-replicas", "3", "--replicas", "2", "--transfer-gbps", "1"), "--replicas counts"),
         (("--rate", "1", "--split-replicas", "3", "--record", "x.jsonl"), "--record has no effect"),
         (("--rate", "1", "--speed", "2"), "--speed is about a trace"),
+        (("--rate", "1", "--record", "nowhere/r.jsonl"), "nowhere does not exist; create it first"),
         (("--rate", "1", "--strategy", "chunkd"), "Did you mean chunked?"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from inflight.cli.demand import DemandOptions, demand_of, demand_options
+from inflight.cli.files import check_writable
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
 from inflight.cli.options import options_of
 from inflight.metrics.slo import parse_slos
@@ -40,6 +41,7 @@ def command(**values: Any) -> int:
     if values["step_model"] is not None and values["model"] is not None:
         raise click.UsageError("--model is about --hardware and has no effect with --step-model; leave it out.")
     slos = parse_slos(values["slo"])
+    check_writable(values["write_config"], reads=[values["trace"], values["step_model"], values["hardware_file"]])
     demand = demand_of(options_of(DemandOptions, values), longest_of(values))
     wishes = Wishes(
         strategy=values["strategy"],

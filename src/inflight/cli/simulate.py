@@ -19,6 +19,7 @@ from inflight.cli.bench_options import (
     workload_options,
 )
 from inflight.cli.devices import Device, always, check_decode, decode_options, devices_of
+from inflight.cli.files import check_writable
 from inflight.cli.machines import hardware_options
 from inflight.cli.options import config_option, options_of, record_option, scheduling_options, scheduling_settings
 from inflight.cli.summary import print_summary
@@ -77,6 +78,7 @@ def command(**values: Any) -> int:
         )
     if values["split_replicas"] is not None and values["record"] is not None:
         raise click.UsageError("--split-replicas runs every split, so that --record has no effect; leave it out.")
+    check_writable(values["record"], reads=[values["trace"], values["classes"], values["step_model"]])
     record, as_json, seed = values.pop("record"), values.pop("as_json"), values["seed"]
     scheduling, warmup = scheduling_settings(values), warmup_of(values["warmup"])
     first = _pool(device, values, scheduling, seed)

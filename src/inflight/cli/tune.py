@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from inflight.cli.demand import DemandOptions, demand_of, demand_options
+from inflight.cli.files import check_writable
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
 from inflight.cli.options import options_of
 from inflight.config import EngineSettings, SettingsError
@@ -53,6 +54,7 @@ def command(**values: Any) -> int:
         raise SettingsError(
             "Without a promise every setting is as good as the other; give --slo, such as ttft=500(p99)."
         )
+    check_writable(values["output"], reads=[values["trace"], values["step_model"], values["hardware_file"]])
     machine, tuning = _tuned(values, slos)
     about = _about(tuning, machine)
     for sentence in about:
