@@ -11,7 +11,7 @@ import click
 
 from inflight.metrics.definitions import Percentiles
 from inflight.records.json_text import json_text
-from inflight.records.schema import read_records
+from inflight.records.schema import RecordError, of_kind, read_records
 from inflight.simulate.modelled import Comparison, compare
 from inflight.simulate.replay import Outcome, replay
 from inflight.simulate.sources import read_step_model
@@ -30,6 +30,11 @@ def command(record: Path, step_model: Path | None, as_json: bool) -> int:
     --step-model the same requests run once more, on the model's seconds, and both are shown side by side.
     """
     records = list(read_records(record))
+    if not of_kind(records, "step"):
+        raise RecordError(
+            f"{record} holds a header and {len(records) - 1:,} more lines, but no step: nothing was computed, so that "
+            "there is nothing to repeat. Record a run that answers something."
+        )
     again, outcome = replay(records)
     _tell(outcome)
     result = asdict(outcome)

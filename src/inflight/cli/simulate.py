@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from typing import Any
@@ -101,7 +102,9 @@ def command(**values: Any) -> int:
         if ends:
             result["uncertain"] = {"slow": ends[0].to_json(), "fast": ends[1].to_json()}
         print(json_text(result, indent=1))
-    return 0
+    if not summary.requests:
+        print("Not one request was answered, so that there is nothing to be told of latency.", file=sys.stderr)
+    return 0 if summary.requests else 1
 
 
 def _summary(run: Simulation, warmup: Warmup) -> tuple[Summary, str]:
@@ -188,7 +191,9 @@ def _given(asked: int | None, known: int | None, else_: int) -> int:
 
 
 def _kv_bytes(known: float | None, values: dict[str, Any], option: str) -> float:
-    found = values["kv_bytes"] or known
+    found = known if values["kv_bytes"] is None else values["kv_bytes"]
+    if found is not None and not 0 < found < math.inf:
+        raise click.UsageError(f"--kv-bytes is {found:g}; give bytes of keys and values per token, above 0.")
     if found is None:
         raise click.UsageError(f"{option} needs the bytes of a token, which the step model lacks; give --kv-bytes.")
     return float(found)
@@ -219,12 +224,16 @@ def _setup(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[Dev
 def _link(values: dict[str, Any], devices: tuple[Device, Device]) -> Link:
     """From one engine of the first pool; of GPUs as fast as the network cards of the slower end, unless given."""
     gbps = values["transfer_gbps"]
+    if gbps is not None and not 0 < gbps < math.inf:
+        raise click.UsageError(f"--transfer-gbps is {gbps:g}; give gigabits per second, above 0.")
     if gbps is None and devices[0].link_gbps is not None and devices[1].link_gbps is not None:
         gbps = min(devices[0].link_gbps, devices[1].link_gbps)
-    if gbps is None or not gbps > 0:
+    if gbps is None:
         raise click.UsageError("Keys and values must move between the pools; give --transfer-gbps, such as 100.")
     kv_bytes = _kv_bytes(devices[0].known.bytes_per_token, values, "--transfer-gbps")
     setup_ms = SETUP_MS if values["transfer_setup_ms"] is None else values["transfer_setup_ms"]
+    if not 0 <= setup_ms < math.inf:
+        raise click.UsageError(f"--transfer-setup-ms is {setup_ms:g}; give milliseconds, from 0.")
     return Link(kv_bytes, gbps, setup_ms / 1e3)
 
 
