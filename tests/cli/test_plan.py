@@ -127,6 +127,22 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 1), "fit on none of: a100-80: weights take 141"),
         ((*LLAMA, "--input-tokens", "many", "--output-tokens", 5, "--rate", 5), "Lengths 'many' are of no known form"),
         ((*LLAMA, *CHAT, "--rate", 5, "--strategy", "magic"), "--strategy is 'magic'"),
+        ((*SMALL, "--max-num-seqs", 0), "--max-num-seqs is 0"),
+        ((*SMALL, "--max-num-seqs", -1), "--max-num-seqs is -1"),
+        ((*SMALL, "--max-num-batched-tokens", 0), "--max-num-batched-tokens is 0"),
+        (
+            (*SMALL, "--max-num-seqs", 64, "--max-num-batched-tokens", 32),
+            "--max-num-batched-tokens is 32, but 64 sequences may run at once",
+        ),
+        (
+            (*LLAMA, *CHAT, "--rate", 5, "--max-num-batched-tokens", 1, "--slo", "ttft=900"),
+            "too many to simulate; give at least",
+        ),
+        ((*SMALL, "--strategy", "static", "--max-num-batched-tokens", 64), "has no effect with --strategy static"),
+        (
+            (*SMALL[:6], "--input-tokens", 9000, "--output-tokens", 20),
+            "100% of the requests have more than the 8,192 tokens",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(plan, arguments: tuple[object, ...], sentence: str) -> None:  # type: ignore[no-untyped-def]

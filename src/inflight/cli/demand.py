@@ -58,7 +58,9 @@ def demand_of(asked: DemandOptions, max_tokens: int) -> Demand:
     if rate is None:
         raise click.UsageError(f"Missing option '--rate'; {_WHOLE}.")
     prompts, answers = (parse_lengths(form or "") for form in lengths.values())
-    return Drawn(rate, prompts, answers, gap_variation, max_tokens)
+    demand = Drawn(rate, prompts, answers, gap_variation, max_tokens)
+    demand.check_lengths()
+    return demand
 
 
 _WHOLE = "give --input-tokens, --output-tokens and --rate (or --arrivals), or a --trace"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from inflight.metrics.confidence import fewest_samples
 from inflight.planning.demand import Drawn, Traced
 from inflight.planning.machine import MOST_ROWS, WIDEST_STEP
 from inflight.planning.memory import max_concurrent_sequences
@@ -20,7 +21,6 @@ from inflight.simulate.roofline import Roofline
 
 UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
 STALL = 0.2  # seconds that a reader notices
-FEW_REQUESTS = 500
 
 
 def mistakes(
@@ -140,9 +140,13 @@ def _of_traffic(question: Question, traffic: Traffic) -> list[str]:
             "regular than chance: waiting times of independent users, who come as Poisson arrivals or clump, come out "
             "too short."
         )
-    if isinstance(demand, Traced) and traffic.requests < FEW_REQUESTS:
+    shares = [slo.of_requests for slo in question.slos] or [0.99]
+    share, fewest = max(shares), max(fewest_samples(share) for share in shares)
+    if isinstance(demand, Traced) and traffic.requests < fewest:
+        beyond = traffic.requests * (1 - share)
         found.append(
-            f"The trace has {traffic.requests:,} requests: its p99 rests on {traffic.requests / 100:,.0f} of them."
+            f"The trace has {traffic.requests:,} requests: its p{share * 100:g} rests on {beyond:,.0f} of them; to be "
+            f"sure of it takes {fewest:,}."
         )
     return found
 

@@ -89,7 +89,12 @@ def compare(bench: Bench, best: Candidate, progress: Progress) -> list[Strategie
             found.append(Strategies(name, None, "it needs a promise on ITL to hold"))
             continue
         progress(f"Strategy {name}")
-        wishes = replace(bench.question.wishes, strategy=name)
+        wishes = bench.question.wishes
+        wishes = replace(
+            wishes,
+            strategy=name,
+            max_num_batched_tokens=None if name in TOGETHER else wishes.max_num_batched_tokens,
+        )
         candidate = candidate_for(bench.question, bench.traffic, best.machine, wishes)
         slowest = bench.run(candidate, TRICKLE * candidate.guess) if name in TOGETHER else None
         if slowest is not None and not slowest.met:  # what fails when requests hardly meet is promised to nobody
