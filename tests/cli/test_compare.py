@@ -26,7 +26,11 @@ def columns(inflight: Caller, *arguments: object) -> list[dict[str, Any]]:
 
 
 def test_settings_stand_side_by_side(inflight: Caller) -> None:
-    narrow, wide = columns(inflight, *TWO, "--rate", 200, "--repeats", 2)
+    told = inflight("compare", *TWO, "--rate", 200, "--repeats", 2, *SMALL, "--json")
+    assert told.code == 0, told.err
+    assert "4 runs: about 0 s." in told.err
+    assert "Run 3 of 4: wide, 200 requests/s, round 2 of 2; about" in told.err
+    narrow, wide = json.loads(told.out)["columns"]
     assert (narrow["name"], wide["name"]) == ("narrow", "wide")
     assert narrow["repeats"] == wide["repeats"] == 2
     for column in (narrow, wide):

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from inflight.bench.capacity import find_capacity
-from inflight.bench.offering import Load, Offer
+from inflight.bench.capacity import find_capacity, starting_rate
+from inflight.bench.offering import CONCURRENCY, Load, Offer, span_of
 from inflight.bench.preparing import prepare
 from inflight.bench.result import About, bench_record, sweep_record, write_csv
 from inflight.bench.run import Measured
@@ -39,7 +39,9 @@ from inflight.cli.bench_options import (
 from inflight.cli.bench_table import (
     print_capacity,
     print_curve_header,
+    print_estimate,
     print_measured,
+    print_next,
     print_notes,
     print_point,
     print_probe,
@@ -48,14 +50,17 @@ from inflight.cli.files import check_writable
 from inflight.cli.interrupt import Interrupt
 from inflight.cli.options import options_of
 from inflight.cli.progress import Progress
+from inflight.cli.remaining import Remaining
+from inflight.cli.verb import Verb
 from inflight.records.json_text import json_text
 from inflight.records.result import BenchRecord, PointRecord, SweepRecord
 from inflight.workload.workload import Workload
 
 _ANY_SEED = 1 << 31
+ESTIMATE_PLACES, ESTIMATE_REQUESTS = 16, 64  # of the closed loop from which a search for the capacity begins
 
 
-@click.command("bench")
+@click.command("bench", cls=Verb)
 @click.argument("address", required=False, metavar="[URL]")
 @server_options
 @load_options
@@ -98,7 +103,11 @@ def command(address: str | None, **values: Any) -> int:
         runner = Runner(prepared, send, warmup, seed, server.processes, interrupt=lambda: interrupt.wanted)
         work = _Work(runner, offer, about, outcome)
         if outcome.find_capacity:
-            return work.capacity(by, _start(load, by), share)
+            start = work.estimate() if by == "rate" and load.rate is None else _start(load, by)
+            if interrupt.wanted:
+                print("Stopped before the search began.", file=sys.stderr)
+                return 130
+            return work.capacity(by, start, share)
         return work.sweep(by, points) if points else work.single(first)
 
 
@@ -124,8 +133,16 @@ class _Work:
         return _code([measured])
 
     def sweep(self, by: str, values: list[float]) -> int:
+        spans = [span_of(self.offer.workload(Load(by, value))) for value in values]
+        seconds = sum(spans) if all(spans) else None
+        remaining = Remaining(len(values), seconds, lambda sentence: print(sentence, file=sys.stderr))
         print_curve_header(by)
-        found = sweep(self._at(by), values, print_point)
+
+        def run(value: float) -> Measured:
+            remaining.begin(str(Load(by, value)))
+            return self._at(by)(value)
+
+        found = sweep(run, values, print_point)
         points: list[PointRecord] = [
             {"value": point.value, "result": bench_record(point.measured, self.about)} for point in found
         ]
@@ -134,9 +151,25 @@ class _Work:
         self._picture([(str(Load(by, point.value)), point.measured) for point in found])
         return _code(runs)
 
+    def estimate(self) -> float:
+        """A rate near the server's capacity: from a short closed loop, whose requests are no part of the result."""
+        loop = Load("concurrency", ESTIMATE_PLACES)
+        requests = min(ESTIMATE_REQUESTS, self.offer.requests or ESTIMATE_REQUESTS)
+        measured = self._measured(replace(self.offer, requests=requests, duration_s=None).workload(loop))
+        found = starting_rate(measured)
+        print_estimate(measured, ESTIMATE_PLACES, found)
+        return 1.0 if found is None else found
+
     def capacity(self, by: str, start: float, share: float) -> int:
         print_curve_header(by)
-        found = find_capacity(self._at(by), start, share=share, whole=by == "concurrency", tell=print_probe)
+        found = find_capacity(
+            self._at(by),
+            start,
+            share=share,
+            whole=by == "concurrency",
+            begin=lambda value, left: print_next(Load(by, value), span_of(self.offer.workload(Load(by, value))), left),
+            tell=print_probe,
+        )
         print_capacity(found, by, self.offer.targets)
         points: list[PointRecord] = [
             {"value": one.value, "met": one.met, "why": one.why, "result": bench_record(one.measured, self.about)}
@@ -196,7 +229,7 @@ class _Work:
 
 def _start(load: LoadOptions, by: str) -> float:
     """Where a search begins, and what a sweep's server is asked about first."""
-    return float((load.rate if by == "rate" else load.concurrency) or 1.0)
+    return float(load.rate or 1.0) if by == "rate" else float(load.concurrency or CONCURRENCY)
 
 
 def _check_outcome(outcome: OutcomeOptions, load: LoadOptions, asked: WorkloadOptions) -> float:

@@ -20,7 +20,7 @@ from inflight.bench.offering import Offer, Part
 from inflight.bench.preparing import Wishes
 from inflight.bench.run import Warmup
 from inflight.bench.target import Target
-from inflight.cli.options import config_option, stacked
+from inflight.cli.options import config_option
 from inflight.cli.traffic import (
     FILE,
     arrivals_of,
@@ -30,6 +30,7 @@ from inflight.cli.traffic import (
     slo_option,
     trace_option,
 )
+from inflight.cli.verb import grouped
 from inflight.metrics.slo import parse_slos, stated_share, targets
 from inflight.workload.classes import TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
@@ -46,7 +47,8 @@ _ONE_KIND = ("input_tokens", "output_tokens", "max_tokens", "prefix_tokens", "pr
 _OF_TRACE = ("speed", "trace_start", "trace_seconds", "limit", "spread")
 _WRITTEN = click.Path(dir_okay=False, path_type=Path)
 
-server_options = stacked(
+server_options = grouped(
+    "Server",
     config_option,
     click.option("--url", metavar="URL", help=f"The server's address, without /v1.  [default: {URL}]"),
     click.option("--model", metavar="NAME", help="Its name in requests; without it the server's first."),
@@ -68,7 +70,8 @@ server_options = stacked(
     click.option("--processes", type=int, default=1, show_default=True, help="That send."),
 )
 
-load_options = stacked(
+load_options = grouped(
+    "Load",
     click.option("--rate", type=float, help="Requests per second, Poisson; inf: all at once."),
     arrivals_option,
     click.option(
@@ -81,7 +84,8 @@ load_options = stacked(
     click.option("--prompt-seed", type=int, help="Of the prompts' contents; new ones each time unless given."),
 )
 
-workload_options = stacked(
+workload_options = grouped(
+    "Workload",
     length_options(INPUT, OUTPUT),
     click.option("--max-tokens", type=int, help="What the server is told it may answer."),
     click.option("--prefix-tokens", type=int, help="Tokens that prompts share, before their own."),
@@ -104,7 +108,8 @@ workload_options = stacked(
     slo_option,
 )
 
-outcome_options = stacked(
+outcome_options = grouped(
+    "Search and output",
     click.option("--find-capacity", is_flag=True, help="Search the highest rate (or concurrency) that meets --slo."),
     click.option(
         "--share",

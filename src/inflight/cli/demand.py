@@ -10,15 +10,16 @@ from pathlib import Path
 
 import click
 
-from inflight.cli.options import stacked
 from inflight.cli.traffic import arrivals_of, arrivals_option, length_options, seed_option, slo_option, trace_option
+from inflight.cli.verb import grouped
 from inflight.planning.demand import Demand, Drawn, Traced, fitting
 from inflight.planning.traffic import analyze_traffic
 from inflight.workload.arrivals import Gamma, Poisson
 from inflight.workload.lengths import parse_lengths
 from inflight.workload.traces.detect import load
 
-demand_options = stacked(
+demand_options = grouped(
+    "Demand and promises",
     trace_option,
     length_options(),
     click.option("--rate", type=float, help="Requests per second, Poisson; of a trace its busiest five minutes."),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from inflight.cli.verb import Verb
 from inflight.metrics.definitions import Percentiles
 from inflight.records.json_text import json_text
 from inflight.records.schema import RecordError, of_kind, read_records
@@ -19,7 +20,7 @@ from inflight.simulate.sources import read_step_model
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("replay")
+@click.command("replay", cls=Verb)
 @click.argument("record", type=_FILE)
 @click.option("--step-model", type=_FILE, help="Compare its seconds with the record's (from `inflight calibrate`).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 
 from inflight.cli.files import check_writable
+from inflight.cli.verb import Verb
 from inflight.records.json_text import json_text
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("report")
+@click.command("report", cls=Verb)
 @click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures here.")
 @click.option("--json", "as_data", is_flag=True, help="Print figures and findings as JSON.")

@@ -24,6 +24,7 @@ from inflight.cli.files import check_writable
 from inflight.cli.machines import hardware_options
 from inflight.cli.options import config_option, options_of, record_option, scheduling_options, scheduling_settings
 from inflight.cli.summary import print_summary
+from inflight.cli.verb import Verb, grouped
 from inflight.config import DEFAULT_ROWS, EngineSettings, SettingsError
 from inflight.core.plan import Capacity
 from inflight.metrics.slo import stated_share
@@ -40,28 +41,40 @@ from inflight.workload.workload import Workload
 SETUP_MS = 1.0  # of a transfer between pools
 
 
-@click.command("simulate")
+_engine_options = grouped(
+    "Engine",
+    click.option("--max-num-seqs", type=int, help="Most sequences running at once; as measured, or 256 on a GPU."),
+    click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step; 2,048 on a GPU."),
+    click.option("--max-model-len", type=int, help="Most tokens of prompt and answer; as measured, or the model's."),
+    click.option("--block-size", type=int, help="Tokens per KV block; as measured, or 16."),
+    click.option("--num-blocks", type=int, help="KV blocks; as measured, or what the GPUs' memory holds."),
+    click.option("--no-prefix-caching", is_flag=True, help="Share no prefixes."),
+    click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),
+)
+_pool_options = grouped(
+    "Replicas and pools",
+    click.option("--replicas", type=int, help="Engines behind the router; 1 unless set."),
+    click.option("--router", default="round-robin", show_default=True, help=f"{', '.join(ROUTERS)}."),
+    click.option("--prefill-replicas", type=int, help="Engines that compute prompts and first tokens only."),
+    click.option("--decode-replicas", type=int, help="Engines that go on from there."),
+    click.option("--split-replicas", type=int, help="So many engines in all; the best split into the two is searched."),
+    click.option(
+        "--transfer-gbps", type=float, help="Gigabits per second from a prefill engine; of GPUs their cards'."
+    ),
+    click.option("--transfer-setup-ms", type=float, help=f"That every transfer takes; {SETUP_MS:g} unless set."),
+    click.option("--kv-bytes", type=float, help="Bytes of keys and values per token, for transfers and swap space."),
+)
+
+
+@click.command("simulate", cls=Verb)
 @config_option
 @hardware_options
-@decode_options
-@click.option("--max-num-seqs", type=int, help="Most sequences running at once; as measured, or 256 on a GPU.")
-@click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step; 2,048 on a GPU.")
-@click.option("--max-model-len", type=int, help="Most tokens of prompt and answer; as measured, or the model's.")
-@click.option("--block-size", type=int, help="Tokens per KV block; as measured, or 16.")
-@click.option("--num-blocks", type=int, help="KV blocks; as measured, or what the GPUs' memory holds.")
-@click.option("--no-prefix-caching", is_flag=True, help="Share no prefixes.")
-@click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave.")
+@_engine_options
 @scheduling_options
 @load_options
 @workload_options
-@click.option("--replicas", type=int, help="Engines behind the router; 1 unless set.")
-@click.option("--router", default="round-robin", show_default=True, help=f"{', '.join(ROUTERS)}.")
-@click.option("--prefill-replicas", type=int, help="Engines that compute prompts and first tokens only.")
-@click.option("--decode-replicas", type=int, help="Engines that go on from there.")
-@click.option("--split-replicas", type=int, help="So many engines in all; the best split into the two is searched.")
-@click.option("--transfer-gbps", type=float, help="Gigabits per second from a prefill engine; of GPUs their cards'.")
-@click.option("--transfer-setup-ms", type=float, help=f"That every transfer takes; {SETUP_MS:g} unless set.")
-@click.option("--kv-bytes", type=float, help="Bytes of keys and values per token, for transfers and swap space.")
+@_pool_options
+@decode_options
 @click.option("--noise", is_flag=True, help="Steps scatter as the measured ones did.")
 @record_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

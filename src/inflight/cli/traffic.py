@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from inflight.cli.options import Decorator, stacked
+from inflight.cli.verb import Decorator, stacked
 from inflight.workload.arrivals import Arrivals, AtOnce, Poisson, parse_arrivals
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
