@@ -155,6 +155,7 @@ class _Work:
         """A rate near the server's capacity: from a short closed loop, whose requests are no part of the result."""
         loop = Load("concurrency", ESTIMATE_PLACES)
         requests = min(ESTIMATE_REQUESTS, self.offer.requests or ESTIMATE_REQUESTS)
+        print(f"estimate     first {requests} requests, {ESTIMATE_PLACES} at a time", file=sys.stderr)
         measured = self._measured(replace(self.offer, requests=requests, duration_s=None).workload(loop))
         found = starting_rate(measured)
         print_estimate(measured, ESTIMATE_PLACES, found)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from inflight.cli.verb import Verb
+from inflight.config import SettingsError
 from inflight.metrics.definitions import Percentiles
 from inflight.records.json_text import json_text
 from inflight.records.schema import RecordError, of_kind, read_records
@@ -36,7 +37,10 @@ def command(record: Path, step_model: Path | None, as_json: bool) -> int:
             f"{record} holds a header and {len(records) - 1:,} more lines, but no step: nothing was computed, so that "
             "there is nothing to repeat. Record a run that answers something."
         )
-    again, outcome = replay(records)
+    try:
+        again, outcome = replay(records)
+    except (RecordError, SettingsError) as error:
+        raise RecordError(f"{record}: {error}") from None
     _tell(outcome)
     result = asdict(outcome)
     if outcome.difference is None and step_model is not None:
