@@ -76,12 +76,14 @@ def test_values_are_those_of_the_definitions() -> None:
     assert percentile(runs, "e2e", 0.5) == pytest.approx(5.11)
 
 
+@pytest.mark.parametrize("short", [0, 60])
 @pytest.mark.parametrize("promise", ["itl=45(p95)", "itl_max=45", "tpot=45", "ttft=120(p95)", "e2e=2000(p90)"])
-def test_a_promise_means_the_same_to_whoever_judges_a_run_and_to_goodput(promise: str) -> None:
-    """One in twenty gaps of every request is long; a few requests have more of them, and one waited long."""
+def test_a_promise_means_the_same_to_whoever_judges_a_run_and_to_goodput(promise: str, short: int) -> None:
+    """One in twenty gaps of every request is long; a few requests have more of them, and waited longer. Some answers
+    have one token, and no pace."""
     usual, stalled = [0.03] * 38 + [0.09] * 2, [0.03] * 30 + [0.09] * 10
     for slow in range(8):
-        runs = [seen(0.1, *usual)] * (100 - slow) + [seen(0.3, *stalled)] * slow
+        runs = [seen(0.1, *usual)] * (100 - slow) + [seen(0.3, *stalled)] * slow + [seen(0.1)] * short
         (slo,) = parse_slos([promise])
         promised = [replace(one, targets=targets([slo])) for one in runs]
         assert slo.kept(runs) == (summarize(promised).attainment >= slo.of_requests), slow

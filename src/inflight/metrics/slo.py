@@ -62,11 +62,13 @@ class Slo:
 
     def value(self, observations: Iterable[Observation]) -> float:
         """What that share of the requests has at most, in seconds, without anything between two requests: it is within
-        the limit exactly where that share meets it. A request that was offered and not answered counts as endless; nan
-        where there is nothing to measure (itl and tpot of answers of one token)."""
-        figures = (one.figure(self.metric, self.share) for one in observations)
-        ordered = sorted(value for value in figures if value is not None)
-        return ordered[math.ceil(self.of_requests * len(ordered) - 1e-9) - 1] if ordered else math.nan
+        the limit exactly where that share meets it. A request that was offered and not answered counts as endless, one
+        with nothing to measure (itl and tpot of an answer of one token) as none; nan where that is all of them."""
+        figures = [one.figure(self.metric, self.share) for one in observations]
+        if all(figure is None for figure in figures):
+            return math.nan
+        ordered = sorted(figure or 0.0 for figure in figures)
+        return ordered[math.ceil(self.of_requests * len(ordered) - 1e-9) - 1]
 
     def kept(self, observations: Sequence[Observation]) -> bool:
         value = self.value(observations)
