@@ -65,7 +65,7 @@ def measure(
 ) -> tuple[list[Setting], list[str]]:
     """All at once, then Poisson arrivals at a share of what chunked got through; and both loads in words."""
     contestants = [EngineContestant(one, folder, Warmup(), 0, lambda: False) for one in variants]
-    comparison = Comparison(contestants, lambda what, total, done: None, lambda: False)
+    comparison = Comparison(contestants, lambda what: None, lambda what, total, done: None, lambda: False)
     drawn = partial(synthesize, traffic.classes(kind), requests=requests, seed=1)
     comparison.run("at once", drawn(arrivals=AtOnce()), repeats)
     chunked = next(one for one in comparison.settings if one.name == "chunked")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.bench.capacity import find_capacity, judge
+from inflight.bench.capacity import find_capacity, judge, starting_rate
 from inflight.bench.run import Warmup, measure
 from inflight.bench.runner import sweep
 from inflight.bench.target import BenchError, Target
@@ -35,6 +35,27 @@ def test_the_edge_is_found_from_below_and_from_above(start):
     assert found.met <= 10.3 and found.missed >= 9.9  # just above 10/s the queue has not grown by much in 200 requests
     assert found.missed / found.met <= 1.02
     assert [one.met for one in found.probes].count(True) >= 1
+
+
+def test_a_search_that_begins_at_an_estimate_takes_few_probes():
+    """A closed loop tells about what the server does; from one request a second it takes twice as many."""
+    entries = tuple(Entry(0.0, 10, 4, targets=Targets(e2e=0.5)) for _ in range(64))
+    loop = Workload(entries, "closed", concurrency=16, closed=True)
+    closed = measure(loop, FakeSend(seconds=0.1)(loop, Target(""), NoBodies()), Warmup())
+    start = starting_rate(closed)
+    assert start is not None and 5 < start < 10
+    from_estimate, from_one = (find_capacity(probe(FakeSend(seconds=0.1)), begin) for begin in (start, 1.0))
+    assert len(from_estimate.probes) <= len(from_one.probes) - 2
+    assert from_estimate.met == pytest.approx(from_one.met, rel=0.1)
+
+
+def test_each_probe_is_announced_with_how_many_follow():
+    told = []
+    found = find_capacity(probe(FakeSend(seconds=0.1)), 4.0, begin=lambda value, left: told.append((value, left)))
+    assert [value for value, _ in told] == [one.value for one in found.probes]
+    bounded = [left for _, left in told if left is not None]
+    assert bounded == sorted(bounded, reverse=True) and bounded[-1] == 0
+    assert len(bounded) == bounded[0] + 1 and told[0][1] is None
 
 
 def test_why_a_probe_was_missed_is_said_with_its_figure():

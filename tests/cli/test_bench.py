@@ -12,8 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.scripted import ScriptedServer
+from bench.scripted import FakeSend, ScriptedServer
+from bench.test_result import ABOUT
+from bench.test_run import NoBodies
 from server.conftest import Server
+
+from inflight.bench.offering import Offer
+from inflight.bench.run import Warmup, measure
+from inflight.bench.target import Target
+from inflight.cli.bench import _Work
+from inflight.cli.bench_options import OutcomeOptions
+from inflight.metrics.observation import Targets
+from inflight.workload.arrivals import Constant
+from inflight.workload.classes import TrafficClass
+from inflight.workload.lengths import Fixed
 
 # Shared machines make any client late now and then; these tests are about what is sent and told, not about times.
 BELIEVED_OR_NOT = (0, 1)
@@ -260,3 +272,30 @@ def test_a_foreign_server_without_extras(tmp_path: Path):
     assert found["summary"]["completed"] > 0
     assert any("does not take output_tokens" in note for note in found["notes"])
     assert all(isinstance(body["prompt"], str) for body in foreign.bodies[-6:])
+
+
+class OneWorker:
+    """A runner whose server answers ten requests a second, one after the other."""
+
+    progress = None
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def run(self, workload):
+        self.sizes.append(len(workload.entries))
+        return measure(workload, FakeSend(seconds=0.1)(workload, Target(""), NoBodies()), Warmup())
+
+
+def test_a_search_begins_near_the_capacity_and_says_how_much_of_it_is_left(capsys):
+    kind = TrafficClass(name="", share=1.0, input=Fixed(10), output=Fixed(4))
+    offer = Offer([kind], arrivals=Constant(1.0), targets=Targets(e2e=0.5))
+    runner = OneWorker()
+    work = _Work(runner, offer, ABOUT, OutcomeOptions(find_capacity=True))
+    assert work.capacity("rate", work.estimate(), 0.99) == 0
+    told = capsys.readouterr().err
+    assert "64 requests, 16 at a time, came to 10" in told and "the search begins at 7" in told
+    probes = [line for line in told.splitlines() if line.startswith("probe ")]
+    assert "at 7 requests/s, 30 s; how many follow is known once" in probes[0]
+    assert "at most 0 more after it" in probes[-1] and "at most 3 more after it, 90 s" in told
+    assert runner.sizes[0] == 64 and len(probes) == len(runner.sizes) - 1 <= 7

@@ -26,7 +26,11 @@ def columns(inflight: Caller, *arguments: object) -> list[dict[str, Any]]:
 
 
 def test_settings_stand_side_by_side(inflight: Caller) -> None:
-    narrow, wide = columns(inflight, *TWO, "--rate", 200, "--repeats", 2)
+    told = inflight("compare", *TWO, "--rate", 200, "--repeats", 2, *SMALL, "--json")
+    assert told.code == 0, told.err
+    assert "4 runs: about 0 s." in told.err
+    assert "Run 3 of 4: wide, 200 requests/s, round 2 of 2; about" in told.err
+    narrow, wide = json.loads(told.out)["columns"]
     assert (narrow["name"], wide["name"]) == ("narrow", "wide")
     assert narrow["repeats"] == wide["repeats"] == 2
     for column in (narrow, wide):
@@ -71,6 +75,18 @@ def test_without_options_the_field_is_compared_at_two_loads(inflight: Caller, tm
     assert static["figures"]["padding_waste"]["value"] > 0
     assert chunked["figures"]["padding_waste"]["value"] == 0
     assert "The batch over time" in page.read_text(encoding="utf-8")
+
+
+def test_a_trace_of_lengths_and_texts_is_compared(inflight: Caller, tmp_path: Path) -> None:
+    """Texts are counted, and made tokens of, by the model's own tokenizer."""
+    trace, records = tmp_path / "trace.jsonl", tmp_path / "records"
+    rows = [{"prompt": "Count to ten, slowly.", "output_tokens": 3}, {"prompt": [5, 6, 7], "output_tokens": 2}]
+    trace.write_text("".join(json.dumps({**row, "timestamp": 0.1 * k}) + "\n" for k, row in enumerate(rows)))
+    told = inflight("compare", *TWO, "--trace", trace, "--repeats", 1, "--warmup", 0, "--records", records, "--json")
+    assert told.code == 0, told.err
+    assert [one["figures"]["requests"]["value"] for one in json.loads(told.out)["columns"]] == [2, 2]
+    narrow, wide = (answers(path) for path in sorted(records.iterdir()))
+    assert narrow == wide and "estimated" not in told.err
 
 
 def test_a_server_beside_an_engine(inflight: Caller) -> None:

@@ -79,6 +79,23 @@ def test_a_trace_brings_its_notes_and_its_peak(plan, tmp_path: Path) -> None:  #
     assert "for 1 requests/s whose gaps" in told.out
 
 
+def test_a_trace_of_texts_is_planned_for_by_its_lengths(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    trace = tmp_path / "trace.jsonl"
+    rows = [{"prompt": "word " * (20 + k), "output_tokens": 5 + k % 7, "timestamp": 0.25 * k} for k in range(80)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000")
+    assert told.code == 0, told.err
+    assert "Lengths of texts are estimated" in told.out
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_work(  # type: ignore[no-untyped-def]
+    plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inflight.cli.plan.plan", lambda *given, **more: pytest.fail("it was planned"))
+    config = tmp_path / "nowhere" / "engine.toml"
+    assert "nowhere does not exist; create it first" in plan(*SMALL, "--write-config", config).sentence()
+
+
 def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "mine.toml"
     path.write_text("[gpus.mine]\nmemory-gb = 80\nbandwidth-gb-per-s = 3000\nbf16-tflops = 800\n")
@@ -110,6 +127,22 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 1), "fit on none of: a100-80: weights take 141"),
         ((*LLAMA, "--input-tokens", "many", "--output-tokens", 5, "--rate", 5), "Lengths 'many' are of no known form"),
         ((*LLAMA, *CHAT, "--rate", 5, "--strategy", "magic"), "--strategy is 'magic'"),
+        ((*SMALL, "--max-num-seqs", 0), "--max-num-seqs is 0"),
+        ((*SMALL, "--max-num-seqs", -1), "--max-num-seqs is -1"),
+        ((*SMALL, "--max-num-batched-tokens", 0), "--max-num-batched-tokens is 0"),
+        (
+            (*SMALL, "--max-num-seqs", 64, "--max-num-batched-tokens", 32),
+            "--max-num-batched-tokens is 32, but 64 sequences may run at once",
+        ),
+        (
+            (*LLAMA, *CHAT, "--rate", 5, "--max-num-batched-tokens", 1, "--slo", "ttft=900"),
+            "too many to simulate; give at least",
+        ),
+        ((*SMALL, "--strategy", "static", "--max-num-batched-tokens", 64), "has no effect with --strategy static"),
+        (
+            (*SMALL[:6], "--input-tokens", 9000, "--output-tokens", 20),
+            "100% of the requests have more than the 8,192 tokens",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(plan, arguments: tuple[object, ...], sentence: str) -> None:  # type: ignore[no-untyped-def]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,23 @@ def test_extrapolation_is_told(capsys: pytest.CaptureFixture[str], model: str) -
     assert "extrapolated" in err and "the model was fitted on at most" in err
 
 
+FIXTURES = Path(__file__).parents[1] / "workload" / "fixtures"
+
+
+@pytest.mark.parametrize("trace", ["azure_2023.csv", "mooncake.jsonl", "prompts.jsonl", "sharegpt.json"])
+def test_a_trace_is_simulated(capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path, trace: str) -> None:
+    """Also one of texts, of which nothing but the length is needed."""
+    larger = json.loads(Path(model).read_text())
+    larger["provenance"]["capacity"] |= {"num_blocks": 20_000, "max_model_len": 200_000}
+    path = tmp_path / "larger.json"
+    path.write_text(json.dumps(larger))
+    out, _ = said(
+        capsys, "simulate", "--step-model", str(path), "--trace", str(FIXTURES / trace), "--warmup", "0", "--json"
+    )
+    summary = json.loads(out)["summary"]
+    assert summary["requests"] > 0 and summary["failed"] == 0
+
+
 def test_replicas_and_pools(capsys: pytest.CaptureFixture[str], model: str) -> None:
     usual = ("simulate", "--step-model", model, "--rate", "5", "--requests", "40")
     _, err = said(capsys, *usual, "--replicas", "2", "--router", "least-loaded")
@@ -68,6 +86,9 @@ def test_replicas_and_pools(capsys: pytest.CaptureFixture[str], model: str) -> N
     out, _ = said(capsys, *split, "--slo", "ttft=300", "--json")
     assert {one["prefill_replicas"] for one in json.loads(out)} == {1, 2}
     assert "needs targets" in said(capsys, *split, code=1)[1]
+
+
+POOLS = ("--rate", "1", "--prefill-replicas", "1", "--decode-replicas", "1")
 
 
 @pytest.mark.parametrize(
@@ -82,11 +103,16 @@ def test_replicas_and_pools(capsys: pytest.CaptureFixture[str], model: str) -> N
         (("--rate", "1", "--slo", "ttft"), "--slo is 'ttft'"),
         (("--rate", "1", "--slo", "ttft=500(p95)"), "--slo names a percentile"),
         (("--rate", "1", "--transfer-gbps", "10"), "--transfer-gbps is about what moves to a pool"),
+        ((*POOLS, "--transfer-gbps", "10", "--transfer-setup-ms", "-1000"), "--transfer-setup-ms is -1000"),
+        ((*POOLS, "--transfer-gbps", "0"), "--transfer-gbps is 0; give gigabits per second"),
+        ((*POOLS, "--transfer-gbps", "nan"), "--transfer-gbps is nan"),
+        ((*POOLS, "--transfer-gbps", "10", "--kv-bytes", "-8"), "--kv-bytes is -8"),
         (("--rate", "1", "--transfer-setup-ms", "10"), "--transfer-setup-ms is about what moves to a pool"),
         (("--rate", "1", "--kv-bytes", "10"), "--kv-bytes is about what moves to a pool"),
         (("--rate", "1", "--split-replicas", "3", "--replicas", "2", "--transfer-gbps", "1"), "--replicas counts"),
         (("--rate", "1", "--split-replicas", "3", "--record", "x.jsonl"), "--record has no effect"),
         (("--rate", "1", "--speed", "2"), "--speed is about a trace"),
+        (("--rate", "1", "--record", "nowhere/r.jsonl"), "nowhere does not exist; create it first"),
         (("--rate", "1", "--strategy", "chunkd"), "Did you mean chunked?"),
     ],
 )
@@ -136,7 +162,8 @@ def test_steps_beyond_what_kernels_were_measured_with_are_told(capsys: pytest.Ca
 
 
 def test_who_could_never_be_served_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = said(capsys, *LLAMA, *LITTLE, "--num-blocks", "20")
+    _, err = said(capsys, *LLAMA, *LITTLE, "--num-blocks", "20", code=1)
+    assert "Not one request was answered" in err
     assert "failed       40 in all, the first since: The prompt needs 38 KV blocks" in err
 
 
@@ -236,6 +263,61 @@ def test_a_simulated_record_replays_and_is_fitted(
     assert "TTFT p50" in err
     _, err = said(capsys, "simulate", "--step-model", record, "--rate", "6", "--requests", "60")
     assert "fitted on" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda lines: [lines[0]], "no step: nothing was computed"),
+        (lambda lines: ['{"kind":"step"}'], "starts with kind 'step'"),
+        (lambda lines: ["5"], "Line 1 of"),
+        (lambda lines: [lines[0], "5"], "Line 2 of"),
+        (lambda lines: [lines[0], '{"kind":"step"}'], "Line 2 of"),
+        (lambda lines: [lines[0], lines[1].replace('"seconds":', '"seconds":-')], "Line 2 of"),
+        (lambda lines: ["\udcff\udcfe\x00binary"], "line 1: not JSON"),
+        (lambda lines: [lines[0], lines[1].replace('"step"', '"st\udcffp"')], "line 2: not UTF-8"),
+        (lambda lines: [lines[0].replace('"num_blocks":200', '"num_blocks":99999999999')], "num_blocks"),
+        (lambda lines: [lines[0], *lines[2:]], "Line|lines are missing|ends at"),
+    ],
+)
+@pytest.mark.parametrize("verb", [("replay",), ("calibrate", "--record")])
+def test_what_is_no_record_is_told_by_file_and_line(  # type: ignore[no-untyped-def]
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path, verb: tuple[str, ...], change, sentence: str
+) -> None:
+    record = tmp_path / "r.jsonl"
+    said(capsys, "simulate", "--step-model", model, "--rate", "6", "--requests", "8", "--record", str(record))
+    lines = change(record.read_text().splitlines())
+    record.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    if verb[0] == "calibrate" and "missing" in sentence:
+        return  # what is fitted needs no whole run
+    _, err = said(capsys, *verb, str(record), code=1)
+    (told,) = [line for line in err.splitlines() if line.startswith("inflight: ")]
+    assert str(record) in told or verb[0] == "calibrate"
+    assert re.search(sentence, told) or (verb[0] == "calibrate" and "a fit needs at least" in told), told
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda held: held.update(step=-1.0), "step"),
+        (lambda held: held.update(token=[]), "0 coefficients of tokens for 0 knots"),
+        (lambda held: held.update(knots=[8, 4], token=[1e-3] * 3), "knots do not rise"),
+        (lambda held: held.update(token="x"), "token"),
+        (lambda held: held.pop("residuals"), "lacks 'residuals'"),
+        (lambda held: held["provenance"]["capacity"].update(num_blocks="many"), "num_blocks"),
+        (lambda held: held["provenance"]["capacity"].update(num_blocks=-5), "num_blocks"),
+        (lambda held: held["provenance"].update(steps={}), "steps"),
+        (lambda held: held["ranges"].update(mood=[0, 1]), "range of 'mood'"),
+    ],
+)
+def test_a_damaged_step_model_is_told(  # type: ignore[no-untyped-def]
+    capsys: pytest.CaptureFixture[str], model: str, change, sentence: str
+) -> None:
+    held = json.loads(Path(model).read_text())
+    change(held)
+    Path(model).write_text(json.dumps(held))
+    _, err = said(capsys, "simulate", "--step-model", model, "--rate", "2", "--requests", "10", code=1)
+    assert sentence in err and "Traceback" not in err
 
 
 def test_a_changed_record_ends_with_1(capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path) -> None:

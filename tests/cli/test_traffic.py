@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 import pytest
 
 from inflight.cli.bench_options import share_of
-from inflight.cli.demand import demand_of
+from inflight.cli.demand import DemandOptions, demand_of
 from inflight.cli.traffic import arrivals_of
 from inflight.metrics.slo import SloError
 from inflight.planning.demand import Drawn
 from inflight.workload.arrivals import Gamma, Poisson
 
 
-def asked(**values: Any) -> dict[str, Any]:
-    empty = {"rate": None, "arrivals": None, "trace": None, "input_tokens": "100", "output_tokens": "20", "slo": ()}
-    return {**empty, **values}
-
-
 def test_arrivals_are_told_by_a_rate_or_a_form() -> None:
-    assert arrivals_of(asked(rate=5.0)) == Poisson(5.0)
-    assert arrivals_of(asked(arrivals="gamma:5:0.25")) == Gamma(5.0, 0.25)
-    assert arrivals_of(asked()) is None
+    assert arrivals_of(5.0, None) == Poisson(5.0)
+    assert arrivals_of(None, "gamma:5:0.25") == Gamma(5.0, 0.25)
+    assert arrivals_of(None, None) is None
     with pytest.raises(click.UsageError, match="both say when"):
-        arrivals_of(asked(rate=5.0, arrivals="poisson:5"))
+        arrivals_of(5.0, "poisson:5")
 
 
 def test_a_demand_clumps_as_the_measured_load_does() -> None:
     """`gamma:5:0.25` of bench, as of vLLM: gaps with a coefficient of variation of 2, its square 4."""
-    demand = demand_of(asked(arrivals="gamma:5:0.25"), 1000)
+    demand = demand_of(DemandOptions(arrivals="gamma:5:0.25", input_tokens="100", output_tokens="20"), 1000)
     assert isinstance(demand, Drawn) and (demand.rate, demand.gap_variation) == (5.0, 4.0)
 
 
@@ -39,11 +32,11 @@ def test_a_demand_clumps_as_the_measured_load_does() -> None:
     [((), None, 0.99), (("ttft=500(p95)",), None, 0.95), (("ttft=500",), 0.9, 0.9), (("ttft=500(p90)",), 0.9, 0.9)],
 )
 def test_the_share_is_that_of_the_limits(slo: tuple[str, ...], share: float | None, expected: float) -> None:
-    assert share_of(asked(slo=slo, share=share)) == expected
+    assert share_of(slo, share) == expected
 
 
 def test_two_shares_are_refused() -> None:
     with pytest.raises(click.UsageError, match=r"p95 and --share 0\.9"):
-        share_of(asked(slo=("ttft=500(p95)",), share=0.9))
+        share_of(("ttft=500(p95)",), 0.9)
     with pytest.raises(SloError, match="give one percentile"):
-        share_of(asked(slo=("ttft=500(p95)", "itl=50(p90)"), share=None))
+        share_of(("ttft=500(p95)", "e2e=50(p90)"), None)

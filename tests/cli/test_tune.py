@@ -98,6 +98,20 @@ def test_mistakes_are_told_in_a_sentence(tune, arguments: tuple[object, ...], se
     assert sentence in tune(*arguments).sentence()
 
 
+def test_a_place_that_cannot_be_written_is_told_before_the_work(  # type: ignore[no-untyped-def]
+    tune, step_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inflight.cli.tune.tune", lambda *given, **more: pytest.fail("it was tuned"))
+    for place, sentence in ((tmp_path / "no" / "x.toml", "create it first"), (step_model, "would be overwritten")):
+        assert sentence in tune("--step-model", step_model, *DEMAND, "--output", place).sentence()
+
+
+def test_a_load_at_which_nothing_matters_is_told(tune, step_model: Path) -> None:  # type: ignore[no-untyped-def]
+    easy = ("--rate", 0.1, *DEMAND[2:])
+    told = tune("--step-model", step_model, *easy)
+    assert told.code == 0 and "of this matters" in told.err and "of this matters" in " ".join(told.out.split("\n# "))
+
+
 def test_options_without_effect_are_refused(tune, step_model: Path) -> None:  # type: ignore[no-untyped-def]
     assert "--weights has no effect" in tune("--step-model", step_model, *DEMAND, "--weights", "fp8").sentence()
     assert (

@@ -36,9 +36,10 @@ from inflight.records.schema import (
     RequestRecord,
     SampleRecord,
     StepRecord,
+    of_kind,
     read_records,
 )
-from inflight.simulate.replay import COMPARED, Replay, of_kind, replay, told
+from inflight.simulate.replay import COMPARED, Replay, replay, told
 
 ROOMY = Setup(num_blocks=30, max_rows=3, token_budget=8)
 
@@ -216,7 +217,9 @@ def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
     path.write_text('{"kind": "header", "version": 99}\n')
     with pytest.raises(RecordError, match="version 99"):
         list(read_records(path))
-    path.write_text('{"kind": "header", "version": 1}\n{"kind": "st')
+    first = io.StringIO()
+    Recorder(first, {}, ROOMY.capacity)
+    path.write_text(first.getvalue() + '{"kind": "st')
     with pytest.raises(RecordError, match="line 2: not JSON"):
         list(read_records(path))
 

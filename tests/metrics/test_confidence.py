@@ -7,7 +7,7 @@ from statistics import stdev
 
 import pytest
 
-from inflight.metrics.confidence import estimate, paired_ratio, quantile_interval
+from inflight.metrics.confidence import estimate, fewest_samples, paired_ratio, quantile_interval
 from inflight.metrics.definitions import percentiles, quantile
 
 
@@ -64,3 +64,10 @@ def test_ratios_within_repeats_are_blind_to_a_drifting_machine() -> None:
     assert same is not None and not same.differs
     assert paired_ratio([1.0, 0.0], [1.0, 1.0]) is None, "a ratio of nothing has no logarithm"
     assert paired_ratio([], []) is None
+
+
+def test_a_quantile_needs_samples_beyond_it() -> None:
+    for share, fewest in ((0.5, 8), (0.95, 110), (0.99, 563)):
+        assert fewest_samples(share) == fewest
+        assert quantile_interval(range(fewest), share) is not None
+        assert quantile_interval(range(fewest - 1), share) is None

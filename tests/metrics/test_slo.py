@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import Slo, SloError, parse_slos, percentile, stated_share, targets
+from inflight.metrics.summary import summarize
 
 
 def seen(ttft: float, *gaps: float, outcome: str = "completed") -> Observation:
@@ -61,9 +63,9 @@ def test_two_limits_for_one_percentile_are_refused() -> None:
 
 def test_one_percentile_for_all_limits() -> None:
     assert stated_share(["ttft=500", "itl=50,e2e=9000"]) is None
-    assert stated_share(["ttft=500(p95)", "itl=50"]) == 0.95
+    assert stated_share(["ttft=500(p95)", "itl=50"]) == stated_share(["ttft=500(p95),itl=50(p90)"]) == 0.95
     with pytest.raises(SloError, match="p90 and p95"):
-        stated_share(["ttft=500(p95),itl=50(p90)"])
+        stated_share(["ttft=500(p95),e2e=50(p90)"])
 
 
 def test_values_are_those_of_the_definitions() -> None:
@@ -72,6 +74,41 @@ def test_values_are_those_of_the_definitions() -> None:
     assert percentile(runs, "tpot", 0.5) == pytest.approx(0.03)
     assert percentile(runs, "itl", 0.9) == pytest.approx(0.04)
     assert percentile(runs, "e2e", 0.5) == pytest.approx(5.11)
+
+
+@pytest.mark.parametrize("short", [0, 60])
+@pytest.mark.parametrize("promise", ["itl=45(p95)", "itl_max=45", "tpot=45", "ttft=120(p95)", "e2e=2000(p90)"])
+def test_a_promise_means_the_same_to_whoever_judges_a_run_and_to_goodput(promise: str, short: int) -> None:
+    """One in twenty gaps of every request is long; a few requests have more of them, and waited longer. Some answers
+    have one token, and no pace."""
+    usual, stalled = [0.03] * 38 + [0.09] * 2, [0.03] * 30 + [0.09] * 10
+    for slow in range(8):
+        runs = [seen(0.1, *usual)] * (100 - slow) + [seen(0.3, *stalled)] * slow + [seen(0.1)] * short
+        (slo,) = parse_slos([promise])
+        promised = [replace(one, targets=targets([slo])) for one in runs]
+        assert slo.kept(runs) == (summarize(promised).attainment >= slo.of_requests), slow
+
+
+def test_gaps_are_a_requests_own() -> None:
+    """Of all gaps together nearly every one is short; of this request's, one in ten is not."""
+    even, stalled = seen(0.1, *[0.02] * 200), seen(0.1, *[0.02] * 18, 0.3, 0.3)
+    runs = [even] * 9 + [stalled]
+    assert percentile(runs, "itl", 0.95) == pytest.approx(0.02)
+    assert Slo("itl", 0.1, 0.95).value(runs) == pytest.approx(0.3) and not Slo("itl", 0.1, 0.95).kept(runs)
+    assert Slo("itl", 0.1, 0.85).kept(runs) and not Slo("itl_max", 0.1).kept(runs)
+    assert Slo("itl_max", 0.1, 0.9).kept(runs), "nine of ten have no long gap"
+
+
+def test_promises_are_told_by_what_they_bound() -> None:
+    told = [str(slo) for slo in parse_slos(["itl=45(p95),itl_max=200,tpot=50"])]
+    assert told == ["own ITL p95 ≤ 45 ms", "longest ITL p99 ≤ 200 ms", "TPOT p99 ≤ 50 ms"]
+
+
+def test_two_percentiles_of_ones_own_gaps_are_no_single_target() -> None:
+    with pytest.raises(SloError, match="p50 and p95 of a request's own gaps"):
+        targets(parse_slos(["itl=20(p50),itl=45(p95)"]))
+    assert targets(parse_slos(["itl=20(p95),itl_max=100"])) == Targets(itl=0.02, itl_share=0.95, itl_max=0.1)
+    assert Targets(itl=0.02, itl_max=0.1).pace == 0.02
 
 
 def test_who_was_refused_waits_for_ever() -> None:

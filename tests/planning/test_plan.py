@@ -212,6 +212,15 @@ def test_the_text_has_all_that_was_asked_for() -> None:
         assert part in told, part
 
 
+@pytest.mark.parametrize(("slo", "fewest"), [("ttft=4000(p99)", 563), ("ttft=4000(p95)", 110), ("itl=900(p50)", 563)])
+def test_what_decides_rests_on_as_many_requests_as_its_percentile_needs(slo: str, fewest: int) -> None:
+    question = replace(asked(machine(), rate=20.0, slo=slo), requests=None)
+    traffic = traffic_of(question.demand)
+    bench, candidate = Bench(question, traffic), candidate_for(question, traffic, question.machines[0], question.wishes)
+    for rate in (0.1 * candidate.guess, candidate.guess):
+        assert bench.run(candidate, rate, replicas=1).summary.offered >= fewest
+
+
 def test_fixed_settings_are_kept_and_judged() -> None:
     found = answer(4.0, wishes=Wishes(max_num_seqs=100, max_num_batched_tokens=128))
     assert found.setting.max_num_seqs == 100 and found.setting.max_num_batched_tokens == 128

@@ -48,6 +48,13 @@ def test_what_is_fixed_stays(traffic: Traffic) -> None:
     assert setting.reasons["max-num-seqs"] == setting.reasons["max-num-batched-tokens"] == "as set"
 
 
+def test_what_is_chosen_beside_something_fixed_is_not_told_as_set(traffic: Traffic) -> None:
+    slow = Machine("box", Linear(step=0.010, token=1e-3), 100_000, 8192)
+    setting = propose(slow, traffic, parse_slos(["itl=50"]), Wishes(max_num_seqs=300)).setting
+    assert setting.max_num_batched_tokens == 300 and setting.reasons["max-num-seqs"] == "as set"
+    assert "a token for each of the 300 sequences" in setting.reasons["max-num-batched-tokens"]
+
+
 @pytest.mark.parametrize("strategy", ["static", "dynamic", "continuous", "chunked", "adaptive"])
 def test_every_strategy_gets_settings_that_go_together(traffic: Traffic, strategy: str) -> None:
     setting = propose(machine(), traffic, parse_slos(["itl=900"]), Wishes(strategy=strategy)).setting

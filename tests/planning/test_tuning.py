@@ -59,6 +59,17 @@ def test_a_bad_beginning_is_left() -> None:
     assert (found.best.setting.max_num_batched_tokens or 0) >= 128
 
 
+def test_a_load_that_any_setting_serves_is_told_apart() -> None:
+    told: list[str] = []
+    demand = drawn(0.2)
+    easy = tune(machine(), demand, traffic_of(demand), SLOS, requests=60, told=told.append)
+    assert easy.indifferent and easy.alike >= 0.8 * len(easy.tried)
+    assert not tuned(40.0).indifferent
+    trials = [line for line in told if " of about " in line]
+    assert len(trials) == len(easy.tried) and trials[0].startswith("1 of about ")
+    assert any(line.startswith("About ") and "settings are tried" in line for line in told)
+
+
 def test_too_much_demand_is_said() -> None:
     assert tuned(40.0).saturated
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 
-from inflight.records.schema import read_records
-from inflight.simulate.replay import of_kind, replay
+from inflight.records.schema import of_kind, read_records
+from inflight.simulate.replay import replay
 
 from .conftest import Server
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from core.builders import request
 
-from inflight.records.schema import read_records
+from inflight.records.schema import of_kind, read_records
 from inflight.simulate.handover import Link, for_decode, for_prefill
-from inflight.simulate.replay import of_kind, replay
+from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Setup, best_split, simulate
 from inflight.workload.workload import Entry, Workload
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from inflight.config.scheduling import SchedulingSettings
-from inflight.records.schema import RecordError, read_records
+from inflight.records.schema import RecordError, of_kind, read_records
 from inflight.simulate.modelled import compare
-from inflight.simulate.replay import of_kind, recorded_settings, replay
+from inflight.simulate.replay import recorded_settings, replay
 from inflight.simulate.simulation import Setup, simulate
 from inflight.workload.workload import Workload
 

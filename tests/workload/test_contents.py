@@ -65,6 +65,20 @@ def test_prompts_that_are_given_are_taken() -> None:
         Contents(entries, 100).prompt(1)
 
 
+def test_where_only_lengths_count_texts_and_strange_ids_are_stood_in_for() -> None:
+    told = [
+        Entry(0.0, 9, 1, prompt="the same beginning, then one end"),
+        Entry(0.0, 6, 1, prompt="the same beginning, or"),
+    ]
+    added = Entry(0.0, 20, 5, prompt="more", after=0)
+    contents = Contents([*told, added, Entry(0.0, 2, 1, prompt=(7, 130))], 100, floor=1, stand_in=True)
+    first, second, later, strange = (contents.prompt(index) for index in range(4))
+    assert (len(first), len(second), len(later)) == (9, 6, 10)
+    assert first[:4] == second[:4] and first[5:] != second[5:]
+    assert strange == (7, 30)
+    assert {token for prompt in (first, second, later, strange) for token in prompt} <= set(range(1, 100))
+
+
 def test_a_turn_begins_with_the_one_before_and_adds_its_own() -> None:
     sessions = Sessions(turns=Fixed(4), added=Uniform(5, 9))
     chat = TrafficClass(

@@ -98,7 +98,7 @@ class RequestBodies:
         if "priority" in fields and entry.priority is not None:
             values["priority"] = entry.priority
         if "slo" in fields:
-            limits = {"ttft_ms": entry.targets.ttft, "itl_ms": entry.targets.itl}
+            limits = {"ttft_ms": entry.targets.ttft, "itl_ms": entry.targets.pace}
             slo = {name: limit * 1e3 for name, limit in limits.items() if limit is not None}
             values["slo"] = slo or None
         return values

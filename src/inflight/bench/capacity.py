@@ -15,6 +15,7 @@ from inflight.bench.target import BenchError
 SHARE = 0.99  # of the offered requests that must meet all of their targets
 PRECISION = 0.05  # the search ends when the bounds are that close, relative to each other
 MOST_PROBES = 24
+SHARE_OF_CLOSED = 0.7  # of a closed loop's throughput, at which targets on latency are usually about to be missed
 _FURTHEST = 4096.0  # times below or above the first value
 
 
@@ -58,9 +59,11 @@ def find_capacity(
     share: float = SHARE,
     whole: bool = False,
     precision: float = PRECISION,
+    begin: Callable[[float, int | None], None] = lambda value, left: None,
     report: Callable[[Probe], None] = lambda probe: None,
 ) -> Capacity:
-    """run: measures one value. whole: values are whole numbers (concurrency). report: called with every probe.
+    """run: measures one value. whole: values are whole numbers (concurrency). begin(value, probes that follow it): told
+    before every probe; None while that is not known. report: called with every probe.
 
     Ends early, and says why, where the client could not keep up, twice, or was interrupted. What was measured is taken
     as it is: near the capacity chance decides, so that a repeated search ends a few percent elsewhere.
@@ -70,6 +73,7 @@ def find_capacity(
     found = Capacity(share)
     value: float | None = max(1, round(start)) if whole else start
     while value is not None and len(found.probes) < MOST_PROBES:
+        begin(value, probes_after(found, precision))
         measured = run(value)
         if not measured.valid and not measured.partial:
             measured = run(value)  # once more: a machine may be busy for a moment
@@ -85,6 +89,22 @@ def find_capacity(
             found.missed = value if found.missed is None else min(found.missed, value)
         value = _next(found, start, whole, precision)
     return found
+
+
+def probes_after(found: Capacity, precision: float = PRECISION) -> int | None:
+    """How many follow the next one, at most: each halves what lies between, on a logarithmic scale. None while the
+    capacity has a bound on one side only."""
+    if found.met is None or found.missed is None or found.missed <= found.met:
+        return None
+    between = math.log(found.missed / found.met) / math.log1p(precision)
+    return max(0, math.ceil(math.log2(max(1.0, between))) - 1)
+
+
+def starting_rate(measured: Measured) -> float | None:
+    """Where a search may begin, by what a server got through of a closed loop: near its capacity, since doubling from
+    one request a second takes a probe for each factor of two. None where the run tells nothing."""
+    rate = measured.summary.requests_per_s
+    return SHARE_OF_CLOSED * rate if measured.believed and not measured.partial and rate > 0 else None
 
 
 def _next(found: Capacity, start: float, whole: bool, precision: float) -> float | None:

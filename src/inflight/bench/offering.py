@@ -168,6 +168,13 @@ class Offer:
         return replace(workload, entries=tuple(kept), notes=(*workload.notes, note))
 
 
+def span_of(workload: Workload) -> float:
+    """Seconds in which its requests are sent, as far as they are known before: of a closed loop, only a given time."""
+    if workload.closed:
+        return workload.until or 0.0
+    return max((entry.arrival for entry in workload.entries), default=0.0)
+
+
 def at_rate(arrivals: Arrivals | None, rate: float) -> Arrivals:
     """The same process at another rate; Poisson where none was given."""
     match arrivals:

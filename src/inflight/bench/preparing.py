@@ -115,7 +115,7 @@ def _wanted(workload: Workload, token_ids: bool) -> frozenset[str]:
         "user": not any(entry.tenant for entry in entries),
         "cache_salt": not any(entry.cache_salt for entry in entries),
         "priority": all(entry.priority is None for entry in entries),
-        "slo": all(entry.targets.ttft is None and entry.targets.itl is None for entry in entries),
+        "slo": all(entry.targets.ttft is None and entry.targets.pace is None for entry in entries),
         "return_token_ids": not token_ids or all(entry.after is None for entry in entries),
     }
     return frozenset(name for name in OPTIONAL if not unused.get(name, False))

@@ -11,15 +11,19 @@ from typing import Any
 
 import click
 
-from inflight.bench.capacity import find_capacity
+from inflight.bench.capacity import find_capacity, starting_rate
 from inflight.bench.client_types import Progress as Counts
-from inflight.bench.offering import Load, Offer
+from inflight.bench.offering import CONCURRENCY, Load, Offer, span_of
 from inflight.bench.preparing import prepare
 from inflight.bench.result import About, bench_record, sweep_record, write_csv
 from inflight.bench.run import Measured
 from inflight.bench.runner import Runner, sweep
 from inflight.bench.vllm_json import vllm_record
 from inflight.cli.bench_options import (
+    LoadOptions,
+    OutcomeOptions,
+    ServerOptions,
+    WorkloadOptions,
     load_options,
     offer_of,
     outcome_options,
@@ -34,22 +38,28 @@ from inflight.cli.bench_options import (
 from inflight.cli.bench_table import (
     print_capacity,
     print_curve_header,
+    print_estimate,
     print_measured,
+    print_next,
     print_notes,
     print_point,
     print_probe,
 )
 from inflight.cli.files import check_writable
 from inflight.cli.interrupt import Interrupt
+from inflight.cli.options import options_of
 from inflight.cli.progress import Progress
+from inflight.cli.remaining import Remaining
+from inflight.cli.verb import Verb
 from inflight.records.json_text import json_text
 from inflight.records.result import BenchRecord, PointRecord, SweepRecord
 from inflight.workload.workload import Workload
 
 _ANY_SEED = 1 << 31
+ESTIMATE_PLACES, ESTIMATE_REQUESTS = 16, 64  # of the closed loop from which a search for the capacity begins
 
 
-@click.command("bench")
+@click.command("bench", cls=Verb)
 @click.argument("address", required=False, metavar="[URL]")
 @server_options
 @load_options
@@ -65,12 +75,18 @@ def command(address: str | None, **values: Any) -> int:
     The table goes to standard error. The exit code is 1 where nothing was completed or where the client itself could
     not keep up, so that the figures cannot be believed.
     """
-    target, options, warmup = target_of(values, address), request_options_of(values), warmup_of(values["warmup"])
-    _check_outcome(values)
-    points = sweep_values(values["sweep"], values["by"] == "concurrency") if values["sweep"] is not None else []
-    written = [values[name] for name in ("output", "csv_path", "vllm_json", "html")]
-    check_writable(*written, reads=[values["trace"], values["classes"]])
-    wanted = offer_of(values)
+    server, load = options_of(ServerOptions, values), options_of(LoadOptions, values)
+    asked, outcome = options_of(WorkloadOptions, values), options_of(OutcomeOptions, values)
+    target, options, warmup = (
+        target_of(server, address),
+        request_options_of(server, asked.tokenizer),
+        warmup_of(values["warmup"]),
+    )
+    share = _check_outcome(outcome, load, asked)
+    points = sweep_values(outcome.sweep, outcome.by == "concurrency") if outcome.sweep is not None else []
+    written = (outcome.output, outcome.csv_path, outcome.vllm_json, outcome.html)
+    check_writable(*written, reads=[asked.trace, asked.classes])
+    wanted = offer_of(load, asked)
 
     # Loaded only now, so that a mistake above is told at once.
     from inflight.bench.client import send
@@ -78,19 +94,23 @@ def command(address: str | None, **values: Any) -> int:
 
     served = look(target, options.model)
     offer = replace(wanted, max_model_len=served.max_model_len)
-    by, several = values["by"], bool(points) or values["find_capacity"]
-    first = offer.workload(Load(by, _start(values)) if several else None)
+    by, several = outcome.by, bool(points) or outcome.find_capacity
+    first = offer.workload(Load(by, _start(load, by)) if several else None)
     prepared = prepare(target, served, first, options)
     seed = values["prompt_seed"] if values["prompt_seed"] is not None else SystemRandom().randrange(_ANY_SEED)
-    about = About(prepared, _settings(values, target.url, seed), values["save_requests"])
+    about = About(prepared, _settings(values, target.url, seed), outcome.save_requests)
     print(f"{target.endpoint} of {served.model} at {target.url}", file=sys.stderr)
     if several:
         print_notes((*prepared.notes, *first.notes))
     with Interrupt() as interrupt:
-        runner = Runner(prepared, send, warmup, seed, values["processes"], interrupt=lambda: interrupt.wanted)
-        work = _Work(runner, offer, about, values)
-        if values["find_capacity"]:
-            return work.capacity(by, _start(values))
+        runner = Runner(prepared, send, warmup, seed, server.processes, interrupt=lambda: interrupt.wanted)
+        work = _Work(runner, offer, about, outcome)
+        if outcome.find_capacity:
+            start = work.estimate() if by == "rate" and load.rate is None else _start(load, by)
+            if interrupt.wanted:
+                print("Stopped before the search began.", file=sys.stderr)
+                return 130
+            return work.capacity(by, start, share)
         return work.sweep(by, points) if points else work.single(first)
 
 
@@ -101,23 +121,31 @@ class _Work:
     runner: Runner
     offer: Offer
     about: About
-    values: Mapping[str, Any]
+    outcome: OutcomeOptions
 
     def single(self, workload: Workload) -> int:
         measured = self._measured(workload)
         print_measured(measured, self.about.prepared.notes)
         self._write(bench_record(measured, self.about))
-        if self.values["csv_path"] is not None:
-            write_csv(self.values["csv_path"], measured.observations)
-        if self.values["vllm_json"] is not None:
+        if self.outcome.csv_path is not None:
+            write_csv(self.outcome.csv_path, measured.observations)
+        if self.outcome.vllm_json is not None:
             burstiness = getattr(self.offer.arrivals, "burstiness", 1.0)
-            _dump(self.values["vllm_json"], vllm_record(measured, self.about.prepared, self.offer.rate, burstiness))
+            _dump(self.outcome.vllm_json, vllm_record(measured, self.about.prepared, self.offer.rate, burstiness))
         self._picture([(measured.workload.name, measured)])
         return _code([measured])
 
     def sweep(self, by: str, values: list[float]) -> int:
+        spans = [span_of(self.offer.workload(Load(by, value))) for value in values]
+        seconds = sum(spans) if all(spans) else None
+        remaining = Remaining(len(values), seconds, lambda sentence: print(sentence, file=sys.stderr))
         print_curve_header(by)
-        found = sweep(self._at(by), values, print_point)
+
+        def run(value: float) -> Measured:
+            remaining.begin(str(Load(by, value)))
+            return self._at(by)(value)
+
+        found = sweep(run, values, print_point)
         points: list[PointRecord] = [
             {"value": point.value, "result": bench_record(point.measured, self.about)} for point in found
         ]
@@ -126,10 +154,26 @@ class _Work:
         self._picture([(str(Load(by, point.value)), point.measured) for point in found])
         return _code(runs)
 
-    def capacity(self, by: str, start: float) -> int:
-        share = share_of(self.values)
+    def estimate(self) -> float:
+        """A rate near the server's capacity: from a short closed loop, whose requests are no part of the result."""
+        loop = Load("concurrency", ESTIMATE_PLACES)
+        requests = min(ESTIMATE_REQUESTS, self.offer.requests or ESTIMATE_REQUESTS)
+        print(f"estimate     first {requests} requests, {ESTIMATE_PLACES} at a time", file=sys.stderr)
+        measured = self._measured(replace(self.offer, requests=requests, duration_s=None).workload(loop))
+        found = starting_rate(measured)
+        print_estimate(measured, ESTIMATE_PLACES, found)
+        return 1.0 if found is None else found
+
+    def capacity(self, by: str, start: float, share: float) -> int:
         print_curve_header(by)
-        found = find_capacity(self._at(by), start, share=share, whole=by == "concurrency", report=print_probe)
+        found = find_capacity(
+            self._at(by),
+            start,
+            share=share,
+            whole=by == "concurrency",
+            begin=lambda value, left: print_next(Load(by, value), span_of(self.offer.workload(Load(by, value))), left),
+            report=print_probe,
+        )
         print_capacity(found, by, self.offer.targets)
         points: list[PointRecord] = [
             {"value": one.value, "met": one.met, "why": one.why, "result": bench_record(one.measured, self.about)}
@@ -163,7 +207,7 @@ class _Work:
 
     def _picture(self, measured: list[tuple[str, Measured]]) -> None:
         """The page, where it is wanted: a run for every load."""
-        path: Path | None = self.values["html"]
+        path = self.outcome.html
         if path is None or not measured:
             return
         from inflight.report.page import render
@@ -182,39 +226,38 @@ class _Work:
 
     def _write(self, record: BenchRecord | SweepRecord) -> None:
         """The one record of this measurement, wherever it is wanted."""
-        if self.values["output"] is not None:
-            _dump(self.values["output"], record)
-        if self.values["as_json"]:
+        if self.outcome.output is not None:
+            _dump(self.outcome.output, record)
+        if self.outcome.as_json:
             print(json_text(record))
 
 
-def _start(values: Mapping[str, Any]) -> float:
+def _start(load: LoadOptions, by: str) -> float:
     """Where a search begins, and what a sweep's server is asked about first."""
-    given = values["rate"] if values["by"] == "rate" else values["concurrency"]
-    return float(given or 1.0)
+    return float(load.rate or 1.0) if by == "rate" else float(load.concurrency or CONCURRENCY)
 
 
-def _check_outcome(values: Mapping[str, Any]) -> None:
-    if values["find_capacity"] and values["sweep"] is not None:
+def _check_outcome(outcome: OutcomeOptions, load: LoadOptions, asked: WorkloadOptions) -> float:
+    """The share of requests that must meet their targets."""
+    if outcome.find_capacity and outcome.sweep is not None:
         raise click.UsageError("--find-capacity and --sweep are two measurements; make one after the other.")
-    several = values["find_capacity"] or values["sweep"] is not None
-    for name in ("csv_path", "vllm_json"):
-        if several and values[name] is not None:
-            option = "--csv" if name == "csv_path" else "--vllm-json"
+    several = outcome.find_capacity or outcome.sweep is not None
+    for option, path in (("--csv", outcome.csv_path), ("--vllm-json", outcome.vllm_json)):
+        if several and path is not None:
             raise click.UsageError(f"{option} holds one run, and there will be several; use --output.")
-    if values["find_capacity"] and not values["slo"] and values["classes"] is None:
+    if outcome.find_capacity and not asked.slo and asked.classes is None:
         raise click.UsageError("--find-capacity needs to know what is to be met; give --slo, as --slo ttft=500.")
-    if values["by"] == "concurrency":
+    if outcome.by == "concurrency":
         if not several:
             raise click.UsageError("--by says what --find-capacity or --sweep varies; give one of them.")
-        for name in ("rate", "arrivals"):
-            if values[name] is not None:
+        for option, given in (("--rate", load.rate), ("--arrivals", load.arrivals)):
+            if given is not None:
                 raise click.UsageError(
-                    f"--by concurrency is a closed loop, in which --{name} has no effect; leave it out."
+                    f"--by concurrency is a closed loop, in which {option} has no effect; leave it out."
                 )
-    if values["save_requests"] and values["output"] is None and not values["as_json"]:
+    if outcome.save_requests and outcome.output is None and not outcome.as_json:
         raise click.UsageError("--save-requests keeps them in the result; say where that goes with --output or --json.")
-    share_of(values)
+    return share_of(asked.slo, outcome.share)
 
 
 def _settings(values: Mapping[str, Any], url: str, prompt_seed: int) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -19,7 +20,7 @@ from inflight.bench.offering import Offer, Part
 from inflight.bench.preparing import RequestOptions
 from inflight.bench.run import Warmup
 from inflight.bench.target import Target
-from inflight.cli.options import config_option, stacked
+from inflight.cli.options import config_option
 from inflight.cli.traffic import (
     FILE,
     arrivals_of,
@@ -29,11 +30,12 @@ from inflight.cli.traffic import (
     slo_option,
     trace_option,
 )
+from inflight.cli.verb import grouped
 from inflight.metrics.slo import parse_slos, stated_share, targets
 from inflight.workload.classes import TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
 from inflight.workload.prefixes import Sessions, SharedPrefixes
-from inflight.workload.traces.detect import load
+from inflight.workload.traces.detect import load as read_trace
 from inflight.workload.traces.rows import Reading
 
 URL = "http://127.0.0.1:8000"
@@ -45,7 +47,8 @@ _ONE_KIND = ("input_tokens", "output_tokens", "max_tokens", "prefix_tokens", "pr
 _OF_TRACE = ("speed", "trace_start", "trace_seconds", "limit", "spread")
 _WRITTEN = click.Path(dir_okay=False, path_type=Path)
 
-server_options = stacked(
+server_options = grouped(
+    "Server",
     config_option,
     click.option("--url", metavar="URL", help=f"The server's address, without /v1.  [default: {URL}]"),
     click.option("--model", metavar="NAME", help="Its name in requests; without it the server's first."),
@@ -62,18 +65,13 @@ server_options = stacked(
         "--retries", type=int, default=0, show_default=True, help="How often a request told to come later is repeated."
     ),
     click.option("--body", metavar="JSON", help="Fields for every request; null takes one away."),
-    click.option(
-        "--tokenizer",
-        type=click.Path(exists=True, path_type=Path),
-        metavar="FOLDER",
-        help="The model's folder or its tokenizer.json, to write text of exact length.",
-    ),
     click.option("--vocab-size", type=int, help="Token ids of the model; found by asking unless given."),
     click.option("--prompt-text", is_flag=True, help="Send text although the server takes token ids."),
     click.option("--processes", type=int, default=1, show_default=True, help="That send."),
 )
 
-load_options = stacked(
+load_options = grouped(
+    "Load",
     click.option("--rate", type=float, help="Requests per second, Poisson; inf: all at once."),
     arrivals_option,
     click.option(
@@ -86,7 +84,8 @@ load_options = stacked(
     click.option("--prompt-seed", type=int, help="Of the prompts' contents; new ones each time unless given."),
 )
 
-workload_options = stacked(
+workload_options = grouped(
+    "Workload",
     length_options(INPUT, OUTPUT),
     click.option("--max-tokens", type=int, help="What the server is told it may answer."),
     click.option("--prefix-tokens", type=int, help="Tokens that prompts share, before their own."),
@@ -100,10 +99,17 @@ workload_options = stacked(
     click.option("--trace-seconds", type=float, help="Seconds of the trace that are taken."),
     click.option("--limit", type=int, help="Most requests taken of the trace."),
     click.option("--spread", is_flag=True, help="Spread times that a trace has rounded."),
+    click.option(
+        "--tokenizer",
+        type=click.Path(exists=True, path_type=Path),
+        metavar="FOLDER",
+        help="The model's folder or its tokenizer.json: counts a trace's texts, writes texts of exact length.",
+    ),
     slo_option,
 )
 
-outcome_options = stacked(
+outcome_options = grouped(
+    "Search and output",
     click.option("--find-capacity", is_flag=True, help="Search the highest rate (or concurrency) that meets --slo."),
     click.option(
         "--share",
@@ -127,32 +133,97 @@ outcome_options = stacked(
 )
 
 
-def target_of(values: Mapping[str, Any], address: str | None) -> Target:
-    if address is not None and values["url"] is not None and address != values["url"]:
-        raise click.UsageError(f"Two addresses are given, {address} and --url {values['url']}; give one.")
-    address = (address or values["url"] or URL).rstrip("/").removesuffix("/v1")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Who is asked, and how: as `server_options` have it."""
+
+    url: str | None = None
+    model: str | None = None
+    endpoint: Literal["completions", "chat"] = "completions"
+    api_key: str | None = None
+    timeout: float = 600.0
+    retries: int = 0
+    body: str | None = None
+    vocab_size: int | None = None
+    prompt_text: bool = False
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """When requests come, and how many: as `load_options` have it, but for what is no part of the offer."""
+
+    rate: float | None = None
+    arrivals: str | None = None
+    concurrency: int | None = None
+    requests: int | None = None
+    duration: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions:
+    """What is asked, and what is promised: as `workload_options` have it."""
+
+    input_tokens: str | None = None
+    output_tokens: str | None = None
+    max_tokens: int | None = None
+    prefix_tokens: int | None = None
+    prefix_groups: int | None = None
+    turns: str | None = None
+    think: float | None = None
+    classes: Path | None = None
+    trace: Path | None = None
+    speed: float | None = None
+    trace_start: float | None = None
+    trace_seconds: float | None = None
+    limit: int | None = None
+    spread: bool = False
+    tokenizer: Path | None = None
+    slo: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeOptions:
+    """What is searched, and where the result goes: as `outcome_options` have it."""
+
+    find_capacity: bool = False
+    share: float | None = None
+    sweep: str | None = None
+    by: Literal["rate", "concurrency"] = "rate"
+    output: Path | None = None
+    csv_path: Path | None = None
+    vllm_json: Path | None = None
+    html: Path | None = None
+    save_requests: bool = False
+    as_json: bool = False
+
+
+def target_of(server: ServerOptions, address: str | None) -> Target:
+    if address is not None and server.url is not None and address != server.url:
+        raise click.UsageError(f"Two addresses are given, {address} and --url {server.url}; give one.")
+    address = (address or server.url or URL).rstrip("/").removesuffix("/v1")
     if "://" not in address:
         address = f"http://{address}"
-    for name in ("timeout", "processes"):
-        if not values[name] > 0:
-            raise click.UsageError(f"--{name} is {values[name]}; give a number above 0.")
-    if values["retries"] < 0:
-        raise click.UsageError(f"--retries is {values['retries']}; give a number from 0.")
-    key = values["api_key"]
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return Target(address, values["endpoint"], headers, timeout_s=values["timeout"], retries=values["retries"])
+    for name, value in (("--timeout", server.timeout), ("--processes", server.processes)):
+        if not value > 0:
+            raise click.UsageError(f"{name} is {value}; give a number above 0.")
+    if server.retries < 0:
+        raise click.UsageError(f"--retries is {server.retries}; give a number from 0.")
+    headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
+    return Target(address, server.endpoint, headers, timeout_s=server.timeout, retries=server.retries)
 
 
-def request_options_of(values: Mapping[str, Any]) -> RequestOptions:
+def request_options_of(server: ServerOptions, tokenizer: Path | None) -> RequestOptions:
     extra: Any = {}
-    if values["body"] is not None:
+    if server.body is not None:
         try:
-            extra = json.loads(values["body"])
+            extra = json.loads(server.body)
         except ValueError as error:
             raise click.UsageError(f"--body is no JSON ({error}); write it like '{{\"top_k\": 5}}'.") from None
         if not isinstance(extra, dict):
-            raise click.UsageError(f"--body is {values['body']}; give an object, like '{{\"top_k\": 5}}'.")
-    return RequestOptions(values["model"], values["tokenizer"], values["vocab_size"], values["prompt_text"], extra)
+            raise click.UsageError(f"--body is {server.body}; give an object, like '{{\"top_k\": 5}}'.")
+    return RequestOptions(server.model, tokenizer, server.vocab_size, server.prompt_text, extra)
 
 
 def warmup_of(text: str) -> Warmup:
@@ -172,10 +243,10 @@ def warmup_of(text: str) -> Warmup:
     raise click.UsageError(f"--warmup is {text!r}; give requests (20), seconds (5s), or a share of the requests (10%).")
 
 
-def share_of(values: Mapping[str, Any]) -> float:
+def share_of(slo: Sequence[str], given: float | None) -> float:
     """Of the offered that must meet their targets: --share, or the percentile in --slo."""
-    stated = stated_share(values["slo"])
-    share: float = values["share"] if values["share"] is not None else stated or SHARE
+    stated = stated_share(slo)
+    share = given if given is not None else stated or SHARE
     if not 0 < share <= 1:
         raise click.UsageError(f"--share is {share:g}; give a share above 0, at most 1, as 0.99.")
     if stated is not None and stated != share:
@@ -183,81 +254,78 @@ def share_of(values: Mapping[str, Any]) -> float:
     return share
 
 
-def offer_of(values: Mapping[str, Any]) -> Offer:
+def offer_of(load: LoadOptions, asked: WorkloadOptions) -> Offer:
     """Raises click.UsageError, WorkloadError."""
-    _check_kinds(values)
-    if values["requests"] is not None and values["requests"] < 1:
-        raise click.UsageError(f"--requests is {values['requests']}; give a number from 1.")
-    if values["concurrency"] is not None and values["concurrency"] < 1:
-        raise click.UsageError(f"--concurrency is {values['concurrency']}; give a number from 1.")
-    path: Path | None = values["trace"]
+    _check_kinds(asked)
+    for name, count in (("--requests", load.requests), ("--concurrency", load.concurrency)):
+        if count is not None and count < 1:
+            raise click.UsageError(f"{name} is {count}; give a number from 1.")
     classes: tuple[TrafficClass, ...] = ()
-    if path is None:
-        classes = read_classes(values["classes"]) if values["classes"] is not None else (_one_kind(values),)
+    if asked.trace is None:
+        classes = read_classes(asked.classes) if asked.classes is not None else (_one_kind(asked),)
     return Offer(
         classes=classes,
-        trace=load(path, reading=_reading(values)) if path is not None else None,
-        trace_name=path.name if path is not None else "",
+        trace=read_trace(asked.trace, reading=_reading(asked)) if asked.trace is not None else None,
+        trace_name=asked.trace.name if asked.trace is not None else "",
         part=Part(
-            values["trace_start"] or 0.0,
-            math.inf if values["trace_seconds"] is None else values["trace_seconds"],
-            values["limit"],
-            1.0 if values["speed"] is None else values["speed"],
-            values["spread"],
+            asked.trace_start or 0.0,
+            math.inf if asked.trace_seconds is None else asked.trace_seconds,
+            asked.limit,
+            1.0 if asked.speed is None else asked.speed,
+            asked.spread,
         ),
-        arrivals=arrivals_of(values),
-        concurrency=values["concurrency"],
-        requests=values["requests"],
-        duration_s=values["duration"],
-        targets=targets(parse_slos(values["slo"])),
-        seed=values["seed"],
+        arrivals=arrivals_of(load.rate, load.arrivals),
+        concurrency=load.concurrency,
+        requests=load.requests,
+        duration_s=load.duration,
+        targets=targets(parse_slos(asked.slo)),
+        seed=load.seed,
     )
 
 
-def _check_kinds(values: Mapping[str, Any]) -> None:
+def _check_kinds(asked: WorkloadOptions) -> None:
     """Lengths, classes and a trace each say what is asked; only one of them may."""
-    kinds = {"trace": _NOT_OF_TRACE, "classes": _ONE_KIND}
-    of_trace = [name for name in _OF_TRACE if values[name] not in (None, False)]
-    if values["trace"] is not None and values["classes"] is not None:
+    if asked.trace is not None and asked.classes is not None:
         raise click.UsageError("--trace and --classes both say what is asked; give one of them.")
-    for source in ("trace", "classes"):
-        given = [name for name in kinds[source] if values[name] is not None]
-        if values[source] is not None and given:
+    for source, path, others in (("trace", asked.trace, _NOT_OF_TRACE), ("classes", asked.classes, _ONE_KIND)):
+        given = [name for name in others if getattr(asked, name) is not None]
+        if path is not None and given:
             name = _option(given[0])
             raise click.UsageError(f"--{source} says what is asked, so that {name} has no effect; leave it out.")
-    if of_trace and values["trace"] is None:
+    of_trace = [name for name in _OF_TRACE if getattr(asked, name) not in (None, False)]
+    if of_trace and asked.trace is None:
         raise click.UsageError(f"{_option(of_trace[0])} is about a trace; give one with --trace.")
 
 
-def _one_kind(values: Mapping[str, Any]) -> TrafficClass:
-    tokens, groups = values["prefix_tokens"] or 0, values["prefix_groups"] or 0
+def _one_kind(asked: WorkloadOptions) -> TrafficClass:
+    tokens, groups = asked.prefix_tokens or 0, asked.prefix_groups or 0
     if groups and not tokens:
         raise click.UsageError(f"--prefix-groups is {groups}, but prefixes have no length; give --prefix-tokens.")
-    if values["think"] is not None and values["turns"] is None:
+    if asked.think is not None and asked.turns is None:
         raise click.UsageError("--think is the time between turns, and there is one turn; give --turns.")
     return TrafficClass(
         name="",
         share=1.0,
-        input=parse_lengths(values["input_tokens"] or INPUT),
-        output=parse_lengths(values["output_tokens"] or OUTPUT),
-        max_tokens=values["max_tokens"],
+        input=parse_lengths(asked.input_tokens or INPUT),
+        output=parse_lengths(asked.output_tokens or OUTPUT),
+        max_tokens=asked.max_tokens,
         prefix=SharedPrefixes(groups=groups, group_tokens=tokens) if groups else SharedPrefixes(system_tokens=tokens),
-        sessions=Sessions(
-            turns=parse_lengths(values["turns"]) if values["turns"] else Fixed(1), think_s=values["think"] or 0.0
-        ),
+        sessions=Sessions(turns=parse_lengths(asked.turns) if asked.turns else Fixed(1), think_s=asked.think or 0.0),
     )
 
 
-def _reading(values: Mapping[str, Any]) -> Reading:
+def _reading(asked: WorkloadOptions) -> Reading:
     """What traces of texts leave open: how long they are, how long an answer is to be, how many turns are taken."""
-    whole = {}
-    for name in ("output_tokens", "turns"):
-        lengths = parse_lengths(values[name]) if values[name] is not None else None
-        if lengths is not None and not isinstance(lengths, Fixed):
-            raise click.UsageError(f"{_option(name)} is {values[name]}, but of a trace it is one number; give that.")
-        whole[name] = None if lengths is None else lengths.tokens
-    count = LocalCounter(values["tokenizer"]).text if values["tokenizer"] is not None else None
-    return Reading(count, whole["output_tokens"] or Reading().output_tokens, whole["turns"] or Reading().turns)
+    count = LocalCounter(asked.tokenizer).text if asked.tokenizer is not None else None
+    answer, turns = _one_number("--output-tokens", asked.output_tokens), _one_number("--turns", asked.turns)
+    return Reading(count, answer or Reading().output_tokens, turns or Reading().turns)
+
+
+def _one_number(option: str, form: str | None) -> int | None:
+    lengths = parse_lengths(form) if form is not None else None
+    if lengths is not None and not isinstance(lengths, Fixed):
+        raise click.UsageError(f"{option} is {form}, but of a trace it is one number; give that.")
+    return None if lengths is None else lengths.tokens
 
 
 def sweep_values(text: str, whole: bool, option: str = "--sweep") -> list[float]:

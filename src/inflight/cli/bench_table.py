@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 
 from inflight.bench.capacity import Capacity, Probe
+from inflight.bench.offering import Load
 from inflight.bench.run import Measured
 from inflight.bench.runner import Point
+from inflight.cli.remaining import duration
 from inflight.cli.summary import milliseconds
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Targets
@@ -61,6 +62,23 @@ def print_point(point: Point) -> None:
     _print_faults(point.measured)
 
 
+def print_estimate(measured: Measured, places: int, start: float | None) -> None:
+    summary = measured.summary
+    told = f"{summary.requests:,} requests, {places} at a time, came to {summary.requests_per_s:,.4g} requests/s"
+    begins = "which tells nothing; the search begins at 1" if start is None else f"the search begins at {start:,.4g}"
+    print(f"estimate     {told}; {begins}", file=sys.stderr)
+
+
+def print_next(load: Load, seconds: float, left: int | None) -> None:
+    """Before a probe. seconds: that it takes at least; 0: not known. left: probes after it at most; None: not known."""
+    length = f", {duration(seconds)}" if seconds else ""
+    if left is None:
+        more = "how many follow is known once one was met and one was missed"
+    else:
+        more = f"at most {left} more after it" + (f", {duration(left * seconds)}" if seconds and left else "")
+    print(f"probe        at {load}{length}; {more}", file=sys.stderr)
+
+
 def print_probe(probe: Probe) -> None:
     verdict = "met" if probe.met else "missed"
     print(f"{_curve(probe.value, probe.measured)}  {verdict}: {probe.why}", file=sys.stderr)
@@ -79,8 +97,7 @@ def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
 
 
 def _in_words(targets: Targets) -> str:
-    limits = {name: limit for name, limit in asdict(targets).items() if limit is not None}
-    return ", ".join(f"{name.upper()} ≤ {limit * 1e3:,.4g} ms" for name, limit in limits.items())
+    return ", ".join(map(str, targets.limits()))
 
 
 def _ends(summary: Summary) -> str:

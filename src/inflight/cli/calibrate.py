@@ -14,6 +14,8 @@ from click.core import ParameterSource
 
 from inflight.cli.files import check_writable
 from inflight.cli.options import engine_options, engine_settings, scheduling_options, scheduling_settings
+from inflight.cli.remaining import duration
+from inflight.cli.verb import Verb, grouped
 from inflight.simulate.calibration import calibrate, warnings
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.measuring import Measured
@@ -23,14 +25,17 @@ from inflight.simulate.vllm_result import fitted_on_result
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("calibrate")
+@click.command("calibrate", cls=Verb)
 @engine_options
 @scheduling_options
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the step model (JSON) here.")
-@click.option("--seconds", type=float, default=150, show_default=True, help="To measure, loading not counted.")
-@click.option("--record", type=_FILE, help="Fit this record instead of measuring.")
-@click.option("--vllm-result", type=_FILE, help="Fit a result of `vllm bench serve --save-detailed` instead.")
-@click.option("--json", "as_json", is_flag=True, help="Print the step model as JSON.")
+@grouped(
+    "Calibration",
+    click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the step model (JSON) here."),
+    click.option("--seconds", type=float, default=150, show_default=True, help="To measure, loading not counted."),
+    click.option("--record", type=_FILE, help="Fit this record instead of measuring."),
+    click.option("--vllm-result", type=_FILE, help="Fit a result of `vllm bench serve --save-detailed` instead."),
+    click.option("--json", "as_json", is_flag=True, help="Print the step model as JSON."),
+)
 def command(output: Path | None, seconds: float, record: Path | None, vllm_result: Path | None, **values: Any) -> int:
     """Measure what this machine's steps take, with the settings of `inflight serve`.
 
@@ -81,6 +86,7 @@ def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
     from inflight.cli.loading import open_engine
 
     settings, scheduling = engine_settings(values), scheduling_settings(values)
+    print(f"Measuring takes about {duration(seconds)}, loading not counted.", file=sys.stderr)
     engine = open_engine(settings, scheduling)
     gc.collect()
     gc.freeze()  # as the server does: what lives as long as the engine is not looked at again and again

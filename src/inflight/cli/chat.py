@@ -22,13 +22,14 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
+from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
 from inflight.text import Conversation
 
 HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
 
 
-@click.command("chat")
+@click.command("chat", cls=Verb)
 @engine_options
 @scheduling_options
 @sampling_options

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inflight.bench.offering import Load, Offer
+from inflight.bench.offering import Load, Offer, span_of
 from inflight.bench.run import Warmup
 from inflight.cli.bench_options import (
+    LoadOptions,
+    ServerOptions,
+    WorkloadOptions,
     offer_of,
     request_options_of,
     sweep_values,
@@ -23,35 +26,41 @@ from inflight.cli.bench_options import (
 )
 from inflight.cli.files import check_writable
 from inflight.cli.interrupt import Interrupt
-from inflight.cli.options import engine_options, scheduling_options
+from inflight.cli.options import engine_options, options_of, scheduling_options
 from inflight.cli.progress import Progress
+from inflight.cli.remaining import Remaining
 from inflight.cli.variants import FIELD, Variant, read_variants
+from inflight.cli.verb import Verb, grouped
 from inflight.records.json_text import json_text
 from inflight.workload.arrivals import AtOnce
+from inflight.workload.workload import Workload
 
 if TYPE_CHECKING:
     from inflight.cli.contestants import Contestant
 
 _WRITTEN = click.Path(dir_okay=False, path_type=Path)
 SHARE = 0.7
-# What asking a server needs besides its address.
-_SERVER = {
-    "url": None, "endpoint": "completions", "api_key": None, "timeout": 600.0, "retries": 0, "body": None,
-    "tokenizer": None, "vocab_size": None, "prompt_text": False, "processes": 1, "model": None,
-}  # fmt: skip
 
 
-@click.command("compare")
-@click.option("--setting", "settings", multiple=True, metavar="NAME=OPTIONS", help="Options of one engine; several.")
-@click.option("--server", "servers", multiple=True, metavar="NAME=URL", help="A server that is up; several times.")
+@click.command("compare", cls=Verb)
+@grouped(
+    "What is compared",
+    click.option(
+        "--setting", "settings", multiple=True, metavar="NAME=OPTIONS", help="Options of one engine; several."
+    ),
+    click.option("--server", "servers", multiple=True, metavar="NAME=URL", help="A server that is up; several times."),
+)
 @engine_options
 @scheduling_options
-@click.option("--rate", "rates", metavar="A,B,…", help="Poisson arrivals at each of these rates (requests/s).")
-@click.option("--concurrency", "places", metavar="A,B,…", help="A closed loop of each of these sizes.")
-@click.option("--requests", type=int, help="Of each run.  [default: 64]")
-@click.option("--duration", type=float, help="Seconds in which requests are sent.")
-@click.option("--repeats", type=int, default=3, show_default=True, help="Rounds through all settings at each load.")
-@click.option("--warmup", default="10%", show_default=True, help="Not counted: 20 (requests), 5s or 10%.")
+@grouped(
+    "Load",
+    click.option("--rate", "rates", metavar="A,B,…", help="Poisson arrivals at each of these rates (requests/s)."),
+    click.option("--concurrency", "places", metavar="A,B,…", help="A closed loop of each of these sizes."),
+    click.option("--requests", type=int, help="Of each run.  [default: 64]"),
+    click.option("--duration", type=float, help="Seconds in which requests are sent."),
+    click.option("--repeats", type=int, default=3, show_default=True, help="Rounds through all settings at each load."),
+    click.option("--warmup", default="10%", show_default=True, help="Not counted: 20 (requests), 5s or 10%."),
+)
 @workload_options
 @click.option("--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="For servers. Or OPENAI_API_KEY.")
 @click.option("--html", type=_WRITTEN, help="Write a page with pictures here.")
@@ -76,14 +85,26 @@ def command(**values: Any) -> int:
         raise click.UsageError(f"Two of {', '.join(names)} have the same name; give each its own.")
     if values["repeats"] < 1:
         raise click.UsageError(f"--repeats is {values['repeats']}; give a number from 1.")
-    check_writable(values["html"], reads=[values["trace"], values["classes"]])
+    asked = options_of(WorkloadOptions, values)
+    check_writable(values["html"], reads=[asked.trace, asked.classes])
     warmup, points = warmup_of(values["warmup"]), _points(values)
-    offer = offer_of({**values, "rate": None, "arrivals": None, "concurrency": None})
+    load = LoadOptions(requests=values["requests"], duration=values["duration"], seed=values["seed"])
+    offer = offer_of(load, _counted(asked, variants))
     with tempfile.TemporaryDirectory() as scratch, Interrupt() as interrupt:
         records = values["records"] or Path(scratch)
         records.mkdir(parents=True, exist_ok=True)
         contestants, longest = _contestants(variants, servers, values, offer, warmup, records, interrupt)
         return _compare(contestants, replace(offer, max_model_len=longest), points, values, interrupt)
+
+
+def _counted(asked: WorkloadOptions, variants: Sequence[Variant]) -> WorkloadOptions:
+    """Texts of a trace have as many tokens as the compared model makes of them."""
+    if asked.trace is None or asked.tokenizer is not None or not variants:
+        return asked
+    from inflight.build import model_folder
+
+    folder = model_folder(variants[0].engine)
+    return replace(asked, tokenizer=folder) if (folder / "tokenizer.json").is_file() else asked
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -133,13 +154,22 @@ def _contestants(
         engine.loop.close()
         found.append(EngineContestant(one, records, warmup, values["seed"], stop))
     for name, url in servers:
-        given = {**_SERVER, "api_key": values["api_key"]}
-        target, options = target_of(given, url), request_options_of(given)
+        given = ServerOptions(api_key=values["api_key"])
+        target, options = target_of(given, url), request_options_of(given, values["tokenizer"])
         served = look(target, options.model)
         longest = min(longest, served.max_model_len or longest)
         prepared = prepare(target, served, offer.workload(Load("rate", 1.0)), options)
         found.append(ServerContestant(name, Runner(prepared, send, warmup, values["seed"], interrupt=stop)))
     return found, longest
+
+
+def _loads(offer: Offer, points: Sequence[Load]) -> list[tuple[str, Workload]]:
+    """Those that are known beforehand."""
+    if points:
+        return [(str(point), offer.workload(point)) for point in points]
+    if offer.trace is not None:
+        return [("as in the trace", offer.workload())]
+    return [("at once", replace(offer, arrivals=AtOnce()).workload())]
 
 
 def _compare(
@@ -150,21 +180,29 @@ def _compare(
     from inflight.report.run import Report
     from inflight.report.text import as_json, as_text
 
-    progress = Progress("compare", "requests")
+    progress, repeats = Progress("compare", "requests"), values["repeats"]
+
+    def say(sentence: str) -> None:
+        progress.close()
+        print(sentence, file=sys.stderr)
+
+    loads = _loads(offer, points)
+    rounds = repeats * len(contestants)
+    known = None if any(one.closed for _, one in loads) else rounds * sum(span_of(one) for _, one in loads)
+    at_once = not points and offer.trace is None  # then another load follows, which these runs tell
+    remaining = Remaining(rounds * (len(loads) + at_once), None if at_once else known, say)
     comparison = Comparison(
-        contestants, lambda what, total, done: progress.update(done, total, what), lambda: interrupt.wanted
+        contestants,
+        remaining.begin,
+        lambda what, total, done: progress.update(done, total, what),
+        lambda: interrupt.wanted,
     )
     try:
-        if points:
-            for point in points:
-                comparison.run(str(point), offer.workload(point), values["repeats"])
-        elif offer.trace is not None:
-            comparison.run("as in the trace", offer.workload(), values["repeats"])
-        else:
-            comparison.run("at once", replace(offer, arrivals=AtOnce()).workload(), values["repeats"])
-            point = Load("rate", SHARE * comparison.fastest())
-            if not interrupt.wanted and point.value > 0:
-                comparison.run(str(point), offer.workload(point), values["repeats"])
+        for name, workload in loads:
+            comparison.run(name, workload, repeats)
+        point = Load("rate", SHARE * comparison.fastest())
+        if at_once and not interrupt.wanted and point.value > 0:
+            comparison.run(str(point), offer.workload(point), repeats)
     finally:
         progress.close()
     settings = [one for one in comparison.settings if one.runs]

@@ -17,11 +17,14 @@ class Comparison:
     def __init__(
         self,
         contestants: Sequence[Contestant],
+        begins: Callable[[str], None],
         told: Callable[[str, int, int], None],
         stopped: Callable[[], bool],
     ):
-        """told(who and what, requests in all, requests ended). stopped: whether somebody wants it to end."""
+        """begins: told of each run before it. told(who and what, requests in all, requests ended). stopped: whether
+        somebody wants it to end."""
         self._contestants = contestants
+        self._begins = begins
         self._told = told
         self._stopped = stopped
         self._runs: dict[str, list[Run]] = {one.name: [] for one in contestants}
@@ -33,6 +36,7 @@ class Comparison:
             turn = repeat % len(self._contestants)
             taken: dict[str, Run] = {}
             for contestant in (*self._contestants[turn:], *self._contestants[:turn]):
+                self._begins(f"{contestant.name}, {load}, round {repeat + 1} of {repeats}")
                 told = partial(self._told, f"{contestant.name}, {load}", len(workload.entries))
                 taken[contestant.name] = contestant.run(workload, load, told)
                 if self._stopped():

@@ -73,7 +73,8 @@ class EngineContestant:
         return Run(observations, summarize(observations, window), window, load, recorded, workload.notes)
 
     def _drive(self, engine: Engine, workload: Workload, told: Told) -> list[Observation]:
-        contents = Contents(workload.entries, engine.capacity.vocab_size, seed=self.prompt_seed)
+        encode = None if engine.tokenizer is None else engine.tokenizer.encode
+        contents = Contents(workload.entries, engine.capacity.vocab_size, seed=self.prompt_seed, encode=encode)
         prompts = [contents.prompt(index) for index in range(len(workload.entries))]
         done = itertools.count(1)
 

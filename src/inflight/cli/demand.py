@@ -5,19 +5,21 @@ Knows which options go together; what they may hold, the workload and planning p
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
-from inflight.cli.options import stacked
 from inflight.cli.traffic import arrivals_of, arrivals_option, length_options, seed_option, slo_option, trace_option
+from inflight.cli.verb import grouped
 from inflight.planning.demand import Demand, Drawn, Traced, fitting
 from inflight.planning.traffic import analyze_traffic
 from inflight.workload.arrivals import Gamma, Poisson
 from inflight.workload.lengths import parse_lengths
 from inflight.workload.traces.detect import load
 
-demand_options = stacked(
+demand_options = grouped(
+    "Demand and promises",
     trace_option,
     length_options(),
     click.option("--rate", type=float, help="Requests per second, Poisson; of a trace its busiest five minutes."),
@@ -27,33 +29,47 @@ demand_options = stacked(
 )
 
 
-def demand_of(values: dict[str, Any], max_tokens: int) -> Demand:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandOptions:
+    """As `demand_options` have them, but for --slo."""
+
+    trace: Path | None = None
+    input_tokens: str | None = None
+    output_tokens: str | None = None
+    rate: float | None = None
+    arrivals: str | None = None
+    seed: int = 0
+
+
+def demand_of(asked: DemandOptions, max_tokens: int) -> Demand:
     """A demand from the options. max_tokens: of prompt and answer together, that the model takes."""
-    rate, gap_variation = _arrivals(values)
-    if values["trace"] is not None:
-        for name in ("input_tokens", "output_tokens"):
-            if values[name] is not None:
-                raise click.UsageError(f"--trace says how long requests are; leave --{name.replace('_', '-')} out.")
-        trace = fitting(load(values["trace"]).workload(values["trace"].name), max_tokens)
+    rate, gap_variation = _arrivals(asked)
+    lengths = {"--input-tokens": asked.input_tokens, "--output-tokens": asked.output_tokens}
+    if asked.trace is not None:
+        for name, form in lengths.items():
+            if form is not None:
+                raise click.UsageError(f"--trace says how long requests are; leave {name} out.")
+        trace = fitting(load(asked.trace).workload(asked.trace.name), max_tokens)
         rate = analyze_traffic(trace).peak_rate if rate is None else rate
-        retimed = None if values["arrivals"] is None else gap_variation
+        retimed = None if asked.arrivals is None else gap_variation
         return Traced(trace, rate, retimed=retimed, longest=max_tokens)
-    for name in ("input_tokens", "output_tokens"):
-        if values[name] is None:
-            raise click.UsageError(f"Missing option '--{name.replace('_', '-')}'; {_WHOLE}.")
+    for name, form in lengths.items():
+        if form is None:
+            raise click.UsageError(f"Missing option '{name}'; {_WHOLE}.")
     if rate is None:
         raise click.UsageError(f"Missing option '--rate'; {_WHOLE}.")
-    return Drawn(
-        rate, parse_lengths(values["input_tokens"]), parse_lengths(values["output_tokens"]), gap_variation, max_tokens
-    )
+    prompts, answers = (parse_lengths(form or "") for form in lengths.values())
+    demand = Drawn(rate, prompts, answers, gap_variation, max_tokens)
+    demand.check_lengths()
+    return demand
 
 
 _WHOLE = "give --input-tokens, --output-tokens and --rate (or --arrivals), or a --trace"
 
 
-def _arrivals(values: dict[str, Any]) -> tuple[float | None, float]:
+def _arrivals(asked: DemandOptions) -> tuple[float | None, float]:
     """Rate and squared coefficient of variation of the gaps. A trace with a rate keeps its own bursts."""
-    match arrivals_of(values):
+    match arrivals_of(asked.rate, asked.arrivals):
         case None:
             return None, 1.0
         case Poisson(rate):

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from inflight.cli.machines import check_machine, hardware_of
-from inflight.cli.options import stacked
+from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.models.arithmetic import paged_kv_bytes_per_token
@@ -30,7 +30,8 @@ DECODE = ("decode_hardware", "decode_tensor_parallel", "decode_step_model")
 TRANSFER = ("transfer_gbps", "transfer_setup_ms")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-decode_options = stacked(
+decode_options = grouped(
+    "Replicas and pools",
     click.option("--decode-hardware", metavar="GPU", help="Of the decode pool; without it the same."),
     click.option(
         "--decode-tensor-parallel",

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import click
 
+from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings, resolve_threads
 
 BATCHES = (1, 8, 32)
@@ -21,7 +22,7 @@ PROMPTS = (512, 2048)
 CONTEXT = 1024  # tokens of each sequence in the decode figures
 
 
-@click.command("doctor")
+@click.command("doctor", cls=Verb)
 @click.option("--model", metavar="M", help="Model folder or hub id to judge; without it the built-in model.")
 @click.option(
     "--quantization", default="none", show_default=True, help="none, int8 or int8-all, as the engine would hold it."

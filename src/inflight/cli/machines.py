@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from inflight.cli.options import stacked
+from inflight.cli.verb import grouped
 from inflight.config.setting import SettingsError
 from inflight.models.known import read_model
 from inflight.planning.demand import Demand
@@ -25,7 +25,8 @@ from inflight.simulate.sources import read_step_model
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 PRECISIONS = ("bf16", "fp8", "int8")
 
-hardware_options = stacked(
+hardware_options = grouped(
+    "Machine",
     click.option(
         "--model", metavar="M", help="With --hardware: a well-known name (llama-3-70b), a folder or a config.json."
     ),
@@ -36,7 +37,8 @@ hardware_options = stacked(
     click.option("--weights", type=click.Choice(PRECISIONS), default="bf16", show_default=True, help="Of the weights."),
     click.option("--kv", type=click.Choice(PRECISIONS), default="bf16", show_default=True, help="Of keys and values."),
 )
-machine_options = stacked(
+machine_options = grouped(
+    "Machine",
     hardware_options,
     click.option("--price", type=float, help="$ per GPU (or machine) and hour; GPUs may have an example price."),
 )

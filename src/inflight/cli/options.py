@@ -9,13 +9,14 @@ import difflib
 import json
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from inflight.cli.verb import grouped, stacked
 from inflight.config.engine import EngineSettings
 from inflight.config.presets import preset
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
@@ -24,18 +25,18 @@ from inflight.core.policies.registry import POLICIES
 from inflight.core.strategies.registry import OPTIONS, STRATEGIES
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _LANES = "inflight.lanes"  # key in click's context
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Options = TypeVar("Options", bound="DataclassInstance")
 
 
-def stacked(*decorators: Decorator) -> Decorator:
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return decorate
+def options_of(kind: type[Options], values: Mapping[str, Any]) -> Options:
+    """Those of a verb's arguments that are fields of a dataclass, as one of it: from there on names and types are
+    checked."""
+    return kind(**{item.name: values[item.name] for item in fields(kind)})
 
 
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -108,7 +109,8 @@ config_option = click.option(
     help="TOML file that holds any of these options by its long name; the command line wins.",
 )
 
-engine_options = stacked(
+engine_options = grouped(
+    "Engine",
     config_option,
     click.option("--model", metavar="M", help="Model folder or hub id; without it the built-in model."),
     click.option("--revision", help="Branch, tag or commit of a hub id."),
@@ -136,7 +138,8 @@ engine_options = stacked(
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of requests that name none."),
 )
 
-scheduling_options = stacked(
+scheduling_options = grouped(
+    "Scheduling",
     click.option(
         "--preset",
         callback=_take_preset,
@@ -169,68 +172,104 @@ scheduling_options = stacked(
 )
 
 server_options = stacked(
-    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
-    click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on; 0 takes a free one."),
-    click.option("--served-model-name", multiple=True, help="Name of the model in requests; several times."),
-    click.option(
-        "--api-key", multiple=True, envvar="INFLIGHT_API_KEY", help="Key that clients must send; several times."
+    grouped(
+        "Server",
+        click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+        click.option(
+            "--port", type=int, default=8000, show_default=True, help="Port to listen on; 0 takes a free one."
+        ),
+        click.option("--served-model-name", multiple=True, help="Name of the model in requests; several times."),
+        click.option(
+            "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."
+        ),
+        click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
     ),
-    click.option(
-        "--api-keys-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="TOML file of tenants, each with a key, a weight and limits.",
+    grouped(
+        "Keys and tenants",
+        click.option(
+            "--api-key", multiple=True, envvar="INFLIGHT_API_KEY", help="Key that clients must send; several times."
+        ),
+        click.option(
+            "--api-keys-file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="TOML file of tenants, each with a key, a weight and limits.",
+        ),
+        click.option("--isolate-tenants", is_flag=True, help="Share cached prefixes within a tenant only."),
     ),
-    click.option(
-        "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."
+    grouped(
+        "Files and batch jobs",
+        click.option(
+            "--data-dir",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Folder of files and batch jobs; without it there are none.",
+        ),
+        click.option("--batch-concurrency", type=int, help="Lines of batch jobs under way at once; 64 unless set."),
+        click.option("--max-file-mb", type=float, help="Most MiB of an uploaded file; 512 unless set."),
+        click.option("--max-stored-mb", type=float, help="Most MiB of files that a tenant keeps; 10240 unless set."),
+        click.option("--max-stored-files", type=int, help="Most files that a tenant keeps; 10000 unless set."),
     ),
-    click.option("--isolate-tenants", is_flag=True, help="Share cached prefixes within a tenant only."),
-    click.option(
-        "--data-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Folder of files and batch jobs; without it there are none.",
+    grouped(
+        "Limits of calls",
+        click.option("--max-n", type=int, default=128, show_default=True, help="Most samples of one prompt."),
+        click.option("--max-prompts", type=int, default=256, show_default=True, help="Most prompts of one call."),
+        click.option("--max-streams", type=int, default=2048, show_default=True, help="Most calls under way at once."),
+        click.option("--request-timeout", type=float, default=600, show_default=True, help="Most seconds of one call."),
+        click.option(
+            "--drain-timeout", type=float, default=30, show_default=True, help="Seconds to finish after SIGTERM."
+        ),
+        click.option("--keep-alive", type=float, default=10, show_default=True, help="Seconds between signs of life."),
     ),
-    click.option("--batch-concurrency", type=int, help="Lines of batch jobs under way at once; 64 unless set."),
-    click.option("--max-file-mb", type=float, help="Most MiB of an uploaded file; 512 unless set."),
-    click.option("--max-body-mb", type=float, default=8, show_default=True, help="Most MiB of any other body."),
-    click.option("--body-budget-mb", type=float, default=32, show_default=True, help="Most MiB of all bodies at once."),
-    click.option("--body-timeout", type=float, default=30, show_default=True, help="Most seconds of a body's arrival."),
-    click.option("--upload-timeout", type=float, default=3600, show_default=True, help="The same for uploaded files."),
-    click.option("--header-timeout", type=float, default=20, show_default=True, help="The same for headers."),
-    click.option(
-        "--http-keep-alive", type=float, default=75, show_default=True, help="Seconds that a connection may be idle."
+    grouped(
+        "Connections",
+        click.option("--max-body-mb", type=float, default=8, show_default=True, help="Most MiB of any other body."),
+        click.option(
+            "--body-budget-mb", type=float, default=32, show_default=True, help="Most MiB of all bodies at once."
+        ),
+        click.option(
+            "--body-timeout", type=float, default=30, show_default=True, help="Most seconds of a body's arrival."
+        ),
+        click.option(
+            "--upload-timeout", type=float, default=3600, show_default=True, help="The same for uploaded files."
+        ),
+        click.option("--header-timeout", type=float, default=20, show_default=True, help="The same for headers."),
+        click.option(
+            "--http-keep-alive",
+            type=float,
+            default=75,
+            show_default=True,
+            help="Seconds that a connection may be idle.",
+        ),
+        click.option("--max-connections", type=int, default=4096, show_default=True, help="Most connections at once."),
+        click.option("--max-connections-per-address", type=int, help="Most of one address; half of all unless set."),
+        click.option(
+            "--trusted-proxies",
+            multiple=True,
+            help="Address or network whose X-Forwarded-For is believed; several times.",
+        ),
+        click.option(
+            "--allowed-hosts", multiple=True, help="Name by which the server may be called; several times, *.NAME too."
+        ),
+        click.option("--cors-origin", multiple=True, help="Origin whose pages may call the server; several times."),
+        click.option(
+            "--ssl-certfile",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Certificate chain (PEM): serve TLS.",
+        ),
+        click.option(
+            "--ssl-keyfile", type=click.Path(dir_okay=False, path_type=Path), help="Its key, if it is in another file."
+        ),
+        click.option("--ssl-keyfile-password", envvar="INFLIGHT_SSL_KEYFILE_PASSWORD", help="The key's password."),
     ),
-    click.option("--max-connections", type=int, default=4096, show_default=True, help="Most connections at once."),
-    click.option("--max-connections-per-address", type=int, help="Most of one address; half of all unless set."),
-    click.option(
-        "--trusted-proxies", multiple=True, help="Address or network whose X-Forwarded-For is believed; several times."
-    ),
-    click.option(
-        "--allowed-hosts", multiple=True, help="Name by which the server may be called; several times, *.NAME too."
-    ),
-    click.option("--cors-origin", multiple=True, help="Origin whose pages may call the server; several times."),
-    click.option(
-        "--ssl-certfile", type=click.Path(dir_okay=False, path_type=Path), help="Certificate chain (PEM): serve TLS."
-    ),
-    click.option(
-        "--ssl-keyfile", type=click.Path(dir_okay=False, path_type=Path), help="Its key, if it is in another file."
-    ),
-    click.option("--ssl-keyfile-password", envvar="INFLIGHT_SSL_KEYFILE_PASSWORD", help="The key's password."),
-    click.option("--max-stored-mb", type=float, help="Most MiB of files that a tenant keeps; 10240 unless set."),
-    click.option("--max-stored-files", type=int, help="Most files that a tenant keeps; 10000 unless set."),
-    click.option("--max-n", type=int, default=128, show_default=True, help="Most samples of one prompt."),
-    click.option("--max-prompts", type=int, default=256, show_default=True, help="Most prompts of one call."),
-    click.option("--max-streams", type=int, default=2048, show_default=True, help="Most calls under way at once."),
-    click.option("--request-timeout", type=float, default=600, show_default=True, help="Most seconds of one call."),
-    click.option("--drain-timeout", type=float, default=30, show_default=True, help="Seconds to finish after SIGTERM."),
-    click.option("--keep-alive", type=float, default=10, show_default=True, help="Seconds between signs of life."),
-    click.option("--metrics-names", default="inflight", show_default=True, help="inflight, or vllm for both."),
-    click.option("--log-format", type=click.Choice(["auto", "text", "json"]), default="auto", show_default=True),
-    click.option(
-        "--log-level",
-        type=click.Choice(["debug", "info", "warning", "error"]),
-        default="info",
-        show_default=True,
-        help="info has a line for every request.",
+    grouped(
+        "Log",
+        click.option("--log-format", type=click.Choice(["auto", "text", "json"]), default="auto", show_default=True),
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            default="info",
+            show_default=True,
+            help="info has a line for every request.",
+        ),
     ),
 )
 
@@ -238,7 +277,8 @@ record_option = click.option(
     "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write the step record (JSON lines) here."
 )
 
-sampling_options = stacked(
+sampling_options = grouped(
+    "Sampling",
     click.option("--n", type=int, default=1, show_default=True, help="Samples of each prompt."),
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the likeliest token."),
     click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the k likeliest; 0: from all."),
@@ -307,5 +347,4 @@ __all__ = [
     "scheduling_options",
     "scheduling_settings",
     "server_options",
-    "stacked",
 ]

@@ -7,8 +7,11 @@ from typing import Any
 
 import click
 
-from inflight.cli.demand import demand_of, demand_options
+from inflight.cli.demand import DemandOptions, demand_of, demand_options
+from inflight.cli.files import check_writable
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
+from inflight.cli.options import options_of
+from inflight.cli.verb import Verb, grouped
 from inflight.metrics.slo import parse_slos
 from inflight.planning.configuration import configuration
 from inflight.planning.data import as_data
@@ -20,14 +23,17 @@ from inflight.planning.text import as_text
 from inflight.records.json_text import json_text
 
 
-@click.command("plan")
+@click.command("plan", cls=Verb)
 @machine_options
 @demand_options
-@click.option("--strategy", default="chunked", show_default=True, help="As of `inflight serve`.")
-@click.option("--policy", default="fcfs", show_default=True, help="As of `inflight serve`.")
-@click.option("--max-num-seqs", type=int, help="Fix it instead of having it chosen.")
-@click.option("--max-num-batched-tokens", type=int, help="Fix it instead of having it chosen.")
-@click.option("--compare-strategies", is_flag=True, help="Also find what each batching strategy would need.")
+@grouped(
+    "Settings",
+    click.option("--strategy", default="chunked", show_default=True, help="As of `inflight serve`."),
+    click.option("--policy", default="fcfs", show_default=True, help="As of `inflight serve`."),
+    click.option("--max-num-seqs", type=int, help="Fix it instead of having it chosen."),
+    click.option("--max-num-batched-tokens", type=int, help="Fix it instead of having it chosen."),
+    click.option("--compare-strategies", is_flag=True, help="Also find what each batching strategy would need."),
+)
 @click.option("--write-config", type=click.Path(dir_okay=False, path_type=Path), help="Write the settings here (TOML).")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
 def command(**values: Any) -> int:
@@ -39,7 +45,8 @@ def command(**values: Any) -> int:
     if values["step_model"] is not None and values["model"] is not None:
         raise click.UsageError("--model is about --hardware and has no effect with --step-model; leave it out.")
     slos = parse_slos(values["slo"])
-    demand = demand_of(values, longest_of(values))
+    check_writable(values["write_config"], reads=[values["trace"], values["step_model"], values["hardware_file"]])
+    demand = demand_of(options_of(DemandOptions, values), longest_of(values))
     wishes = Wishes(
         strategy=values["strategy"],
         policy=values["policy"],

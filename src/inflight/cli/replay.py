@@ -9,9 +9,11 @@ from pathlib import Path
 
 import click
 
+from inflight.cli.verb import Verb
+from inflight.config.setting import SettingsError
 from inflight.metrics.definitions import Percentiles
 from inflight.records.json_text import json_text
-from inflight.records.schema import read_records
+from inflight.records.schema import RecordError, of_kind, read_records
 from inflight.simulate.modelled import Comparison, compare
 from inflight.simulate.replay import Outcome, replay
 from inflight.simulate.sources import read_step_model
@@ -19,7 +21,7 @@ from inflight.simulate.sources import read_step_model
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("replay")
+@click.command("replay", cls=Verb)
 @click.argument("record", type=_FILE)
 @click.option("--step-model", type=_FILE, help="Compare its seconds with the record's (from `inflight calibrate`).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -30,7 +32,15 @@ def command(record: Path, step_model: Path | None, as_json: bool) -> int:
     --step-model the same requests run once more, on the model's seconds, and both are shown side by side.
     """
     records = list(read_records(record))
-    again, outcome = replay(records)
+    if not of_kind(records, "step"):
+        raise RecordError(
+            f"{record} holds a header and {len(records) - 1:,} more lines, but no step: nothing was computed, so that "
+            "there is nothing to repeat. Record a run that answers something."
+        )
+    try:
+        again, outcome = replay(records)
+    except (RecordError, SettingsError) as error:
+        raise RecordError(f"{record}: {error}") from None
     _tell(outcome)
     result = asdict(outcome)
     if outcome.difference is None and step_model is not None:

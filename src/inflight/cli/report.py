@@ -7,12 +7,14 @@ from pathlib import Path
 
 import click
 
+from inflight.cli.files import check_writable
+from inflight.cli.verb import Verb
 from inflight.records.json_text import json_text
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("report")
+@click.command("report", cls=Verb)
 @click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures here.")
 @click.option("--json", "as_data", is_flag=True, help="Print figures and findings as JSON.")
@@ -22,8 +24,7 @@ def command(files: tuple[Path, ...], html: Path | None, as_data: bool, title: st
 
     Figures and diagnosis go to standard output. The first file is what the others are compared with.
     """
-    if html is not None and html.resolve() in {file.resolve() for file in files}:
-        raise click.UsageError(f"--html {html} is one of the files to be read, and would be overwritten; name another.")
+    check_writable(html, reads=files)
 
     # Loaded only now, so that a mistake above is told at once.
     from inflight.report.page import render

@@ -20,6 +20,7 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
+from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
 from inflight.text import Conversation
@@ -27,7 +28,7 @@ from inflight.text import Conversation
 QUESTION = "What is continuous batching?"
 
 
-@click.command("run")
+@click.command("run", cls=Verb)
 @click.argument("prompt", required=False)
 @engine_options
 @scheduling_options

@@ -16,12 +16,13 @@ from inflight.cli.options import (
     scheduling_settings,
     server_options,
 )
+from inflight.cli.verb import Verb
 from inflight.server.settings import ServerSettings
 
 DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits must be bounded
 
 
-@click.command("serve", context_settings={"default_map": DEFAULTS})
+@click.command("serve", cls=Verb, context_settings={"default_map": DEFAULTS})
 @click.argument("name", metavar="[MODEL]", required=False)
 @engine_options
 @scheduling_options

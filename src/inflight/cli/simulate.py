@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,20 @@ from typing import Any
 import click
 
 from inflight.bench.run import Warmup, measured_part
-from inflight.cli.bench_options import load_options, offer_of, warmup_of, workload_options
+from inflight.cli.bench_options import (
+    LoadOptions,
+    WorkloadOptions,
+    load_options,
+    offer_of,
+    warmup_of,
+    workload_options,
+)
 from inflight.cli.devices import Device, always, check_decode, decode_options, devices_of
+from inflight.cli.files import check_writable
 from inflight.cli.machines import hardware_options
-from inflight.cli.options import config_option, record_option, scheduling_options, scheduling_settings
+from inflight.cli.options import config_option, options_of, record_option, scheduling_options, scheduling_settings
 from inflight.cli.summary import print_summary
+from inflight.cli.verb import Verb, grouped
 from inflight.config.assembly import budget
 from inflight.config.engine import DEFAULT_ROWS, EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -32,28 +42,40 @@ from inflight.workload.workload import Workload
 SETUP_MS = 1.0  # of a transfer between pools
 
 
-@click.command("simulate")
+_engine_options = grouped(
+    "Engine",
+    click.option("--max-num-seqs", type=int, help="Most sequences running at once; as measured, or 256 on a GPU."),
+    click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step; 2,048 on a GPU."),
+    click.option("--max-model-len", type=int, help="Most tokens of prompt and answer; as measured, or the model's."),
+    click.option("--block-size", type=int, help="Tokens per KV block; as measured, or 16."),
+    click.option("--num-blocks", type=int, help="KV blocks; as measured, or what the GPUs' memory holds."),
+    click.option("--no-prefix-caching", is_flag=True, help="Share no prefixes."),
+    click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),
+)
+_pool_options = grouped(
+    "Replicas and pools",
+    click.option("--replicas", type=int, help="Engines behind the router; 1 unless set."),
+    click.option("--router", default="round-robin", show_default=True, help=f"{', '.join(ROUTERS)}."),
+    click.option("--prefill-replicas", type=int, help="Engines that compute prompts and first tokens only."),
+    click.option("--decode-replicas", type=int, help="Engines that go on from there."),
+    click.option("--split-replicas", type=int, help="So many engines in all; the best split into the two is searched."),
+    click.option(
+        "--transfer-gbps", type=float, help="Gigabits per second from a prefill engine; of GPUs their cards'."
+    ),
+    click.option("--transfer-setup-ms", type=float, help=f"That every transfer takes; {SETUP_MS:g} unless set."),
+    click.option("--kv-bytes", type=float, help="Bytes of keys and values per token, for transfers and swap space."),
+)
+
+
+@click.command("simulate", cls=Verb)
 @config_option
 @hardware_options
-@decode_options
-@click.option("--max-num-seqs", type=int, help="Most sequences running at once; as measured, or 256 on a GPU.")
-@click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step; 2,048 on a GPU.")
-@click.option("--max-model-len", type=int, help="Most tokens of prompt and answer; as measured, or the model's.")
-@click.option("--block-size", type=int, help="Tokens per KV block; as measured, or 16.")
-@click.option("--num-blocks", type=int, help="KV blocks; as measured, or what the GPUs' memory holds.")
-@click.option("--no-prefix-caching", is_flag=True, help="Share no prefixes.")
-@click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave.")
+@_engine_options
 @scheduling_options
 @load_options
 @workload_options
-@click.option("--replicas", type=int, help="Engines behind the router; 1 unless set.")
-@click.option("--router", default="round-robin", show_default=True, help=f"{', '.join(ROUTERS)}.")
-@click.option("--prefill-replicas", type=int, help="Engines that compute prompts and first tokens only.")
-@click.option("--decode-replicas", type=int, help="Engines that go on from there.")
-@click.option("--split-replicas", type=int, help="So many engines in all; the best split into the two is searched.")
-@click.option("--transfer-gbps", type=float, help="Gigabits per second from a prefill engine; of GPUs their cards'.")
-@click.option("--transfer-setup-ms", type=float, help=f"That every transfer takes; {SETUP_MS:g} unless set.")
-@click.option("--kv-bytes", type=float, help="Bytes of keys and values per token, for transfers and swap space.")
+@_pool_options
+@decode_options
 @click.option("--noise", is_flag=True, help="Steps scatter as the measured ones did.")
 @record_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -71,10 +93,12 @@ def command(**values: Any) -> int:
         )
     if values["split_replicas"] is not None and values["record"] is not None:
         raise click.UsageError("--split-replicas runs every split, so that --record has no effect; leave it out.")
+    check_writable(values["record"], reads=[values["trace"], values["classes"], values["step_model"]])
     record, as_json, seed = values.pop("record"), values.pop("as_json"), values["seed"]
     scheduling, warmup = scheduling_settings(values), warmup_of(values["warmup"])
     first = _pool(device, values, scheduling, seed)
-    workload = replace(offer_of(values), max_model_len=first.capacity.max_model_len).workload()
+    offer = offer_of(options_of(LoadOptions, values), options_of(WorkloadOptions, values))
+    workload = replace(offer, max_model_len=first.capacity.max_model_len).workload()
     setup = _setup(values, first, _pool(second, values, scheduling, seed + 1), (device, second), seed)
     for note in (f"Workload: {workload.name}.", *workload.notes, *_notes(setup, device, second)):
         print(note, file=sys.stderr)
@@ -92,7 +116,9 @@ def command(**values: Any) -> int:
         if ends:
             result["uncertain"] = {"slow": ends[0].to_json(), "fast": ends[1].to_json()}
         print(json_text(result, indent=1))
-    return 0
+    if not summary.requests:
+        print("Not one request was answered, so that there is nothing to be told of latency.", file=sys.stderr)
+    return 0 if summary.requests else 1
 
 
 def _summary(run: Simulation, warmup: Warmup) -> tuple[Summary, str]:
@@ -179,7 +205,9 @@ def _given(asked: int | None, known: int | None, else_: int) -> int:
 
 
 def _kv_bytes(known: float | None, values: dict[str, Any], option: str) -> float:
-    found = values["kv_bytes"] or known
+    found = known if values["kv_bytes"] is None else values["kv_bytes"]
+    if found is not None and not 0 < found < math.inf:
+        raise click.UsageError(f"--kv-bytes is {found:g}; give bytes of keys and values per token, above 0.")
     if found is None:
         raise click.UsageError(f"{option} needs the bytes of a token, which the step model lacks; give --kv-bytes.")
     return float(found)
@@ -210,12 +238,16 @@ def _setup(values: dict[str, Any], first: Pool, second: Pool, devices: tuple[Dev
 def _link(values: dict[str, Any], devices: tuple[Device, Device]) -> Link:
     """From one engine of the first pool; of GPUs as fast as the network cards of the slower end, unless given."""
     gbps = values["transfer_gbps"]
+    if gbps is not None and not 0 < gbps < math.inf:
+        raise click.UsageError(f"--transfer-gbps is {gbps:g}; give gigabits per second, above 0.")
     if gbps is None and devices[0].link_gbps is not None and devices[1].link_gbps is not None:
         gbps = min(devices[0].link_gbps, devices[1].link_gbps)
-    if gbps is None or not gbps > 0:
+    if gbps is None:
         raise click.UsageError("Keys and values must move between the pools; give --transfer-gbps, such as 100.")
     kv_bytes = _kv_bytes(devices[0].known.bytes_per_token, values, "--transfer-gbps")
     setup_ms = SETUP_MS if values["transfer_setup_ms"] is None else values["transfer_setup_ms"]
+    if not 0 <= setup_ms < math.inf:
+        raise click.UsageError(f"--transfer-setup-ms is {setup_ms:g}; give milliseconds, from 0.")
     return Link(kv_bytes, gbps, setup_ms / 1e3)
 
 

@@ -6,13 +6,11 @@ Knows the options' names and forms; what they may hold, the workload and metrics
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
-from inflight.cli.options import Decorator, stacked
+from inflight.cli.verb import Decorator, stacked
 from inflight.workload.arrivals import Arrivals, AtOnce, Poisson, parse_arrivals
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -26,8 +24,8 @@ slo_option = click.option(
     "--slo",
     multiple=True,
     metavar="NAME=MS",
-    help="Limit: ttft=500, also tpot, itl, e2e, in ms; ttft=500(p95) names the share that has to keep it. Several "
-    "times, or with commas.",
+    help="Limit: ttft=500, also tpot, itl, itl_max, e2e, in ms; ttft=500(p95) names the share of requests that has to "
+    "keep it, itl=50(p95) the share of a request's own gaps. Several times, or with commas.",
 )
 
 
@@ -47,9 +45,8 @@ def _default(form: str) -> str:
     return f"  [default: {form}]" if form else ""
 
 
-def arrivals_of(values: Mapping[str, Any]) -> Arrivals | None:
-    """None: nothing was said. Raises click.UsageError, WorkloadError."""
-    rate, form = values["rate"], values["arrivals"]
+def arrivals_of(rate: float | None, form: str | None) -> Arrivals | None:
+    """form: of --arrivals. None: nothing was said. Raises click.UsageError, WorkloadError."""
     if rate is not None and form is not None:
         raise click.UsageError(f"--rate {rate:g} and --arrivals {form} both say when requests come; give one of them.")
     if rate is None:

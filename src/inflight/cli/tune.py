@@ -8,8 +8,11 @@ from typing import Any
 
 import click
 
-from inflight.cli.demand import demand_of, demand_options
+from inflight.cli.demand import DemandOptions, demand_of, demand_options
+from inflight.cli.files import check_writable
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
+from inflight.cli.options import options_of
+from inflight.cli.verb import Verb, grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.metrics.slo import Slo, parse_slos, targets
@@ -32,15 +35,23 @@ from inflight.records.json_text import json_text
 VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
 
 
-@click.command("tune")
+@click.command("tune", cls=Verb)
 @machine_options
 @demand_options
-@click.option("--max-num-seqs", type=int, help="Fix it.")
-@click.option("--max-num-batched-tokens", type=int, help="Fix it.")
-@click.option("--verify", type=int, default=0, show_default=True, help="Run so many of the best on the real engine.")
-@click.option("--verify-seconds", type=float, help=f"Of arrivals in each such run; {VERIFY_SECONDS:g} unless set.")
-@click.option("--verify-repeats", type=int, help=f"Such runs of each, in turns; {VERIFY_REPEATS} unless set.")
-@click.option("--load-format", help="Of the real engine: auto, or dummy; auto unless set.")
+@grouped(
+    "Settings",
+    click.option("--max-num-seqs", type=int, help="Fix it."),
+    click.option("--max-num-batched-tokens", type=int, help="Fix it."),
+)
+@grouped(
+    "On the real engine",
+    click.option(
+        "--verify", type=int, default=0, show_default=True, help="Run so many of the best on the real engine."
+    ),
+    click.option("--verify-seconds", type=float, help=f"Of arrivals in each such run; {VERIFY_SECONDS:g} unless set."),
+    click.option("--verify-repeats", type=int, help=f"Such runs of each, in turns; {VERIFY_REPEATS} unless set."),
+    click.option("--load-format", help="Of the real engine: auto, or dummy; auto unless set."),
+)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the configuration (TOML) here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(**values: Any) -> int:
@@ -53,8 +64,9 @@ def command(**values: Any) -> int:
         raise SettingsError(
             "Without a promise every setting is as good as the other; give --slo, such as ttft=500(p99)."
         )
-    machine, tuning = _tuned(values, slos)
-    about = _about(tuning, machine)
+    check_writable(values["output"], reads=[values["trace"], values["step_model"], values["hardware_file"]])
+    machine, demand, tuning = _tuned(values, slos)
+    about = _about(tuning, machine, demand)
     for sentence in about:
         tell(sentence)
     text = configuration(tuning.best.setting.options(), about)
@@ -68,7 +80,7 @@ def command(**values: Any) -> int:
     return 0
 
 
-def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Tuning]:
+def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Demand, Tuning]:
     if values["verify"] < 0:
         raise SettingsError(f"--verify is {values['verify']}; give a number of settings from 0.")
     _check_verify(values)
@@ -77,7 +89,7 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Tuni
             f"--verify-repeats is {values['verify_repeats']} and --verify-seconds {values['verify_seconds']:g}; give "
             "at least 1 run of more than 0 seconds."
         )
-    demand = demand_of(values, longest_of(values))
+    demand = demand_of(options_of(DemandOptions, values), longest_of(values))
     traffic = traffic_of(demand)
     if values["tensor_parallel"] is None and values["step_model"] is None:
         values["tensor_parallel"] = 1
@@ -93,16 +105,8 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Tuni
     if values["verify"]:
         run = _runner(values, machine, demand, traffic, slos)
         check = Check(run, values["verify"], values["verify_repeats"])
-    return machine, tune(
-        machine,
-        demand,
-        traffic,
-        slos,
-        wishes=wishes,
-        seed=values["seed"],
-        check=check,
-        told=tell,
-    )
+    tuning = tune(machine, demand, traffic, slos, wishes=wishes, seed=values["seed"], check=check, told=tell)
+    return machine, demand, tuning
 
 
 def _check_verify(values: dict[str, Any]) -> None:
@@ -120,7 +124,7 @@ def _check_verify(values: dict[str, Any]) -> None:
     values["load_format"] = values["load_format"] or "auto"
 
 
-def _about(tuning: Tuning, machine: Machine) -> list[str]:
+def _about(tuning: Tuning, machine: Machine, demand: Demand) -> list[str]:
     """What the head of a configuration file says of where it comes from."""
     best, decision = tuning.best, tuning.decision
     about = [f"Found by `inflight tune` among {len(tuning.tried)} settings: {describe(best.trial)}, simulated."]
@@ -132,6 +136,13 @@ def _about(tuning: Tuning, machine: Machine) -> list[str]:
         )
     if not machine.calibrated:
         about.append("Step times are from data sheets, not calibrated on your hardware.")
+    if tuning.indifferent:
+        all_or_many = "none of this matters" if tuning.alike == len(tuning.tried) else "hardly any of this matters"
+        about.append(
+            f"At {demand.rate:g} requests/s {all_or_many}: {tuning.alike} of the {len(tuning.tried)} settings that "
+            "were tried have the best goodput within 1 %, with all promises kept; tune at the highest --rate that "
+            "may come."
+        )
     if tuning.saturated:
         about.append("Saturated: the demand is more than any of the settings serves; none of this will hold.")
     return about

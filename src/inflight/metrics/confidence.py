@@ -5,6 +5,7 @@ Intervals are two-sided, 95 %.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -36,12 +37,19 @@ def quantile_interval(ordered: Sequence[float], share: float) -> tuple[float, fl
 
     None where the samples do not reach that far: the p99 of 100 requests is their maximum, and has no upper end.
     """
-    number = len(ordered)
+    places = _places(len(ordered), share)
+    return None if places is None else (ordered[places[0]], ordered[places[1]])
+
+
+def fewest_samples(share: float) -> int:
+    """That a quantile must rest on for its interval to have both ends: 563 for p99."""
+    return next(number for number in itertools.count(1) if _places(number, share) is not None)
+
+
+def _places(number: int, share: float) -> tuple[int, int] | None:
     spread = Z * math.sqrt(number * share * (1 - share))
     low, high = math.floor(number * share - spread), math.ceil(number * share + spread)
-    if low < 1 or high > number - 1:
-        return None
-    return ordered[low - 1], ordered[high]
+    return None if low < 1 or high > number - 1 else (low - 1, high)
 
 
 def estimate(values: Sequence[float]) -> Estimate:

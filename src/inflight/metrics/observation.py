@@ -5,26 +5,60 @@ Knows times and counts; what they mean, `definitions` knows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from inflight.metrics.definitions import itl, tpot, ttft
+from inflight.metrics.definitions import itl, quantile, tpot, ttft
 
 Outcome = Literal["completed", "rejected", "failed", "unfinished"]
+# What can be promised to a request. itl: a percentile of the gaps between its own tokens; itl_max: the longest of them.
+Promised = Literal["ttft", "tpot", "itl", "itl_max", "e2e"]
+GAP_SHARE = 0.99  # of a request's own gaps that keep an itl, where nothing is said
+
+
+class Limit(NamedTuple):
+    """seconds that one figure of a request may be at most. gap_share: of its own gaps, for itl; others leave it."""
+
+    metric: Promised
+    seconds: float
+    gap_share: float = GAP_SHARE
+
+    def __str__(self) -> str:
+        return f"{figure_name(self.metric, self.gap_share)} ≤ {self.seconds * 1e3:,.4g} ms"
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What one request was promised, in seconds; None: nothing. itl bounds every single gap between its tokens."""
+    """What one request was promised, in seconds; None: nothing. itl bounds the itl_share percentile of the gaps between
+    its own tokens (None: GAP_SHARE), itl_max every single one."""
 
     ttft: float | None = None
     tpot: float | None = None
     itl: float | None = None
     e2e: float | None = None
+    itl_max: float | None = None
+    itl_share: float | None = None
 
     def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.ttft, self.tpot, self.itl, self.e2e))
+        return any(True for _ in self.limits())
+
+    def limits(self) -> Iterator[Limit]:
+        gap_share = GAP_SHARE if self.itl_share is None else self.itl_share
+        promised: tuple[tuple[Promised, float | None], ...] = (
+            ("ttft", self.ttft),
+            ("tpot", self.tpot),
+            ("itl", self.itl),
+            ("itl_max", self.itl_max),
+            ("e2e", self.e2e),
+        )
+        return (Limit(metric, seconds, gap_share) for metric, seconds in promised if seconds is not None)
+
+    @property
+    def pace(self) -> float | None:
+        """What an engine is told of the gaps: the tighter of the two."""
+        return min((limit for limit in (self.itl, self.itl_max) if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +118,34 @@ class Observation:
         """Schedule delay: how late it was sent."""
         return None if self.sent is None else self.sent - self.intended
 
+    def figure(self, metric: Promised, gap_share: float = GAP_SHARE) -> float | None:
+        """What a promise on this metric is held against, in seconds: the one place that says what each means. Endless
+        where the request was not answered to its end; None where there is nothing to measure (a pace of one token)."""
+        if self.outcome != "completed":
+            return math.inf
+        match metric:
+            case "ttft":
+                return self.ttft
+            case "tpot":
+                return self.tpot
+            case "e2e":
+                return self.e2e
+            case "itl_max":
+                return max(self.gaps, default=None)
+            case "itl":
+                gaps = sorted(self.gaps)
+                return quantile(gaps, gap_share) if gaps else None
+
+    def meets(self, limit: Limit) -> bool:
+        value = self.figure(limit.metric, limit.gap_share)
+        return value is None or value <= limit.seconds
+
     @property
     def attained(self) -> bool:
         """Whether it came to its end and met all of its targets; rejected, failed and unfinished ones did not."""
-        if self.outcome != "completed":
-            return False
-        worst_gap = max(self.gaps, default=None) if self.targets.itl is not None else None
-        measured = (self.ttft, self.tpot, worst_gap, self.e2e)
-        limits = (self.targets.ttft, self.targets.tpot, self.targets.itl, self.targets.e2e)
-        return all(
-            limit is None or value is None or value <= limit for value, limit in zip(measured, limits, strict=True)
-        )
+        return self.outcome == "completed" and all(self.meets(limit) for limit in self.targets.limits())
+
+
+def figure_name(metric: Promised, gap_share: float) -> str:
+    """Of a request's figure, in words."""
+    return {"itl": f"own ITL p{gap_share * 100:g}", "itl_max": "longest ITL"}.get(metric, metric.upper())

@@ -94,9 +94,5 @@ def take_turns(
 def describe(trial: Trial) -> str:
     """The figures that decide."""
     parts = [f"goodput {trial.summary.attained_per_s:.3g}/s ({trial.summary.attainment:.0%})"]
-    parts += [
-        f"{slo.metric.upper()} p{slo.share * 100:g} {value * 1e3:,.0f} ms"
-        for slo, value in trial.values.items()
-        if math.isfinite(value)
-    ]
+    parts += [f"{slo.name} {value * 1e3:,.0f} ms" for slo, value in trial.values.items() if math.isfinite(value)]
     return ", ".join(parts) + (", saturated" if trial.saturated else "")

@@ -20,6 +20,7 @@ from inflight.workload.lengths import Lengths
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
 EVEN = 0.25  # gap variation that a trace is taken to have at least, where it is to become burstier
+MOST_CUT = 0.1  # share of requests that may be drawn longer than the model takes, and are cut
 SAMPLE = 4000  # requests that a demand's figures are taken from
 LONGEST = 2**20  # tokens of prompt and answer, where no model sets a limit
 
@@ -85,6 +86,18 @@ class Drawn:
     @property
     def most(self) -> float:
         return math.inf
+
+    def check_lengths(self) -> None:
+        """A sizing for requests that are cut is one for other traffic. Raises WorkloadError."""
+        drawn = Random("lengths")
+        lengths = sorted(self.input.draw(drawn) + self.output.draw(drawn) for _ in range(SAMPLE))
+        longer = sum(length > self.longest for length in lengths) / SAMPLE
+        if longer > MOST_CUT:
+            raise WorkloadError(
+                f"{longer:.0%} of the requests have more than the {self.longest:,} tokens of prompt and answer that "
+                f"the model takes (half of them {lengths[SAMPLE // 2]:,} or more), and the engine would refuse them; "
+                "ask for shorter ones with --input-tokens and --output-tokens, or for a model that takes more."
+            )
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         lengths, coming = Random(f"{seed}/lengths"), arrivals(rate, self.gap_variation)

@@ -16,7 +16,7 @@ from inflight.workload.workload import Workload
 
 def measure_on(loop: EngineLoop, vocab_size: int, workload: Workload, measured: tuple[float, float]) -> Summary:
     """Runs it to its end and closes the engine. measured: shares of the arrivals' span between which it is read."""
-    contents = Contents(workload.entries, vocab_size, floor=3)
+    contents = Contents(workload.entries, vocab_size, floor=3, stand_in=True)
     try:
         observations = Driver(
             loop,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from inflight.metrics.confidence import fewest_samples
 from inflight.planning.demand import Drawn, Traced
 from inflight.planning.machine import MOST_ROWS, WIDEST_STEP
 from inflight.planning.memory import max_concurrent_sequences
@@ -21,8 +22,6 @@ from inflight.simulate.split import fewest_kv_heads
 
 UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
 STALL = 0.2  # seconds that a reader notices
-FEW_REQUESTS = 500
-INTERACTIVE = ("ttft", "itl", "tpot")
 
 
 def mistakes(
@@ -87,7 +86,7 @@ def _of_wide_steps(question: Question, traffic: Traffic, candidate: Candidate) -
 
 def _of_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
     strategy = question.wishes.strategy
-    interactive = any(slo.metric in INTERACTIVE for slo in question.slos)
+    interactive = any(slo.paces or slo.metric == "ttft" for slo in question.slos)
     if strategy in TOGETHER:
         p50, p99 = traffic.output.p50 or 1.0, traffic.output.p99 or 1.0
         return [
@@ -112,7 +111,7 @@ def _of_steps(question: Question, traffic: Traffic, candidate: Candidate) -> lis
         return []
     alone = prompt_seconds(candidate.machine, candidate.setting, min(budget, traffic.input.p99 or 1.0))
     found = []
-    if budget > traffic.input_mean and alone > STALL and any(slo.metric == "itl" for slo in question.slos):
+    if budget > traffic.input_mean and alone > STALL and any(slo.bounds_gaps for slo in question.slos):
         found.append(
             f"--max-num-batched-tokens {budget:,} makes full steps of at least {alone * 1e3:,.0f} ms, which running "
             "streams wait; a smaller one keeps them steadier."
@@ -142,9 +141,13 @@ def _of_traffic(question: Question, traffic: Traffic) -> list[str]:
             "regular than chance: waiting times of independent users, who come as Poisson arrivals or clump, come out "
             "too short."
         )
-    if isinstance(demand, Traced) and traffic.requests < FEW_REQUESTS:
+    shares = [slo.of_requests for slo in question.slos] or [0.99]
+    share, fewest = max(shares), max(fewest_samples(share) for share in shares)
+    if isinstance(demand, Traced) and traffic.requests < fewest:
+        beyond = traffic.requests * (1 - share)
         found.append(
-            f"The trace has {traffic.requests:,} requests: its p99 rests on {traffic.requests / 100:,.0f} of them."
+            f"The trace has {traffic.requests:,} requests: its p{share * 100:g} rests on {beyond:,.0f} of them; to be "
+            f"sure of it takes {fewest:,}."
         )
     return found
 
@@ -160,7 +163,7 @@ def _of_promises(question: Question, traffic: Traffic, candidate: Candidate, tri
             "Nothing is promised (--slo): this is sized for throughput alone, and latencies are what they are."
         )
     gap = trial.percentiles["itl"][2]
-    paced = any(slo.metric in ("itl", "tpot") for slo in question.slos)
+    paced = any(slo.paces for slo in question.slos)
     if question.slos and not paced and math.isfinite(gap) and gap > STALL:
         found.append(
             f"Nothing is promised between tokens, and streams stand still for {gap * 1e3:,.0f} ms at p99 while "

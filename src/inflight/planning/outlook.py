@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.planning.demand import Demand
+from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.setting import TOGETHER
 from inflight.planning.simulation import Trial
@@ -84,11 +85,16 @@ def compare(bench: Bench, best: Candidate, progress: Progress) -> list[Strategie
         if name == best.setting.strategy:
             found.append(Strategies(name, best))
             continue
-        if name == "adaptive" and not any(slo.metric == "itl" for slo in bench.question.slos):
+        if name == "adaptive" and step_limit(bench.question.slos) is None:
             found.append(Strategies(name, None, "it needs a promise on ITL to hold"))
             continue
         progress(f"Strategy {name}")
-        wishes = replace(bench.question.wishes, strategy=name)
+        wishes = bench.question.wishes
+        wishes = replace(
+            wishes,
+            strategy=name,
+            max_num_batched_tokens=None if name in TOGETHER else wishes.max_num_batched_tokens,
+        )
         candidate = candidate_for(bench.question, bench.traffic, best.machine, wishes)
         slowest = bench.run(candidate, TRICKLE * candidate.guess) if name in TOGETHER else None
         if slowest is not None and not slowest.met:  # what fails when requests hardly meet is promised to nobody

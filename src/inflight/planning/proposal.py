@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import Slo
 from inflight.planning.machine import WIDEST_STEP, Machine
@@ -33,6 +35,21 @@ class Wishes:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raises SettingsError for what no engine could be told."""
+        rows, budget = self.max_num_seqs, self.max_num_batched_tokens
+        EngineSettings(max_num_seqs=rows, max_num_batched_tokens=budget)
+        if budget is not None and self.strategy in TOGETHER:
+            raise SettingsError(
+                f"--max-num-batched-tokens has no effect with --strategy {self.strategy}, whose batches are bounded by "
+                "count; leave it out."
+            )
+        if rows is not None and budget is not None and budget < rows:
+            raise SettingsError(
+                f"--max-num-batched-tokens is {budget:,}, but {rows:,} sequences may run at once, with a token each in "
+                f"every step; give at least {rows:,}, or a lower --max-num-seqs."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -46,13 +63,13 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: W
     kv_rows = max(1, int(KV_SHARE * machine.sequences(traffic.mean_context)))
     limit = step_limit(slos)
     rows_limit = min(kv_rows, MOST_ROWS, _rows_within(machine, traffic, mean_limit(slos)))
-    budget = _budget(machine, traffic, rows_limit, limit, wishes)
+    budget = max(_budget(machine, traffic, rows_limit, limit, wishes), wishes.max_num_seqs or 1)
     steady = steady_state(machine.model, traffic, wishes.max_num_seqs or rows_limit, budget)
     spare = max(8, math.ceil(SPARE * steady.rows / 8) * 8)
     rows = wishes.max_num_seqs or max(1, min(rows_limit, spare, budget))
     setting = Setting(
         max_num_seqs=rows,
-        max_num_batched_tokens=None if wishes.strategy in TOGETHER else max(budget, rows),
+        max_num_batched_tokens=None if wishes.strategy in TOGETHER else budget,
         scheduling=_scheduling(machine, wishes, limit),
         reasons=_reasons(machine, traffic, wishes, rows, budget, kv_rows, rows_limit, limit, steady),
     )
@@ -61,12 +78,12 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: W
 
 def step_limit(slos: tuple[Slo, ...]) -> float | None:
     """Seconds that no step may exceed, where nearly all gaps between tokens are promised."""
-    return min((slo.limit for slo in slos if slo.metric == "itl" and slo.share >= 0.9), default=None)
+    return min((slo.limit for slo in slos if slo.bounds_gaps), default=None)
 
 
 def mean_limit(slos: tuple[Slo, ...]) -> float | None:
     """Seconds that the mean step may take: every promise on the pace of tokens bounds that."""
-    return min((slo.limit for slo in slos if slo.metric in ("itl", "tpot")), default=None)
+    return min((slo.limit for slo in slos if slo.paces), default=None)
 
 
 def _rows_within(machine: Machine, traffic: Traffic, limit: float | None) -> int:
@@ -137,6 +154,8 @@ def _reasons(
     full = full_step(machine.model, traffic, min(rows, steady.rows), budget)
     if wishes.max_num_batched_tokens is not None:
         why_budget = "as set"
+    elif wishes.max_num_seqs == budget:
+        why_budget = f"a token for each of the {rows:,} sequences; a full step takes {full * 1e3:,.0f} ms"
     elif limit is not None:
         why_budget = f"a full step takes {full * 1e3:,.0f} ms, within the {limit * 1e3:,.0f} ms promised between tokens"
     else:

@@ -32,9 +32,7 @@ def _best(one: Candidate, question: Question) -> str:
     trial = one.capacity.broken
     if trial is None:
         return f"{one.machine.name}: nothing was found."
-    reached = ", ".join(
-        f"{slo.metric.upper()} p{slo.share * 100:g} {milliseconds(value)}" for slo, value in trial.values.items()
-    )
+    reached = ", ".join(f"{slo.name} {milliseconds(value)}" for slo, value in trial.values.items())
     return f"{one.machine.name} with hardly any load ({trial.rate:.2g} requests/s): {reached or how_broken(trial)}."
 
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from inflight.config.setting import SettingsError
 from inflight.core.types.features import Features
+from inflight.metrics.confidence import fewest_samples
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand, sample
 from inflight.planning.length import DRAIN, FILL, Length, length
@@ -33,22 +36,46 @@ TOLERANCE = 0.1  # between the rate that keeps the promises and one that does no
 ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where only about how many more is asked
 AT_ENDS = 6  # trials, where everything uncertain is at one end
 THOROUGHLY = 2.0  # times the usual requests, where the answer rests on one trial
+MOST_STEPS = 25_000  # of a trial's prompts: two or three seconds, of which a plan takes dozens
+CLUMPS = 1.1  # requests more than are needed, because which of them fall into the part that is read, chance decides
 HEADROOM = 0.85  # of saturation, where nothing is promised
 Progress = Callable[[str], None]
+
+
+class Requests(NamedTuple):
+    """Of one trial: fewest and usual that are read, most that are offered. decisive: that are read at least where the
+    answer hangs on one trial."""
+
+    fewest: int
+    usual: int
+    most: int
+    decisive: int = 0
+
+
+def requests_for(slos: Sequence[Slo]) -> Requests:
+    """What decides must be sure of the percentile: its interval needs an upper end. A run that fills and drains long
+    reads a third of its requests (`length`)."""
+    fewest = max((fewest_samples(slo.of_requests) for slo in slos), default=0)
+    decisive = math.ceil(CLUMPS * fewest)
+    return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """machines: ways to run one engine, of which one is chosen. slos may be empty: then the demand is only to be
-    served. seed: of the workloads. requests: of one trial: fewest and usual that are read,
-    most that are offered."""
+    served. seed: of the workloads. requests: of one trial, as `Requests` has them; None: as many as the promised
+    percentiles need."""
 
     machines: Sequence[Machine]
     demand: Demand
     slos: tuple[Slo, ...] = ()
     wishes: Wishes = field(default_factory=Wishes)
     seed: int = 0
-    requests: tuple[int, int, int] = (250, 450, 1000)
+    requests: tuple[int, int, int] | None = None
+
+    @property
+    def sizes(self) -> Requests:
+        return requests_for(self.slos) if self.requests is None else Requests(*self.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +137,12 @@ class Bench:
     def _length(self, candidate: Candidate, rate: float, replicas: int, residents: float, reads: float) -> Length:
         """Enough for a percentile, and for a queue to grow to what it would be: in a shorter run every rate looks
         good."""
-        fewest, usual, longest = self.question.requests
-        most = min(longest, self.question.demand.most)  # of a short trace
+        sizes = self.question.sizes
+        most = min(sizes.most, self.question.demand.most)  # of a short trace
+        fewest = max(sizes.fewest, sizes.decisive if reads >= 1 else 0)
         if rate < 0.2 * candidate.guess:
             return Length(fewest)  # hardly anyone meets; the run is long enough by itself
-        enough = max(fewest, reads * min(usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
+        enough = max(fewest, reads * min(sizes.usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
         lasting = replicas * PATIENCE * patience(self.question.slos) * rate
         return length(replicas * residents, max(enough, lasting), max(1.0, reads) * most)
 
@@ -134,6 +162,7 @@ def traffic_of(demand: Demand) -> Traffic:
 
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
     """A proposal for each machine that can hold the longest request, the cheapest by the closed form first."""
+    check_steps(question.wishes.max_num_batched_tokens, question.sizes.usual, traffic)
     found = []
     for machine in question.machines:
         if machine.tokens >= traffic.longest:
@@ -141,12 +170,24 @@ def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
     return sorted(found, key=lambda one: one.machine.gpus / one.guess)
 
 
+def check_steps(budget: int | None, requests: int, traffic: Traffic) -> None:
+    """budget: tokens of a step, as the user has fixed it. requests: of a trial. Raises SettingsError where trials would
+    take hours."""
+    tokens = requests * traffic.input_mean * (1 - traffic.shared)
+    if budget is not None and tokens / budget > MOST_STEPS:
+        raise SettingsError(
+            f"--max-num-batched-tokens is {budget:,}: the prompts of one trial ({requests:,} of "
+            f"{traffic.input_mean:,.0f} tokens) take {tokens / budget:,.0f} steps, too many to simulate; give at least "
+            f"{math.ceil(tokens / MOST_STEPS):,}."
+        )
+
+
 def candidate_for(question: Question, traffic: Traffic, machine: Machine, wishes: Wishes) -> Candidate:
     proposal = propose(machine, traffic, question.slos, wishes)
     guess = proposal.steady.requests_per_s * _share_left(machine, proposal.setting, traffic, question.slos)
     residents = rows_at(machine.model, traffic, guess, proposal.setting.max_num_seqs)
     alone = (FILL + DRAIN) * residents + PATIENCE * patience(question.slos) * guess  # requests of one replica in a run
-    together = question.requests[2] / max(1.0, alone)
+    together = question.sizes.most / max(1.0, alone)
     number = max(1, min(POOLED, math.ceil(question.demand.rate / guess), math.floor(together)))
     return Candidate(machine, proposal, proposal.setting, guess, number)
 
@@ -158,7 +199,7 @@ def _share_left(machine: Machine, setting: Setting, traffic: Traffic, slos: tupl
         if slo.metric == "ttft":
             alone = prompt_seconds(machine, setting, traffic.input.p99 or 1.0)
             shares.append(1 - alone / slo.limit)
-        elif slo.metric in ("itl", "tpot"):
+        elif slo.paces:
             shares.append(0.7)
     return max(0.05, min(shares))
 
@@ -199,7 +240,7 @@ def widen(bench: Bench, candidate: Candidate) -> Candidate:
     fixed = bench.question.wishes.max_num_batched_tokens is not None or candidate.setting.strategy == "continuous"
     if broken is None or held is None or budget is None or fixed or not bench.question.slos:
         return candidate
-    paced = bool(broken.broken) and broken.broken[0][0].metric in ("itl", "tpot")
+    paced = bool(broken.broken) and broken.broken[0][0].paces
     other = budget // 2 if paced else budget * 2
     if candidate.setting.max_num_seqs <= other and BUDGETS[0] <= other <= BUDGETS[-1]:
         reason = f"steps of {budget:,} tokens, the first guess, kept the promises up to {held.rate:.3g} requests/s only"

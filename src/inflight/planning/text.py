@@ -191,9 +191,7 @@ def _changes(plan: Plan) -> list[str]:
 def _change(change: Change, plan: Plan) -> str:
     if change.trial.met:
         kept = [
-            f"{slo.metric.upper()} p{slo.share * 100:g} {value * 1e3:,.0f} ms"
-            for slo, value in change.trial.values.items()
-            if math.isfinite(value)
+            f"{slo.name} {value * 1e3:,.0f} ms" for slo, value in change.trial.values.items() if math.isfinite(value)
         ]
         return "still kept by the same replicas" + (f" ({', '.join(kept)})" if kept else "")
     needed = f"more than {change.beyond:,}" if change.replicas is None else f"about {change.replicas:,}"

@@ -8,6 +8,7 @@ which then has the last word. Knows trials; who runs a real engine is handed in.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from inflight.planning.machine import Machine
 from inflight.planning.proposal import MOST_ROWS, Wishes, early_end, propose, step_limit
 from inflight.planning.setting import Setting
 from inflight.planning.simulation import try_out
+from inflight.planning.sizing import check_steps, requests_for
 from inflight.planning.steady import rows_at
 from inflight.planning.traffic import Traffic
 from inflight.workload.workload import Workload
@@ -28,6 +30,7 @@ from inflight.workload.workload import Workload
 REQUESTS = 400
 ROUNDS = 2  # through all settings; the second sees what the first changed
 BETTER = 0.01  # of goodput that a change must bring
+MOST_ALIKE = 0.8  # share of the settings
 NEARER = 0.05  # of the worst promise, where goodput is alike
 SPAN = 10.0  # seconds of arrivals, where that is not more than four times the requests
 Told = Callable[[str], None]
@@ -46,6 +49,17 @@ class Tuning:
     @property
     def saturated(self) -> bool:
         return self.best.trial.saturated
+
+    @property
+    def alike(self) -> int:
+        """Settings of those tried that serve this load as well as the best."""
+        most = self.best.trial.summary.attained_per_s
+        return sum(one.trial.summary.attained_per_s >= most * (1 - BETTER) for one in self.tried)
+
+    @property
+    def indifferent(self) -> bool:
+        """Whether the load is so small that it hardly matters which setting serves it."""
+        return not self.saturated and self.best.trial.met and self.alike >= MOST_ALIKE * len(self.tried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +80,17 @@ class _Search:
         self._machine, self._workload, self._measured, self._slos = machine, workload, measured, slos
         self._told = told
         self._known: dict[str, Tried] = {}
+        self.expected = 1  # trials in all, about
 
     def trial(self, setting: Setting) -> Tried:
-        key = repr(replace(setting, reasons={}))
+        key = _key(setting)
         if key not in self._known:
             found = try_out(
                 self._machine, setting, self._workload, self._slos, targets=targets(self._slos), measured=self._measured
             )
             self._known[key] = Tried(setting, found)
-            self._told(f"{setting}: {describe(found)}")
+            number = len(self._known)
+            self._told(f"{number} of about {max(number, self.expected)}: {setting}: {describe(found)}")
         return replace(self._known[key], setting=setting)
 
     @property
@@ -89,28 +105,36 @@ def tune(
     slos: tuple[Slo, ...],
     *,
     wishes: Wishes | None = None,
-    requests: int = REQUESTS,
+    requests: int | None = None,
     seed: int = 0,
     check: Check | None = None,
     told: Told = lambda sentence: None,
 ) -> Tuning:
-    """demand: of one engine. wishes: where to begin; what they fix stays. requests: that a trial reads, at least.
-    check: the real engine, which then has the last word: the best measured setting wins.
+    """demand: of one engine. wishes: where to begin; what they fix stays. requests: that a trial reads, at least; None:
+    as many as the promised percentiles need. check: the real engine, which then has the last word: the best measured
+    setting wins.
     """
     fixed = wishes or Wishes()
+    requests = max(REQUESTS, requests_for(slos).decisive) if requests is None else requests
+    check_steps(fixed.max_num_batched_tokens, requests, traffic)
     proposal = propose(machine, traffic, slos, fixed)
     residents = rows_at(machine.model, traffic, demand.rate, proposal.setting.max_num_seqs)
     run = length(residents, max(requests, SPAN * demand.rate), 4 * requests)
     search = _Search(machine, demand.workload(demand.rate, run.requests, seed), (run.begin, run.end), slos, told)
+    dimensions = list(_dimensions(machine, traffic, slos, fixed))
+    search.expected = len({_key(one) for _, others in dimensions for one in others(proposal.setting)})
+    began = time.monotonic()
     start = best = search.trial(proposal.setting)
+    seconds = (time.monotonic() - began) * search.expected
+    told(f"About {search.expected} settings are tried, in {seconds:.0f} s or so; which ones, those before them say.")
     for round_number in range(ROUNDS):
         before = best.setting
-        for name, others in _dimensions(machine, traffic, slos, fixed):
+        for name, others in dimensions:
             if name == "preemption" and not best.trial.preemptions:
                 best = replace(best, setting=best.setting.because(name, "the default; nobody was preempted"))
             else:
                 best = _vary(search, best, name, list(others(best.setting)))
-        if round_number and replace(best.setting, reasons={}) == replace(before, reasons={}):
+        if round_number and _key(best.setting) == _key(before):
             break
     tuning = Tuning(best, search.all, start)
     return tuning if check is None else _verified(tuning, check, told)
@@ -171,7 +195,7 @@ def _rows(setting: Setting, machine: Machine) -> Iterator[Setting]:
 
 def _policies(setting: Setting, slos: tuple[Slo, ...], traffic: Traffic) -> Iterator[Setting]:
     names = ["fcfs", "sjf"]
-    names += ["deadline"] if any(slo.metric in ("ttft", "itl") for slo in slos) else []
+    names += ["deadline"] if any(slo.metric in ("ttft", "itl", "itl_max") for slo in slos) else []
     names += ["prefix"] if traffic.shared > 0 else []
     for name in names:
         yield replace(setting, scheduling=replace(setting.scheduling, policy=name))
@@ -211,6 +235,11 @@ def _clearly_better(one: Tried, other: Tried) -> bool:
     return goodput >= old_goodput * (1 - BETTER / 2) and distance > old_distance * (1 - NEARER)
 
 
+def _key(setting: Setting) -> str:
+    """The same for settings that differ in their reasons alone."""
+    return repr(replace(setting, reasons={}))
+
+
 def _value(setting: Setting, name: str) -> object:
     option = setting.options().get(name)
     return None if option is None else option.value
@@ -221,8 +250,7 @@ def _value(setting: Setting, name: str) -> object:
 
 def _verified(tuning: Tuning, check: Check, told: Told) -> Tuning:
     """The best measured one wins, the simulator's choice where it is as good."""
-    key = repr(replace(tuning.best.setting, reasons={}))
-    others = [one for one in tuning.tried if repr(replace(one.setting, reasons={})) != key]
+    others = [one for one in tuning.tried if _key(one.setting) != _key(tuning.best.setting)]
     measured = take_turns([tuning.best, *others][: check.settings], check.run, check.repeats, told)
     decision = Decision(measured[0], measured)
     winner = decision.best

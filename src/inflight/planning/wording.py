@@ -26,7 +26,7 @@ def how_broken(trial: Trial) -> str:
     if not trial.broken:
         return "requests are refused" if trial.unserved else "all promises are kept"
     slo, value = trial.broken[0]
-    return f"{slo.metric.upper()} p{slo.share * 100:g} is {milliseconds(value)}"
+    return f"{slo.name} is {milliseconds(value)}"
 
 
 def what_it_needs(one: Strategies, demand: Demand) -> str:

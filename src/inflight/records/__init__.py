@@ -1,1 +1,1 @@
-"""The one schema of step and request records. Standard library only; anyone may import it."""
+"""The one schema of records and results, and the one reader that holds files to it. Anyone may import it."""

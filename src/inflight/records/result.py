@@ -7,9 +7,12 @@ are made by `inflight.metrics`; this file only knows what they are called.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
+
+import msgspec
+
+from inflight.records.checked import Count, Malformed, Seconds, Time, converted, decoded
 
 VERSION = 1
 KINDS = ("bench", "sweep", "capacity")
@@ -18,38 +21,38 @@ KINDS = ("bench", "sweep", "capacity")
 class PercentilesRecord(TypedDict):
     """Seconds. Intervals are 95 %; None where the samples do not reach that far. All None without samples."""
 
-    samples: int
-    mean: float | None
-    p50: float | None
-    p95: float | None
-    p99: float | None
-    p50_interval: list[float] | None
-    p95_interval: list[float] | None
-    p99_interval: list[float] | None
+    samples: Count
+    mean: Time | None
+    p50: Time | None
+    p95: Time | None
+    p99: Time | None
+    p50_interval: list[Time] | None
+    p95_interval: list[Time] | None
+    p99_interval: list[Time] | None
 
 
 class SummaryRecord(TypedDict):
     """Of the requests whose intended send time lies in the window; rates are of what fell into the window."""
 
-    offered: int  # completed + rejected + failed + unfinished
-    completed: int
-    rejected: int
-    failed: int
-    unfinished: int
-    window_s: float
-    prompt_tokens: int  # of the completed ones, as are the two below
-    cached_tokens: int
-    output_tokens: int
-    offered_per_s: float
-    completed_per_s: float
-    input_tokens_per_s: float
-    output_tokens_per_s: float
-    total_tokens_per_s: float
-    goodput_per_s: float
-    attainment: float  # share of the offered
-    concurrency: float
-    concurrency_by_little: float
-    saturated_at_per_s: float | None  # completed requests/s; then the latencies below are None
+    offered: Count  # completed + rejected + failed + unfinished
+    completed: Count
+    rejected: Count
+    failed: Count
+    unfinished: Count
+    window_s: Seconds
+    prompt_tokens: Count  # of the completed ones, as are the two below
+    cached_tokens: Count
+    output_tokens: Count
+    offered_per_s: Seconds
+    completed_per_s: Seconds
+    input_tokens_per_s: Seconds
+    output_tokens_per_s: Seconds
+    total_tokens_per_s: Seconds
+    goodput_per_s: Seconds
+    attainment: Seconds  # share of the offered
+    concurrency: Seconds
+    concurrency_by_little: Seconds
+    saturated_at_per_s: Seconds | None  # completed requests/s; then the latencies below are None
     ttft_s: PercentilesRecord | None
     tpot_s: PercentilesRecord | None
     itl_s: PercentilesRecord | None
@@ -61,49 +64,64 @@ class RequestRow(TypedDict):
     """One offered request, with `--save-requests`."""
 
     id: str
-    intended_s: float
-    sent_s: float | None
-    first_token_s: float | None
-    last_token_s: float | None
-    ended_s: float
-    outcome: str  # completed, rejected, failed, unfinished
-    status: int  # of HTTP; 0 where there was none
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
+    intended_s: Time
+    sent_s: Time | None
+    first_token_s: Time | None
+    last_token_s: Time | None
+    ended_s: Time
+    outcome: Literal["completed", "rejected", "failed", "unfinished"]
+    status: Count  # of HTTP; 0 where there was none
+    prompt_tokens: Count
+    cached_tokens: Count
+    output_tokens: Count
     attained: bool
     traffic: str
     lane: str
     tenant: str
-    targets_s: dict[str, float | None]  # ttft, tpot, itl, e2e; None: not promised
+    # ttft, tpot, itl, itl_max, e2e; None: not promised. itl_share: of the request's own gaps, None: 0.99
+    targets_s: dict[str, float | None]
     error: str
-    token_times_s: list[float]
+    token_times_s: list[Time]
 
 
 class SeriesRecord(TypedDict):
     """What happened in each piece of the run, from its beginning to its last end, warm-up and drain included."""
 
-    step_s: float
-    offered: list[int]
-    completed: list[int]
-    output_tokens: list[int]
-    running: list[float]  # requests under way, mean over the piece
+    step_s: Seconds
+    offered: list[Count]
+    completed: list[Count]
+    output_tokens: list[Count]
+    running: list[Seconds]  # requests under way, mean over the piece
+
+
+class WindowRecord(TypedDict):
+    start_s: Time
+    end_s: Time
+    part: NotRequired[str]  # why it is the part that was measured
+
+
+class WorkloadRecord(TypedDict):
+    name: str
+    notes: list[str]
+    requests: NotRequired[Count]
+    concurrency: NotRequired[Count | None]
+    closed: NotRequired[bool]
 
 
 class BenchRecord(TypedDict):
     """One measured run."""
 
-    kind: str  # "bench"
+    kind: Literal["bench"]
     version: int
-    created: str  # ISO 8601, UTC
-    program: str
+    created: NotRequired[str]  # ISO 8601, UTC
+    program: NotRequired[str]
     valid: bool  # whether the client kept up
     faults: list[str]  # why not
     partial: bool  # the run was interrupted
     settings: dict[str, Any]  # the options in force
     target: dict[str, Any]  # url, endpoint, model, how lengths are forced, notes
-    workload: dict[str, Any]  # name, requests, concurrency, closed, notes, seconds
-    window: dict[str, Any]  # start_s, end_s, and why it is the part that was measured
+    workload: WorkloadRecord
+    window: WindowRecord
     summary: SummaryRecord
     by_class: dict[str, SummaryRecord]
     by_lane: dict[str, SummaryRecord]
@@ -117,7 +135,7 @@ class BenchRecord(TypedDict):
 class PointRecord(TypedDict):
     """One run of several: at this rate or concurrency."""
 
-    value: float
+    value: Seconds
     met: NotRequired[bool]  # capacity: whether the targets were met
     why: NotRequired[str]
     result: BenchRecord
@@ -126,33 +144,38 @@ class PointRecord(TypedDict):
 class SweepRecord(TypedDict):
     """A throughput-latency curve, or the search for a capacity, whose points are its probes in their order."""
 
-    kind: str  # "sweep", "capacity"
+    kind: Literal["sweep", "capacity"]
     version: int
-    created: str
-    program: str
+    created: NotRequired[str]
+    program: NotRequired[str]
     by: str  # "rate" (requests/s) or "concurrency"
     partial: bool
     points: list[PointRecord]
-    capacity: NotRequired[float | None]  # highest value that met the targets; None: not even the lowest one tried
-    refused: NotRequired[float | None]  # lowest value that did not; None: none was found
-    share: NotRequired[float]  # of the offered requests that had to meet their targets
+    capacity: NotRequired[Seconds | None]  # highest value that met the targets; None: not even the lowest one tried
+    refused: NotRequired[Seconds | None]  # lowest value that did not; None: none was found
+    share: NotRequired[Seconds]  # of the offered requests that had to meet their targets
 
 
 class ResultError(ValueError):
     """A result file cannot be read."""
 
 
+_ANY = msgspec.json.Decoder()
+
+
 def read_result(path: Path) -> dict[str, Any]:
-    """A BenchRecord or a SweepRecord, by its `kind`; refuses other files and versions."""
+    """A BenchRecord or a SweepRecord, by its `kind`; refuses other files and versions, and what is not as declared."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ResultError(f"{path} is no result: not JSON ({error}); give a file of inflight bench --output.") from None
+        record = decoded(_ANY, path.read_bytes())
+    except Malformed as fault:
+        raise ResultError(f"{path} is no result: {fault.cause}; give a file of inflight bench --output.") from None
     kind, version = (record.get("kind"), record.get("version")) if isinstance(record, dict) else (None, None)
     if kind not in KINDS or version != VERSION:
         raise ResultError(
             f"{path} has kind {kind!r}, version {version!r}; this program reads {', '.join(KINDS)} of version "
             f"{VERSION}, written by inflight bench --output."
         )
-    found: dict[str, Any] = record
-    return found
+    try:
+        return dict(converted(record, BenchRecord if kind == "bench" else SweepRecord))
+    except Malformed as fault:
+        raise ResultError(f"{path} {fault.cause}; measure again.") from None

@@ -8,117 +8,235 @@ and commits that they name, and plans are made and committed at the steps' times
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, overload
+
+import msgspec
+
+from inflight.records.checked import MOST_BYTES, Amount, Count, Malformed, Seconds, Time, decoded
 
 VERSION = 1
+# Beyond these no engine was: a scheduler keeps a list entry for each, and a damaged number would ask for all memory.
+Blocks = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+Rows = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+Pair = Annotated[list[Count], msgspec.Meta(min_length=2, max_length=2)]
+
+
+class CapacityRecord(TypedDict):
+    num_blocks: Blocks
+    block_size: Positive
+    max_rows: Rows
+    max_model_len: Positive
+    vocab_size: Positive
+    host_blocks: NotRequired[Blocks]
+    copy_seconds: NotRequired[Seconds]
 
 
 class Header(TypedDict):
-    kind: str  # "header"
+    kind: Literal["header"]
     version: int
-    created: str  # ISO 8601, UTC
-    settings: dict[str, Any]  # resolved engine settings
-    capacity: dict[str, int]
+    capacity: CapacityRecord
+    settings: dict[str, Any]  # resolved engine settings: each with its value and its reason
+    created: NotRequired[str]  # ISO 8601, UTC
 
 
 class ChunkRecord(TypedDict):
-    sequence: int
-    row: int
-    start: int
-    length: int
-    new_blocks: list[int]
+    sequence: Count
+    row: Count
+    start: Count
+    length: Count
+    new_blocks: list[Count]
     sample: bool
-    score: NotRequired[list[int]]  # first scored position, and the one after the last; where there are any
+    score: NotRequired[Pair]  # first scored position, and the one after the last; where there are any
 
 
 class NewRowRecord(TypedDict):
-    row: int
-    tokens: int  # known tokens at that time
-    prompt_tokens: int
+    row: Count
+    tokens: Count  # known tokens at that time
+    prompt_tokens: Count
 
 
 class FaultRecord(TypedDict):
-    sequence: int
+    sequence: Count
     error: str
 
 
+class MovesRecord(TypedDict):
+    out: list[Pair]  # device block, host block
+    back: list[Pair]  # host block, device block
+
+
+class FeaturesRecord(TypedDict):
+    """As core.features."""
+
+    tokens: Count
+    rows: Count
+    samples: Count
+    decode_context: Count
+    prefill_context: Amount
+    moved_blocks: NotRequired[Count]
+
+
 class StepRecord(TypedDict):
-    kind: str  # "step"
-    step: int
-    planned: float
-    committed: float
-    seconds: float  # as the executor measured the step
+    kind: Literal["step"]
+    step: Count
+    planned: Time
+    committed: Time
+    seconds: Seconds  # as the executor measured the step
     chunks: list[ChunkRecord]
     new_rows: list[NewRowRecord]
-    freed_rows: list[int]
-    padding: list[int]  # lengths of runs of padded token slots
-    moves: dict[str, list[list[int]]]  # "out": [device block, host block], "back": [host block, device block]
-    features: dict[str, float]  # core.types.features of the plan
+    freed_rows: list[Count]
+    padding: list[Count]  # lengths of runs of padded token slots
+    moves: MovesRecord
+    features: FeaturesRecord  # of the plan
     error: NotRequired[str]
     faults: NotRequired[list[FaultRecord]]  # of sequences that ended alone, because nothing could be drawn or scored
 
 
 class SampleRecord(TypedDict):
-    sequence: int  # the number its chunks carry
-    token_ids: list[int]
-    finish_reason: str
+    sequence: Count  # the number its chunks carry
+    token_ids: list[Count]
+    finish_reason: Literal["stop", "length", "abort", "error"]
     stopped_by: NotRequired[str | int]
     detail: NotRequired[str]
 
 
+class SloRecord(TypedDict):
+    """Seconds; None: nothing promised."""
+
+    ttft: Time | None
+    itl: Time | None
+
+
+class TimingsRecord(TypedDict):
+    """As records.timings."""
+
+    queue_ms: Time
+    prefill_ms: Time
+    decode_ms: Time
+    preempted_ms: Time
+    other_ms: Time
+    total_ms: Time
+    ttft_ms: Time | None
+    cached_tokens: Count
+    recomputed_tokens: Count
+    swapped_blocks: Count
+    prompt_tokens_per_s: Seconds | None
+    output_tokens_per_s: Seconds | None
+    lane: str
+    queued_by: NotRequired[dict[str, Time]]
+    queued_behind: NotRequired[dict[str, Time]]
+
+
 class RequestRecord(TypedDict):
-    kind: str  # "request"
+    kind: Literal["request"]
     request_id: str
     lane: str
-    arrival: float
-    added: float
-    before_step: int  # first step planned after it was added
-    before_commit: int  # first step committed after it was added; less than before_step when plans were in flight
-    command: int  # its place among all adds and ends
-    ended: float
-    ended_before_step: int  # first step planned after it had ended
-    ended_before_commit: int  # first step committed after it had ended
-    ended_command: int
-    prompt_token_ids: list[int]
+    arrival: Time
+    added: Time
+    before_step: Count  # first step planned after it was added
+    before_commit: Count  # first step committed after it was added; less than before_step when plans were in flight
+    command: Count  # its place among all adds and ends
+    ended: Time
+    ended_before_step: Count  # first step planned after it had ended
+    ended_before_commit: Count  # first step committed after it had ended
+    ended_command: Count
+    prompt_token_ids: list[Count]
     params: dict[str, Any]  # SamplingParams as given, defaults left out
     seed: int
     cache_salt: str
     tenant: str
     priority: int
-    slo: dict[str, float | None]  # seconds: ttft, itl
-    handed_tokens: NotRequired[int]
-    forced_output_tokens: NotRequired[int]
-    samples: list[SampleRecord]
-    timings: dict[str, Any]
+    slo: SloRecord
+    handed_tokens: NotRequired[Count]
+    forced_output_tokens: NotRequired[Count]
+    samples: Annotated[list[SampleRecord], msgspec.Meta(min_length=1)]
+    timings: TimingsRecord
+
+
+Line = Header | StepRecord | RequestRecord
+Records = Sequence[Line]
 
 
 class RecordError(ValueError):
     """A record file cannot be read."""
 
 
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a record file, header first; refuses other versions and broken lines by number."""
-    number = 0
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
+class _Kind(msgspec.Struct):
+    kind: str | None = None
+    version: Any = None
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+_HEADER = msgspec.json.Decoder(Header)
+_STEP = msgspec.json.Decoder(StepRecord)
+_REQUEST = msgspec.json.Decoder(RequestRecord)
+
+
+def read_records(path: Path) -> Iterator[Line]:
+    """The lines of a record file, header first; whatever is not as the types above say is refused by file and line."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MOST_BYTES + 1):
+            number += 1
             try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise RecordError(f"{path}, line {number}: not JSON ({error.msg}); the file may be cut off.") from None
-            if number == 1:
-                _check_header(path, record)
-            yield record
+                yield _line(path, line, number == 1)
+            except Malformed as fault:
+                raise RecordError(_sentence(path, number, fault, cut=not line.endswith(b"\n"))) from None
     if not number:
         raise RecordError(f"{path} is empty: it has 0 lines, not even the header that --record writes first.")
 
 
-def _check_header(path: Path, record: Any) -> None:
-    kind, version = (record.get("kind"), record.get("version")) if isinstance(record, dict) else (None, None)
-    if kind != "header" or version != VERSION:
-        raise RecordError(
-            f"{path} starts with kind {kind!r}, version {version!r}; this program reads records of version {VERSION}, "
-            "written by --record."
-        )
+def _sentence(path: Path, number: int, fault: Malformed, cut: bool) -> str:
+    """cut: whether the line has no end."""
+    if fault.line is None:
+        return f"Line {number} of {path} {fault.cause}; the file was not written by --record, or changed since."
+    advice = "; give a file that --record wrote" if number == 1 else "; the file may be cut off" if cut else ""
+    return f"{path}, line {number}: {fault.cause}{advice}."
+
+
+def _line(path: Path, line: bytes, is_first: bool) -> Line:
+    found = decoded(_KIND, line)
+    if is_first:
+        if found.kind != "header" or found.version != VERSION:
+            raise RecordError(
+                f"{path} starts with kind {found.kind!r}, version {found.version!r}; this program reads records of "
+                f"version {VERSION}, written by --record."
+            )
+        return decoded(_HEADER, line)
+    match found.kind:
+        case "step":
+            return _checked_step(decoded(_STEP, line))
+        case "request":
+            return decoded(_REQUEST, line)
+    raise Malformed(f"has kind {found.kind!r}, where steps and requests are expected")
+
+
+def _checked_step(step: StepRecord) -> StepRecord:
+    if step["committed"] < step["planned"]:
+        raise Malformed(f"the step ends at {step['committed']:g} s, before it was planned at {step['planned']:g} s")
+    return step
+
+
+@overload
+def of_kind(records: Records, kind: Literal["step"]) -> list[StepRecord]: ...
+@overload
+def of_kind(records: Records, kind: Literal["request"]) -> list[RequestRecord]: ...
+def of_kind(records: Records, kind: str) -> list[Any]:
+    return [record for record in records if record["kind"] == kind]
+
+
+def header_of(records: Records) -> Header:
+    first = records[0]
+    assert first["kind"] == "header", "read_records yields the header first"
+    return first
+
+
+def values_of(header: Header) -> dict[str, Any]:
+    """Settings without their reasons."""
+    return {
+        name: entry["value"] if isinstance(entry, dict) and "value" in entry else entry
+        for name, entry in header["settings"].items()
+    }

@@ -39,7 +39,7 @@ def read_record(path: Path) -> Setting:
     try:
         for record in lines:
             number += 1
-            _take(record, engine, observations, prefixes, together)
+            _take(dict(record), engine, observations, prefixes, together)
     except RecordError as error:
         notes.append(f"The record is cut off: {error} What comes before is shown.")
     except (KeyError, TypeError, AttributeError, IndexError, UnicodeDecodeError) as error:

@@ -136,7 +136,7 @@ def _observation(row: RequestRow) -> Observation:
         request_id=row["id"],
         intended=row["intended_s"],
         ended=row["ended_s"],
-        outcome=row["outcome"],  # type: ignore[arg-type]
+        outcome=row["outcome"],
         sent=row["sent_s"],
         first_token=row["first_token_s"],
         last_token=row["last_token_s"],

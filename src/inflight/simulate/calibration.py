@@ -12,15 +12,15 @@ import itertools
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
 from inflight.core.types.plan import Capacity
+from inflight.records.checked import converted
 from inflight.simulate.accuracy import errors_of, noise_of
-from inflight.simulate.fitted import FittedModel, Provenance
+from inflight.simulate.fitted import FittedModel, Provenance, Size
 from inflight.simulate.fitting import fit, scaled, settled, usual
 from inflight.simulate.least_squares import nnls
 from inflight.simulate.measuring import CROWDED, Measured, Round, Rounds, Tell, middles, quiet
@@ -119,6 +119,8 @@ def warnings(model: FittedModel) -> list[str]:
     return found
 
 
-def _told(capacity: Capacity, bytes_per_token: float | None) -> dict[str, Any]:
-    told: dict[str, Any] = {name: getattr(capacity, name) for name in Capacity.__dataclass_fields__}
-    return told if bytes_per_token is None else {**told, "bytes_per_token": bytes_per_token}
+def _told(capacity: Capacity, bytes_per_token: float | None) -> Size:
+    told = converted(asdict(capacity), Size)
+    if bytes_per_token is not None:
+        told["bytes_per_token"] = bytes_per_token
+    return told

@@ -10,22 +10,45 @@ ranges that they rest on, and where they come from; how they are found, `fitting
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+import msgspec
 
 from inflight.core.types.features import Features
+from inflight.records.checked import Amount, Count, Malformed, Seconds, converted, decoded
+from inflight.records.schema import Blocks, Positive, Rows
 
 VERSION = 2
 BEYOND = 1.10  # times the largest value that was seen: nearer than that is no extrapolation worth telling
 
 
+Coefficient = Annotated[float, msgspec.Meta(ge=0, le=1e6)]  # seconds; NaN and infinities are no JSON
+Tokens = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+Errors = Mapping[str, tuple[Amount, Count]]  # kind → mean relative error, over how many
+
+
 class StepModelError(ValueError):
     """A step model cannot be read or fitted."""
+
+
+class Size(TypedDict, total=False):
+    """Of the engine that was measured, as far as it is known."""
+
+    num_blocks: Blocks
+    block_size: Positive
+    max_rows: Rows
+    max_model_len: Positive
+    vocab_size: Positive
+    host_blocks: Blocks
+    copy_seconds: Seconds
+    bytes_per_token: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +66,14 @@ class Provenance:
     source: str
     machine: str
     measured: str
-    steps: int
-    held_out: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    single: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    noise: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    usual: float = 1.0
-    others: float | None = None
+    steps: Count
+    held_out: Errors = field(default_factory=dict)
+    single: Errors = field(default_factory=dict)
+    noise: Errors = field(default_factory=dict)
+    usual: Amount = 1.0
+    others: Amount | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    capacity: Mapping[str, Any] = field(default_factory=dict)
+    capacity: Size = field(default_factory=Size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +85,16 @@ class FittedModel:
     from which noise is drawn.
     """
 
-    step: float
-    token: tuple[float, ...]
-    row: float = 0.0
-    sample: float = 0.0
-    decode_context: float = 0.0
-    prefill_context: float = 0.0
-    moved_block: float = 0.0
-    knots: tuple[int, ...] = ()
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    residuals: tuple[float, ...] = ()
+    step: Coefficient
+    token: tuple[Coefficient, ...]
+    row: Coefficient = 0.0
+    sample: Coefficient = 0.0
+    decode_context: Coefficient = 0.0
+    prefill_context: Coefficient = 0.0
+    moved_block: Coefficient = 0.0
+    knots: tuple[Tokens, ...] = ()
+    ranges: Mapping[str, tuple[Amount, Amount]] = field(default_factory=dict)
+    residuals: tuple[Coefficient, ...] = ()
     provenance: Provenance | None = None
 
     @property
@@ -114,28 +137,39 @@ class FittedModel:
 
     @classmethod
     def load(cls, path: Path) -> FittedModel:
+        """Raises StepModelError."""
         try:
-            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            cause = f" ({error})" if isinstance(error, StepModelError) else ""
+            held = decoded(_ANY, path.read_bytes())
+            kind, version = (held.get("kind"), held.get("version")) if isinstance(held, dict) else (None, None)
+            if kind != "step model" or version != VERSION:
+                raise Malformed(f"it is a {kind!r} of version {version!r}, not {VERSION}")
+            for item in fields(cls):
+                if item.name not in held:
+                    raise Malformed(f"it lacks {item.name!r}")
+            model = converted(held, cls)
+            model._check()
+        except Malformed as fault:
+            at = "" if fault.line is None else f", line {fault.line}"
             raise StepModelError(
-                f"{path} is no step model{cause}; give a file that `inflight calibrate` wrote, or a record."
+                f"{path}{at} is no step model ({fault.cause}); give a file that `inflight calibrate` wrote, or a "
+                "record."
             ) from None
+        return model
 
-    @classmethod
-    def from_json(cls, held: dict[str, Any]) -> FittedModel:
-        if held.get("kind") != "step model" or held.get("version") != VERSION:
-            raise StepModelError(f"it is a {held.get('kind')!r} of version {held.get('version')!r}, not {VERSION}")
-        given = {item.name: held[item.name] for item in fields(cls)}
-        for name in ("token", "knots", "residuals"):
-            given[name] = tuple(given[name])
-        given["ranges"] = {name: tuple(both) for name, both in given["ranges"].items()}
-        if given["provenance"] is not None:
-            told = given["provenance"]
-            for name in ("held_out", "single", "noise"):
-                told[name] = {kind: tuple(both) for kind, both in told[name].items()}
-            given["provenance"] = Provenance(**told)
-        return cls(**given)
+    def _check(self) -> None:
+        """What types do not say. Raises Malformed."""
+        if len(self.token) != len(self.knots) + 1:
+            raise Malformed(f"it has {len(self.token)} coefficients of tokens for {len(self.knots)} knots")
+        if any(later <= one for one, later in itertools.pairwise(self.knots)):
+            raise Malformed("its knots do not rise")
+        if not self.step + sum(self.token) > 0:
+            raise Malformed("its steps take no time")
+        unknown = set(self.ranges) - {item.name for item in fields(Features)}
+        if unknown:
+            raise Malformed(f"it has a range of {min(unknown)!r}, which no step has")
+
+
+_ANY = msgspec.json.Decoder()
 
 
 class NoisyModel:

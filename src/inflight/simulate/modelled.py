@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, summarize
+from inflight.records.schema import Records, RequestRecord, header_of, of_kind
 from inflight.simulate.accuracy import errors_of
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.latency import StepModel
-from inflight.simulate.replay import Recall, Records, Replay, rebuilt, recorded_scheduler, recorded_settings
+from inflight.simulate.replay import (
+    Recall,
+    Replay,
+    rebuilt,
+    recorded_scheduler,
+    recorded_settings,
+)
 from inflight.simulate.steps import rounds, timed_steps
 from inflight.workload.driving import Driver
 from inflight.workload.observation_collector import ObservationCollector
@@ -39,7 +45,7 @@ class Comparison:
 
 def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
     """replay: of the record, run to its end."""
-    settings = recorded_settings(records[0])
+    settings = recorded_settings(header_of(records))
     requests = sorted(replay.requests, key=lambda one: (one["arrival"], one["command"]))
     whole = [_is_whole(one) for one in requests]
     start = requests[0]["arrival"] if requests else 0.0
@@ -57,7 +63,7 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
     modelled = driver.run()
     preempted = replay.snapshot().preemptions, loop.snapshot().preemptions
     return Comparison(
-        step_errors=errors_of(model, rounds(timed_steps(records))),
+        step_errors=errors_of(model, rounds(timed_steps(of_kind(records, "step")))),
         recorded=_summary(_recorded(replay, workload, requests), whole),
         modelled=_summary(modelled, whole),
         preemptions=preempted,
@@ -69,15 +75,15 @@ def _summary(observations: list[Observation], whole: list[bool]) -> Summary:
     return summarize([one for one, kept in zip(observations, whole, strict=True) if kept])
 
 
-def _is_whole(record: dict[str, Any]) -> bool:
+def _is_whole(record: RequestRecord) -> bool:
     return all(sample["finish_reason"] in ("stop", "length") for sample in record["samples"])
 
 
-def _longest(record: dict[str, Any]) -> int:
+def _longest(record: RequestRecord) -> int:
     return max(len(sample["token_ids"]) for sample in record["samples"])
 
 
-def _recorded(replay: Replay, workload: Workload, requests: list[dict[str, Any]]) -> list[Observation]:
+def _recorded(replay: Replay, workload: Workload, requests: list[RequestRecord]) -> list[Observation]:
     """What clients saw in the recorded run. A failed step ends its requests, and nothing else."""
     collector = ObservationCollector(workload)
     for index, one in enumerate(requests):

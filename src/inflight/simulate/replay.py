@@ -10,12 +10,14 @@ differ where requests were aborted while they waited.)
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict, get_args
+
+import msgspec
 
 from inflight.config.assembly import make_rules, make_scheduler
 from inflight.config.engine import EngineSettings
@@ -24,20 +26,46 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
-from inflight.core.types.request import SLO, Request
-from inflight.core.types.sampling import SamplingParams
-from inflight.records.schema import RecordError
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult
+from inflight.core.types.request import SLO, Request, RequestRefused
+from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.records.checked import Malformed, converted, decoded
+from inflight.records.schema import (
+    ChunkRecord,
+    Header,
+    MovesRecord,
+    NewRowRecord,
+    RecordError,
+    Records,
+    RequestRecord,
+    StepRecord,
+    header_of,
+    of_kind,
+    values_of,
+)
 
-Records = Sequence[dict[str, Any]]
-COMPARED = ("step", "chunks", "new_rows", "freed_rows", "padding", "moves")
+Compared = Literal["step", "chunks", "new_rows", "freed_rows", "padding", "moves"]
 
 
-def of_kind(records: Records, kind: str) -> list[dict[str, Any]]:
-    return [record for record in records if record["kind"] == kind]
+class Planned(TypedDict):
+    """What of a step is compared."""
+
+    step: int
+    chunks: list[ChunkRecord]
+    new_rows: list[NewRowRecord]
+    freed_rows: list[int]
+    padding: list[int]
+    moves: MovesRecord
+
+
+COMPARED: tuple[Compared, ...] = get_args(Compared)
 
 
 # -- settings of a record -------------------------------------------------------------------------------------------
+
+
+Depth = Annotated[int, msgspec.Meta(ge=1, le=2)]
+_TABLE = msgspec.json.Decoder(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +77,47 @@ class RecordedSettings:
     depth: int
 
 
-def recorded_settings(header: dict[str, Any]) -> RecordedSettings:
-    """From a record's header. Raises RecordError where it lacks what decides plans."""
+class _Sizes(msgspec.Struct):
+    """Of a record's settings those that decide plans, beside capacity and `SchedulingSettings`."""
+
+    prefix_caching: bool
+    watermark: float
+    max_num_batched_tokens: int
+    depth: Depth
+
+
+def recorded_settings(header: Header) -> RecordedSettings:
+    """From a record's header. Raises RecordError where it lacks what decides plans, SettingsError."""
+    values, capacity = values_of(header), Capacity(**header["capacity"])
     try:
-        values = {name: entry["value"] for name, entry in header["settings"].items()}
-        capacity = Capacity(**header["capacity"])
-        engine = EngineSettings(
-            max_num_seqs=capacity.max_rows,
-            max_model_len=capacity.max_model_len,
-            block_size=capacity.block_size,
-            num_blocks=capacity.num_blocks,
-            enable_prefix_caching=values["prefix_caching"],
-            watermark=values["watermark"],
-        )
-        given = {name: value for name, value in values.items() if name in SCHEDULING_NAMES}
-        for name in ("lanes", "tenant_weights"):
-            if name in given:
-                given[name] = json.loads(given[name])
-        given.setdefault("early_end_tokens", 0)  # records of versions that filled every step do not have it
-        given.setdefault("lane_floor", 0.0)  # nor this, of versions in which background lanes were owed nothing
-        if given.get("predictor") == "quantiles":
-            del given["predictor"]  # the default, where it is asked at all
-        scheduling = SchedulingSettings.of(**given)
-        return RecordedSettings(capacity, engine, scheduling, values["max_num_batched_tokens"], values["depth"])
-    except (KeyError, TypeError) as error:
+        sizes = converted(values, _Sizes)
+        scheduling = SchedulingSettings.of(**_scheduling(values))
+    except Malformed as fault:
         raise RecordError(
-            f"The record's header lacks {error}, which decides plans; record the run again with this version."
+            f"The record's header {fault.cause}, which decides plans; record the run again with this version."
         ) from None
+    engine = EngineSettings(
+        max_num_seqs=capacity.max_rows,
+        max_model_len=capacity.max_model_len,
+        block_size=capacity.block_size,
+        num_blocks=capacity.num_blocks,
+        enable_prefix_caching=sizes.prefix_caching,
+        watermark=sizes.watermark,
+    )
+    return RecordedSettings(capacity, engine, scheduling, sizes.max_num_batched_tokens, sizes.depth)
+
+
+def _scheduling(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises Malformed."""
+    given = {name: value for name, value in values.items() if name in SCHEDULING_NAMES}
+    for name in ("lanes", "tenant_weights"):
+        if isinstance(given.get(name), str):
+            given[name] = decoded(_TABLE, given[name].encode())
+    given.setdefault("early_end_tokens", 0)  # records of versions that filled every step do not have it
+    given.setdefault("lane_floor", 0.0)  # nor this, of versions in which background lanes were owed nothing
+    if given.get("predictor") == "quantiles":
+        del given["predictor"]  # the default, where it is asked at all
+    return given
 
 
 def recorded_scheduler(settings: RecordedSettings, stop_text: StopTextFactory | None = None) -> Scheduler:
@@ -91,7 +133,7 @@ def recorded_scheduler(settings: RecordedSettings, stop_text: StopTextFactory | 
 class Recall:
     """Stop texts that end each sample after as many tokens as it had in the record."""
 
-    def __init__(self, requests: Records, reasons: tuple[str, ...] = ("stop",)):
+    def __init__(self, requests: Sequence[RequestRecord], reasons: tuple[str, ...] = ("stop",)):
         """reasons: samples that ended for one of these are ended; others end by themselves, as they did."""
         self._lengths = {
             record["request_id"]: iter(
@@ -117,13 +159,23 @@ class RecalledEnd:
         return "recorded" if self._tokens == self._after else None
 
 
-def rebuilt(record: dict[str, Any]) -> Request:
-    """The request of a record. Its own stop rules make room for the record's word on where it stopped."""
+def rebuilt(record: RequestRecord) -> Request:
+    """The request of a record. Its own stop rules make room for the record's word on where it stopped. Raises
+    RecordError."""
     params = {**record["params"], "stop": ("recorded",), "stop_token_ids": (), "min_tokens": 0, "ignore_eos": True}
+    try:
+        asked = SamplingParams(**params)
+    except (TypeError, InvalidSampling) as error:
+        raise RecordError(f"The request {record['request_id']!r} cannot be asked again: {error}") from None
+    if asked.n != len(record["samples"]):
+        raise RecordError(
+            f"The request {record['request_id']!r} asks for {asked.n} samples, but the record has "
+            f"{len(record['samples'])}; record the run again."
+        )
     return Request(
         request_id=record["request_id"],
         prompt_token_ids=tuple(record["prompt_token_ids"]),
-        params=SamplingParams(**params),
+        params=asked,
         seed=record["seed"],
         arrival=record["arrival"],
         lane=record["lane"],
@@ -145,6 +197,7 @@ class Replay:
     def __init__(self, records: Records, make: Callable[[StopTextFactory], Scheduler], depth: int):
         self.steps = of_kind(records, "step")
         self.requests = of_kind(records, "request")
+        _check(self.steps, self.requests)
         self.events: list[tuple[float, list[Event]]] = []  # of each commit and abort, with its time
         self._depth = depth
         self._tokens = {
@@ -189,8 +242,11 @@ class Replay:
         for _, is_abort, time, one in self._commands.get((planned, committed), ()):
             if is_abort:
                 self.events.append((time, self._scheduler.abort(one["request_id"], time)))
-            else:
+                continue
+            try:
                 self._scheduler.add(rebuilt(one), time)
+            except RequestRefused as refusal:
+                raise RecordError(f"The recorded request {one['request_id']!r} is refused: {refusal}") from None
 
     def _commit(self, plan: BatchPlan) -> None:
         record = self.steps[plan.step]
@@ -208,13 +264,23 @@ class Replay:
     def _sampled(self, sequence: int, faults: Mapping[int, str]) -> Sampled:
         if sequence in faults:
             return Sampled(sequence, (), error=faults[sequence])
-        return Sampled(sequence, (next(self._tokens[sequence], 0),))  # 0: drawn ahead, and dropped
+        return Sampled(sequence, (next(self._tokens.get(sequence, iter(())), 0),))  # 0: drawn ahead, and dropped
 
 
-Command = tuple[int, bool, float, dict[str, Any]]  # its number, whether it is an abort, its time, the request's record
+Command = tuple[int, bool, float, RequestRecord]  # its number, whether it is an abort, its time, the request's record
 
 
-def _commands(requests: Records) -> dict[tuple[int, int], list[Command]]:
+def _check(steps: Sequence[StepRecord], requests: Sequence[RequestRecord]) -> None:
+    """Each line is as it should be; whether they go together. Raises RecordError."""
+    for place, step in enumerate(steps):
+        if step["step"] != place:
+            raise RecordError(f"The record goes from step {place - 1} to step {step['step']}: lines are missing.")
+    numbers = [sample["sequence"] for one in requests for sample in one["samples"]]
+    if len(set(numbers)) < len(numbers):
+        raise RecordError(f"The record has {len(numbers)} samples of {len(set(numbers))} sequences; each has its own.")
+
+
+def _commands(requests: Sequence[RequestRecord]) -> dict[tuple[int, int], list[Command]]:
     """Adds and aborts in their order, by the numbers of plans and of commits before them."""
     found: dict[tuple[int, int], list[Command]] = {}
     for one in requests:
@@ -243,9 +309,12 @@ class Outcome:
 
 def replay(records: Records, make: Callable[[StopTextFactory], Scheduler] | None = None) -> tuple[Replay, Outcome]:
     """Runs a record again and compares. make: as for `Replay`; None: as the record's header says."""
-    settings = recorded_settings(records[0]) if make is None else None
-    depth = records[0]["settings"]["depth"]["value"]
-    again = Replay(records, make or (lambda stop_text: recorded_scheduler(settings, stop_text)), depth)  # type: ignore[arg-type]
+    if make is None:
+        settings = recorded_settings(header_of(records))
+        make, depth = partial(recorded_scheduler, settings), settings.depth
+    else:
+        depth = values_of(header_of(records))["depth"]
+    again = Replay(records, make, depth)
     difference, alike = None, 0
     for plan, record in zip(again.plans(), again.steps, strict=False):
         difference = _difference(told(plan), record)
@@ -262,22 +331,11 @@ def replay(records: Records, make: Callable[[StopTextFactory], Scheduler] | None
     return again, Outcome(alike, len(again.steps), len(again.requests), hits, last.preemptions, moved, difference)
 
 
-def told(plan: BatchPlan) -> dict[str, Any]:
+def told(plan: BatchPlan) -> Planned:
     """A plan in the words of its record."""
     return {
         "step": plan.step,
-        "chunks": [
-            {
-                "sequence": chunk.sequence_id,
-                "row": chunk.row,
-                "start": chunk.start,
-                "length": chunk.length,
-                "new_blocks": list(chunk.new_blocks),
-                "sample": chunk.sample,
-                **({"score": [chunk.score.start, chunk.score.stop]} if chunk.score else {}),
-            }
-            for chunk in plan.chunks
-        ],
+        "chunks": [_chunk(chunk) for chunk in plan.chunks],
         "new_rows": [
             {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length} for new in plan.new_rows
         ],
@@ -287,24 +345,40 @@ def told(plan: BatchPlan) -> dict[str, Any]:
     }
 
 
-def _difference(again: dict[str, Any], record: dict[str, Any]) -> str | None:
+def _chunk(chunk: Chunk) -> ChunkRecord:
+    record: ChunkRecord = {
+        "sequence": chunk.sequence_id,
+        "row": chunk.row,
+        "start": chunk.start,
+        "length": chunk.length,
+        "new_blocks": list(chunk.new_blocks),
+        "sample": chunk.sample,
+    }
+    if chunk.score:
+        record["score"] = [chunk.score.start, chunk.score.stop]
+    return record
+
+
+def _difference(again: Planned, record: StepRecord) -> str | None:
     for name in COMPARED:
-        if again[name] != record[name]:
-            first = next(
-                (
-                    f"place {place}: {one} against the record's {other}"
-                    for place, (one, other) in enumerate(zip(again[name], record[name], strict=False))
-                    if one != other
+        mine, recorded = again[name], record[name]
+        if mine != recorded:
+            first = f"{mine} against the record's {recorded}"
+            if isinstance(mine, list) and isinstance(recorded, list):
+                both = enumerate(zip(mine, recorded, strict=False))
+                first = next(
+                    (
+                        f"place {place}: {one} against the record's {other}"
+                        for place, (one, other) in both
+                        if one != other
+                    ),
+                    first,
                 )
-                if isinstance(again[name], list)
-                else iter(()),
-                f"{again[name]} against the record's {record[name]}",
-            )
             return f"Step {record['step']} differs in its {name.replace('_', ' ')}, {first}."
     return None
 
 
-def _memory(timings: dict[str, Any]) -> dict[str, Any]:
+def _memory(timings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: timings[name] for name in ("ttft_ms", "cached_tokens", "recomputed_tokens", "swapped_blocks")}
 
 

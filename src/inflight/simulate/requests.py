@@ -2,6 +2,7 @@
 
 Real answers have contents of their own; simulated ones are all token 0 (`executor`), so that a later turn of a
 conversation begins with the prompt before it and that answer, and finds both in a prefix cache that still holds them.
+Of texts only the length counts, and how far they begin alike: no tokenizer is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Requests:
 
     def __init__(self, workload: Workload, vocab_size: int, seed: int):
         self._entries = workload.entries
-        self._contents = Contents(workload.entries, vocab_size, seed=seed, floor=TOKEN + 1, width=1)
+        self._contents = Contents(workload.entries, vocab_size, seed=seed, floor=TOKEN + 1, stand_in=True, width=1)
         self._followed = {entry.after for entry in workload.entries if entry.after is not None}
         self._so_far: dict[int, tuple[int, ...]] = {}  # entry that another follows → its prompt and answer
 

@@ -11,36 +11,39 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from inflight.records.schema import read_records
-from inflight.simulate.fitted import FittedModel, Provenance
+from inflight.records.checked import converted
+from inflight.records.schema import header_of, of_kind, read_records, values_of
+from inflight.simulate.fitted import FittedModel, Provenance, Size
 from inflight.simulate.fitting import fit, held_out_errors
 from inflight.simulate.steps import rounds, timed_steps
+
+_LOOK = 1 << 16  # bytes of a file's beginning that tell a record from a step model
 
 
 def read_step_model(path: Path) -> FittedModel:
     """Raises StepModelError, RecordError."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        first = file.readline()
-    if '"kind":"header"' in first.replace(" ", ""):
+    with path.open("rb") as file:
+        first = file.readline(_LOOK)
+    if b'"kind":"header"' in first.replace(b" ", b""):
         return fitted_on_record(path)
     return FittedModel.load(path)
 
 
 def fitted_on_record(path: Path) -> FittedModel:
     records = list(read_records(path))
-    header = records[0]
-    steps = rounds(timed_steps(records))
+    header = header_of(records)
+    steps = rounds(timed_steps(of_kind(records, "step")))
     model = fit(steps)
     return replace(
         model,
         provenance=Provenance(
             source=f"the record {path.name}",
             machine="the record's",
-            measured=str(header["created"])[:10],
+            measured=header.get("created", "")[:10],
             steps=len(steps),
             held_out=held_out_errors(steps, model.knots),
-            settings={name: entry["value"] for name, entry in header["settings"].items()},
-            capacity=header["capacity"],
+            settings=values_of(header),
+            capacity=converted(header["capacity"], Size),
         ),
     )
 

@@ -10,9 +10,10 @@ import itertools
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from inflight.core.types.features import Features
+from inflight.records.schema import StepRecord
 
 Kind = Literal["decode", "prefill", "mixed"]
 KINDS: tuple[Kind, ...] = ("decode", "prefill", "mixed")
@@ -48,18 +49,18 @@ class Timed:
     sequences: frozenset[int]
 
 
-def timed_steps(records: Iterable[dict[str, Any]]) -> list[Timed]:
+def timed_steps(records: Iterable[StepRecord]) -> list[Timed]:
     """The steps of a record file that were computed, in order."""
     return [
         Timed(
-            Features(**{name: _number(value) for name, value in record["features"].items()}),
+            Features(**record["features"]),
             record["seconds"],
             record["planned"],
             record["committed"],
             frozenset(chunk["sequence"] for chunk in record["chunks"]),
         )
         for record in records
-        if record["kind"] == "step" and "error" not in record
+        if "error" not in record
     ]
 
 
@@ -80,7 +81,3 @@ def rounds(timed: Sequence[Timed]) -> list[Step]:
         end = timed[index + 1].planned if busy[index] else one.committed + usual
         found.append(Step(one.held, max(end - one.planned, one.seconds)))
     return [one for one in found if one.seconds > 0]
-
-
-def _number(value: float) -> Any:
-    return int(value) if float(value).is_integer() else value

@@ -11,14 +11,16 @@ of single steps, and are left out. So the fit's terms for prompts are those of a
 from __future__ import annotations
 
 import bisect
-import json
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from inflight.core.types.features import Features
+from inflight.records.checked import Count, Malformed, Seconds, Time, decoded
 from inflight.simulate.fitted import FittedModel, Provenance, StepModelError
 from inflight.simulate.fitting import FEWEST, fit, held_out_errors
 from inflight.simulate.steps import Step
@@ -36,6 +38,18 @@ class _Request:
     last: float
     prompt_tokens: int
     token_times: tuple[float, ...]
+
+
+class _Result(msgspec.Struct):
+    """What is read of it."""
+
+    start_times: list[Time]
+    ttfts: list[Seconds]
+    itls: list[list[Seconds]]
+    input_lens: list[Count]
+
+
+_RESULT = msgspec.json.Decoder(_Result)
 
 
 def fitted_on_result(path: Path) -> FittedModel:
@@ -109,20 +123,18 @@ def _decoding(requests: Sequence[_Request], time: float) -> tuple[int, int]:
 
 def _read(path: Path) -> list[_Request]:
     try:
-        result: Any = json.loads(path.read_text(encoding="utf-8"))
-        arrays = [result[name] for name in ("start_times", "ttfts", "itls", "input_lens")]
-        rows = list(zip(*arrays, strict=True))
-        requests = []
-        for sent, ttft, gaps, prompt_tokens in rows:
-            if not ttft:
-                continue  # it failed
-            times = [float(sent) + float(ttft)]
-            for gap in gaps:
-                times.append(times[-1] + float(gap))
-            requests.append(_Request(float(sent), times[0], times[-1], int(prompt_tokens), tuple(times)))
-    except (ValueError, KeyError, TypeError) as error:
+        result = decoded(_RESULT, path.read_bytes())
+        lists = (result.start_times, result.ttfts, result.itls, result.input_lens)
+        if len({len(one) for one in lists}) > 1:
+            raise Malformed(f"has lists of {', '.join(str(len(one)) for one in lists)} entries")
+    except Malformed as fault:
         raise StepModelError(
-            f"{path} does not hold aligned start_times, ttfts, itls and input_lens ({type(error).__name__}: {error}); "
+            f"{path} does not hold aligned start_times, ttfts, itls and input_lens (it {fault.cause}); "
             "`vllm bench serve` writes them with --save-result --save-detailed."
         ) from None
+    requests = []
+    for sent, ttft, gaps, prompt_tokens in zip(*lists, strict=True):
+        if ttft:  # else it failed
+            times = tuple(itertools.accumulate(gaps, initial=sent + ttft))
+            requests.append(_Request(sent, times[0], times[-1], prompt_tokens, times))
     return requests

@@ -87,7 +87,7 @@ def parse_classes(tables: Mapping[str, Any], source: str) -> tuple[TrafficClass,
     return tuple(_class(name, table, f"{source}, [classes.{name}]") for name, table in classes.items())
 
 
-_TARGETS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+_TARGETS = ("ttft_ms", "tpot_ms", "itl_ms", "itl_max_ms", "e2e_ms")
 _KEYS = (
     "share", "arrivals", "input", "output", "max_tokens", "lane", "tenant", "priority", *_TARGETS, "prefix", "sessions"
 )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import zlib
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
@@ -17,6 +18,7 @@ from inflight.workload.workload import Entry, WorkloadError
 
 _DRAWS = {1: 1 << 8, 2: 1 << 16}  # values of the bytes that draw a token
 _MOST_KEPT = 1 << 14  # shared blocks kept at hand
+_PIECE = 4  # bytes of a text that stand for a token, where its tokens are not made
 
 
 class Contents:
@@ -29,10 +31,13 @@ class Contents:
         floor: int = 0,
         avoid: Collection[int] = (),
         encode: Callable[[str], Sequence[int]] | None = None,
+        stand_in: bool = False,
         width: Literal[1, 2] = 2,
     ):
         """Token ids from floor to below vocab_size, without those to avoid (a tokenizer's special ones). Of a larger
-        vocabulary 65,536 ids are used, evenly spaced. encode: of prompts that are given as text. width: bytes that draw
+        vocabulary 65,536 ids are used, evenly spaced. encode: of prompts that are given as text. stand_in: of given
+        prompts only the length counts, and how far they begin alike: texts need no tokenizer, and ids that the
+        vocabulary lacks are folded into it. width: bytes that draw
         a token; with 1 only ids below 256 are used, which is ten times as fast and will do where only sameness counts.
         """
         unwanted = set(avoid)
@@ -46,6 +51,8 @@ class Contents:
         self._entries = entries
         self._seed = seed
         self._encode = encode
+        self._stand_in = stand_in
+        self._vocab_size = vocab_size
         draws = _DRAWS[width]
         self._width = width
         self._token = [usable[draw * len(usable) // draws] for draw in range(draws)]
@@ -57,8 +64,11 @@ class Contents:
         holds, only what it adds."""
         entry = self._entries[index]
         if isinstance(entry.prompt, tuple):
-            return entry.prompt
+            folds = self._stand_in and max(entry.prompt, default=0) >= self._vocab_size
+            return tuple([token % self._vocab_size for token in entry.prompt]) if folds else entry.prompt
         if entry.prompt is not None:
+            if self._stand_in:
+                return self._stood_in_for(index, entry, entry.prompt)
             if self._encode is None:
                 raise WorkloadError(
                     f"The prompt of request {index} is text; a tokenizer is needed to make tokens of it."
@@ -75,6 +85,15 @@ class Contents:
         before = self._entries[entry.after]
         so_far = before.prompt_tokens + before.output_tokens
         return self._made(index, entry)[min(so_far, entry.prompt_tokens - 1) :]
+
+    def _stood_in_for(self, index: int, entry: Entry, text: str) -> tuple[int, ...]:
+        """As many tokens as the entry has (a later turn: adds), from the text's bytes as far as they go."""
+        before = self._entries[entry.after] if entry.after is not None else None
+        wanted = entry.prompt_tokens - (before.prompt_tokens + before.output_tokens if before is not None else 0)
+        raw = text.encode("utf-8", "replace")[: _PIECE * max(1, wanted)]
+        pieces = (raw[start : start + _PIECE] for start in range(0, len(raw), _PIECE))
+        tokens = tuple([self._token[zlib.crc32(piece) % len(self._token)] for piece in pieces])
+        return tokens + self._made(index, entry)[: max(0, wanted - len(tokens))]
 
     def _made(self, index: int, entry: Entry) -> tuple[int, ...]:
         wanted, size = self._width * entry.prompt_tokens, entry.block_size

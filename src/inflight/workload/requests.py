@@ -31,7 +31,7 @@ def core_request(
         lane=entry.lane or "interactive",
         tenant=entry.tenant,
         priority=entry.priority or 0,
-        slo=SLO(entry.targets.ttft, entry.targets.itl),
+        slo=SLO(entry.targets.ttft, entry.targets.pace),
         cache_salt=entry.cache_salt,
         forced_output_tokens=min(entry.output_tokens, max_tokens),
     )

@@ -71,7 +71,7 @@ class BlockHistory:
             holders = self._holders[block]
             holders.remove(row)
             if len(holders) == 1:
-                self._own(block, self._sequences[holders[0]], moved)
+                self._own(block, self._sequences.get(holders[0]), moved)  # a damaged record gives a row a block twice
             elif not holders:
                 self.allocated -= 1
                 self._own(block, CACHED if self._keeps_content and place < full else None, moved)

@@ -1,0 +1,67 @@
+"""Help in groups, and options that travel as one object: what it holds, each verb that makes one has."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import fields
+
+import click
+import pytest
+
+from inflight.cli import VERBS, call
+from inflight.cli.bench_options import LoadOptions, OutcomeOptions, ServerOptions, WorkloadOptions
+from inflight.cli.demand import DemandOptions
+
+TAKEN = {
+    "bench": (ServerOptions, LoadOptions, WorkloadOptions, OutcomeOptions),
+    "compare": (WorkloadOptions,),
+    "simulate": (LoadOptions, WorkloadOptions),
+    "plan": (DemandOptions,),
+    "tune": (DemandOptions,),
+}
+
+
+def command_of(verb: str) -> click.Command:
+    found: click.Command = importlib.import_module(f"inflight.cli.{verb}").command
+    return found
+
+
+@pytest.mark.parametrize("verb", TAKEN)
+def test_a_verb_has_the_options_that_it_hands_on(verb: str) -> None:
+    names = {parameter.name for parameter in command_of(verb).params}
+    for kind in TAKEN[verb]:
+        assert {item.name for item in fields(kind)} <= names, kind
+
+
+@pytest.mark.parametrize(
+    ("verb", "titles"),
+    [
+        ("serve", ["Engine", "Scheduling", "Server", "Keys and tenants", "Files and batch jobs", "Limits of calls",
+                   "Connections", "Log", "Options"]),
+        ("bench", ["Server", "Load", "Workload", "Search and output", "Options"]),
+        ("compare", ["What is compared", "Engine", "Scheduling", "Load", "Workload", "Options"]),
+        ("simulate", ["Machine", "Engine", "Scheduling", "Load", "Workload", "Replicas and pools", "Options"]),
+        ("plan", ["Machine", "Demand and promises", "Settings", "Options"]),
+    ],
+)  # fmt: skip
+def test_help_shows_options_in_groups(capsys: pytest.CaptureFixture[str], verb: str, titles: list[str]) -> None:
+    assert call([verb, "--help"]) == 0
+    told = capsys.readouterr().out
+    places = [told.index(f"\n{title}:\n") for title in titles]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_every_option_once(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert call([verb, "--help"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    lines = told[next(place for place, line in enumerate(told) if re.fullmatch(r"[A-Z][\w ]+:", line)) :]
+    for parameter in command_of(verb).params:
+        if isinstance(parameter, click.Option):
+            shown = [
+                line
+                for line in lines
+                if line.startswith(f"  {parameter.opts[-1]} ") or line == f"  {parameter.opts[-1]}"
+            ]
+            assert len(shown) == 1, parameter.opts
