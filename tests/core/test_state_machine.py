@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -231,3 +232,4 @@ TestScheduler.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+TestScheduler.pytestmark = [pytest.mark.timeout(1800)]  # type: ignore[attr-defined]  # with ten times the examples
