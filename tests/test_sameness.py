@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from models import FAMILIES, write_model
 
 from inflight.build import Engine, build_engine
 from inflight.config.engine import EngineSettings
-from inflight.config.scheduling import SchedulingSettings
+from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
@@ -112,9 +112,8 @@ def settings(chance: random.Random) -> SamplingParams:
 
 @contextmanager
 def opened(folder: Path, **shape: Any) -> Iterator[Engine]:
-    names = {item.name for item in fields(SchedulingSettings)}
-    scheduling = SchedulingSettings.of(**{name: value for name, value in shape.items() if name in names})
-    rest = {name: value for name, value in shape.items() if name not in names}
+    scheduling = SchedulingSettings.of(**{name: value for name, value in shape.items() if name in SCHEDULING_NAMES})
+    rest = {name: value for name, value in shape.items() if name not in SCHEDULING_NAMES}
     engine = build_engine(EngineSettings(model=str(folder), threads=2, **rest), scheduling)
     try:
         yield engine

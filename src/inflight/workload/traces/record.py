@@ -36,13 +36,14 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
             if record.get("kind") != "request":
                 continue
             try:
+                reasons = [sample["finish_reason"] for sample in record["samples"]]
                 kept = _take(rows, line, record)
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 rows.broken(line, "a request record with a field missing, or of another type")
                 continue
             if kept:
-                cut_short += record["samples"][0]["finish_reason"] not in _ENDS
-                several += len(record["samples"]) > 1
+                cut_short += not reasons or reasons[0] not in _ENDS
+                several += len(reasons) > 1
     if cut_short:
         rows.note(f"Requests that were aborted or failed: {cut_short:,}; their answers are as long as they had become.")
     if several:
