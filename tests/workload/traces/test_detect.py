@@ -147,3 +147,16 @@ def test_whatever_is_in_a_file_is_read_or_refused_in_words(name: str, edits: lis
                 assert times == sorted(times) and times[0] == 0
                 assert all(entry.prompt_tokens > 0 < entry.output_tokens for entry in trace.entries)
                 assert all(entry.after < k for k, entry in enumerate(trace.entries) if entry.after is not None)
+
+
+@pytest.mark.parametrize("lacks", ["finish_reason", "token_ids"])
+def test_a_recorded_request_with_a_part_missing_is_told_by_its_line(tmp_path: Path, lacks: str) -> None:
+    lines = (FIXTURES / "record.jsonl").read_text(encoding="utf-8").splitlines()
+    place = next(k for k, line in enumerate(lines) if '"samples"' in line)
+    record = json.loads(lines[place])
+    del record["samples"][0][lacks]
+    lines[place] = json.dumps(record)
+    file = tmp_path / "trace"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    trace = load(file)
+    assert any(f"line {place + 1}" in note or "missing" in note for note in trace.notes)
