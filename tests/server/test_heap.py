@@ -68,6 +68,16 @@ def test_what_brings_nothing_is_tried_seldom_and_not_given_up(monkeypatch: pytes
     assert 3 <= Process(monkeypatch).watched(64 << 20).trims <= 12
 
 
+def test_what_has_come_since_is_let_go_of_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Growing(Process):
+        def size(self) -> int:
+            self.bytes += heap.GROWN_BYTES
+            return super().size()
+
+    calm = Process(monkeypatch).watched(64 << 20).trims
+    assert Growing(monkeypatch).watched(64 << 20).trims >= 2 * calm > 0
+
+
 def test_it_goes_on_until_the_size_is_near_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process(monkeypatch, brings=4 << 20).watched(64 << 20)
     assert process.trims == 15 and process.bytes < (100 << 20) + heap.GROWN_BYTES

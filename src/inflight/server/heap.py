@@ -96,16 +96,18 @@ async def give_back(size: Size = resident_bytes, trim: Trim | None = None, look:
     """Until it is cancelled, in the thread whose objects may be of use to it alone. look: seconds between two looks at
     the size."""
     trim, collector = trim or c_library_trim(), _Collector()
-    least, wait, waited, worked = size(), look, 0.0, time.process_time()
+    least = last = size()
+    wait, waited, worked = look, 0.0, time.process_time()
     while True:
         await asyncio.sleep(look)
         waited += look
         before = size()
         least = min(least, before)
-        if before - least < GROWN_BYTES or waited < wait or time.process_time() - worked < WORKED_SECONDS:
+        soon = waited < wait and before - last < GROWN_BYTES  # what has come since will be let go of, too
+        if before - least < GROWN_BYTES or soon or time.process_time() - worked < WORKED_SECONDS:
             continue
         collector.collect()
         if trim is not None:
             await asyncio.to_thread(trim, 0)
-        waited, worked = 0.0, time.process_time()
-        wait = look if before - size() > LITTLE_BYTES else min(2 * wait, SELDOM_SECONDS)
+        last, waited, worked = size(), 0.0, time.process_time()
+        wait = look if before - last > LITTLE_BYTES else min(2 * wait, SELDOM_SECONDS)
