@@ -152,7 +152,7 @@ def test_whatever_is_in_a_file_is_read_or_refused_in_words(name: str, edits: lis
 @pytest.mark.parametrize("lacks", ["finish_reason", "token_ids"])
 def test_a_recorded_request_with_a_part_missing_is_told_by_its_line(tmp_path: Path, lacks: str) -> None:
     lines = (FIXTURES / "record.jsonl").read_text(encoding="utf-8").splitlines()
-    place = next(k for k, line in enumerate(lines) if '"samples"' in line)
+    place = next(k for k, line in enumerate(lines) if json.loads(line)["kind"] == "request")
     record = json.loads(lines[place])
     del record["samples"][0][lacks]
     lines[place] = json.dumps(record)
