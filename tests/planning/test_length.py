@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inflight.metrics.slo import Slo
@@ -24,6 +24,7 @@ def test_the_batch_fills_before_it_is_read_and_stays_full() -> None:
 
 
 @given(st.floats(0, 2000), st.floats(1, 3000), st.integers(60, 5000))
+@example(0.0, 1.25, 60)
 def test_no_run_is_longer_than_the_most_and_something_is_read(residents: float, measured: float, most: int) -> None:
     run = length(residents, measured, most)
     assert run.requests <= most + 1

@@ -8,6 +8,7 @@ runs in emptying batches, whose steps are shorter. Read too early or too late, e
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 FILL = 2.0  # mean residences before a run is read
@@ -35,4 +36,4 @@ def length(residents: float, measured: float, most: float) -> Length:
         squeezed = min(1.0, (most - measured) / max(fill + drain, 1e-9))
         fill, drain = fill * squeezed, drain * squeezed
     requests = fill + measured + drain
-    return Length(round(requests), max(LEAST_FILL, fill / requests), 1 - drain / requests)
+    return Length(math.ceil(requests), max(LEAST_FILL, fill / requests), 1 - drain / requests)
