@@ -55,7 +55,7 @@ def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admis
         settings.most_queued,
         settings.max_queued_tokens,
         settings.ttft_target,
-        Shares(settings.tenant_weights) if "fair" in settings.policies else None,
+        Shares(settings.tenant_weights) if settings.weighs_tenants else None,
     )
 
 

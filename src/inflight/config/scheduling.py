@@ -11,11 +11,10 @@ import difflib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from numbers import Integral, Real
 from typing import Any, Self
 
 from inflight.config.setting import MOST, Resolved, SettingsError, option
-from inflight.core.options import DAY, BadOption, OptionValues
+from inflight.core.options import DAY, BadOption, OptionValues, check_kind
 from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.lanes import HEAVIEST
 from inflight.core.strategies import StrategyEntry
@@ -173,6 +172,11 @@ class SchedulingSettings:
         return {self.policy, *(lane["policy"] for lane in self.lanes.values() if lane.get("policy"))}
 
     @property
+    def weighs_tenants(self) -> bool:
+        """Whether a policy that is in force knows tenants' weights."""
+        return any(name in POLICIES and POLICIES[name].weighs_tenants for name in self.policies)
+
+    @property
     def most_queued(self) -> int | None:
         """Sequences that may wait at once, by the bound in force; None: admission does not bound their number."""
         if self.admission == "auto" and self.max_queued_requests is None and self.max_queued_tokens is None:
@@ -181,12 +185,7 @@ class SchedulingSettings:
 
 
 SCHEDULING_NAMES = {item.name for item in fields(SchedulingSettings)} - {"options"} | set(OPTIONS)
-_KINDS: dict[str, tuple[type, str]] = {
-    "int": (Integral, "a whole number"),
-    "float": (Real, "a number"),
-    "str": (str, "a word"),
-    "Mapping": (Mapping, "a table of names and values"),
-}
+_KINDS: dict[str, type] = {"int": int, "float": float, "str": str, "Mapping": Mapping}  # as annotations name them
 _MEANINGFUL_WITH = {
     "tenant_weights": ("policy", tuple(name for name, entry in POLICIES.items() if entry.weighs_tenants)),
     "swap_space": ("preemption", ("swap", "auto")),
@@ -213,9 +212,10 @@ def _without_effect(name: str, other: str, chosen: str, takers: Collection[str])
 
 
 def _check_kind(what: str, value: object, kind: str) -> None:
-    types, words = _KINDS[kind]
-    if not isinstance(value, types) or isinstance(value, bool):
-        raise SettingsError(f"{what} is {value!r}; give {words}.")
+    try:
+        check_kind(value, _KINDS[kind])
+    except ValueError as error:
+        raise SettingsError(f"{what} {error}") from None
 
 
 def one_of(name: str, value: str, known: tuple[str, ...], more: str = "") -> None:

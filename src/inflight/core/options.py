@@ -1,7 +1,7 @@
-"""Options: what a strategy, a policy or a predictor lets its users set, declared where it is defined.
+"""Options: what a strategy lets its users set, declared where it is defined.
 
-Knows names, limits and words of help. The command line, configuration files and the documentation are made from these
-declarations, so that one file is all that a new strategy with options needs.
+Knows names, kinds, limits and words of help. The command line, configuration files, `LLM(...)` and records know them
+from these declarations, so that a new strategy with options is its file and a line in the registry.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ class OptionValues:
         value = self.given.get(option.name)
         if value is None:
             return option.default
-        if not _of_kind(value, option.kind):
-            raise BadOption(option.name, f"is {value!r}; give {_WORDS[option.kind]}.")
         try:
+            check_kind(value, option.kind)
             return option.read(value)
         except ValueError as error:
             raise BadOption(option.name, str(error)) from None
@@ -76,9 +75,16 @@ def seconds(name: str, help: str, default: float) -> Option[float]:
     return Option(name=name, kind=float, help=help, default=default, read=lambda value: float(above_zero(value, DAY)))
 
 
-def _of_kind(value: object, kind: type) -> bool:
-    number = Integral if kind is int else Real
-    return isinstance(value, str) if kind is str else isinstance(value, number) and not isinstance(value, bool)
+def check_kind(value: object, kind: type) -> None:
+    """kind: int, float, str or Mapping. Raises ValueError with a sentence that goes on behind a name."""
+    types, words = _KINDS[kind]
+    if not isinstance(value, types) or isinstance(value, bool):
+        raise ValueError(f"is {value!r}; give {words}.")
 
 
-_WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "a word"}
+_KINDS: dict[type, tuple[type, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a word"),
+    Mapping: (Mapping, "a table of names and values"),
+}

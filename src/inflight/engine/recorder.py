@@ -18,7 +18,7 @@ from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
-from inflight.records.schema import VERSION
+from inflight.records.schema import VERSION, ChunkRecord
 
 
 def open_record(path: Path) -> IO[str]:
@@ -83,7 +83,7 @@ class Recorder:
             "planned": planned,
             "committed": committed,
             "seconds": result.seconds,
-            "chunks": [_chunk(chunk) for chunk in plan.chunks],
+            "chunks": [chunk_record(chunk) for chunk in plan.chunks],
             "new_rows": [
                 {"row": n.row, "tokens": len(n.token_ids), "prompt_tokens": n.prompt_length} for n in plan.new_rows
             ],
@@ -161,8 +161,9 @@ class Recorder:
         self._file.write(json_text(record, separators=(",", ":")) + "\n")
 
 
-def _chunk(chunk: Chunk) -> dict[str, Any]:
-    record = {
+def chunk_record(chunk: Chunk) -> ChunkRecord:
+    """As a line of a record holds it."""
+    record: ChunkRecord = {
         "sequence": chunk.sequence_id,
         "row": chunk.row,
         "start": chunk.start,

@@ -26,9 +26,10 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.engine.recorder import chunk_record
 from inflight.records.checked import Malformed, converted, decoded
 from inflight.records.schema import (
     ChunkRecord,
@@ -335,7 +336,7 @@ def told(plan: BatchPlan) -> Planned:
     """A plan in the words of its record."""
     return {
         "step": plan.step,
-        "chunks": [_chunk(chunk) for chunk in plan.chunks],
+        "chunks": [chunk_record(chunk) for chunk in plan.chunks],
         "new_rows": [
             {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length} for new in plan.new_rows
         ],
@@ -343,20 +344,6 @@ def told(plan: BatchPlan) -> Planned:
         "padding": list(plan.padding),
         "moves": {"out": [list(one) for one in plan.moves.out], "back": [list(one) for one in plan.moves.back]},
     }
-
-
-def _chunk(chunk: Chunk) -> ChunkRecord:
-    record: ChunkRecord = {
-        "sequence": chunk.sequence_id,
-        "row": chunk.row,
-        "start": chunk.start,
-        "length": chunk.length,
-        "new_blocks": list(chunk.new_blocks),
-        "sample": chunk.sample,
-    }
-    if chunk.score:
-        record["score"] = [chunk.score.start, chunk.score.stop]
-    return record
 
 
 def _difference(again: Planned, record: StepRecord) -> str | None:
