@@ -26,7 +26,7 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import Done
-from inflight.engine.recorder import Recorder, open_record
+from inflight.engine.recorder import Recorder, open_record, plan_record
 from inflight.records.schema import (
     ChunkRecord,
     FaultRecord,
@@ -39,7 +39,7 @@ from inflight.records.schema import (
     of_kind,
     read_records,
 )
-from inflight.simulate.replay import COMPARED, Replay, replay, told
+from inflight.simulate.replay import COMPARED, Replay, replay
 
 ROOMY = Setup(num_blocks=30, max_rows=3, token_budget=8)
 
@@ -139,7 +139,7 @@ def test_steps_are_told_as_they_were_planned(tmp_path: Path) -> None:
     recorded.loop.add(request("a", [0] * 9, output=2))
     recorded.loop.run()
     steps = of_kind(recorded.records(tmp_path), "step")
-    assert [told(plan) for plan in recorded.executor.plans] == [
+    assert [plan_record(plan) for plan in recorded.executor.plans] == [
         {name: step[name] for name in COMPARED} for step in steps
     ]
     assert [step["seconds"] for step in steps] == [0.15625, 0.046875, 0.046875]

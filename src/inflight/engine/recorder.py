@@ -18,7 +18,7 @@ from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
-from inflight.records.schema import VERSION, ChunkRecord
+from inflight.records.schema import VERSION, ChunkRecord, PlanRecord
 
 
 def open_record(path: Path) -> IO[str]:
@@ -77,19 +77,12 @@ class Recorder:
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self._next_commit = plan.step + 1
-        record = {
+        record: dict[str, Any] = {
             "kind": "step",
-            "step": plan.step,
+            **plan_record(plan),
             "planned": planned,
             "committed": committed,
             "seconds": result.seconds,
-            "chunks": [chunk_record(chunk) for chunk in plan.chunks],
-            "new_rows": [
-                {"row": n.row, "tokens": len(n.token_ids), "prompt_tokens": n.prompt_length} for n in plan.new_rows
-            ],
-            "freed_rows": list(plan.freed_rows),
-            "padding": list(plan.padding),
-            "moves": {"out": [list(one) for one in plan.moves.out], "back": [list(one) for one in plan.moves.back]},
             "features": asdict(features(plan)),
         }
         if result.error is not None:
@@ -161,8 +154,20 @@ class Recorder:
         self._file.write(json_text(record, separators=(",", ":")) + "\n")
 
 
-def chunk_record(chunk: Chunk) -> ChunkRecord:
-    """As a line of a record holds it."""
+def plan_record(plan: BatchPlan) -> PlanRecord:
+    return {
+        "step": plan.step,
+        "chunks": [_chunk(chunk) for chunk in plan.chunks],
+        "new_rows": [
+            {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length} for new in plan.new_rows
+        ],
+        "freed_rows": list(plan.freed_rows),
+        "padding": list(plan.padding),
+        "moves": {"out": [list(one) for one in plan.moves.out], "back": [list(one) for one in plan.moves.back]},
+    }
+
+
+def _chunk(chunk: Chunk) -> ChunkRecord:
     record: ChunkRecord = {
         "sequence": chunk.sequence_id,
         "row": chunk.row,

@@ -79,6 +79,17 @@ class FeaturesRecord(TypedDict):
     moved_blocks: NotRequired[Count]
 
 
+class PlanRecord(TypedDict):
+    """What of a step was decided before it was computed; a replay compares it."""
+
+    step: int
+    chunks: list[ChunkRecord]
+    new_rows: list[NewRowRecord]
+    freed_rows: list[int]
+    padding: list[int]
+    moves: MovesRecord
+
+
 class StepRecord(TypedDict):
     kind: Literal["step"]
     step: Count

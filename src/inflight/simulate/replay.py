@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Annotated, Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -29,13 +29,11 @@ from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
-from inflight.engine.recorder import chunk_record
+from inflight.engine.recorder import plan_record
 from inflight.records.checked import Malformed, converted, decoded
 from inflight.records.schema import (
-    ChunkRecord,
     Header,
-    MovesRecord,
-    NewRowRecord,
+    PlanRecord,
     RecordError,
     Records,
     RequestRecord,
@@ -46,17 +44,6 @@ from inflight.records.schema import (
 )
 
 Compared = Literal["step", "chunks", "new_rows", "freed_rows", "padding", "moves"]
-
-
-class Planned(TypedDict):
-    """What of a step is compared."""
-
-    step: int
-    chunks: list[ChunkRecord]
-    new_rows: list[NewRowRecord]
-    freed_rows: list[int]
-    padding: list[int]
-    moves: MovesRecord
 
 
 COMPARED: tuple[Compared, ...] = get_args(Compared)
@@ -318,7 +305,7 @@ def replay(records: Records, make: Callable[[StopTextFactory], Scheduler] | None
     again = Replay(records, make, depth)
     difference, alike = None, 0
     for plan, record in zip(again.plans(), again.steps, strict=False):
-        difference = _difference(told(plan), record)
+        difference = _difference(plan_record(plan), record)
         if difference is not None:
             break
         alike += 1
@@ -332,21 +319,7 @@ def replay(records: Records, make: Callable[[StopTextFactory], Scheduler] | None
     return again, Outcome(alike, len(again.steps), len(again.requests), hits, last.preemptions, moved, difference)
 
 
-def told(plan: BatchPlan) -> Planned:
-    """A plan in the words of its record."""
-    return {
-        "step": plan.step,
-        "chunks": [chunk_record(chunk) for chunk in plan.chunks],
-        "new_rows": [
-            {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length} for new in plan.new_rows
-        ],
-        "freed_rows": list(plan.freed_rows),
-        "padding": list(plan.padding),
-        "moves": {"out": [list(one) for one in plan.moves.out], "back": [list(one) for one in plan.moves.back]},
-    }
-
-
-def _difference(again: Planned, record: StepRecord) -> str | None:
+def _difference(again: PlanRecord, record: StepRecord) -> str | None:
     for name in COMPARED:
         mine, recorded = again[name], record[name]
         if mine != recorded:
