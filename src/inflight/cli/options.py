@@ -153,7 +153,9 @@ scheduling_options = grouped(
         for one in OPTIONS.values()  # declared by the strategies that have them
     ),
     click.option("--policy", default="fcfs", show_default=True, help=", ".join(POLICIES) + "."),
-    click.option("--predictor", help="Output lengths for sjf and admission: quantiles or oracle."),
+    click.option(
+        "--predictor", help="Output lengths for sjf and admission: quantiles, oracle or package.module:Class."
+    ),
     click.option("--tenant-weight", "tenant_weights", multiple=True, metavar="NAME=W", help="Share under fair."),
     click.option(
         "--lane-floor",
