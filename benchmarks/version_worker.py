@@ -1,0 +1,36 @@
+"""One side of `versions`: loads a model and times steps on demand, for a line "AMOUNT STEPS" each.
+
+Run by the Python of the checkout that is to be measured; imports nothing but its public API.
+"""
+
+import sys
+import time
+
+from inflight import LLM, SamplingParams
+
+
+def main() -> None:
+    model, quantization = sys.argv[1:]
+    if model == "built-in":
+        llm = LLM(max_model_len=1024)
+    else:
+        llm = LLM(model, load_format="dummy", quantization=quantization, max_model_len=1024, kv_memory=0.25)
+    for number, line in enumerate(sys.stdin):
+        amount, steps = map(int, line.split())
+        # Prompts are never the same, or they would be found in the cache.
+        start = 7 + number
+        if steps:
+            prompts = [[start + row, start] for row in range(amount)]
+            seconds = _generate(llm, prompts, steps + 1) - _generate(llm, prompts, 1)
+            print(seconds / steps, flush=True)
+        else:
+            print(_generate(llm, [[(start * 31 + 17 * at) % 9973 + 20 for at in range(amount)]], 1), flush=True)
+
+
+def _generate(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
+    began = time.perf_counter()
+    llm.generate(prompts, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True))
+    return time.perf_counter() - began
+
+
+main()
