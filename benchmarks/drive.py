@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult, Transferred
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import itl, kv_waste, padding_waste
@@ -136,6 +136,9 @@ class Watched:
     def submit(self, plan: BatchPlan) -> Pending:
         self._observer.plan(plan)
         return _Timed(self._executor.submit(plan), self._observer)
+
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        return self._executor.poll(seconds)
 
     def close(self) -> None:
         self._executor.close()

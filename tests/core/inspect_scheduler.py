@@ -104,8 +104,9 @@ def _check_blocks(scheduler: Scheduler) -> None:
     assert len(free) == len(pool._free), "a block is free twice"
     assert not free & idle, "a block is free and idle"
     tables = [sequence.blocks for sequence in alive(scheduler)]
-    holders = Counter(block for table in tables for block in table)
-    assert sum(holders.values()) == sum(len(set(table)) for table in tables), "a table holds a block twice"
+    assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
+    tickets = [transfer.blocks for transfer in scheduler._memory.transfers.out.values()]
+    holders = Counter(block for held in (*tables, *tickets) for block in held)
     for block in range(pool.num_blocks):
         assert pool.ref_count(block) == holders[block], (
             f"block {block}: count {pool.ref_count(block)}, {holders[block]}"
@@ -159,17 +160,21 @@ def _check_lookups(scheduler: Scheduler) -> None:
 
 
 def _check_host(scheduler: Scheduler) -> None:
-    """Invariant 2 for the host: free, in use, or read by the plan under construction; wanted by somebody if in use."""
+    """Invariant 2 for the host: free, in use, or of a transfer that is out; wanted by somebody if in use."""
     swap, nodes = scheduler._memory.swap, scheduler._memory.prefix._nodes.values()
     used = [place.host_block for place in nodes if place.host_block is not None]
-    assert not swap._out and not swap._back, "moves that no plan tells"
-    assert sorted([*swap._free, *used]) == list(range(swap.host_blocks)), "a host block is lost or used twice"
+    transfers = scheduler._memory.transfers
+    assert not transfers._asked, "transfers that no plan tells"
+    assert set(transfers.out) == set(transfers._ended)
+    assert swap.storing == sum(transfer.kind == "store" for transfer in transfers.out.values())
+    moving = [block for transfer in transfers.out.values() for block in transfer.remote_blocks]
+    assert sorted([*swap._free, *used, *moving]) == list(range(swap.host_blocks)), "a host block is lost or used twice"
     wanted = Counter(node for sequence in alive(scheduler) for node in sequence.offloaded)
     assert all(count == wanted[node] for node, count in swap._wanted.items()), "wanted by nobody"
     assert all(place.node in swap._wanted for place in nodes if place.host_block is not None), "kept for nobody"
     assert all(not sequence.offloaded or sequence.row is None for sequence in alive(scheduler))
     snapshot = scheduler.snapshot()
-    assert snapshot.held_host_blocks == len(used)
+    assert snapshot.held_host_blocks == len(used) + len(moving)
     assert snapshot.swapped_sequences == sum(bool(sequence.offloaded) for sequence in alive(scheduler))
 
 

@@ -45,7 +45,9 @@ class Sequence:
         "row",
         "sample_index",
         "scored",
+        "started",
         "timings",
+        "waiting_for_kv",
     )
 
     def __init__(
@@ -74,7 +76,9 @@ class Sequence:
         self.published = 0  # leading blocks that the prefix cache knows
         self.node: Hashable = None  # prefix cache node of the last published block
         self.offloaded: tuple[int, ...] = ()  # nodes kept for it since it was preempted
+        self.waiting_for_kv: set[int] = set()  # tickets of the transfers that bring content of its blocks
         self.row: int | None = None
+        self.started = False  # whether the executor was told of its row, with its first chunk there
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
         self.protected = False  # its lane is owed this: it is not preempted, and has its tokens before others (`floor`)
         self.preempt_pending = False  # its blocks are wanted: no new chunks until nothing of it is in flight

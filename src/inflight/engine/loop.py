@@ -2,7 +2,8 @@
 
 Knows no threads and no streams: `advance` does one round and returns its events; callers decide where it runs (in the
 caller's thread for `LLM.generate`, in a thread of its own under `bridge`). With depth 2 the next plan is made and
-submitted while the one before it runs. Observers (a record file, a server's metrics) are told of all that happens.
+submitted while the one before it runs. Where nothing can be computed before a transfer of blocks has ended, it waits
+for one, a moment in each round. Observers (a record file, a server's metrics) are told of all that happens.
 
 A step is a transaction. Whatever ends it before its result is there (a fault, Ctrl-C), it is committed as failed, and
 the exception goes on. Where a verb of the scheduler itself was broken off, everybody ends with an error, and its
@@ -14,16 +15,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event
-from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, WaitUntil
+from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import Clock
 from inflight.engine.observers import EngineObserver, EngineObservers
+
+POLL_SECONDS = 0.05  # for which a round waits for a transfer
 
 
 @dataclass(slots=True)
@@ -114,7 +117,8 @@ class EngineLoop:
     def advance(self, others_turn: AbstractContextManager[object] | None = None) -> list[Event] | WaitUntil:
         """One round: fill the pipeline, then commit its oldest step.
 
-        Returns the events; WaitUntil when work exists but may not start yet; an empty list when there is none.
+        Returns the events; WaitUntil when work exists but may not start yet; an empty list when there is none, or it
+        waits for a transfer of blocks.
         others_turn: entered while the executor computes; then others may add and abort.
         """
         self._mend()
@@ -126,6 +130,9 @@ class EngineLoop:
             if self._flights:
                 self._commit(others_turn)
                 return self._told()
+            if isinstance(outcome, WaitForTransfers):
+                self._wait_for_transfers(others_turn)
+                return []
         except BaseException as fault:
             self._broken_off = f"The step was broken off ({type(fault).__name__}); ask again."
             self._mend()
@@ -152,7 +159,7 @@ class EngineLoop:
         finally:
             self._observers.close()
 
-    def _fill(self, others_turn: AbstractContextManager[object]) -> WaitUntil | None:
+    def _fill(self, others_turn: AbstractContextManager[object]) -> WaitUntil | WaitForTransfers | None:
         while len(self._flights) < self._depth:
             now = self.clock.now()
             with self._verb:
@@ -171,6 +178,8 @@ class EngineLoop:
         flight = self._flights[0]
         with others_turn:
             result = self._result(flight)
+        if self._scheduler.transfers_out:
+            result = replace(result, transferred=self._transferred(0.0))
         self.clock.passed(result.seconds)
         now = self.clock.now()
         with self._verb:
@@ -179,6 +188,22 @@ class EngineLoop:
             self._untold += events
         self._observers.step(flight.plan, result, flight.planned, now)
         self._observers.events(events, now)
+
+    def _wait_for_transfers(self, others_turn: AbstractContextManager[object]) -> None:
+        with others_turn:
+            ended = self._transferred(POLL_SECONDS)
+        with self._verb:
+            self._scheduler.transferred(ended, self.clock.now())
+
+    def _transferred(self, seconds: float) -> tuple[Transferred, ...]:
+        """What the executor tells of transfers. When it has none under way, those that nothing was told of are lost:
+        their step was broken off."""
+        ended = self._executor.poll(seconds)
+        if ended is None:
+            return tuple(
+                Transferred(ticket, "The transfer was broken off.") for ticket in self._scheduler.transfers_out
+            )
+        return ended
 
     def _result(self, flight: _Flight) -> StepResult:
         pending, flight.pending = flight.pending, None
@@ -197,6 +222,8 @@ class EngineLoop:
         has no result. Broken off itself, it goes on with the next call."""
         if self._verb.broken:
             self._flights.clear()
+            while self._executor.poll(POLL_SECONDS) is not None:
+                pass  # the blocks that it copies are about to be free
             now = self.clock.now()
             events = self._scheduler.recover("The engine was interrupted while it planned; ask again.", now)
             self._untold += events

@@ -2,18 +2,28 @@
 
 In place of keys and values, the slot of position p holds a hash of tokens 0 … p, made from the slot of position p - 1
 *as the block table finds it*. The next token is a function of the last slot, a token's log-probability one of the slot
-before it. A wrong block, a block written twice, a position skipped or a token lost therefore changes what comes out,
-just as it would in a model; and it depends on nothing else, so that it is the same under every strategy, policy, batch
-and preemption.
+before it. A block whose content is still to be loaded has no slots. A wrong block, a block written twice, a position
+skipped or a token lost therefore changes what comes out, just as it would in a model; and it depends on nothing else,
+so that it is the same under every strategy, policy, batch and preemption.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.plan import BatchPlan, BlockMoves, Capacity, Chunk, NewRow, Sampled, Scored, StepResult
+from inflight.core.types.plan import (
+    BatchPlan,
+    Capacity,
+    Chunk,
+    NewRow,
+    Sampled,
+    Scored,
+    StepResult,
+    Transfer,
+    Transferred,
+)
 
 _MASK = (1 << 64) - 1
 
@@ -35,13 +45,30 @@ class Done:
         return self._result
 
 
+@dataclass(slots=True)
+class _Out:
+    """An asynchronous transfer: polls that do not find it ended yet, and whether it fails."""
+
+    transfer: Transfer
+    polls: int
+    fails: bool
+
+
 class NullExecutor:
-    def __init__(self, capacity: Capacity, seconds: Callable[[BatchPlan], float] = lambda plan: 0.0):
-        """seconds(plan): how long a step is said to take."""
+    def __init__(
+        self,
+        capacity: Capacity,
+        seconds: Callable[[BatchPlan], float] = lambda plan: 0.0,
+        fate: Callable[[Transfer], tuple[int, bool]] = lambda transfer: (0, False),
+    ):
+        """seconds(plan): how long a step is said to take. fate(transfer): of an asynchronous one, how many polls do not
+        find it ended yet, and whether it fails; it copies when it ends."""
         self._capacity = capacity
         self._seconds = seconds
+        self._fate = fate
+        self._out: list[_Out] = []
         self._slots: dict[int, int] = {}  # block * block_size + offset → hash of the prefix that ends there
-        self._host: dict[int, list[int | None]] = {}  # host block → its slots
+        self._host: dict[int, list[int]] = {}  # host block → its slots
         self._rows: dict[int, _Row] = {}
 
     @property
@@ -49,7 +76,8 @@ class NullExecutor:
         return self._capacity
 
     def submit(self, plan: BatchPlan) -> Done:
-        self._move(plan.moves)
+        for transfer in plan.transfers:
+            self._begin(transfer)
         for row in plan.freed_rows:
             self._rows.pop(row, None)  # a plan that was broken off before it came here may have given it away
         for new in plan.new_rows:
@@ -66,18 +94,42 @@ class NullExecutor:
                 sampled.append(Sampled(chunk.sequence_id, (token,)))
         return Done(StepResult(plan.step, tuple(sampled), self._seconds(plan), scored=tuple(scored)))
 
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        if not self._out:
+            return None
+        ended = [one for one in self._out if not one.polls]
+        self._out = [replace(one, polls=one.polls - 1) for one in self._out if one.polls]
+        for one in ended:
+            if not one.fails:
+                self._copy(one.transfer)
+        error = "The copy failed."
+        return tuple(Transferred(one.transfer.ticket, error if one.fails else None) for one in ended)
+
     def close(self) -> None:
         self._rows.clear()
         self._slots.clear()
 
-    def _move(self, moves: BlockMoves) -> None:
+    def _begin(self, transfer: Transfer) -> None:
+        if not self._capacity.asynchronous_transfers:
+            self._copy(transfer)
+            return
+        if transfer.kind == "load":
+            for block in transfer.blocks:
+                for slot in self._slots_of(block):
+                    self._slots.pop(slot, None)
+        self._out.append(_Out(transfer, *self._fate(transfer)))
+
+    def _copy(self, transfer: Transfer) -> None:
+        for block, host_block in zip(transfer.blocks, transfer.remote_blocks, strict=True):
+            slots = self._slots_of(block)
+            if transfer.kind == "store":
+                self._host[host_block] = [self._slots[slot] for slot in slots]  # only full blocks are swapped
+            else:
+                self._slots.update(zip(slots, self._host.pop(host_block), strict=True))
+
+    def _slots_of(self, block: int) -> range:
         size = self._capacity.block_size
-        for block, host_block in moves.out:
-            self._host[host_block] = [self._slots.get(block * size + offset) for offset in range(size)]
-        for host_block, block in moves.back:
-            for offset, value in enumerate(self._host.pop(host_block)):
-                assert value is not None, "only full blocks are swapped"
-                self._slots[block * size + offset] = value
+        return range(block * size, (block + 1) * size)
 
     def _compute(self, row: _Row, chunk: Chunk) -> int:
         row.table.extend(chunk.new_blocks)

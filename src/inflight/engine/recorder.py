@@ -163,7 +163,10 @@ def plan_record(plan: BatchPlan) -> PlanRecord:
         ],
         "freed_rows": list(plan.freed_rows),
         "padding": list(plan.padding),
-        "moves": {"out": [list(one) for one in plan.moves.out], "back": [list(one) for one in plan.moves.back]},
+        "moves": {
+            "out": [[block, host] for block, host in plan.copies("store")],
+            "back": [[host, block] for block, host in plan.copies("load")],
+        },
     }
 
 

@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.plan import BatchPlan, BlockMoves, Capacity, Chunk, Sampled, Scored, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
 from inflight.execution.decoder import Decoder
 from inflight.execution.ops.protocol import Array, KVArena, OpSet, SampledBatch, SamplingBatch
 from inflight.execution.rows import RowStore
@@ -62,12 +62,16 @@ class ModelExecutor:
             error = f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
         return _Done(StepResult(plan.step, sampled, time.perf_counter() - started, error, scored))
 
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        """Transfers are done within their step."""
+        return None
+
     def close(self) -> None:
         """Nothing outlives the executor's own references."""
 
     def _run(self, plan: BatchPlan) -> tuple[tuple[Sampled, ...], tuple[Scored, ...]]:
-        if plan.moves:
-            self._move(plan.moves)
+        if plan.transfers:
+            self._move(plan)
         for row in plan.freed_rows:
             self._rows.free(row)
         for new in plan.new_rows:
@@ -81,12 +85,13 @@ class ModelExecutor:
             sampled += self._sample(part, offsets[1:] - 1)
         return tuple(sampled), joined(scored)
 
-    def _move(self, moves: BlockMoves) -> None:
+    def _move(self, plan: BatchPlan) -> None:
+        """What is stored first: it may make room for what is loaded."""
         first_host = self._capacity.num_blocks + 1
-        if moves.out:
-            self._arena.copy_blocks([one for one, _ in moves.out], [first_host + host for _, host in moves.out])
-        if moves.back:
-            self._arena.copy_blocks([first_host + host for host, _ in moves.back], [one for _, one in moves.back])
+        if stored := plan.copies("store"):
+            self._arena.copy_blocks([block for block, _ in stored], [first_host + host for _, host in stored])
+        if loaded := plan.copies("load"):
+            self._arena.copy_blocks([first_host + host for _, host in loaded], [block for block, _ in loaded])
 
     def _forward(self, chunks: list[Chunk]) -> Array:
         """Computes the chunks; returns where the tokens of each begin, int32[C + 1]."""

@@ -32,6 +32,7 @@ class CapacityRecord(TypedDict):
     vocab_size: Positive
     host_blocks: NotRequired[Blocks]
     copy_seconds: NotRequired[Seconds]
+    asynchronous_transfers: NotRequired[bool]
 
 
 class Header(TypedDict):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from inflight.core.types.features import Features, features
 from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult, Transferred
 from inflight.simulate.fast_forward import TOKEN, CondensedPlan
 from inflight.simulate.latency import StepModel
 
@@ -82,6 +82,10 @@ class SimulatedExecutor:
             if chunk.score
         )
         return _Done(StepResult(plan.step, sampled, seconds, scored=scored))
+
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        """What transfers take is part of their step."""
+        return None
 
     def close(self) -> None:
         """There is nothing to give back."""

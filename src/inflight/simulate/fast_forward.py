@@ -153,7 +153,7 @@ class FastForward(Scheduler):
         if plan is None:
             freed = self._running.drain_freed_rows()
             return CondensedPlan(step, (), (), freed, steady=rows, steady_context=self._context)
-        parts = plan.chunks, plan.new_rows, plan.freed_rows, plan.padding, plan.moves
+        parts = plan.chunks, plan.new_rows, plan.freed_rows, plan.padding, plan.transfers
         return CondensedPlan(step, *parts, steady=rows, steady_context=self._context)
 
     def _learn(self, plan: BatchPlan, seconds: float, now: float) -> None:

@@ -38,7 +38,7 @@ def swapped(setup: Setup = SCARCE) -> Harness:
 def test_blocks_come_back_as_they_were_and_nothing_is_recomputed_but_what_was_not_full() -> None:
     harness = swapped()
     harness.drain()
-    moved = [(plan.moves.out, plan.moves.back) for plan in harness.plans if plan.moves]
+    moved = [(plan.copies("store"), plan.copies("load")) for plan in harness.plans if plan.transfers]
     assert sum(len(out) for out, _ in moved) == sum(len(back) for _, back in moved) > 0
     for client in harness.clients:
         assert client.tokens == outputs_alone(client.request, SCARCE.max_model_len)[0]

@@ -100,7 +100,7 @@ def test_preemptions_by_kind_and_what_they_cost(kind: str) -> None:
     recomputed = sum(end.timings.recomputed_tokens for end in driven.ends.values())
     assert page.get("inflight_recomputed_tokens_total") == recomputed
     assert recomputed or kind == "swap"
-    out = sum(len(plan.moves.out) for plan in driven.plans)
+    out = sum(len(plan.copies("store")) for plan in driven.plans)
     assert page.get("inflight_swapped_blocks_total", direction="out") == out
     assert page.get("inflight_swapped_blocks_total", direction="back") == out
     assert bool(out) == bool(most_on_host) == bool(most_swapped) == (kind == "swap")

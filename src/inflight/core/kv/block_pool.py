@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 
 class BlockPool:
@@ -44,6 +45,11 @@ class BlockPool:
 
     def is_evictable(self, block: int) -> bool:
         return block in self._evictable
+
+    def next_evicted(self, count: int, spared: Iterable[int | None]) -> list[int]:
+        """Those of the evictable blocks that `allocate` would take for so many, if these were held."""
+        held = set(spared)
+        return list(islice((block for block in self._evictable if block not in held), max(0, count - self.free)))
 
     def count_evictable(self, blocks: Iterable[int | None]) -> int:
         """How many of these are; None counts as none."""

@@ -1,6 +1,7 @@
 """KV memory as the scheduler sees it: sequences get, share, grow and lose blocks.
 
-Joins the pool (who holds what), the prefix cache (what is where) and the swap space (what is kept on the host). Knows
+Joins the pool (who holds what), the prefix cache (what is where), the swap space (what is kept on the host) and the
+transfers in between. Knows
 sequences' tables; decides nothing: who is admitted and who is preempted is the scheduler's. Allocation is `paged`
 (vLLM, arXiv 2309.06180): blocks for the known tokens at admission, one more whenever a decode crosses a block's end;
 or, as older systems do and for comparison, `reserve-request` (for the longest output that the request allows) and
@@ -16,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from inflight.core.kv.block_pool import BlockPool
-from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
+from inflight.core.kv.prefix_cache import CachedChain, PrefixCache
 from inflight.core.kv.swap_space import SwapSpace
+from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
 from inflight.core.types.plan import Capacity
 
@@ -47,8 +49,9 @@ class KVCacheManager:
     def begin_anew(self) -> None:
         """Every block is free, and nothing is known of what is in it."""
         self.prefix = PrefixCache(self.block_size)
-        self.swap = SwapSpace(self._capacity.host_blocks, self.prefix)
-        self.pool = BlockPool(self._capacity.num_blocks, on_evict=self.swap.evicted)
+        self.pool = BlockPool(self._capacity.num_blocks, on_evict=lambda block: self.swap.evicted(block))
+        self.transfers = Transfers(self.pool, self.prefix.__contains__, self._capacity.asynchronous_transfers)
+        self.swap = SwapSpace(self._capacity.host_blocks, self.prefix, self.pool, self.transfers)
         self._private: dict[Hashable, list[int]] = {}  # without prefix caching: root → nodes, until the request ends
         self._lookups: dict[int, _Lookup] = {}  # of waiting sequences that were looked at, by number
 
@@ -61,22 +64,29 @@ class KVCacheManager:
 
         Sets `computed` to the tokens that are cached, or come with the request; at least one is left to compute, since
         the next is sampled from it, and all those whose positions are to be scored. Returns the table, or None (nothing
-        changed) when fewer than `spare` blocks would stay available. to_the_end: for all the tokens that it may ever
-        have, so that nothing can stop it on its way.
+        changed) when fewer than `spare` blocks would stay available, or content must be stored first to make room.
+        to_the_end: for all the tokens that it may ever have, so that nothing can stop it on its way.
         """
         lookup = self._find(sequence)
         hits = lookup.chain.places
-        if not self._has_room(sequence, lookup, spare, to_the_end):
+        size = self._size(sequence, to_the_end)
+        if self.swap.storing or not self._has_room(sequence, lookup, spare, to_the_end):
+            return None
+        offloaded = tuple(place for place in hits if place.block is None)
+        if not self._is_cleared(size - len(hits) + len(offloaded), [place.block for place in hits]):
             return None
         del self._lookups[sequence.number]
         for place in hits:
             if place.block is not None:
                 self.pool.acquire(place.block)
-        sequence.timings.swapped_blocks += sum(place.block is None for place in hits)
-        table = [self._block_of(place) for place in hits]
+        if offloaded:
+            sequence.timings.swapped_blocks += len(offloaded)
+            self.swap.load(offloaded, self.pool.allocate(len(offloaded)))
         self.swap.give_up(sequence.offloaded)
         sequence.offloaded = ()
-        sequence.blocks = table + list(self.pool.allocate(self._size(sequence, to_the_end) - len(hits)))
+        sequence.waiting_for_kv = {place.loading for place in hits if place.loading}
+        table = [place.block for place in hits if place.block is not None]
+        sequence.blocks = [*table, *self.pool.allocate(size - len(hits))]
         sequence.published = len(hits)
         sequence.node = hits[-1].node if hits else self._root(sequence)
         sequence.num_computed = max(len(hits) * self.block_size, self._handed(sequence))
@@ -110,11 +120,12 @@ class KVCacheManager:
         return len(self._find(sequence).chain.places) * self.block_size
 
     def grow(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
-        """New blocks so that the table holds `tokens`; None (nothing changed) when there are too few."""
+        """New blocks so that the table holds `tokens`; None (nothing changed) when there are too few, or content must
+        be stored first."""
         missing = self.blocks_for(tokens) - len(sequence.blocks)
         if missing <= 0:
             return NO_BLOCKS
-        if missing > self.pool.available:
+        if missing > self.pool.available or not self._is_cleared(missing, ()):
             return None
         fresh = self.pool.allocate(missing)
         sequence.blocks.extend(fresh)
@@ -161,9 +172,9 @@ class KVCacheManager:
 
     def forget_all(self) -> None:
         """No content can be trusted any more (a step failed half-way)."""
+        self.swap.forget_all()
         self.pool.evict_all()
         self.prefix.clear()
-        self.swap.forget_all()
 
     # -- inside -------------------------------------------------------------------------------------------------
     def _release(self, sequence: Sequence) -> None:
@@ -173,6 +184,7 @@ class KVCacheManager:
         sequence.published = 0
         sequence.node = None
         sequence.num_computed = 0
+        sequence.waiting_for_kv = set()
 
     def _find(self, sequence: Sequence) -> _Lookup:
         """What is cached of a waiting sequence."""
@@ -188,12 +200,12 @@ class KVCacheManager:
         handed = 0 if sequence.recompute_until else min(sequence.request.handed_tokens, sequence.most_cached)
         return handed // self.block_size * self.block_size
 
-    def _block_of(self, place: CachedBlock) -> int:
-        if place.block is None:
-            (block,) = self.pool.allocate(1)
-            self.swap.bring_back(place, block)
-            return block
-        return place.block
+    def _is_cleared(self, count: int, spared: Sequences[int | None]) -> bool:
+        """Whether so many of the available blocks, none of these, can be taken now. Where transfers are asynchronous,
+        what is to be kept of them is stored first, and that begins."""
+        if not self.transfers.asynchronous:
+            return True
+        return not self.swap.store(self.pool.next_evicted(count, spared))
 
     def _size(self, sequence: Sequence, to_the_end: bool) -> int:
         """Blocks of the table at admission."""

@@ -19,13 +19,15 @@ Key = tuple[Node, ...]  # the node before, and the tokens: one flat tuple, which
 
 @dataclass(slots=True)
 class CachedBlock:
-    """Where a node's content lies; exactly one of the two is set. lost: it cannot be found any more."""
+    """Where a node's content lies; exactly one of the two is set. lost: it cannot be found any more. loading: the
+    ticket of the transfer that brings it into its device block; 0 where it is there."""
 
     node: int
     key: Key
     block: int | None
     host_block: int | None = None
     lost: bool = False
+    loading: int = 0
 
 
 @dataclass(slots=True)

@@ -1,8 +1,10 @@
 """Swap space: what preempted sequences will need again, kept on the host instead of being forgotten.
 
-Knows which device blocks are wanted by preempted sequences, which host blocks are free, and the moves of the plan under
-construction. A wanted block is copied out only when its device block is really taken for something else, last blocks of
-a sequence first: a victim loses what is needed and no more. Content that is not wanted, or finds no room, is forgotten.
+Knows which blocks are wanted by preempted sequences, and which host blocks are free; asks for transfers. A wanted block
+is stored only when its device block is really taken for something else, last blocks of a sequence first: a victim loses
+what is needed and no more. Content that is not wanted, finds no room, or whose transfer failed, is forgotten. Where
+transfers are asynchronous, the device block stays held, and its content findable, until it is stored (`store`); else it
+may be given away in the plan that stores it (`evicted`).
 (vLLM, arXiv 2309.06180, swaps a victim whole; here the prefix cache spans both memories.)
 """
 
@@ -10,20 +12,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 
+from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
-from inflight.core.types.plan import BlockMoves
+from inflight.core.kv.transfers import Transfers
+from inflight.core.types.plan import HOST
+
+Places = tuple[CachedBlock, ...]
+Blocks = tuple[int, ...]
 
 
 class SwapSpace:
-    def __init__(self, host_blocks: int, prefix: PrefixCache):
+    def __init__(self, host_blocks: int, prefix: PrefixCache, pool: BlockPool, transfers: Transfers):
         self._prefix = prefix
+        self._pool = pool
+        self._transfers = transfers
         self._free = list(range(host_blocks - 1, -1, -1))
         self._wanted: Counter[int] = Counter()  # node → preempted sequences that will look for it
-        self._out: list[tuple[int, int]] = []
-        self._back: list[tuple[int, int]] = []
         self.host_blocks = host_blocks
         self.sequences = 0  # preempted ones that have blocks wanted
+        self.storing = 0  # transfers that are out, whose device blocks will be there for others
 
     @property
     def free(self) -> int:
@@ -54,26 +63,54 @@ class SwapSpace:
         place = self._prefix.at(block)
         if place.node in self._wanted and self._free:
             host_block = self._free.pop()
-            self._out.append((block, host_block))
+            self._transfers.begin("store", HOST, (block,), (host_block,), lambda done: None)
             self._prefix.move(place, None, host_block)
         else:
             self._prefix.drop(place)
 
-    def bring_back(self, place: CachedBlock, block: int) -> None:
-        """Copy a node's content from the host into a new device block."""
-        assert place.host_block is not None
-        self._back.append((place.host_block, block))
-        self._prefix.move(place, block, None)
+    def store(self, blocks: Iterable[int]) -> bool:
+        """Begin to store what is wanted of these evictable blocks, while there is room; whether anything is."""
+        places = tuple(place for place in map(self._prefix.at, blocks) if place.node in self._wanted)[: self.free]
+        if not places:
+            return False
+        host_blocks = tuple(self._free.pop() for _ in places)
+        blocks = tuple(place.block for place in places if place.block is not None)
+        self._transfers.begin("store", HOST, blocks, host_blocks, partial(self._stored, places, host_blocks))
+        self.storing += 1
+        return True
 
-    def drain(self) -> BlockMoves:
-        """The moves of the plan that is being finished. Host blocks that were read are free from the next plan on."""
-        moves = BlockMoves(tuple(self._out), tuple(self._back))
-        self._free += [host_block for host_block, _ in self._back]
-        self._out, self._back = [], []
-        return moves
+    def load(self, places: Places, blocks: Blocks) -> None:
+        """Copy nodes' content from the host into new device blocks. From the next plan on, or when the transfer has
+        ended, the host blocks are free."""
+        host_blocks = tuple(place.host_block for place in places if place.host_block is not None)
+        for place, block in zip(places, blocks, strict=True):
+            self._prefix.move(place, block, None)
+        ticket = self._transfers.begin("load", HOST, blocks, host_blocks, partial(self._loaded, places, host_blocks))
+        if self._transfers.asynchronous:
+            for place in places:
+                place.loading = ticket
 
     def forget_all(self) -> None:
-        """Nothing on the host can be trusted any more."""
-        self._free = list(range(self.host_blocks - 1, -1, -1))
+        """Nothing on the host can be trusted any more; its blocks are free but for those of transfers that are out."""
+        busy = {host_block for transfer in self._transfers.out.values() for host_block in transfer.remote_blocks}
+        self._free = [host_block for host_block in range(self.host_blocks - 1, -1, -1) if host_block not in busy]
         self._wanted.clear()
-        self._out, self._back = [], []
+
+    def _stored(self, places: Places, host_blocks: Blocks, done: bool) -> None:
+        """What nobody holds meanwhile, and somebody still wants, is on the host now, or lost."""
+        self.storing -= 1
+        for place, host_block in zip(places, host_blocks, strict=True):
+            is_alone = not place.lost and place.block is not None and self._pool.ref_count(place.block) == 1
+            if done and is_alone and place.node in self._wanted:
+                self._prefix.move(place, None, host_block)
+                continue
+            self._free.append(host_block)
+            if is_alone and not done:
+                self._prefix.drop(place)
+
+    def _loaded(self, places: Places, host_blocks: Blocks, done: bool) -> None:
+        self._free += host_blocks
+        for place in places:
+            place.loading = 0
+            if not done and not place.lost:
+                self._prefix.drop(place)

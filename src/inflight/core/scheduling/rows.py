@@ -17,9 +17,11 @@ class Rows:
     def take(self) -> int:
         return self._free.pop()
 
-    def give_up(self, row: int) -> None:
+    def give_up(self, row: int, started: bool) -> None:
+        """started: the executor was told of it."""
         self._free.append(row)
-        self._freed.append(row)
+        if started:
+            self._freed.append(row)
 
     def free_again(self, rows: Iterable[int]) -> None:
         """Tell once more of these that they were given up, but for those that were taken again."""

@@ -52,6 +52,7 @@ class Running:
     def join(self, sequence: Sequence) -> int:
         """A sequence that has its blocks takes a row."""
         sequence.row = self._rows.take()
+        sequence.started = False
         self.sequences.append(sequence)
         lane = self._lanes.of(sequence)
         lane.running += 1
@@ -119,17 +120,18 @@ class Running:
     def preempt(self, sequence: Sequence, now: float) -> None:
         """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
         is forgotten and recomputed, or swapped."""
-        sequence.preempt_pending = sequence.protected = False
-        sequence.recompute_until = max(sequence.recompute_until, sequence.num_computed)
-        sequence.timings.preempt(now)
         keep = self._preemption.keeps(sequence.num_computed, len(sequence.blocks))
-        self._give_up_row(sequence)
-        self._memory.preempt(sequence, keep)
-        queue = self._lanes.of(sequence).queue
-        queue.policy.preempted(SequenceView(sequence))
-        queue.push(sequence, now)
+        self._send_back(sequence, keep, now)
         self.preemptions += 1
         self.swap_preemptions += keep
+
+    def transferred(self, ticket: int, done: bool, now: float) -> None:
+        """Whoever waits for it goes on; or, where it failed, back to its queue, to find what there is without it."""
+        for sequence in tuple(self.sequences):
+            if ticket in sequence.waiting_for_kv:
+                sequence.waiting_for_kv.remove(ticket)
+                if not done and sequence.finish is None:
+                    self._send_back(sequence, False, now)
 
     def allocate_or_preempt(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
         """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
@@ -143,8 +145,10 @@ class Running:
             if new_blocks is not None:
                 return new_blocks
             victims = self._victims_for(sequence)
-            if not victims or len(self.sequences) == 1:
-                return None  # alone it is in flight, at depth 2; `commit` ends what has outgrown all memory
+            if not victims or len(self.sequences) == 1 or self._memory.swap.storing:
+                # Alone it is in flight, at depth 2; `commit` ends what has outgrown all memory. What is being stored
+                # gives up its blocks when that is done.
+                return None
             if any(victim.in_flight for victim in victims):
                 for victim in victims:
                     victim.preempt_pending = victim.finish is None
@@ -195,7 +199,7 @@ class Running:
         return self._preempt_all(victims[::-1], head, lane, shape, now)
 
     def _preempt_all(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
-        if not victims or not self._could_admit(head, lane, shape, victims):
+        if not victims or self._memory.swap.storing or not self._could_admit(head, lane, shape, victims):
             return False
         for victim in victims:
             if victim.in_flight:
@@ -234,10 +238,21 @@ class Running:
                     victims.append(victim)
         return victims[::-1]
 
+    def _send_back(self, sequence: Sequence, keep: bool, now: float) -> None:
+        sequence.preempt_pending = sequence.protected = False
+        if sequence.started:
+            sequence.recompute_until = max(sequence.recompute_until, sequence.num_computed)
+        sequence.timings.preempt(now)
+        self._give_up_row(sequence)
+        self._memory.preempt(sequence, keep)
+        queue = self._lanes.of(sequence).queue
+        queue.policy.preempted(SequenceView(sequence))
+        queue.push(sequence, now)
+
     def _give_up_row(self, sequence: Sequence) -> None:
         assert sequence.row is not None
         self.sequences.remove(sequence)
         self._sorted -= 1
         self._lanes.of(sequence).running -= 1
-        self._rows.give_up(sequence.row)
+        self._rows.give_up(sequence.row, sequence.started)
         sequence.row = None

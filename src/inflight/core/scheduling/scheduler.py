@@ -1,5 +1,5 @@
-"""The scheduler: the one owner of sequences and blocks. Seven verbs: add, abort, plan, commit, recover, idle,
-snapshot.
+"""The scheduler: the one owner of sequences and blocks. Eight verbs: add, abort, plan, commit, transferred, recover,
+idle, snapshot.
 
 Sans-IO: time is an argument, results are handed in, events are handed out. It joins a strategy (the shape of a step),
 a policy (the order), the step_builder (the mechanism) and the stop rules; it knows requests' beginnings and ends.
@@ -29,7 +29,16 @@ from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
 from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult, WaitUntil
+from inflight.core.types.plan import (
+    BatchPlan,
+    Capacity,
+    Sampled,
+    Scored,
+    StepResult,
+    Transferred,
+    WaitForTransfers,
+    WaitUntil,
+)
 from inflight.core.types.request import Request, RequestRefused
 
 
@@ -122,8 +131,9 @@ class Scheduler:
             events += self._output_buffer.release(now)  # its end was the batch's
         return events
 
-    def plan(self, now: float) -> BatchPlan | WaitUntil | None:
-        """The next step, the time before which none may start, or None when there is nothing to compute."""
+    def plan(self, now: float) -> BatchPlan | WaitUntil | WaitForTransfers | None:
+        """The next step, the time before which none may start, that nothing can be done before a transfer has ended, or
+        None when there is nothing to do, or nothing before the steps in flight have ended."""
         shape = self._strategy.shape(self._view(now))
         if isinstance(shape, WaitUntil):
             self._step_builder.stand_still(now)
@@ -131,7 +141,7 @@ class Scheduler:
             return shape
         plan = self._compose(shape, now)
         if plan is None:
-            return None
+            return WaitForTransfers() if self._memory.transfers.out else None
         self._round_began = now if self._round_began is None else self._round_began
         self._next_step += 1
         for sequence in self._running.sequences:
@@ -147,8 +157,10 @@ class Scheduler:
             self._planned[chunk.sequence_id].in_flight -= 1
         together = self._step_builder.run_to_completion
         events: list[Event] = []
+        self.transferred(result.transferred, now)
         if result.error is None:
-            self._learn(plan, result.seconds, now)
+            if plan.chunks:
+                self._learn(plan, result.seconds, now)
         else:
             events = self._fail(result.error, now)
             self._running.free_again(plan.freed_rows)
@@ -169,9 +181,21 @@ class Scheduler:
         self._round_began = None if self.idle else now
         return self._deliver(events, now) if together else events
 
+    def transferred(self, ended: Iterable[Transferred], now: float) -> None:
+        """Transfers that have ended, whose blocks are held no more. What one that failed should have brought is
+        computed again, what it should have kept is forgotten."""
+        for one in ended:
+            self._memory.transfers.end(one.ticket, one.error is None)
+            self._running.transferred(one.ticket, one.error is None, now)
+
+    @property
+    def transfers_out(self) -> tuple[int, ...]:
+        """Their tickets."""
+        return tuple(self._memory.transfers.out)
+
     def recover(self, error: str, now: float) -> list[Event]:
         """A verb was broken off half-way, and the accounts may tell anything: everybody ends with this error, and rows,
-        blocks and queues begin anew. What was learnt stays."""
+        blocks and queues begin anew. What was learnt stays. No transfer may be under way any more."""
         events = self._output_buffer.release(now)
         for samples in tuple(self._samples.values()):
             for sequence in samples:
@@ -191,8 +215,8 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, runs or is in flight."""
-        return not self._samples and not self._planned
+        """Nothing waits, runs or is in flight, and no transfer is out."""
+        return not self._samples and not self._planned and not self._memory.transfers.out
 
     def snapshot(self) -> Snapshot:
         return take_snapshot(

@@ -66,7 +66,9 @@ def take_snapshot(
     """step: the next plan's number."""
     pool, swap, sequences = memory.pool, memory.swap, running.sequences
     # A block that several hold is full: each holder but one counts its tokens too often.
+    ticketed = [block for transfer in memory.transfers.out.values() for block in transfer.blocks]
     extra_holders = sum(len(one.blocks) for one in sequences) - pool.held
+    extra_holders += sum(pool.ref_count(block) == 1 for block in ticketed)
     return Snapshot(
         step=step,
         waiting=len(lanes),

@@ -33,7 +33,7 @@ class StepBuilder:
         self._lanes = lanes
 
     def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
-        """The plan of this step, or None when no token can be computed now."""
+        """The plan of this step, or None when no token can be computed now, and nothing copied."""
         if not self.running:
             self.run_to_completion = shape.run_to_completion
         shape = self._kept_to(shape)
@@ -47,12 +47,13 @@ class StepBuilder:
             self._serve_lanes(draft, now)
         else:
             self._serve_together(draft, now)
-        if not draft.chunks:
+        transfers = self._memory.transfers.drain()
+        if not draft.chunks and not transfers:
             return None
         self._lanes.settle(sum(chunk.length for chunk in draft.chunks), now)
-        padding = draft.padding(len(self.running)) if self.run_to_completion else ()
-        freed, moves = self.running.drain_freed_rows(), self._memory.swap.drain()
-        return BatchPlan(step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, moves)
+        padding = draft.padding(len(self.running)) if self.run_to_completion and draft.chunks else ()
+        freed = self.running.drain_freed_rows()
+        return BatchPlan(step, tuple(draft.chunks), tuple(draft.new_rows), freed, padding, transfers)
 
     def _find_uncomputed(self, draft: StepDraft) -> None:
         """Who needs tokens computed. Of those whose blocks were wanted while something of them was in flight, whoever
@@ -60,9 +61,9 @@ class StepBuilder:
         for one in self.running.sequences:
             if one.preempt_pending and not one.in_flight:
                 one.preempt_pending = False
-            if one.num_computed == one.num_tokens + one.num_pending:
+            if one.num_computed == one.num_tokens + one.num_pending or one.waiting_for_kv:
                 continue
-            if one.num_uncomputed == 1:
+            if one.num_uncomputed == 1 and one.started:
                 draft.decodes.append(one)
             elif one.num_uncomputed:
                 draft.prompts.append(one)
@@ -234,8 +235,8 @@ class StepBuilder:
             if sequence.preempt_pending or sequence.finish is not None or sequence.number in draft.served:
                 continue
             left = self._left(draft, lane, upto)
-            if left > 0:
-                self._add_prompt(draft, sequence, lane, left, (), now)
+            if left > 0 and (sequence.started or draft.has_room_for(sequence, left)):
+                self._add_prompt(draft, sequence, lane, left, now)
         # Whoever was promised the next row and blocks has them before who is preempted now comes back.
         waits = short and not lane.owed.rows
         draft.lacks[name] = "blocks" if waits else self._admit_from(draft, lane, upto, now)
@@ -275,6 +276,9 @@ class StepBuilder:
     def _serve_together(self, draft: StepDraft, now: float) -> None:
         """A batch that starts and ends as one: its decodes, or those that the strategy lets join."""
         self._serve_decodes(draft, list(self._lanes.all()), now)
+        for sequence in draft.prompts:  # those that waited for their keys and values
+            if sequence.finish is None:
+                self._add_prompt(draft, sequence, self._lanes.of(sequence), UNLIMITED, now)
         reason = "window"
         for sequence in self._joining(draft.shape):
             lane = self._lanes.of(sequence)
@@ -317,26 +321,32 @@ class StepBuilder:
             yield from siblings  # their prompt is planned by now, and they belong to the same batch
 
     def _admit(self, draft: StepDraft, sequence: Sequence, lane: Lane, now: float, left: int) -> bool:
-        """Row, blocks and first chunk for a waiting sequence; False (nothing changed) where blocks are missing."""
-        table = self._memory.admit(sequence, self.running.spare_for(lane), to_the_end=draft.shape.run_to_completion)
-        if table is None:
+        """Row, blocks and, unless content of them is still to be loaded, the first chunk for a waiting sequence; False
+        (nothing changed) where blocks are missing."""
+        if not self._memory.admit(sequence, self.running.spare_for(lane), to_the_end=draft.shape.run_to_completion):
             return False
         lane.queue.take(sequence)
         sequence.protected = lane.settings.name in draft.owed
+        sequence.timings.start(now, lane.clock)
+        self.running.join(sequence)
+        if not sequence.waiting_for_kv:
+            self._add_prompt(draft, sequence, lane, left, now)
+        return True
+
+    def _start(self, draft: StepDraft, sequence: Sequence) -> tuple[int, ...]:
+        """The executor is told of its row, and of the blocks that its table begins with."""
+        sequence.started = True
         if not sequence.recompute_until:
             sequence.timings.cached_tokens = sequence.num_computed
             self.prefix_queries += sequence.num_tokens
             self.prefix_hits += sequence.num_computed
-        sequence.timings.start(now, lane.clock)
-        draft.new_rows.append(_new_row(sequence, self.running.join(sequence)))
-        self._add_prompt(draft, sequence, lane, left, table, now)
-        return True
+        draft.new_rows.append(_new_row(sequence))
+        return tuple(sequence.blocks)
 
-    def _add_prompt(
-        self, draft: StepDraft, sequence: Sequence, lane: Lane, left: int, new_blocks: tuple[int, ...], now: float
-    ) -> None:
+    def _add_prompt(self, draft: StepDraft, sequence: Sequence, lane: Lane, left: int, now: float) -> None:
         """As much of a prompt as fits into what is left."""
         length = draft.share(sequence.num_uncomputed, left, lane.settings.chunk)
+        new_blocks = () if sequence.started else self._start(draft, sequence)
         self._add_chunk(draft, sequence, length, new_blocks, now)
         draft.used[lane.settings.name] += length
         # Whoever can only follow when this prompt is computed (further samples of it, background work) ends no step.
@@ -373,8 +383,9 @@ class StepBuilder:
             lane.queue.policy.served(SequenceView(sequence), new_prompt_tokens, 0, now)
 
 
-def _new_row(sequence: Sequence, row: int) -> NewRow:
-    request = sequence.request
+def _new_row(sequence: Sequence) -> NewRow:
+    request, row = sequence.request, sequence.row
+    assert row is not None
     return NewRow(
         row=row,
         token_ids=sequence.token_slice(0, sequence.num_tokens),

@@ -15,7 +15,7 @@ class Features:
     """tokens: token slots computed, padding included. rows: chunks and padded rows. samples: positions whose logits are
     computed (the output projection), to draw the next token or to score the one that follows. decode_context: Σ of
     positions read by chunks of one token. prefill_context: Σ length · (start + length / 2) over longer chunks, the
-    query-key pairs of their attention. moved_blocks: copied between device and host."""
+    query-key pairs of their attention. moved_blocks: copied between the device and elsewhere."""
 
     tokens: int
     rows: int
@@ -39,5 +39,5 @@ def features(plan: BatchPlan) -> Features:
         tokens += length
         prefill_context += length * (length / 2)
     rows = len(plan.chunks) + len(plan.padding)
-    moved = len(plan.moves.out) + len(plan.moves.back)
+    moved = sum(len(one.blocks) for one in plan.transfers)
     return Features(tokens, rows, samples, decode_context, prefill_context, moved)

@@ -12,7 +12,7 @@ its row by the executor itself, so that the next plan can be made before this on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.sampling import SamplingParams
@@ -55,16 +55,29 @@ class Chunk(NamedTuple):
     score: range = range(0)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockMoves:
-    """Blocks copied before the step computes: first every (device block, host block) of `out`, then every (host block,
-    device block) of `back`. What is copied out may make room for what comes back, never the other way round."""
+TransferKind = Literal["store", "load", "send", "receive"]
+HOST = "host"
 
-    out: tuple[tuple[int, int], ...] = ()
-    back: tuple[tuple[int, int], ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.out or self.back)
+class Transfer(NamedTuple):
+    """Keys and values that are copied between blocks of the device and blocks elsewhere, one to one.
+
+    ticket: its number in the engine, by which the executor tells what became of it. kind: to a tier of memory and back
+    (store, load), to and from another engine (send, receive). place: the tier's or the peer's name.
+    """
+
+    ticket: int
+    kind: TransferKind
+    place: str
+    blocks: tuple[int, ...]
+    remote_blocks: tuple[int, ...]
+
+
+class Transferred(NamedTuple):
+    """What became of a transfer. error: a sentence where it failed; what its target blocks hold is not to be used."""
+
+    ticket: int
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,9 @@ class BatchPlan:
 
     padding: lengths of runs of token slots that carry nothing and are computed all the same, one per padded row: what
     static and dynamic batching insist on.
+
+    transfers: begun with the step. An executor whose transfers are not asynchronous does them before it computes, in
+    this order: what is stored may make room for what is loaded, and for what the step writes.
     """
 
     step: int
@@ -81,12 +97,17 @@ class BatchPlan:
     new_rows: tuple[NewRow, ...] = ()
     freed_rows: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
-    moves: BlockMoves = BlockMoves()
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def tokens(self) -> int:
         """Token slots computed by the step, padding included."""
         return sum(chunk.length for chunk in self.chunks) + sum(self.padding)
+
+    def copies(self, kind: TransferKind) -> list[tuple[int, int]]:
+        """Device block and remote block of all transfers of a kind, in order."""
+        mine = (one for one in self.transfers if one.kind == kind)
+        return [pair for one in mine for pair in zip(one.blocks, one.remote_blocks, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +115,11 @@ class WaitUntil:
     """There is work, but none may start before this time (seconds on the engine's clock)."""
 
     time: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForTransfers:
+    """Nothing can be computed or given back before a transfer that is out has ended."""
 
 
 class Sampled(NamedTuple):
@@ -125,6 +151,7 @@ class StepResult:
     took.
 
     error: a sentence when the step could not be computed; then both are empty and the plan's sequences fail.
+    transferred: what `Executor.poll` told when the step had ended.
     """
 
     step: int
@@ -132,6 +159,7 @@ class StepResult:
     seconds: float
     error: str | None = None
     scored: tuple[Scored, ...] = ()
+    transferred: tuple[Transferred, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +167,8 @@ class Capacity:
     """What an executor offers. block_size in tokens; max_model_len in tokens of prompt and output together.
 
     host_blocks: blocks of a second, larger memory to swap to. copy_seconds: measured time to copy one block either way.
+    asynchronous_transfers: transfers go on while steps compute, and end when `Executor.poll` says so; otherwise they
+    are done within their step, before it computes, and nothing is told of them.
     """
 
     num_blocks: int
@@ -148,6 +178,7 @@ class Capacity:
     vocab_size: int
     host_blocks: int = 0
     copy_seconds: float = 0.0
+    asynchronous_transfers: bool = False
 
 
 class Pending(Protocol):
@@ -162,5 +193,10 @@ class Executor(Protocol):
     def capacity(self) -> Capacity: ...
 
     def submit(self, plan: BatchPlan) -> Pending: ...
+
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        """Asynchronous transfers that have ended since the last call, in any order; waits for one so long, where none
+        has. None: none is under way. Each that was begun is told once, whatever became of its step, within a finite
+        time."""
 
     def close(self) -> None: ...

@@ -31,8 +31,8 @@ class StepCounts:
         self._prompt += prompt
         self._padding += padding
         self._failed += result.error is not None
-        self._out += len(plan.moves.out)
-        self._back += len(plan.moves.back)
+        self._out += len(plan.copies("store"))
+        self._back += len(plan.copies("load"))
         self.seconds.observe(result.seconds)
         self.tokens.observe(decode + prompt + padding)
         self.rows.observe(len(plan.chunks))

@@ -1,0 +1,60 @@
+"""Tickets: which transfers of blocks the plan under construction asks for, and which are out.
+
+Knows what a ticket holds: while it is out, one reference to each of its device blocks, so that nobody is given one of
+them. Knows neither what is in the blocks nor what a transfer is for: whoever asks for one is called when it has ended.
+Of an executor that does transfers within their step, each has ended when its plan is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inflight.core.kv.block_pool import BlockPool
+from inflight.core.types.plan import Transfer, TransferKind
+
+
+class Transfers:
+    def __init__(self, pool: BlockPool, keeps_content: Callable[[int], bool], asynchronous: bool):
+        """keeps_content(block): whether a block that is held no more can still be found."""
+        self.asynchronous = asynchronous
+        self.out: dict[int, Transfer] = {}
+        self._pool = pool
+        self._keeps_content = keeps_content
+        self._ended: dict[int, Callable[[bool], None]] = {}  # whom to call, by ticket
+        self._asked: list[Transfer] = []
+        self._last_ticket = 0
+
+    def begin(
+        self,
+        kind: TransferKind,
+        place: str,
+        blocks: tuple[int, ...],
+        remote_blocks: tuple[int, ...],
+        ended: Callable[[bool], None],
+    ) -> int:
+        """Ask for one with the plan under construction; returns its ticket. ended(done) is called once."""
+        self._last_ticket += 1
+        transfer = Transfer(self._last_ticket, kind, place, blocks, remote_blocks)
+        self._asked.append(transfer)
+        self._ended[transfer.ticket] = ended
+        if self.asynchronous:
+            self.out[transfer.ticket] = transfer
+            for block in blocks:
+                self._pool.acquire(block)
+        return transfer.ticket
+
+    def drain(self) -> tuple[Transfer, ...]:
+        """Those of the plan that is finished: what is stored before what is loaded."""
+        if not self._asked:
+            return ()
+        asked, self._asked = self._asked, []
+        if not self.asynchronous:
+            for transfer in asked:
+                self._ended.pop(transfer.ticket)(True)
+        return tuple(sorted(asked, key=lambda transfer: transfer.kind == "load"))
+
+    def end(self, ticket: int, done: bool) -> None:
+        """The executor has told of it; done: it did not fail."""
+        transfer = self.out.pop(ticket)
+        self._ended.pop(ticket)(done)
+        self._pool.release(reversed(transfer.blocks), self._keeps_content)
