@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from inflight.core.types.events import Event, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
@@ -55,3 +55,8 @@ def test_others_have_their_turn_between_two_pieces() -> None:
         assert "other" in order[:2]
 
     asyncio.run(main())
+
+
+def test_vectors_count_by_their_numbers() -> None:
+    vectors: list[Event] = [PooledEvent("r", (0.0,) * 400) for _ in range(4)]
+    assert [len(piece) for piece in taken(vectors)] == [2, 2]

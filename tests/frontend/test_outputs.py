@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from inflight.core.types.events import Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.frontend.outputs import Logprob, OutputCollector
 from inflight.text import Tokenizer
 
@@ -100,3 +100,12 @@ def test_the_prompts_scores_stand_where_its_tokens_do(tokenizer: Tokenizer) -> N
 def test_what_was_not_asked_is_not_there(tokenizer: Tokenizer) -> None:
     output = collector(tokenizer).output()
     assert output.prompt_logprobs is None and output.prompt_token_logprobs is None
+
+
+def test_a_vector_is_the_output_of_a_pooled_request(tokenizer: Tokenizer) -> None:
+    pooled = Request(request_id="r", prompt_token_ids=(65,), params=NO_SAMPLING, pooling=PoolingParams())
+    one = OutputCollector(pooled, tokenizer, "A")
+    assert one.take(PooledEvent("r", (0.6, 0.8))) == (0, "")
+    one.take(FinishedEvent("r", (Finish("length"),), timings()))
+    output = one.output()
+    assert (output.embedding, output.outputs[0].text, output.finished) == ((0.6, 0.8), "", True)

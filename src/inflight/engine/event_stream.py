@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.events import Event, FinishedEvent, PooledEvent, TokensEvent
 from inflight.core.types.request import Request
 
 PIECE = 1000  # tokens and log-probabilities that come at once; more only where one event has more
@@ -118,9 +118,11 @@ class EventStream:
 
 
 def _size(event: Event) -> int:
-    """Tokens, and log-probabilities with all their alternatives; how each sample ended."""
+    """Tokens, and log-probabilities with all their alternatives; numbers of a vector; how each sample ended."""
     if isinstance(event, FinishedEvent):
         return len(event.finishes)
+    if isinstance(event, PooledEvent):
+        return len(event.vector)
     tokens = len(event.token_ids) if isinstance(event, TokensEvent) else 0
     return tokens + (len(event.logprobs) * (1 + len(event.logprobs[0].top)) if event.logprobs else 0)
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
@@ -87,8 +87,8 @@ class Recorder:
         }
         if result.error is not None:
             record["error"] = result.error
-        faults = [{"sequence": one.sequence_id, "error": one.error} for one in result.sampled if one.error is not None]
-        faults += [{"sequence": one.sequence_id, "error": one.error} for one in result.scored if one.error is not None]
+        yielded: tuple[Sampled | Scored | Pooled, ...] = (*result.sampled, *result.scored, *result.pooled)
+        faults = [{"sequence": one.sequence_id, "error": one.error} for one in yielded if one.error is not None]
         if faults:
             record["faults"] = faults
         self._write(record)
@@ -134,6 +134,8 @@ class Recorder:
         }
         if request.handed_tokens:
             record["handed_tokens"] = request.handed_tokens
+        if request.pooling is not None:
+            record["pooling"] = asdict(request.pooling)
         if request.forced_output_tokens is not None:
             record["forced_output_tokens"] = request.forced_output_tokens
         for index, finish in enumerate(event.finishes):
@@ -177,8 +179,10 @@ def _chunk(chunk: Chunk) -> ChunkRecord:
         "start": chunk.start,
         "length": chunk.length,
         "new_blocks": list(chunk.new_blocks),
-        "sample": chunk.sample,
+        "sample": chunk.sample > 0,
     }
+    if chunk.draft_token_ids:
+        record["draft_token_ids"] = list(chunk.draft_token_ids)
     if chunk.score:
         record["score"] = [chunk.score.start, chunk.score.stop]
     return record

@@ -76,7 +76,7 @@ class ModelExecutor:
             self._rows.free(row)
         for new in plan.new_rows:
             self._rows.start(new)
-        padding = [Chunk(-1, self._rows.padding_row, 0, length, (), False) for length in plan.padding]
+        padding = [Chunk(-1, self._rows.padding_row, 0, length, (), 0) for length in plan.padding]
         sampled: list[Sampled] = []
         scored: list[Scored] = []
         for part in slices((*plan.chunks, *padding), self._decoder.max_tokens):

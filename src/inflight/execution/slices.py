@@ -21,7 +21,7 @@ def slices(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
             if room:
                 cut, score = chunk.start + room, chunk.score
                 before, after = range(score.start, min(score.stop, cut)), range(max(score.start, cut), score.stop)
-                part.append(chunk._replace(length=room, sample=False, score=before))
+                part.append(chunk._replace(length=room, sample=0, score=before))
                 chunk = chunk._replace(start=cut, length=chunk.length - room, new_blocks=(), score=after)
             yield part
             part, room = [], limit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import Request
 from inflight.frontend.prompts import text_stream
@@ -51,7 +51,7 @@ class RequestOutput:
 
     prompt_logprobs: if asked, one entry per prompt token: None for the first, which nothing predicts, then token id →
     Logprob of the token itself and of the alternatives. prompt_token_logprobs: the same from the second token on, as
-    the engine tells it.
+    the engine tells it. embedding: of a pooled request.
     """
 
     request_id: str
@@ -62,6 +62,7 @@ class RequestOutput:
     timings: Timings | None
     prompt_token_logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    embedding: tuple[float, ...] | None = None
 
     @property
     def num_cached_tokens(self) -> int | None:
@@ -92,6 +93,7 @@ class OutputCollector:
         self.request = request
         self.prompt = prompt
         self.timings: Timings | None = None
+        self.embedding: tuple[float, ...] | None = None
         self.output_tokens = 0  # of all samples, so far
         self._keeps = not deltas_only
         self._tokenizer = tokenizer
@@ -125,6 +127,9 @@ class OutputCollector:
             assert self._prompt is not None  # nobody scores what was not asked
             self._prompt.entries.extend(event.logprobs)
             return 0, ""
+        if isinstance(event, PooledEvent):
+            self.embedding = event.vector
+            return 0, ""
         if isinstance(event, FinishedEvent):
             self.timings = event.timings
             ends = zip(self._samples, event.finishes, strict=True)
@@ -155,6 +160,7 @@ class OutputCollector:
             timings=self.timings,
             prompt_token_logprobs=None if self._prompt is None else list(self._prompt.entries),
             prompt_logprobs=None if self._prompt is None else [None, *self._all_named(self._prompt)],
+            embedding=self.embedding,
         )
 
     def completions(self) -> list[CompletionOutput]:

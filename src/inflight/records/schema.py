@@ -33,6 +33,7 @@ class CapacityRecord(TypedDict):
     host_blocks: NotRequired[Blocks]
     copy_seconds: NotRequired[Seconds]
     asynchronous_transfers: NotRequired[bool]
+    embedding_size: NotRequired[Count]
 
 
 class Header(TypedDict):
@@ -50,6 +51,7 @@ class ChunkRecord(TypedDict):
     length: Count
     new_blocks: list[Count]
     sample: bool
+    draft_token_ids: NotRequired[list[Count]]  # computed behind the known tokens, and sampled at, one by one
     score: NotRequired[Pair]  # first scored position, and the one after the last; where there are any
 
 
@@ -104,7 +106,7 @@ class StepRecord(TypedDict):
     moves: MovesRecord
     features: FeaturesRecord  # of the plan
     error: NotRequired[str]
-    faults: NotRequired[list[FaultRecord]]  # of sequences that ended alone, because nothing could be drawn or scored
+    faults: NotRequired[list[FaultRecord]]  # of sequences that ended alone: nothing could be drawn, scored or pooled
 
 
 class SampleRecord(TypedDict):
@@ -164,6 +166,7 @@ class RequestRecord(TypedDict):
     slo: SloRecord
     handed_tokens: NotRequired[Count]
     forced_output_tokens: NotRequired[Count]
+    pooling: NotRequired[dict[str, Any]]  # PoolingParams, where a vector was asked for
     samples: Annotated[list[SampleRecord], msgspec.Meta(min_length=1)]
     timings: TimingsRecord
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.core.types.sampling import InvalidSampling, PoolingParams, SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,9 @@ def test_what_callers_write_is_brought_into_one_form() -> None:
 def test_who_needs_the_history(name: str) -> None:
     assert not SamplingParams().needs_history
     assert SamplingParams(**{name: 0.5}).needs_history  # type: ignore[arg-type]
+
+
+def test_a_switch_of_pooling_is_true_or_false() -> None:
+    assert PoolingParams().normalize
+    with pytest.raises(InvalidSampling, match="normalize is 1; give true or false"):
+        PoolingParams(normalize=1)  # type: ignore[arg-type]

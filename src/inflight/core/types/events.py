@@ -40,6 +40,14 @@ class PromptScoredEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class PooledEvent:
+    """The vector of a pooled request, before its end."""
+
+    request_id: str
+    vector: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedEvent:
     """The one terminal event of a request. `finishes` holds how each sample ended, by sample index."""
 
@@ -48,4 +56,4 @@ class FinishedEvent:
     timings: Timings
 
 
-Event = PromptScoredEvent | TokensEvent | FinishedEvent
+Event = PromptScoredEvent | PooledEvent | TokensEvent | FinishedEvent

@@ -7,6 +7,10 @@ step has hundreds of is a named tuple, since those are made six times as fast as
 What an executor keeps between plans is one state per row: the tokens of the sequence, its block table and its
 sampling settings. `NewRow` starts that state, chunks extend it, `freed_rows` ends it. A sampled token is appended to
 its row by the executor itself, so that the next plan can be made before this one's result is known (depth 2).
+
+Drafts are guesses of the tokens to come. They are computed behind the known tokens as if they were these, every one of
+their positions is sampled as it would be without them, and what was sampled counts as far as the draft before it was
+right: the tokens are those of plain decoding. What the row keeps is what was sampled.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import PoolingParams, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class NewRow:
     token_ids: every known token: the prompt, and after a preemption the output so far.
     banned_token_ids: may not be drawn while fewer than `params.min_tokens` output tokens exist.
     bad_token_ids: the last of each may not be drawn behind the others.
+    pooling: what becomes of the hidden state that a chunk pools; None: none does.
+    forced_token_ids: the output's first tokens, whatever is drawn; everything else goes on as if they had been.
     """
 
     row: int
@@ -35,15 +41,19 @@ class NewRow:
     sample_index: int
     banned_token_ids: tuple[int, ...] = ()
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    pooling: PoolingParams | None = None
+    forced_token_ids: tuple[int, ...] = ()
 
 
 class Chunk(NamedTuple):
     """The contiguous tokens of one sequence that this step computes.
 
-    start, length: positions start … start + length - 1; a decode has length 1.
+    start, length: positions start … start + length - 1; a decode has length 1, and one more for each draft.
     new_blocks: appended to the row's block table before the step (shared prefix blocks come this way too).
-    sample: whether the next token is drawn at the chunk's last position.
+    sample: at how many positions, the chunk's last ones, a next token is drawn: none, one, or one more than drafts.
     score: those positions of the chunk that yield the log-probability of the prompt token that follows them.
+    draft_token_ids: provisional tokens behind the known ones, at the chunk's end.
+    pool: whether the chunk's last position yields the sequence's vector.
     """
 
     sequence_id: int
@@ -51,8 +61,10 @@ class Chunk(NamedTuple):
     start: int
     length: int
     new_blocks: tuple[int, ...]
-    sample: bool
+    sample: int
     score: range = range(0)
+    draft_token_ids: tuple[int, ...] = ()
+    pool: bool = False
 
 
 TransferKind = Literal["store", "load", "send", "receive"]
@@ -123,7 +135,8 @@ class WaitForTransfers:
 
 
 class Sampled(NamedTuple):
-    """What one sampling chunk yielded: one token, or several when drafts were accepted.
+    """What one sampling chunk yielded: one token, or several when drafts were accepted: the drafts that were right, and
+    the token that follows them.
 
     error: a sentence where its logits let nothing be drawn; then there are no tokens, and the sequence ends alone.
     """
@@ -146,11 +159,21 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """sampled, scored: one entry per sampling and per scoring chunk, in the plan's order. seconds: how long the step
-    took.
+class Pooled:
+    """What a pooling chunk yielded: the vector of its last position. error: a sentence where there is none to be had;
+    then the sequence's request ends."""
 
-    error: a sentence when the step could not be computed; then both are empty and the plan's sequences fail.
+    sequence_id: int
+    vector: tuple[float, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """sampled, scored, pooled: one entry per sampling, scoring and pooling chunk, in the plan's order. seconds: how
+    long the step took.
+
+    error: a sentence when the step could not be computed; then they are empty and the plan's sequences fail.
     transferred: what `Executor.poll` told when the step had ended.
     """
 
@@ -160,6 +183,7 @@ class StepResult:
     error: str | None = None
     scored: tuple[Scored, ...] = ()
     transferred: tuple[Transferred, ...] = ()
+    pooled: tuple[Pooled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +193,7 @@ class Capacity:
     host_blocks: blocks of a second, larger memory to swap to. copy_seconds: measured time to copy one block either way.
     asynchronous_transfers: transfers go on while steps compute, and end when `Executor.poll` says so; otherwise they
     are done within their step, before it computes, and nothing is told of them.
+    embedding_size: numbers of a pooled vector; 0: nothing is pooled.
     """
 
     num_blocks: int
@@ -179,6 +204,7 @@ class Capacity:
     host_blocks: int = 0
     copy_seconds: float = 0.0
     asynchronous_transfers: bool = False
+    embedding_size: int = 0
 
 
 class Pending(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import PoolingParams, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Request:
 
     request_id: unique among the requests that are alive.
     prompt_token_ids: at least one token.
+    pooling: a vector of the prompt is wanted, and nothing else: `params` are NO_SAMPLING.
     seed: resolved (params.seed, or one drawn from the engine's own seed), so that a replay draws the same.
     arrival: intended send time in seconds on the engine's clock; latencies count from it.
     tenant: whose share it is (policy fair). priority: the lower number is served first (policy priority).
@@ -49,6 +50,7 @@ class Request:
     cache_salt: str = ""
     handed_tokens: int = 0
     forced_output_tokens: int | None = None
+    pooling: PoolingParams | None = None
 
 
 def waiting_requests(count: int) -> str:

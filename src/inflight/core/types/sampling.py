@@ -1,4 +1,5 @@
-"""How the tokens of one request are chosen and when it ends. Names and defaults are those vLLM's users know.
+"""How the tokens of one request are chosen and when it ends; or what is made of its prompt instead. Names and defaults
+are those vLLM's users know.
 
 Knows the meaning and the limits of each setting; not how a token is drawn (execution does that).
 """
@@ -120,6 +121,20 @@ class SamplingParams:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingParams:
+    """What is wanted of a request of which nothing is sampled: the hidden state of its last token, as a vector.
+
+    normalize: divide it by its length.
+    """
+
+    normalize: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.normalize, bool):
+            raise InvalidSampling(f"normalize is {self.normalize!r}; give true or false.")
+
+
 def _listed(name: str, value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
@@ -162,3 +177,6 @@ def _real(name: str, value: object, least: float, most: float, *, open_below: bo
     if not (least < value if open_below else least <= value) or not value <= most:
         limits = f"above {least} and up to {most}" if open_below else f"from {least} to {most}"
         raise InvalidSampling(f"{name} is {value}; give a number {limits}.")
+
+
+NO_SAMPLING = SamplingParams(max_tokens=0)
