@@ -8,6 +8,7 @@ import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,10 +23,13 @@ from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import COMMAND_SECONDS, AsyncBridge
+from inflight.engine.client import EngineClient
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
+from inflight.engine.remote.client import RemoteClient
+from inflight.engine.remote.server import EngineServer
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=8, max_model_len=200, vocab_size=1000)
 ENDLESS = SamplingParams(max_tokens=190, ignore_eos=True)
@@ -51,12 +55,20 @@ class Rig:
         self.loop = EngineLoop(scheduler, self.executor, MonotonicClock())
         self.bridge = AsyncBridge(self.loop)
 
+    @property
+    def client(self) -> EngineClient:
+        return self.bridge
+
+    def close(self) -> None:
+        self.bridge.close()
+        assert not self.bridge._thread.is_alive()
+
     async def collect(self, request_id: str, **settings: Any) -> list[Event]:
         return [event async for event in self.events(request_id, **settings)]
 
     async def events(self, request_id: str, **settings: Any) -> AsyncIterator[Event]:
         """One by one; leaving the iteration leaves the request."""
-        stream = await self.bridge.open(request(request_id, **settings))
+        stream = await self.client.open(request(request_id, **settings))
         try:
             async for events in stream:
                 for event in events:
@@ -73,7 +85,7 @@ class Rig:
     async def settled(self, met: Callable[[Snapshot], bool]) -> Snapshot:
         """Waits until the engine's counts are as they should be."""
         for _ in range(500):
-            snapshot = await self.bridge.snapshot()
+            snapshot = await self.client.snapshot()
             if met(snapshot):
                 return snapshot
             await asyncio.sleep(0.005)
@@ -89,15 +101,57 @@ def empty(snapshot: Snapshot) -> bool:
     return (snapshot.waiting, snapshot.running, snapshot.held_blocks) == (0, 0, 0)
 
 
-@pytest.fixture(params=[COMMAND_SECONDS, 0.0], ids=["", "one command at a time"])
-def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("inflight.engine.bridge.COMMAND_SECONDS", request.param)
-    rig = Rig()
+class RemoteRig(Rig):
+    """The same engine, asked by messages. Each event loop has a client of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._address = f"ipc://{folder}/engine"
+        self._clients: dict[asyncio.AbstractEventLoop, RemoteClient] = {}
+        self._serving, began = asyncio.new_event_loop(), threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(began,))
+        self._thread.start()
+        assert began.wait(20)
+
+    def _serve(self, began: threading.Event) -> None:
+        async def serve() -> None:
+            self.server = EngineServer(self.bridge, self._address)
+            began.set()
+
+        asyncio.set_event_loop(self._serving)
+        self._serving.run_until_complete(serve())
+        self._serving.run_forever()
+        self.server.close()
+        self._serving.close()
+
+    @property
+    def client(self) -> RemoteClient:
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = RemoteClient(self._address, f"client {id(loop)}")
+        return self._clients[loop]
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client._channel.close()
+        self._serving.call_soon_threadsafe(self._serving.stop)
+        self._thread.join()
+        super().close()
+
+
+FORMS = {"": COMMAND_SECONDS, "one command at a time": 0.0}
+everywhere = pytest.mark.parametrize("rig", [*FORMS, "remote"], indirect=True)
+
+
+@pytest.fixture(params=FORMS)
+def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setattr("inflight.engine.bridge.COMMAND_SECONDS", FORMS.get(request.param, COMMAND_SECONDS))
+    rig = RemoteRig(tmp_path) if request.param == "remote" else Rig()
     yield rig
-    rig.bridge.close()
-    assert not rig.bridge._thread.is_alive()
+    rig.close()
 
 
+@everywhere
 def test_many_streams_at_once_each_in_order(rig: Rig) -> None:
     async def main() -> list[list[Event]]:
         settings = [SamplingParams(max_tokens=1 + n % 9, ignore_eos=True, n=1 + n % 3) for n in range(40)]
@@ -113,10 +167,11 @@ def test_many_streams_at_once_each_in_order(rig: Rig) -> None:
             assert [event.finish is not None for event in mine] == [False] * (len(mine) - 1) + [True]
 
 
+@everywhere
 def test_a_consumer_that_goes_away_frees_what_its_request_held(rig: Rig) -> None:
     async def main() -> None:
         closed, cancelled = await rig.started("closed"), await rig.started("cancelled")
-        assert (await rig.bridge.snapshot()).running == 2
+        assert (await rig.client.snapshot()).running == 2
         await closed.aclose()
         await rig.settled(lambda counts: counts.running == 1)
 
@@ -134,6 +189,7 @@ def test_a_consumer_that_goes_away_frees_what_its_request_held(rig: Rig) -> None
     asyncio.run(main())
 
 
+@everywhere
 def test_cancelled_before_the_first_token(rig: Rig) -> None:
     async def main() -> None:
         tasks = [asyncio.create_task(rig.collect(f"r{n}")) for n in range(20)]
@@ -147,12 +203,13 @@ def test_cancelled_before_the_first_token(rig: Rig) -> None:
     asyncio.run(main())
 
 
+@everywhere
 def test_abort_from_outside_ends_the_stream(rig: Rig) -> None:
     async def main() -> None:
         task = asyncio.create_task(rig.collect("long"))
         await rig.settled(lambda counts: counts.running == 1)
-        rig.bridge.abort("nobody")
-        rig.bridge.abort("long")
+        rig.client.abort("nobody")
+        rig.client.abort("long")
         events = await task
         assert isinstance(events[-1], FinishedEvent)
         assert [finish.reason for finish in events[-1].finishes] == ["abort"]
@@ -161,6 +218,7 @@ def test_abort_from_outside_ends_the_stream(rig: Rig) -> None:
     asyncio.run(main())
 
 
+@everywhere
 def test_a_refused_request_tells_why_and_harms_nobody(rig: Rig) -> None:
     async def main() -> None:
         stream = await rig.started("good")
@@ -174,6 +232,7 @@ def test_a_refused_request_tells_why_and_harms_nobody(rig: Rig) -> None:
     asyncio.run(main())
 
 
+@everywhere
 def test_leaving_a_refused_namesake_aborts_nobody_else(rig: Rig) -> None:
     """The second consumer goes away before it hears of its refusal; the request it would abort is not its own."""
 
@@ -231,6 +290,7 @@ def test_leaving_at_the_moment_of_closing_is_no_fault(rig: Rig) -> None:
     asyncio.run(main())
 
 
+@everywhere
 def test_a_fault_reaches_every_consumer(rig: Rig) -> None:
     async def main() -> None:
         tasks = [asyncio.create_task(rig.collect(f"r{n}")) for n in range(12)]
@@ -241,11 +301,12 @@ def test_a_fault_reaches_every_consumer(rig: Rig) -> None:
                 await task
         with pytest.raises(EngineStopped, match="a bug"):
             await rig.collect("late")
-        rig.bridge.abort("r0")
+        rig.client.abort("r0")
 
     asyncio.run(main())
 
 
+@everywhere
 def test_commands_behind_a_fault_are_answered(rig: Rig) -> None:
     """What came while the last step broke must not wait for ever."""
 
@@ -254,7 +315,7 @@ def test_commands_behind_a_fault_are_answered(rig: Rig) -> None:
         rig.executor.seconds = 0.05
         await asyncio.sleep(0.01)
         rig.executor.fault = ZeroDivisionError("a bug")
-        rig.bridge.abort("nobody")
+        rig.client.abort("nobody")
         late = asyncio.create_task(rig.collect("late"))
         await asyncio.sleep(0)
         await stream.aclose()
@@ -288,6 +349,7 @@ def test_a_closed_event_loop_harms_nobody_else(rig: Rig) -> None:
         gc.collect()
 
 
+@everywhere
 def test_two_event_loops_share_one_engine(rig: Rig) -> None:
     results: dict[int, list[Event]] = {}
 
@@ -443,16 +505,17 @@ def test_leaving_a_stream_tells_its_consumer_nothing(rig: Rig) -> None:
     asyncio.run(main())
 
 
+@everywhere
 def test_commands_for_many_samples_are_answered_when_the_engine_has_stopped(rig: Rig) -> None:
     async def main() -> None:
-        stream = await rig.bridge.open(*(request(f"r{one}", params=MANY_SAMPLES) for one in range(4)))
+        stream = await rig.client.open(*(request(f"r{one}", params=MANY_SAMPLES) for one in range(4)))
         rig.executor.fault = ZeroDivisionError("a bug")
         with pytest.raises(EngineStopped, match="a bug"):
             async for _ in stream:
                 pass
         await stream.aclose()
         with pytest.raises(EngineStopped, match="a bug"):
-            await asyncio.wait_for(rig.bridge.open(*(request(f"s{one}", params=MANY_SAMPLES) for one in range(4))), 10)
+            await asyncio.wait_for(rig.client.open(*(request(f"s{one}", params=MANY_SAMPLES) for one in range(4))), 10)
 
     asyncio.run(main())
 
@@ -477,23 +540,25 @@ def test_commands_that_take_long_leave_the_engine_its_steps(rig: Rig) -> None:
     assert all(steps[place + 8] > steps[place] for place in range(len(steps) - 8)), steps
 
 
+@everywhere
 def test_requests_that_come_together_are_taken_together_or_not_at_all(rig: Rig) -> None:
     async def main() -> None:
         short = SamplingParams(max_tokens=3)
-        stream = await rig.bridge.open(*(request(f"r{n}", params=short) for n in range(3)))
+        stream = await rig.client.open(*(request(f"r{n}", params=short) for n in range(3)))
         events = [event async for events in stream for event in events]
         assert {event.request_id for event in events} == {"r0", "r1", "r2"}
         assert sum(isinstance(event, FinishedEvent) for event in events) == 3
         with pytest.raises(RequestRefused, match="context length"):
-            await rig.bridge.open(request("good"), request("long", prompt=250))
+            await rig.client.open(request("good"), request("long", prompt=250))
         await rig.settled(empty)
 
     asyncio.run(main())
 
 
+@everywhere
 def test_a_slow_consumer_gets_fewer_and_larger_items(rig: Rig) -> None:
     async def main() -> None:
-        stream = await rig.bridge.open(request("slow", params=SamplingParams(max_tokens=40, ignore_eos=True)))
+        stream = await rig.client.open(request("slow", params=SamplingParams(max_tokens=40, ignore_eos=True)))
         items = []
         async for events in stream:
             items.append(events)

@@ -1,4 +1,4 @@
-"""The engine: turns plans into tokens. Loop, clock, null executor, recorder, and the bridge to asyncio.
+"""The engine: turns plans into tokens. Loop, clock, null executor, recorder, and its clients, local and remote.
 
 Knows core and nothing of models, tensors, text or HTTP.
 """

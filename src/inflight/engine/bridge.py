@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event, FinishedEvent
@@ -37,7 +37,28 @@ T = TypeVar("T")
 Command = Callable[[], None]
 
 
+class Consumer(Protocol):
+    """Whose requests they are. Its verbs are called in its event loop."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def requests(self) -> tuple[Request, ...]: ...
+
+    def accept(self, refusal: Exception | None) -> None:
+        """The requests were taken, or none of them: a RequestRefused or EngineStopped."""
+
+    def put(self, events: list[Event]) -> None:
+        """This has happened."""
+
+    def break_off(self, fault: Exception) -> None:
+        """Nothing comes any more."""
+
+
 class AsyncBridge:
+    """The local form of an `inflight.engine.client.EngineClient`."""
+
     def __init__(self, loop: EngineLoop):
         self._loop = loop
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -45,25 +66,38 @@ class AsyncBridge:
         self._turn = threading.Lock()  # who holds it may touch the engine loop and what stands below
         self._engine_waits = False  # for its turn
         self._wake = threading.Event()  # ends the engine's sleep when a command came
-        self._streams: dict[str, EventStream] = {}
+        self._streams: dict[str, Consumer] = {}
         self._stopped: str | None = None
         self._thread = threading.Thread(target=self._main, name="inflight-engine", daemon=True)
         self._thread.start()
 
     async def open(self, *requests: Request) -> EventStream:
         """Hand in requests, all of them or none. Raises RequestRefused or EngineStopped."""
-        stream = EventStream(requests, self._left)
-        add = partial(self._add, stream)
+        stream = EventStream(requests, self.leave)
+        self.hand_in(stream)
         try:
-            if _is_large(stream):
-                await asyncio.to_thread(self._bring, add)  # the event loop has others to serve meanwhile
-            else:
-                self._send(add)
             await stream.accepted
         except asyncio.CancelledError:
             await stream.aclose()
             raise
         return stream
+
+    def hand_in(self, consumer: Consumer) -> None:
+        """As `open`, in the consumer's event loop; its `accept` is told."""
+        add = partial(self._add, consumer)
+        if not _is_large(consumer):
+            return self._send(add)
+        self._large.put(add)
+        consumer.loop.run_in_executor(None, self._run_large)  # the event loop has others to serve meanwhile
+
+    def leave(self, consumer: Consumer) -> None:
+        """It went away. Another's request may bear the id of one that was refused for it."""
+        abort = partial(self._abort_all, consumer)
+        if not _is_large(consumer):
+            self._send(abort)
+        elif self._stopped is None:
+            self._large.put(abort)
+            self._wake.set()
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it is; its stream ends with finish reason "abort". Unknown ids are ignored."""
@@ -102,9 +136,8 @@ class AsyncBridge:
         self._run_commands()
         self._wake.set()
 
-    def _bring(self, command: Command) -> None:
-        """A large one, from a thread that has time for it."""
-        self._large.put(command)
+    def _run_large(self) -> None:
+        """In a thread that has time for it."""
         self._run_commands(self._large)
         self._run_commands()  # that came meanwhile
         self._wake.set()
@@ -127,15 +160,6 @@ class AsyncBridge:
         """Until when to run commands. Without an engine there is nobody to leave them to."""
         return time.monotonic() + COMMAND_SECONDS if self._stopped is None else math.inf
 
-    def _left(self, stream: EventStream) -> None:
-        """The consumer went away. Another's request may bear the id of one that was refused for it."""
-        abort = partial(self._abort_all, stream)
-        if not _is_large(stream):
-            self._send(abort)
-        elif self._stopped is None:
-            self._large.put(abort)
-            self._wake.set()
-
     # -- whoever holds the turn ---------------------------------------------------------------------------------
 
     def _drain(self, inbox: queue.SimpleQueue[Command], end: float) -> None:
@@ -152,35 +176,35 @@ class AsyncBridge:
             if time.monotonic() >= end or self._engine_waits:
                 return
 
-    def _add(self, stream: EventStream) -> None:
+    def _add(self, consumer: Consumer) -> None:
         if self._stopped is not None:
-            return _call(stream.loop, partial(stream.accept, EngineStopped(self._stopped)))
+            return _call(consumer.loop, partial(consumer.accept, EngineStopped(self._stopped)))
         added: list[Request] = []
         try:
-            for request in stream.requests:
+            for request in consumer.requests:
                 self._loop.add(request)
                 added.append(request)
         except RequestRefused as refusal:
             for request in added:
                 self._loop.abort(request.request_id)
-            return _call(stream.loop, partial(stream.accept, refusal))
+            return _call(consumer.loop, partial(consumer.accept, refusal))
         except BaseException as fault:
-            _call(stream.loop, partial(stream.accept, EngineStopped(_sentence(fault))))
+            _call(consumer.loop, partial(consumer.accept, EngineStopped(_sentence(fault))))
             raise
-        self._streams.update(dict.fromkeys((request.request_id for request in added), stream))
-        _call(stream.loop, partial(stream.accept, None))
+        self._streams.update(dict.fromkeys((request.request_id for request in added), consumer))
+        _call(consumer.loop, partial(consumer.accept, None))
 
     def _abort(self, request_id: str) -> None:
         if self._stopped is None:
             self._deliver(self._loop.abort(request_id))
 
-    def _abort_all(self, stream: EventStream) -> None:
+    def _abort_all(self, consumer: Consumer) -> None:
         """Whose events nobody reads any more."""
-        mine = [one.request_id for one in stream.requests if self._streams.get(one.request_id) is stream]
-        self._deliver([event for request_id in mine for event in self._loop.abort(request_id)], left=stream)
+        mine = [one.request_id for one in consumer.requests if self._streams.get(one.request_id) is consumer]
+        self._deliver([event for request_id in mine for event in self._loop.abort(request_id)], left=consumer)
 
-    def _deliver(self, events: list[Event], left: EventStream | None = None) -> None:
-        parcels: dict[EventStream, list[Event]] = {}
+    def _deliver(self, events: list[Event], left: Consumer | None = None) -> None:
+        parcels: dict[Consumer, list[Event]] = {}
         for event in events:
             parcels.setdefault(self._streams[event.request_id], []).append(event)
             if isinstance(event, FinishedEvent):
@@ -204,8 +228,8 @@ class AsyncBridge:
     def _stop(self, sentence: str) -> None:
         if self._stopped is None:
             self._stopped = sentence
-        for stream in set(self._streams.values()):
-            _call(stream.loop, partial(stream.break_off, EngineStopped(sentence)))
+        for consumer in set(self._streams.values()):
+            _call(consumer.loop, partial(consumer.break_off, EngineStopped(sentence)))
         self._streams.clear()
 
     # -- engine thread ------------------------------------------------------------------------------------------
@@ -275,8 +299,8 @@ class _OthersTurn:
         self._take()
 
 
-def _is_large(stream: EventStream) -> bool:
-    return sum(request.params.n for request in stream.requests) > MANY
+def _is_large(consumer: Consumer) -> bool:
+    return sum(request.params.n for request in consumer.requests) > MANY
 
 
 def _sentence(fault: BaseException) -> str:
@@ -288,18 +312,18 @@ def _fail(future: asyncio.Future[Any], fault: Exception) -> None:
         future.set_exception(fault)
 
 
-def _post(parcels: dict[EventStream, list[Event]]) -> None:
+def _post(parcels: dict[Consumer, list[Event]]) -> None:
     """One call per event loop: each wakes it up, which costs more than many items do."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[EventStream, list[Event]]]] = {}
-    for stream, events in parcels.items():
-        by_loop.setdefault(stream.loop, []).append((stream, events))
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Consumer, list[Event]]]] = {}
+    for consumer, events in parcels.items():
+        by_loop.setdefault(consumer.loop, []).append((consumer, events))
     for loop, items in by_loop.items():
         _call(loop, partial(_put, items))
 
 
-def _put(items: list[tuple[EventStream, list[Event]]]) -> None:
-    for stream, events in items:
-        stream.put(events)
+def _put(items: list[tuple[Consumer, list[Event]]]) -> None:
+    for consumer, events in items:
+        consumer.put(events)
 
 
 def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

@@ -40,6 +40,11 @@ class EventStream:
         self._waiter: asyncio.Future[None] | None = None  # of a consumer that has taken everything
 
     @property
+    def alive(self) -> bool:
+        """Events may come."""
+        return bool(self._alive)
+
+    @property
     def ended(self) -> bool:
         """Every request has ended, and all of it was taken."""
         return not (self._alive or self._events or self._fault)

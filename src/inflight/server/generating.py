@@ -12,7 +12,8 @@ from functools import partial
 
 from inflight.core.types.events import Event
 from inflight.core.types.request import RequestRefused
-from inflight.engine.bridge import MANY, AsyncBridge
+from inflight.engine.bridge import MANY
+from inflight.engine.client import EngineClient
 from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.delivery import Delivery
@@ -101,7 +102,7 @@ async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
 
 
 async def open_generation(
-    bridge: AsyncBridge, call: Call, tokenizer: Tokenizer | None, names: TokenNames, timeout: float | None
+    bridge: EngineClient, call: Call, tokenizer: Tokenizer | None, names: TokenNames, timeout: float | None
 ) -> Generation:
     """Hand the call to the engine. Raises ApiError when it is refused."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from inflight.engine.bridge import AsyncBridge
+from inflight.engine.client import EngineClient
 from inflight.server.answer_memory import AnswerMemory
 from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
@@ -35,7 +35,7 @@ State = Literal["loading", "ready", "draining", "failed"]
 class Served:
     """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together."""
 
-    bridge: AsyncBridge
+    bridge: EngineClient
     preprocessing: PreprocessingPool
     translator: RequestTranslator
     tokenizer: Tokenizer | None

@@ -1,0 +1,173 @@
+"""The remote form of an engine client: an engine in another process, asked by messages.
+
+Knows streams and messages; lives in one event loop. That the engine's process is gone, whoever watches it tells
+(`stop`); that it works no more, the engine says itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from functools import partial
+
+import zmq
+
+from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.types.events import Event
+from inflight.core.types.request import Request, RequestRefused
+from inflight.engine.event_stream import EngineStopped, EventStream, resolve
+from inflight.engine.remote.channel import Channel, Unreachable, make_socket
+from inflight.engine.remote.messages import (
+    Abort,
+    Accepted,
+    Count,
+    Counted,
+    Happened,
+    Leave,
+    MessageError,
+    Open,
+    Refused,
+    ToEngine,
+    decode_from_engine,
+    encode,
+)
+
+
+class RemoteClient:
+    """An `inflight.engine.client.EngineClient`."""
+
+    def __init__(self, address: str, name: str):
+        """name: of this client, which no other one of that engine has had."""
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count()
+        self._streams: dict[int, EventStream] = {}
+        self._accepted: dict[str, int] = {}  # request → its stream's number
+        self._questions: dict[int, asyncio.Future[Snapshot]] = {}
+        self._stopped: str | None = None
+        socket = make_socket(zmq.DEALER, [(zmq.IDENTITY, name.encode())])
+        socket.connect(address)
+        self._channel = Channel(socket, self._receive)
+
+    async def open(self, *requests: Request) -> EventStream:
+        number = next(self._numbers)
+        stream = EventStream(requests, partial(self._left, number))
+        self._streams[number] = stream
+        self._send(Open(number, requests))
+        try:
+            await stream.accepted
+        except asyncio.CancelledError:
+            await stream.aclose()
+            raise
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        with contextlib.suppress(EngineStopped):
+            self._send(Abort(request_id))
+
+    async def snapshot(self) -> Snapshot:
+        number = next(self._numbers)
+        future: asyncio.Future[Snapshot] = self._loop.create_future()
+        self._send(Count(number))
+        self._questions[number] = future
+        try:
+            return await future
+        finally:
+            self._questions.pop(number, None)
+
+    @property
+    def stopped(self) -> str | None:
+        return self._stopped
+
+    def stop(self, sentence: str) -> None:
+        """There is no engine any more, for this reason; whoever waits is told."""
+        if self._stopped is not None:
+            return
+        self._stopped = sentence
+        for stream in self._streams.values():
+            if stream.accepted.done():
+                stream.break_off(EngineStopped(sentence))
+            else:
+                stream.accept(EngineStopped(sentence))
+        for question in self._questions.values():
+            if not question.done():
+                question.set_exception(EngineStopped(sentence))
+        self._streams.clear()
+        self._accepted.clear()
+
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, and all that waited on it
+            self._loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        with contextlib.suppress(EngineStopped):
+            for number in tuple(self._streams):
+                self._send(Leave(number))
+        self.stop("The engine was closed.")
+        self._channel.close()
+
+    def _send(self, message: ToEngine) -> None:
+        """Raises EngineStopped."""
+        if self._stopped is None:
+            try:
+                return self._channel.send(encode(message))
+            except Unreachable as error:
+                self.stop(f"The engine cannot be reached ({error}); restart the server.")
+        raise EngineStopped(self._stopped)
+
+    def _left(self, number: int, stream: EventStream) -> None:
+        if self._streams.get(number) is stream:
+            self._forget(number)
+            with contextlib.suppress(EngineStopped):
+                self._send(Leave(number))
+
+    def _forget(self, number: int) -> None:
+        for request in self._streams.pop(number).requests:
+            if self._accepted.get(request.request_id) == number:
+                del self._accepted[request.request_id]
+
+    def _receive(self, frames: list[bytes]) -> None:
+        try:
+            message = decode_from_engine(frames[-1])
+            if isinstance(message, Happened):
+                return self._happened(message)
+        except MessageError as error:
+            return self.stop(str(error))
+        if isinstance(message, Accepted | Refused):
+            self._answered(message)
+        elif isinstance(message, Counted):
+            self._counted(message)
+        else:
+            self.stop(message.sentence)
+
+    def _answered(self, message: Accepted | Refused) -> None:
+        stream = self._streams.get(message.stream)
+        if stream is None:  # its consumer went away before
+            return
+        if isinstance(message, Accepted):
+            self._accepted.update(dict.fromkeys((request.request_id for request in stream.requests), message.stream))
+            return stream.accept(None)
+        del self._streams[message.stream]
+        stream.accept(RequestRefused(message.sentence, message.retry_after, field=message.field, code=message.code))
+
+    def _happened(self, message: Happened) -> None:
+        """Raises MessageError."""
+        parcels: dict[int, list[Event]] = {}
+        for event in message.events():
+            number = self._accepted.get(event.request_id)
+            if number is not None:  # its consumer has not gone away
+                parcels.setdefault(number, []).append(event)
+        for number, events in parcels.items():
+            stream = self._streams[number]
+            stream.put(events)
+            if not stream.alive:
+                self._forget(number)
+
+    def _counted(self, message: Counted) -> None:
+        question = self._questions.get(message.question)
+        if question is None or question.done():
+            return
+        if message.snapshot is not None:
+            resolve(question, message.snapshot)
+        else:
+            question.set_exception(RuntimeError(message.fault or "The engine could not be counted."))

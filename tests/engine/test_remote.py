@@ -1,0 +1,258 @@
+"""Messages between an engine and API processes: each comes out as it went in, and bytes that are none are told so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from inflight.core.types.events import Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
+from inflight.core.types.request import SLO, Request
+from inflight.core.types.sampling import SamplingParams
+from inflight.engine.event_stream import EngineStopped
+from inflight.engine.remote.channel import make_socket
+from inflight.engine.remote.client import RemoteClient
+from inflight.engine.remote.messages import (
+    Abort,
+    Accepted,
+    Count,
+    Counted,
+    Happened,
+    Leave,
+    MessageError,
+    Open,
+    Refused,
+    Scored,
+    Stopped,
+    decode_from_engine,
+    decode_to_engine,
+    encode,
+)
+
+from .test_bridge import RemoteRig, Rig, empty
+from .test_bridge import request as request_of
+
+REQUEST = Request(
+    request_id="cmpl-é",
+    prompt_token_ids=(1, 2**31, 0),
+    params=SamplingParams(
+        n=3,
+        logit_bias={5: -1.5},
+        allowed_token_ids=(1, 2),
+        bad_words=("no",),
+        stop=("\n",),
+        seed=2**64 - 1,
+        logprobs=20,
+    ),
+    seed=2**64 - 1,
+    arrival=1.25,
+    lane="batch",
+    tenant="acme",
+    priority=-3,
+    slo=SLO(0.5, None),
+    bad_token_ids=((1, 2), (3,)),
+    cache_salt="4:acme:",
+    forced_output_tokens=7,
+)
+TOP = TopLogprobs.of_bytes(b"\x01\0\0\0\x02\0\0\0", b"\0\0\x80\xbf\0\0\0\xc0")
+LOGPROBS = (TokenLogprob(1, -1.0, TOP), TokenLogprob(2**17, -0.1234567890123456789))
+
+
+@pytest.fixture(scope="module")
+def ended() -> tuple[Any, Any]:
+    """A request's end and the counts behind it, as an engine tells them."""
+    rig = Rig()
+
+    async def main() -> tuple[Any, Any]:
+        events = await rig.collect("one", params=SamplingParams(max_tokens=3))
+        return events[-1], await rig.settled(empty)
+
+    try:
+        return asyncio.run(main())
+    finally:
+        rig.close()
+
+
+@pytest.mark.parametrize(
+    "message", [Open(3, (REQUEST, replace(REQUEST, request_id="b"))), Leave(3), Abort("x"), Count(2**40)]
+)
+def test_messages_to_the_engine_come_out_as_they_went_in(message: Any) -> None:
+    assert decode_to_engine(encode(message)) == message
+
+
+def test_messages_from_the_engine_come_out_as_they_went_in(ended: tuple[Any, Any]) -> None:
+    finished, snapshot = ended
+    events = [
+        PromptScoredEvent("a", LOGPROBS),
+        TokensEvent("a", 0, (1, 2), LOGPROBS, None),
+        TokensEvent("b", 127, (2**31,), None, Finish("stop", "\n", "why")),
+        TokensEvent("c", 0, (), None, Finish("stop", 17)),
+        finished,
+        FinishedEvent("a", (Finish("error", detail="a sentence"), Finish("length")), finished.timings),
+    ]
+    for message in (
+        Accepted(1),
+        Refused(1, "The queue is full.", 0.5, "prompt", "rate_limit_exceeded"),
+        Refused(1, "No.", None, None, None),
+        Counted(9, snapshot),
+        Counted(9, fault="why"),
+        Stopped("It stopped."),
+    ):
+        assert decode_from_engine(encode(message)) == message
+    happened = decode_from_engine(encode(Happened.of(events)))
+    assert isinstance(happened, Happened) and happened.events() == events
+    top = happened.events()[0].logprobs[0].top  # type: ignore[union-attr, index]
+    assert isinstance(top, TopLogprobs), "twenty alternatives to a token stay numbers side by side"
+
+
+def test_order_within_a_request_is_kept_when_kinds_are_mixed(ended: tuple[Any, Any]) -> None:
+    last = replace(ended[0], request_id="a")
+    mixed = [TokensEvent("a", 0, (1,), None, None), last, PromptScoredEvent("b", LOGPROBS)]
+    mixed += [TokensEvent("b", 0, (2,), None, None), TokensEvent("b", 0, (3,), None, None)]
+    events = Happened.of(mixed).events()
+    for name in ("a", "b"):
+        assert [one for one in events if one.request_id == name] == [one for one in mixed if one.request_id == name]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, -1])
+def test_damaged_bytes_are_a_sentence(cut: int) -> None:
+    for message, decode in (
+        (Open(3, (REQUEST,)), decode_to_engine),
+        (Refused(1, "No.", None, None, None), decode_from_engine),
+    ):
+        whole = encode(message)
+        for damaged in (whole[:cut], b"\xc1" + whole, whole + b"x", msgspec.msgpack.encode({"type": "Open"})):
+            with pytest.raises(MessageError, match=r"is damaged: .*\.$"):
+                decode(damaged)  # type: ignore[operator]
+
+
+def test_settings_that_cannot_be_meant_are_damage_too() -> None:
+    body = msgspec.msgpack.decode(encode(Open(3, (REQUEST,))))
+    body["requests"][0]["params"]["temperature"] = -1.0
+    with pytest.raises(MessageError, match="temperature is -1"):
+        decode_to_engine(msgspec.msgpack.encode(body))
+
+
+@pytest.mark.parametrize("tops", [[(b"123", b"1234")], [], [(b"", b"")] * 3])
+def test_log_probabilities_that_do_not_fit_each_other_are_damage(tops: Any) -> None:
+    body = msgspec.msgpack.decode(encode(Happened.of([PromptScoredEvent("a", LOGPROBS)])))
+    body["scored"][0][1][2] = tops
+    happened = decode_from_engine(msgspec.msgpack.encode(body))
+    assert isinstance(happened, Happened) and isinstance(happened.scored[0], Scored)
+    with pytest.raises(MessageError, match="is damaged"):
+        happened.events()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Any:
+    rig = RemoteRig(tmp_path)
+    yield rig
+    rig.close()
+
+
+def test_a_client_that_sends_nonsense_is_given_up_alone(rig: RemoteRig) -> None:
+    given_up = []
+    told = threading.Event()
+    rig.server._given_up = lambda name: (given_up.append(name), told.set())  # type: ignore[assignment, func-returns-value]
+
+    async def main() -> None:
+        good = await rig.started("good")
+        stranger = RemoteClient(rig._address, "stranger")
+        theirs = await stranger.open(request_of("theirs"))
+        await theirs.take()
+        stranger._channel.send(b"\xc1")
+        assert await asyncio.to_thread(told.wait, 20)
+        await rig.settled(lambda counts: counts.running == 1)
+        await anext(good)
+        await good.aclose()
+        stranger._channel.close()
+
+    asyncio.run(main())
+    assert given_up == ["stranger"]
+
+
+def test_an_engine_that_sends_nonsense_is_told_to_who_waits(tmp_path: Path) -> None:
+    async def main() -> None:
+        address = f"ipc://{tmp_path}/engine"
+        engine = make_socket(zmq.ROUTER)
+        engine.bind(address)
+        client = RemoteClient(address, "one")
+        opening = asyncio.ensure_future(client.open(request_of("a")))
+        name, _ = await asyncio.to_thread(engine.recv_multipart)
+        engine.send_multipart([name, b"nonsense"])
+        with pytest.raises(EngineStopped, match="is damaged"):
+            await asyncio.wait_for(opening, 20)
+        assert client.stopped is not None
+        client.close()
+        engine.close()
+
+    asyncio.run(main())
+
+
+def test_a_lost_client_loses_its_requests_only(rig: RemoteRig) -> None:
+    async def main() -> None:
+        good = await rig.started("good")
+        other = RemoteClient(rig._address, "other")
+        for name in ("x", "y"):
+            await (await other.open(request_of(name))).take()
+        ended = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        rig._serving.call_soon_threadsafe(lambda: loop.call_soon_threadsafe(ended.set_result, rig.server.lost("other")))
+        assert await ended == 2
+        await rig.settled(lambda counts: counts.running == 1)
+        await good.aclose()
+        other._channel.close()
+
+    asyncio.run(main())
+
+
+def test_closing_a_client_ends_what_it_asked_for_and_tells_its_consumers(rig: RemoteRig) -> None:
+    async def main() -> None:
+        client = RemoteClient(rig._address, "other")
+        stream = await client.open(request_of("a"))
+        await stream.take()
+        await asyncio.to_thread(client.close)
+        with pytest.raises(EngineStopped, match="The engine was closed"):
+            async for _ in stream:
+                pass
+        with pytest.raises(EngineStopped, match="The engine was closed"):
+            await client.open(request_of("b"))
+        client.abort("a")  # nothing left to do, and no error
+        await rig.settled(empty)
+
+    asyncio.run(main())
+
+
+def test_a_step_is_one_message_to_each_client(rig: RemoteRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Happened] = []
+    plain = Happened.of.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(Happened, "of", classmethod(lambda cls, events: sent.append(plain(cls, events)) or sent[-1]))
+
+    async def main() -> None:
+        many = SamplingParams(max_tokens=30, ignore_eos=True)
+        lists = await asyncio.gather(*(rig.collect(f"r{n}", params=many) for n in range(8)))
+        assert sum(len(events) for events in lists) == 8 * 31
+
+    asyncio.run(main())
+    assert sum(len(one.tokens) for one in sent) == 8 * 30 and len(sent) < 60
+
+
+def test_a_stream_that_ended_leaves_nothing_behind(rig: RemoteRig) -> None:
+    async def main() -> None:
+        await asyncio.gather(*(rig.collect(f"r{n}", params=SamplingParams(max_tokens=2)) for n in range(5)))
+        with pytest.raises(Exception, match="context length"):
+            await rig.collect("long", prompt=250)
+        await (await rig.client.open(request_of("left"))).aclose()
+        await rig.settled(empty)
+        assert not (rig.client._streams or rig.client._accepted or rig.client._questions)
+        [client] = rig.server._clients.values()
+        assert not client.streams
+
+    asyncio.run(main())
