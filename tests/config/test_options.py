@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,47 @@ import click
 import pytest
 
 from inflight.cli.serve import command as serve
+from inflight.cli.simulate import command as simulate
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import SettingsError
+from inflight.core.estimation.output_length import PREDICTORS
 from inflight.core.options import BadOption, OptionValues, count, seconds
 from inflight.core.strategies.registry import OPTIONS, STRATEGIES
+from inflight.simulate.routers import OPTIONS as ROUTER_OPTIONS
+from inflight.simulate.routers import ROUTERS
 
 DOCS = Path(__file__).parents[2] / "docs" / "strategies.md"
+ENTRIES = [  # of registries that the command line shows by name
+    (serve, "--predictor", PREDICTORS),
+    (simulate, "--predictor", PREDICTORS),
+    (simulate, "--router", ROUTERS),
+]
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_is_known_to_the_command_line_the_settings_and_the_documentation(name: str) -> None:
     flag = "--" + name.replace("_", "-")
-    (parameter,) = (one for one in serve.params if flag in one.opts)
-    assert isinstance(parameter, click.Option) and parameter.help == OPTIONS[name].help
+    assert option_of(serve, flag).help == OPTIONS[name].help
     assert name in SCHEDULING_NAMES
     assert flag in DOCS.read_text(encoding="utf-8")
+
+
+def option_of(verb: click.Command, flag: str) -> click.Option:
+    (parameter,) = (one for one in verb.params if flag in one.opts)
+    assert isinstance(parameter, click.Option)
+    return parameter
+
+
+@pytest.mark.parametrize("verb, flag, entries", ENTRIES)
+def test_entries_are_known_to_the_command_line(verb: click.Command, flag: str, entries: Mapping[str, Any]) -> None:
+    assert ", ".join(entries) in str(option_of(verb, flag).help)
+
+
+@pytest.mark.parametrize("name", ROUTER_OPTIONS)
+def test_an_option_of_a_router_is_known_to_the_command_line_and_the_documentation(name: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    assert option_of(simulate, flag).help == ROUTER_OPTIONS[name].help
+    assert flag in (DOCS.parent / "simulation.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -12,8 +12,11 @@ from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
 from inflight.records.schema import RecordError
+from inflight.report.charts.quantity import MISSING
 from inflight.report.engine_figures import engine_figures
+from inflight.report.page import render
 from inflight.report.reading import read_record
+from inflight.report.run import Report
 
 from .recorded import Engine, engine_of, lines, short_of_blocks, workload
 
@@ -49,6 +52,18 @@ def test_recomputed_swapped_and_cached_agree_with_the_accounts(tmp_path: Path) -
     assert figures.prefix_share == sum(one["cached_tokens"] for one in told) / prompts > 0
     assert sum(figures.time_in.values()) == pytest.approx(sum(one["total_ms"] for one in told) / 1e3)
     assert sum(figures.queued_by.values()) == pytest.approx(figures.time_in["queue"], abs=1e-3)
+
+
+def test_a_record_that_does_not_say_what_was_waited_for_is_shown(tmp_path: Path) -> None:
+    path = Engine(max_rows=1).record(tmp_path / "a.jsonl", workload(4, gap=0.0))
+    old = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for one in old:
+        one.get("timings", {}).pop("queued_by", None)
+    path.write_text("".join(json.dumps(one) + "\n" for one in old), encoding="utf-8")
+    setting = read_record(path)
+    figures = engine_figures(engine_of(setting.runs[0]))
+    assert figures.time_in["queue"] > 0 == sum(figures.queued_by.values())
+    assert MISSING in render(Report("r", [setting]))
 
 
 def test_samples_of_one_request_are_one_observation(tmp_path: Path) -> None:

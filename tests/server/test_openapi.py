@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
 from inflight.server.app import BODIES, make_app
 from inflight.server.batch.answering import Answer
 from inflight.server.batch.service import BatchService
+from inflight.server.endpoints.registry import ENDPOINTS, OF_LINES
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
@@ -109,3 +110,14 @@ def _unbounded(schemas: dict[str, Any], schema: Any, path: str) -> list[str]:
     if "items" in schema:
         inside["items"] = schema["items"]
     return found + [one for name, part in inside.items() for one in _unbounded(schemas, part, f"{path}.{name}")]
+
+
+def test_every_endpoint_is_served_where_the_registry_says() -> None:
+    paths = app.openapi()["paths"]
+    for endpoint in ENDPOINTS.values():
+        operation = paths[endpoint.path]["post"]
+        body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        assert body.endswith(f"/{endpoint.body.kind.__name__}")
+        assert operation.get("description") == endpoint.about
+    lines = app.openapi()["components"]["schemas"]["Batch"]["properties"]["endpoint"]["enum"]
+    assert lines == list(OF_LINES) == [ENDPOINTS["completion"].path, ENDPOINTS["chat"].path]

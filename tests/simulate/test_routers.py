@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from core.builders import request
 
-from inflight.simulate.routers import Load, PrefixAffinity, RouterError, make_router
+from inflight.config.setting import SettingsError
+from inflight.core.options import OptionValues
+from inflight.simulate.routers import Load, make_router
 
 
 def test_round_robin_goes_round() -> None:
@@ -25,7 +27,7 @@ def test_power_of_two_never_takes_the_worst_of_three() -> None:
 
 
 def test_affinity_follows_the_longest_prefix() -> None:
-    router = PrefixAffinity()
+    router = make_router("prefix-affinity")
     shared, other = list(range(32)), list(range(100, 132))
     first = router.choose(request(prompt=shared), [Load(0), Load(1)])
     assert first == 0
@@ -35,7 +37,7 @@ def test_affinity_follows_the_longest_prefix() -> None:
 
 
 def test_affinity_gives_way_to_load() -> None:
-    router = PrefixAffinity()
+    router = make_router("prefix-affinity")
     shared = list(range(32))
     router.choose(request(prompt=shared), [Load(0), Load(1)])
     assert router.choose(request(prompt=shared), [Load(40), Load(10)]) == 1
@@ -43,5 +45,20 @@ def test_affinity_gives_way_to_load() -> None:
 
 
 def test_unknown_routers_are_refused_with_those_known() -> None:
-    with pytest.raises(RouterError, match=r"known are round-robin.* Did you mean least-loaded\?"):
+    with pytest.raises(SettingsError, match=r"known are round-robin.* Did you mean least-loaded\?"):
         make_router("least-load")
+
+
+def test_a_router_declares_its_options() -> None:
+    shared = list(range(8))
+    for block, chosen in ((8, 0), (16, 1)):
+        router = make_router("prefix-affinity", options=OptionValues({"router_block": block, "router_slack": 9}))
+        router.choose(request(prompt=shared), [Load(0), Load(1)])
+        assert router.choose(request(prompt=shared), [Load(8), Load(0)]) == chosen, block
+
+
+def test_an_option_of_another_router_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"--router-slack has no effect with --router round-robin; .* prefix-aff"):
+        make_router("round-robin", options=OptionValues({"router_slack": 2}))
+    with pytest.raises(SettingsError, match=r"--router-block is 0; give a number above 0"):
+        make_router("prefix-affinity", options=OptionValues({"router_block": 0}))

@@ -28,6 +28,7 @@ from inflight.records.result import (
     SeriesRecord,
     SummaryRecord,
     SweepRecord,
+    TargetRecord,
 )
 
 PROGRAM = f"inflight {metadata.version('inflight')}"
@@ -167,7 +168,7 @@ def write_csv(path: Path, observations: Sequence[Observation]) -> None:
             writer.writerow(row)
 
 
-def _target(prepared: Prepared) -> dict[str, Any]:
+def _target(prepared: Prepared) -> TargetRecord:
     target, capabilities = prepared.target, prepared.capabilities
     return {
         "url": target.url,

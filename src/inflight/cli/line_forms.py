@@ -16,8 +16,9 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
+from inflight.server.endpoints.registry import OF_LINES
 from inflight.server.errors import ApiError, refused
-from inflight.server.line_calls import kind_of, of_a_line
+from inflight.server.line_calls import of_a_line
 from inflight.server.logprobs import TokenNames
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import Limits, PreparedAnswer
@@ -92,7 +93,7 @@ class Lines:
             answer = unanswered(name, bad.custom_id, error_of(bad.code, str(bad), bad.number))
             raise LineRefused(f"line {number}: {bad}", answer) from None
         try:
-            prepared = self._preprocessor.prepared(kind_of(line.url), line.body)
+            prepared = self._preprocessor.prepared(OF_LINES[line.url], line.body)
             assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
             call = of_a_line(self._translator.call(prepared, ANYONE))
         except ApiError as error:
@@ -143,7 +144,7 @@ class _OpenAILine:
         return answered(self._name, self._line.custom_id, 200, body)
 
     def refused(self, refusal: RequestRefused) -> LineRefused:
-        return self._refusal(refused(refusal, self._call.prompt_field))
+        return self._refusal(refused(refusal, self._call.endpoint.prompt_field))
 
     def _refusal(self, error: ApiError) -> LineRefused:
         return _openai_refusal(self._name, self._line.number, self._line.custom_id, error)

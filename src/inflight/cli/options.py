@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from inflight.cli.verb import grouped, stacked
+from inflight.cli.verb import Decorator, grouped, stacked
 from inflight.config.engine import EngineSettings
 from inflight.config.presets import preset
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import SettingsError, option
+from inflight.core.estimation.output_length import PREDICTORS
+from inflight.core.options import Option
 from inflight.core.policies.registry import POLICIES
 from inflight.core.strategies.registry import OPTIONS, STRATEGIES
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
@@ -138,6 +140,12 @@ engine_options = grouped(
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of requests that name none."),
 )
 
+
+def declared(options: Mapping[str, Option[Any]]) -> list[Decorator]:
+    """What the entries of a registry declare, as options of the command line."""
+    return [click.option(option(one.name), type=one.kind, help=one.help) for one in options.values()]
+
+
 scheduling_options = grouped(
     "Scheduling",
     click.option(
@@ -148,13 +156,10 @@ scheduling_options = grouped(
         help="latency, throughput, mixed or offline: options that go together; what is given besides wins.",
     ),
     click.option("--strategy", default="chunked", show_default=True, help=", ".join(STRATEGIES) + "."),
-    *(
-        click.option(option(one.name), type=one.kind, help=one.help)
-        for one in OPTIONS.values()  # declared by the strategies that have them
-    ),
+    *declared(OPTIONS),
     click.option("--policy", default="fcfs", show_default=True, help=", ".join(POLICIES) + "."),
     click.option(
-        "--predictor", help="Output lengths for sjf and admission: quantiles, oracle or package.module:Class."
+        "--predictor", help=f"Output lengths for sjf and admission: {', '.join(PREDICTORS)} or package.module:Class."
     ),
     click.option("--tenant-weight", "tenant_weights", multiple=True, metavar="NAME=W", help="Share under fair."),
     click.option(
@@ -341,6 +346,7 @@ def sampling_params(values: dict[str, Any]) -> SamplingParams:
 __all__ = [
     "SettingsError",
     "config_option",
+    "declared",
     "engine_options",
     "engine_settings",
     "record_option",

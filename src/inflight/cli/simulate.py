@@ -21,13 +21,21 @@ from inflight.cli.bench_options import (
 from inflight.cli.devices import Device, always, check_decode, decode_options, devices_of
 from inflight.cli.files import check_writable
 from inflight.cli.machines import hardware_options
-from inflight.cli.options import config_option, options_of, record_option, scheduling_options, scheduling_settings
+from inflight.cli.options import (
+    config_option,
+    declared,
+    options_of,
+    record_option,
+    scheduling_options,
+    scheduling_settings,
+)
 from inflight.cli.summary import print_summary
 from inflight.cli.verb import Verb, grouped
 from inflight.config.assembly import budget
 from inflight.config.engine import DEFAULT_ROWS, EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
+from inflight.core.options import OptionValues
 from inflight.core.types.plan import Capacity
 from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
@@ -35,7 +43,7 @@ from inflight.planning.machine import BLOCK_SIZE
 from inflight.planning.setting import TOGETHER
 from inflight.records.json_text import json_text
 from inflight.simulate.handover import Link
-from inflight.simulate.routers import ROUTERS
+from inflight.simulate.routers import OPTIONS, ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
 from inflight.workload.workload import Workload
 
@@ -56,6 +64,7 @@ _pool_options = grouped(
     "Replicas and pools",
     click.option("--replicas", type=int, help="Engines behind the router; 1 unless set."),
     click.option("--router", default="round-robin", show_default=True, help=f"{', '.join(ROUTERS)}."),
+    *declared(OPTIONS),
     click.option("--prefill-replicas", type=int, help="Engines that compute prompts and first tokens only."),
     click.option("--decode-replicas", type=int, help="Engines that go on from there."),
     click.option("--split-replicas", type=int, help="So many engines in all; the best split into the two is searched."),
@@ -171,7 +180,8 @@ def _pool(device: Device, values: dict[str, Any], scheduling: SchedulingSettings
     )
     models = device.models(values["noise"], seed)
     replicas = 1 if values["replicas"] is None else values["replicas"]
-    return Pool(capacity, settings, scheduling, models, replicas, values["router"])
+    router_options = OptionValues({name: values[name] for name in OPTIONS if values[name] is not None})
+    return Pool(capacity, settings, scheduling, models, replicas, values["router"], router_options)
 
 
 def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSettings) -> Capacity:

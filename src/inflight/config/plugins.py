@@ -9,11 +9,11 @@ import importlib
 import sys
 from typing import Any
 
-from inflight.config.scheduling import SchedulingSettings, one_of
-from inflight.config.setting import SettingsError, option
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError, one_of, option
 from inflight.core.estimation.guarded import Guarded as GuardedPredictor
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.estimation.output_length import PREDICTORS, Predictor
+from inflight.core.estimation.output_length import PREDICTORS, QUANTILES, Predictor
 from inflight.core.options import BadOption
 from inflight.core.policies import Policy, PolicyContext
 from inflight.core.policies.guarded import Guarded as GuardedPolicy
@@ -30,7 +30,7 @@ def make_strategy(settings: SchedulingSettings, context: StrategyContext) -> Str
     if ":" in name:
         fallback = Chunked(context.token_budget, EARLY_END)
         return GuardedStrategy(_plugin("strategy", name, context.token_budget), fallback, _report)
-    one_of("strategy", name, tuple(STRATEGIES), more="package.module:Class")
+    one_of("strategy", name, STRATEGIES, more="package.module:Class")
     try:
         return STRATEGIES[name].make(context, settings.options)
     except BadOption as error:
@@ -41,17 +41,17 @@ def make_policy(name: str, settings: SchedulingSettings, latency: LatencyModel) 
     """Raises SettingsError."""
     if ":" in name:
         return GuardedPolicy(_plugin("policy", name), _report)
-    one_of("policy", name, tuple(POLICIES), more="package.module:Class")
+    one_of("policy", name, POLICIES, more="package.module:Class")
     return POLICIES[name].make(PolicyContext(settings.tenant_weights, latency))
 
 
 def make_predictor(settings: SchedulingSettings) -> Predictor:
     """Raises SettingsError."""
-    name = settings.predictor or "quantiles"
+    name = settings.predictor or QUANTILES.name
     if ":" in name:
         return GuardedPredictor(_plugin("predictor", name), _report)
-    one_of("predictor", name, tuple(PREDICTORS), more="package.module:Class")
-    return PREDICTORS[name]()
+    one_of("predictor", name, PREDICTORS, more="package.module:Class")
+    return PREDICTORS[name].make()
 
 
 def _plugin(kind: str, place: str, *arguments: Any) -> Any:

@@ -7,14 +7,14 @@ of the settings, `assembly` knows.
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from inflight.config.setting import MOST, Resolved, SettingsError, option
-from inflight.core.options import DAY, BadOption, OptionValues, check_kind
+from inflight.config.setting import MOST, Resolved, SettingsError, check_options, one_of, option, without_effect
+from inflight.core.estimation.output_length import QUANTILES
+from inflight.core.options import DAY, OptionValues, check_kind
 from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.lanes import HEAVIEST
 from inflight.core.strategies import StrategyEntry
@@ -62,10 +62,11 @@ class SchedulingSettings:
         one_of("kv_allocation", self.kv_allocation, ("paged", "reserve-request", "reserve-max"))
         one_of("preemption", self.preemption, ("recompute", "swap", "auto"))
         one_of("admission", self.admission, ("off", "queue", "slo", "auto"))
-        self._check_options()
+        declared = {name: entry.options for name, entry in STRATEGIES.items()}
+        check_options("strategy", self.strategy, self.options, declared)
         for name, (other, values) in _MEANINGFUL_WITH.items():
             if getattr(self, name) and getattr(self, other) not in values:
-                raise SettingsError(_without_effect(name, other, str(getattr(self, other)), values))
+                raise without_effect(name, other, str(getattr(self, other)), values)
         if self.predictor and not self.asks_predictor:
             raise SettingsError(
                 f"--predictor has no effect with --policy {self.policy} and --admission off; it goes with sjf or with "
@@ -95,27 +96,15 @@ class SchedulingSettings:
     def _check_kinds(self) -> None:
         """What comes from Python or from a file may be of any type."""
         for item in fields(self):
-            value, (kind, *_) = getattr(self, item.name), str(item.type).replace("[", " ").split()
-            if item.name != "options" and (value is not None or "None" not in str(item.type)):
-                _check_kind(option(item.name), value, kind)
+            value = getattr(self, item.name)
+            if item.name in _KINDS and (value is not None or item.default is not None):
+                _check_kind(option(item.name), value, _KINDS[item.name])
         for tenant, weight in self.tenant_weights.items():
-            _check_kind(f"The weight of the tenant {tenant!r}", weight, "float")
+            _check_kind(f"The weight of the tenant {tenant!r}", weight, float)
         for name, lane in self.lanes.items():
-            _check_kind(f"Lane {name!r}", lane, "Mapping")
+            _check_kind(f"Lane {name!r}", lane, Mapping)
             if lane.get("policy") is not None:
-                _check_kind(f"The policy of lane {name!r}", lane["policy"], "str")
-
-    def _check_options(self) -> None:
-        own = () if self.entry is None else self.entry.options
-        for name, value in self.options.given.items():
-            known = OPTIONS[name]
-            if known not in own and value:  # nothing is what they have anyway
-                takers = [entry.name for entry in STRATEGIES.values() if known in entry.options]
-                raise SettingsError(_without_effect(name, "strategy", self.strategy, takers))
-            try:
-                self.options[known]
-            except BadOption as error:
-                raise SettingsError(f"{option(error.name)} {error.why}") from None
+                _check_kind(f"The policy of lane {name!r}", lane["policy"], str)
 
     def _refuse_what_reservation_makes_vain(self) -> None:
         if self.preemption != "recompute":
@@ -146,7 +135,7 @@ class SchedulingSettings:
                 told = json.dumps(value, default=dict) if isinstance(value, Mapping) else value
                 shown[item.name] = Resolved(told, "the default" if value == item.default else "as set")
         if self.asks_predictor and self.predictor is None:
-            shown["predictor"] = Resolved("quantiles", "of the output lengths seen so far")
+            shown["predictor"] = Resolved(QUANTILES.name, QUANTILES.reason)
         return shown
 
     def ending_early(self, tokens: int) -> Self:
@@ -185,7 +174,12 @@ class SchedulingSettings:
 
 
 SCHEDULING_NAMES = {item.name for item in fields(SchedulingSettings)} - {"options"} | set(OPTIONS)
-_KINDS: dict[str, type] = {"int": int, "float": float, "str": str, "Mapping": Mapping}  # as annotations name them
+_KINDS: dict[str, type] = {  # a setting whose default is None may be that
+    **dict.fromkeys(("strategy", "policy", "predictor", "kv_allocation", "preemption", "admission"), str),
+    **dict.fromkeys(("swap_space", "ttft_target", "lane_floor"), float),
+    **dict.fromkeys(("max_queued_requests", "max_queued_tokens"), int),
+    **dict.fromkeys(("tenant_weights", "lanes"), Mapping),
+}
 _MEANINGFUL_WITH = {
     "tenant_weights": ("policy", tuple(name for name, entry in POLICIES.items() if entry.weighs_tenants)),
     "swap_space": ("preemption", ("swap", "auto")),
@@ -207,21 +201,8 @@ def _sorted(given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, A
     return {**{name: value for name, value in given.items() if name not in OPTIONS}, "options": values}
 
 
-def _without_effect(name: str, other: str, chosen: str, takers: Collection[str]) -> str:
-    return f"{option(name)} has no effect with {option(other)} {chosen}; it goes with {' or '.join(takers)}."
-
-
-def _check_kind(what: str, value: object, kind: str) -> None:
+def _check_kind(what: str, value: object, kind: type) -> None:
     try:
-        check_kind(value, _KINDS[kind])
+        check_kind(value, kind)
     except ValueError as error:
         raise SettingsError(f"{what} {error}") from None
-
-
-def one_of(name: str, value: str, known: tuple[str, ...], more: str = "") -> None:
-    if value in known:
-        return
-    near = difflib.get_close_matches(value, known, 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    also = f", and {more}" if more else ""
-    raise SettingsError(f"{option(name)} is {value!r}; known are {', '.join(known)}{also}.{hint}")

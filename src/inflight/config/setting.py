@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from inflight.core.options import COUNT
+from inflight.core.options import COUNT, BadOption, Option, OptionValues
 
 MOST = COUNT
+Declared = Mapping[str, tuple[Option[Any], ...]]  # options of each entry of a registry, by its name
 
 
 class SettingsError(ValueError):
@@ -23,3 +27,31 @@ class Resolved:
 
 def option(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def one_of(name: str, value: str, known: Iterable[str], more: str = "") -> None:
+    """Raises SettingsError. more: that is known besides."""
+    if value in (names := list(known)):
+        return
+    near = difflib.get_close_matches(value, names, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    also = f", and {more}" if more else ""
+    raise SettingsError(f"{option(name)} is {value!r}; known are {', '.join(names)}{also}.{hint}")
+
+
+def without_effect(name: str, other: str, chosen: str, takers: Collection[str]) -> SettingsError:
+    return SettingsError(
+        f"{option(name)} has no effect with {option(other)} {chosen}; it goes with {' or '.join(takers)}."
+    )
+
+
+def check_options(what: str, chosen: str, values: OptionValues, declared: Declared) -> None:
+    """declared: by all that `what` may be. Raises SettingsError."""
+    known = {one.name: one for options in declared.values() for one in options}
+    for name, value in values.given.items():
+        if known[name] not in declared.get(chosen, ()) and value:  # nothing is what they have anyway
+            raise without_effect(name, what, chosen, [entry for entry in declared if known[name] in declared[entry]])
+        try:
+            values[known[name]]
+        except BadOption as error:
+            raise SettingsError(f"{option(error.name)} {error.why}") from None

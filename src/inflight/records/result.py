@@ -108,6 +108,18 @@ class WorkloadRecord(TypedDict):
     closed: NotRequired[bool]
 
 
+class TargetRecord(TypedDict, total=False):
+    """The server that was asked. lengths_forced_by: the field that does; None: nothing. fields: that it understands."""
+
+    url: str
+    endpoint: str
+    model: str
+    max_model_len: Count | None
+    lengths_forced_by: str | None
+    fields: list[str]
+    notes: list[str]
+
+
 class BenchRecord(TypedDict):
     """One measured run."""
 
@@ -119,7 +131,7 @@ class BenchRecord(TypedDict):
     faults: list[str]  # why not
     partial: bool  # the run was interrupted
     settings: dict[str, Any]  # the options in force
-    target: dict[str, Any]  # url, endpoint, model, how lengths are forced, notes
+    target: TargetRecord
     workload: WorkloadRecord
     window: WindowRecord
     summary: SummaryRecord
@@ -163,8 +175,8 @@ class ResultError(ValueError):
 _ANY = msgspec.json.Decoder()
 
 
-def read_result(path: Path) -> dict[str, Any]:
-    """A BenchRecord or a SweepRecord, by its `kind`; refuses other files and versions, and what is not as declared."""
+def read_result(path: Path) -> BenchRecord | SweepRecord:
+    """By its `kind`; refuses other files and versions, and what is not as declared."""
     try:
         record = decoded(_ANY, path.read_bytes())
     except Malformed as fault:
@@ -176,6 +188,8 @@ def read_result(path: Path) -> dict[str, Any]:
             f"{VERSION}, written by inflight bench --output."
         )
     try:
-        return dict(converted(record, BenchRecord if kind == "bench" else SweepRecord))
+        if kind == "bench":
+            return converted(record, BenchRecord)
+        return converted(record, SweepRecord)
     except Malformed as fault:
         raise ResultError(f"{path} {fault.cause}; measure again.") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from inflight.metrics.definitions import (
     Percentiles,
@@ -24,7 +25,14 @@ from inflight.records.timings import QUEUE_REASONS
 from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.queues import waiting
 
-PARTS = ("queue", "prefill", "decode", "preempted", "other")
+Part = Literal["queue_ms", "prefill_ms", "decode_ms", "preempted_ms", "other_ms"]
+PARTS: dict[str, Part] = {  # of a request's time; keys of its timings
+    "queue": "queue_ms",
+    "prefill": "prefill_ms",
+    "decode": "decode_ms",
+    "preempted": "preempted_ms",
+    "other": "other_ms",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +121,9 @@ def engine_figures(run: EngineRun) -> EngineFigures:
         prefix_share=share(cached, prompts),
         waiting_mean=queue.mean(steps.start, steps.end),
         waiting_peak=queue.greatest,
-        time_in={part: sum(one.timings[f"{part}_ms"] for one in run.requests) / 1e3 for part in PARTS},
+        time_in={part: sum(one.timings[key] for one in run.requests) / 1e3 for part, key in PARTS.items()},
         queued_by={
-            reason: sum(one.timings["queued_by"].get(reason, 0.0) for one in run.requests) / 1e3
+            reason: sum(one.timings.get("queued_by", {}).get(reason, 0.0) for one in run.requests) / 1e3
             for reason in QUEUE_REASONS
         },
         service=service,

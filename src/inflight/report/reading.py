@@ -13,7 +13,7 @@ from typing import Any
 
 from inflight.metrics.observation import Observation, Outcome, Targets
 from inflight.metrics.summary import summarize
-from inflight.records.schema import RecordError, read_records
+from inflight.records.schema import Header, Line, RecordError, RequestRecord, header_of, read_records
 from inflight.report.run import Option, Run, Setting
 from inflight.report.steps.engine_run import EndedRequest, EngineRun
 
@@ -25,24 +25,21 @@ _WORST_FIRST = ("error", "abort", "length", "stop")
 def read_record(path: Path) -> Setting:
     """One setting with one run, named after the file. Raises RecordError for what is no record."""
     lines = read_records(path)
-    try:
-        header = next(lines)
-    except (StopIteration, UnicodeDecodeError):
-        raise RecordError(f"{path} holds no text; give a file that --record wrote.") from None
-    options, capacity = _options(header), _capacity(path, header)
-    engine = EngineRun(capacity, keeps_content=bool(_value(options, "prefix_caching", True)))
+    header = header_of([next(lines)])
+    options = _options(header)
+    engine = EngineRun(header["capacity"], keeps_content=bool(_value(options, "prefix_caching", True)))
     observations: list[Observation] = []
     notes = []
     number = 1
-    prefixes = Prefixes(capacity["block_size"])
+    prefixes = Prefixes(header["capacity"]["block_size"])
     together = _value(options, "strategy", "") in TOGETHER
     try:
         for record in lines:
             number += 1
-            _take(dict(record), engine, observations, prefixes, together)
+            _take(record, engine, observations, prefixes, together)
     except RecordError as error:
         notes.append(f"The record is cut off: {error} What comes before is shown.")
-    except (KeyError, TypeError, AttributeError, IndexError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         notes.append(f"Line {number} of the record cannot be understood ({error!r}). What comes before is shown.")
     engine.finish()
     under_way = _unfinished(engine)
@@ -62,9 +59,7 @@ def read_record(path: Path) -> Setting:
     return Setting(path.stem, [run], options, str(header.get("created", "")))
 
 
-def _take(
-    record: dict[str, Any], engine: EngineRun, observations: list[Observation], prefixes: Prefixes, together: bool
-) -> None:
+def _take(record: Line, engine: EngineRun, observations: list[Observation], prefixes: Prefixes, together: bool) -> None:
     if record["kind"] == "step":
         engine.step(record)
     elif record["kind"] == "request":
@@ -73,7 +68,7 @@ def _take(
         observations.append(_observation(record, request, engine, together))
 
 
-def _ended_request(record: dict[str, Any], repeated_tokens: int) -> EndedRequest:
+def _ended_request(record: RequestRecord, repeated_tokens: int) -> EndedRequest:
     samples = record["samples"]
     reasons = {sample["finish_reason"] for sample in samples}
     return EndedRequest(
@@ -92,7 +87,7 @@ def _ended_request(record: dict[str, Any], repeated_tokens: int) -> EndedRequest
     )
 
 
-def _observation(record: dict[str, Any], request: EndedRequest, engine: EngineRun, together: bool) -> Observation:
+def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun, together: bool) -> Observation:
     """Tokens of all samples, by when they were given out: at the end of the step that drew them, or with the batch."""
     samples: list[Sequence[float]] = []
     for sample in record["samples"]:
@@ -153,24 +148,14 @@ def _unfinished(engine: EngineRun) -> list[Observation]:
     return found
 
 
-def _options(header: Mapping[str, Any]) -> dict[str, Option]:
+def _options(header: Header) -> dict[str, Option]:
     """Settings with their reasons; programs that record without reasons give the bare value."""
-    given = header.get("settings") or {}
     return {
         name: Option(entry["value"], entry.get("reason", ""))
         if isinstance(entry, dict) and "value" in entry
         else Option(entry)
-        for name, entry in given.items()
+        for name, entry in header["settings"].items()
     }
-
-
-def _capacity(path: Path, header: Mapping[str, Any]) -> Mapping[str, int]:
-    capacity = header.get("capacity")
-    if not isinstance(capacity, dict) or not {"num_blocks", "block_size", "max_rows"} <= capacity.keys():
-        raise RecordError(
-            f"{path}, line 1: the header does not say the engine's capacity; it was not written by --record."
-        )
-    return capacity
 
 
 def _value(options: Mapping[str, Option], name: str, default: Any) -> Any:

@@ -16,7 +16,6 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.records.result import BenchRecord, PercentilesRecord, RequestRow, ResultError, SummaryRecord, read_result
 from inflight.report.run import Option, Run, Setting
 
-_WHOM = {"endpoint": "", "model": "of ", "url": "at "}
 _UNITS = {"rate": "requests/s", "concurrency": "at once"}
 
 
@@ -24,23 +23,24 @@ def read_results(path: Path) -> Setting:
     """One setting; a run for each point of a sweep. Raises ResultError for what is no result, or lacks a key."""
     record = read_result(path)
     try:
-        if "points" in record:
+        if record["kind"] == "bench":
+            records, cut = [record], False
+            runs, options = [run_of(record)], record["settings"]
+        else:
             unit = _UNITS.get(record["by"], record["by"])
             points = sorted(record["points"], key=lambda point: point["value"])
             runs = [run_of(point["result"], f"{point['value']:g} {unit}") for point in points]
             records = [point["result"] for point in points]
             options = records[0]["settings"] if records else {}
-            cut = ("The series of runs was interrupted; what was measured is shown.",) if record["partial"] else ()
-        else:
-            records = [record]
-            runs, options, cut = [run_of(records[0])], record["settings"], ()
+            cut = record["partial"]
         about = about_of(records, [run.load for run in runs])
     except (KeyError, TypeError, IndexError) as error:
         raise ResultError(f"{path} lacks {error}, which a result of inflight bench has; measure again.") from None
     if not runs:
         raise ResultError(f"{path} holds no run: 0 points were measured.")
     if cut:
-        runs[0] = replace(runs[0], notes=(*cut, *runs[0].notes))
+        told = "The series of runs was interrupted; what was measured is shown."
+        runs[0] = replace(runs[0], notes=(told, *runs[0].notes))
     named = {name: Option(value) for name, value in options.items() if value is not None}
     return Setting(path.stem, runs, named, record.get("created", ""), about)
 
@@ -50,7 +50,8 @@ def about_of(records: Sequence[BenchRecord], loads: Sequence[str]) -> str:
     if not records:
         return ""
     target = records[0]["target"]
-    whom = " ".join(f"{word}{target[key]}" for key, word in _WHOM.items() if target.get(key))
+    named = (("", target.get("endpoint")), ("of ", target.get("model")), ("at ", target.get("url")))
+    whom = " ".join(f"{word}{name}" for word, name in named if name)
     first, *others = (record["workload"]["name"].split("; ") for record in records)
     common = [part for part in first if all(part in other for other in others)]
     several = [f"{loads[0]} to {loads[-1]}"] if others else []

@@ -30,7 +30,7 @@ def log_call(ended: Ended, metrics: Metrics | None) -> None:
     line = RequestLine(
         request_id=call.call_id,
         tenant=request.tenant,
-        endpoint=call.endpoint,
+        endpoint=call.endpoint.path,
         lane=request.lane,
         status=ended.status,
         error_code=None if error is None else error.code,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from inflight.records.timings import Timings
+from inflight.server.endpoints.registry import EndpointName
 
 
 class ErrorInside(BaseModel):
@@ -130,6 +131,14 @@ class TokenizerInfo(BaseModel):
 
 class Detokenized(BaseModel):
     prompt: str
+
+
+ANSWERS: dict[EndpointName, type[BaseModel]] = {
+    "completion": Completion,
+    "chat": ChatCompletion,
+    "tokenize": Tokenized,
+    "detokenize": Detokenized,
+}
 
 
 class Health(BaseModel):

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -22,11 +23,9 @@ from inflight.server.access_log import AccessLog, Observe
 from inflight.server.batch.bodies import BatchBody
 from inflight.server.batch.endpoints import router as batch_routes
 from inflight.server.batch.service import BatchService
-from inflight.server.bodies.chat import ChatBody
-from inflight.server.bodies.completions import CompletionBody
-from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.endpoints.state import Metrics, state_routes
 from inflight.server.errors import ApiError, invalid, without_frames
 from inflight.server.ingress import request_id
@@ -44,7 +43,7 @@ from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
 
-BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody, BatchBody)
+BODIES: tuple[type[Struct], ...] = (*(one.body.kind for one in ENDPOINTS.values()), BatchBody)
 _SCHEME = HTTPBearer(auto_error=False, description="The key that names the tenant.")
 
 

@@ -118,7 +118,7 @@ async def open_generation(
     try:
         stream = await bridge.open(*call.requests)
     except RequestRefused as refusal:
-        raise refused(refusal, call.prompt_field) from None
+        raise refused(refusal, call.endpoint.prompt_field) from None
     except EngineStopped as fault:
         raise _broken(fault) from None
     return Generation(call, stream, response, timeout)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
+from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from inflight.server.answers import Error
+from inflight.server.answers import ANSWERS, Error
+from inflight.server.endpoints.registry import ENDPOINTS, EndpointName
 from inflight.server.errors import ApiError
 
 _SCHEMAS = "#/components/schemas/{name}"
@@ -44,6 +46,23 @@ def documented(model: type[BaseModel], more_content: dict[str, Any] | None = Non
         "4XX": {"model": Error, "description": "The request is to blame, or comes at the wrong time"},
         "5XX": {"model": Error, "description": "The server is to blame, or is not ready"},
     }
+
+
+def add_endpoint(
+    routes: APIRouter, name: EndpointName, answer: Callable[..., Any], more_content: dict[str, Any] | None = None
+) -> None:
+    """The registry's endpoint as a route. answer: gives its responses. more_content: than JSON."""
+    one = ENDPOINTS[name]
+    answer.__doc__ = one.about  # which the web framework shows
+    routes.add_api_route(
+        one.path,
+        answer,
+        methods=["POST"],
+        name=one.route,
+        responses=documented(ANSWERS[name], more_content),
+        response_class=JsonResponse,
+        openapi_extra=body_of(one.body.kind),
+    )
 
 
 def body_of(kind: type[msgspec.Struct]) -> dict[str, Any]:

@@ -1,23 +1,19 @@
 """Lines of batch jobs as calls: the body of a line means what it would mean at its endpoint.
 
-Knows which endpoint takes which body; where lines come from and where answers go, batch jobs and the command line know.
+Knows how a line is asked; where lines come from and where answers go, batch jobs and the command line know.
 """
 
 from __future__ import annotations
 
 from inflight.server.batch.answering import Answer, NotNow, StepFailed
-from inflight.server.batch.lines import CHAT_COMPLETIONS
 from inflight.server.batch.records import LineUsage
+from inflight.server.endpoints.registry import OF_LINES
 from inflight.server.errors import ApiError, invalid
-from inflight.server.preprocessing.wire import Kind, PreparedAnswer
+from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.response_builder import ResponseBuilder
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 from inflight.server.translating import Call
-
-
-def kind_of(url: str) -> Kind:
-    return "chat" if url == CHAT_COMPLETIONS else "completion"
 
 
 def of_a_line(call: Call) -> Call:
@@ -36,7 +32,7 @@ class LineAnswerer:
     async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str) -> Answer:
         try:
             served = self._service.served
-            prepared = await served.preprocessing.prepare(kind_of(url), body, f"tenant {tenant.name}")
+            prepared = await served.preprocessing.prepare(OF_LINES[url], body, f"tenant {tenant.name}")
             assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
             call = of_a_line(await served.translator.call_beside(prepared, tenant, batch=True))
             async with self._service.answer_memory.for_line(call, served.max_model_len):

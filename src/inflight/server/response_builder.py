@@ -16,7 +16,7 @@ from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.server.errors import ApiError
 from inflight.server.logprobs import TokenNames, encode
-from inflight.server.serializers import Change, ChatSerializer, ChoiceSerializer, CompletionSerializer, chat_extras
+from inflight.server.serializers import SERIALIZERS, Change, ChoiceSerializer, chat_extras
 from inflight.server.translating import Call
 
 
@@ -30,9 +30,8 @@ class ResponseBuilder:
         self._serializers: dict[int, ChoiceSerializer] = {}  # of the choices that have a frame
         self._ended: set[int] = set()  # choices whose last frame is made
         self._prompt_tokens = sum(len(one.request.prompt_token_ids) for one in collectors.values())
-        self._frame_envelope = self._envelope(
-            (ChatSerializer if call.kind == "chat" else CompletionSerializer).frame_name
-        )
+        self._kind = SERIALIZERS[call.kind]
+        self._frame_envelope = self._envelope(self._kind.frame_name)
 
     @property
     def output_tokens(self) -> int:
@@ -143,8 +142,7 @@ class ResponseBuilder:
     # -- both -----------------------------------------------------------------------------------------------------
 
     def _serializer(self, collector: OutputCollector, index: int) -> ChoiceSerializer:
-        kind = ChatSerializer if self._call.kind == "chat" else CompletionSerializer
-        return kind(self._call, index, collector, self._names)
+        return self._kind(self._call, index, collector, self._names)
 
     def _envelope(self, name: str) -> dict[str, Any]:
         call = self._call

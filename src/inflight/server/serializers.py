@@ -147,6 +147,12 @@ class CompletionSerializer:
         return extras
 
 
+SERIALIZERS: dict[str, type[ChatSerializer] | type[CompletionSerializer]] = {
+    "chat": ChatSerializer,
+    "completion": CompletionSerializer,
+}
+
+
 def chat_extras(call: Call, collector: OutputCollector, names: TokenNames) -> dict[str, Any]:
     """What chat says of the prompt, beside its choices."""
     extras: dict[str, Any] = {}

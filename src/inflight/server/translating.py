@@ -23,6 +23,7 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.common import GenerationSettings
 from inflight.server.bodies.completions import CompletionSettings
+from inflight.server.endpoints.registry import ENDPOINTS, Endpoint
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.offload import offload
 from inflight.server.preprocessing.preprocessor import check_model, max_tokens_of
@@ -47,8 +48,8 @@ class Call:
     """One call of an endpoint.
 
     requests: one for each prompt; prompts: their texts, where they came as text. n: samples returned of each (the
-    requests may draw more: best_of). logprobs: whether the answer shows them. prompt_field: what the endpoint calls the
-    prompt. names_are_ids: log-probabilities name tokens by their ids.
+    requests may draw more: best_of). logprobs: whether the answer shows them. names_are_ids:
+    log-probabilities name tokens by their ids.
     """
 
     kind: Literal["completion", "chat"]
@@ -71,12 +72,8 @@ class Call:
     names_are_ids: bool = False
 
     @property
-    def prompt_field(self) -> str:
-        return "prompt" if self.kind == "completion" else "messages"
-
-    @property
-    def endpoint(self) -> str:
-        return "/v1/completions" if self.kind == "completion" else "/v1/chat/completions"
+    def endpoint(self) -> Endpoint:
+        return ENDPOINTS[self.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +176,7 @@ class RequestTranslator:
         return Call(
             kind=kind,
             # A client may name its call, but not the engine's requests, among which names must differ.
-            call_id=f"{'cmpl' if kind == 'completion' else 'chatcmpl'}-{body.request_id or own_id}",
+            call_id=f"{ENDPOINTS[kind].call_prefix}-{body.request_id or own_id}",
             created=int(time.time()),
             model=check_model(body.model, self.models),
             requests=tuple(requests),

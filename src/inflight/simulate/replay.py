@@ -22,6 +22,7 @@ import msgspec
 from inflight.config.assembly import make_rules, make_scheduler
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
+from inflight.core.estimation.output_length import QUANTILES
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.stopping import StopTextFactory
@@ -103,7 +104,7 @@ def _scheduling(values: Mapping[str, Any]) -> dict[str, Any]:
             given[name] = decoded(_TABLE, given[name].encode())
     given.setdefault("early_end_tokens", 0)  # records of versions that filled every step do not have it
     given.setdefault("lane_floor", 0.0)  # nor this, of versions in which background lanes were owed nothing
-    if given.get("predictor") == "quantiles":
+    if given.get("predictor") == QUANTILES.name:
         del given["predictor"]  # the default, where it is asked at all
     return given
 

@@ -4,18 +4,15 @@ it has sent to each replica that has not been answered yet.
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from inflight.config.setting import check_options, one_of
+from inflight.core.options import COUNT, Option, OptionValues, above_zero
 from inflight.core.types.request import Request
-
-
-class RouterError(ValueError):
-    """There is no such router."""
 
 
 @dataclass(slots=True)
@@ -27,15 +24,11 @@ class Load:
 
 
 class Router(Protocol):
-    name: str
-
     def choose(self, request: Request, loads: Sequence[Load]) -> int:
         """Index of the replica that gets the request."""
 
 
 class RoundRobin:
-    name = "round-robin"
-
     def __init__(self) -> None:
         self._next = 0
 
@@ -47,16 +40,12 @@ class RoundRobin:
 class LeastLoaded:
     """Fewest requests under way; of equal ones, fewest prompt tokens to compute (join the shortest queue)."""
 
-    name = "least-loaded"
-
     def choose(self, request: Request, loads: Sequence[Load]) -> int:
         return min(range(len(loads)), key=lambda place: (loads[place].requests, loads[place].prompt_tokens))
 
 
 class PowerOfTwo:
     """The less loaded of two drawn at random (Mitzenmacher 2001): nearly as good as asking all, and asks two."""
-
-    name = "power-of-two"
 
     def __init__(self, seed: int):
         self._random = random.Random(seed)
@@ -73,13 +62,12 @@ class PrefixAffinity:
     look into the engines' caches; forgets the blocks that were asked for longest ago.
     """
 
-    name = "prefix-affinity"
-
-    BLOCK = 16  # tokens
     MOST = 1 << 18  # blocks remembered
-    SLACK, RATIO = 4, 1.5  # requests, and times as many, by which the affine replica may be busier
+    RATIO = 1.5  # times as many requests by which the affine replica may be busier, if that is more than `slack`
 
-    def __init__(self) -> None:
+    def __init__(self, block: int, slack: int) -> None:
+        """block: tokens. slack: requests by which the affine replica may be busier."""
+        self._block, self._slack = block, slack
         self._seen: OrderedDict[int, int] = OrderedDict()  # hash of a prefix of whole blocks → replica
 
     def choose(self, request: Request, loads: Sequence[Load]) -> int:
@@ -87,7 +75,7 @@ class PrefixAffinity:
         least = LeastLoaded().choose(request, loads)
         place = next((self._seen[one] for one in reversed(chain) if one in self._seen), least)
         fewest = loads[least].requests
-        if loads[place].requests > max(fewest + self.SLACK, self.RATIO * fewest):
+        if loads[place].requests > max(fewest + self._slack, self.RATIO * fewest):
             place = least
         for one in chain:
             self._seen[one] = place
@@ -98,26 +86,54 @@ class PrefixAffinity:
 
     def _chain(self, request: Request) -> list[int]:
         tokens, value, chain = request.prompt_token_ids, hash(request.cache_salt) if request.cache_salt else 0, []
-        for start in range(0, len(tokens) - self.BLOCK + 1, self.BLOCK):
-            value = hash((value, tokens[start : start + self.BLOCK]))
+        for start in range(0, len(tokens) - self._block + 1, self._block):
+            value = hash((value, tokens[start : start + self._block]))
             chain.append(value)
         return chain
 
 
-ROUTERS = ("round-robin", "least-loaded", "power-of-two", "prefix-affinity")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterEntry:
+    """A router by its name. make: of the seed of what it draws, and its options; raises BadOption."""
+
+    name: str
+    make: Callable[[int, OptionValues], Router]
+    options: tuple[Option[Any], ...] = ()
 
 
-def make_router(name: str, seed: int = 0) -> Router:
-    """seed: of routers that draw. Raises RouterError."""
-    if name == "power-of-two":
-        return PowerOfTwo(seed)
-    simple: dict[str, type[Router]] = {
-        "round-robin": RoundRobin,
-        "least-loaded": LeastLoaded,
-        "prefix-affinity": PrefixAffinity,
-    }
-    if name not in simple:
-        near = difflib.get_close_matches(name, ROUTERS, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise RouterError(f"--router is {name!r}; known are {', '.join(ROUTERS)}.{hint}")
-    return simple[name]()
+BLOCK: Option[int] = Option(
+    name="router_block",
+    kind=int,
+    help="Prompt tokens that prefix-affinity remembers as one block; 16 unless set.",
+    default=16,
+    read=lambda value: int(above_zero(value, COUNT)),
+)
+SLACK: Option[int] = Option(
+    name="router_slack",
+    kind=int,
+    help="Requests by which prefix-affinity lets a replica be busier than the least loaded one; 4 unless set.",
+    default=4,
+    read=lambda value: int(above_zero(value, COUNT)),
+)
+ROUTERS = {
+    entry.name: entry
+    for entry in (
+        RouterEntry(name="round-robin", make=lambda seed, options: RoundRobin()),
+        RouterEntry(name="least-loaded", make=lambda seed, options: LeastLoaded()),
+        RouterEntry(name="power-of-two", make=lambda seed, options: PowerOfTwo(seed)),
+        RouterEntry(
+            name="prefix-affinity",
+            make=lambda seed, options: PrefixAffinity(options[BLOCK], options[SLACK]),
+            options=(BLOCK, SLACK),
+        ),
+    )
+}
+OPTIONS: dict[str, Option[Any]] = {option.name: option for entry in ROUTERS.values() for option in entry.options}
+
+
+def make_router(name: str, seed: int = 0, options: OptionValues | None = None) -> Router:
+    """seed: of routers that draw. Raises SettingsError."""
+    one_of("router", name, ROUTERS)
+    given = options or OptionValues()
+    check_options("router", name, given, {router: entry.options for router, entry in ROUTERS.items()})
+    return ROUTERS[name].make(seed, given)

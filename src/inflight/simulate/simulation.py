@@ -14,6 +14,7 @@ from typing import Any
 from inflight.config.assembly import budget, scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.options import OptionValues
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.types.plan import Capacity
 from inflight.engine.clock import VirtualClock
@@ -28,7 +29,7 @@ from inflight.simulate.handover import Link
 from inflight.simulate.latency import StepModel
 from inflight.simulate.replica import Replica, ReplicaFigures
 from inflight.simulate.requests import Requests
-from inflight.simulate.routers import make_router
+from inflight.simulate.routers import Router, make_router
 from inflight.workload.workload import Workload
 
 CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same run has the same bytes
@@ -46,6 +47,7 @@ class Pool:
     model: Callable[[int], StepModel]
     replicas: int = 1
     router: str = "round-robin"
+    router_options: OptionValues = field(default_factory=OptionValues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,9 @@ def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Si
     decode = None
     if setup.decode is not None:
         assert setup.link is not None, "a second pool needs a link to it"
-        decode = DecodePool(made[1], make_router(setup.decode.router, setup.seed + 1), setup.link)
+        decode = DecodePool(made[1], _router(setup.decode, setup.seed + 1), setup.link)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
-    cluster = Cluster(workload, requests, made[0], make_router(setup.pool.router, setup.seed), decode)
+    cluster = Cluster(workload, requests, made[0], _router(setup.pool, setup.seed), decode)
     replicas = [one for pool in made for one in pool]
     observations = cluster.run()
     for one in replicas:
@@ -125,6 +127,10 @@ def best_split(
         run = simulate(workload, replace(setup, pool=pool, decode=decode))
         found.append((prefill, total - prefill, run, score(run)))
     return sorted(found, key=lambda one: -one[3])
+
+
+def _router(pool: Pool, seed: int) -> Router:
+    return make_router(pool.router, seed, pool.router_options)
 
 
 def _may_skip(pool: Pool, workload: Workload) -> bool:

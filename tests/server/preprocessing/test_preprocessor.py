@@ -11,11 +11,11 @@ import pytest
 
 import inflight
 from inflight.frontend.prompts import PromptEncoder
+from inflight.server.endpoints.registry import EndpointName
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing import preprocessor as preprocessing
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
-    Kind,
     Limits,
     PreparedAnswer,
     PreparedChat,
@@ -42,21 +42,21 @@ def preprocessor(kind: type[Tokenizer] = Tokenizer, **limits: Any) -> Preprocess
     return Preprocessor(PromptEncoder(tokenizer, ChatTemplate.load(BUILT_IN), 0), tokenizer, Limits(**limits))
 
 
-def completion(prompt: Any, **more: Any) -> tuple[Kind, dict[str, Any]]:
+def completion(prompt: Any, **more: Any) -> tuple[EndpointName, dict[str, Any]]:
     return "completion", {"prompt": prompt, **more}
 
 
-def chat(content: Any, **more: Any) -> tuple[Kind, dict[str, Any]]:
+def chat(content: Any, **more: Any) -> tuple[EndpointName, dict[str, Any]]:
     return "chat", {"messages": [{"role": "user", "content": content}], **more}
 
 
-def ids(of: Preprocessor, asked: tuple[Kind, dict[str, Any]]) -> list[tuple[int, ...]]:
+def ids(of: Preprocessor, asked: tuple[EndpointName, dict[str, Any]]) -> list[tuple[int, ...]]:
     prepared = of.prepared(asked[0], json.dumps(asked[1]).encode())
     assert isinstance(prepared, PreparedCompletion | PreparedChat)
     return [prompt.ids() for prompt in prepared.prompts]
 
 
-def refusal(of: Preprocessor, asked: tuple[Kind, dict[str, Any]]) -> ApiError:
+def refusal(of: Preprocessor, asked: tuple[EndpointName, dict[str, Any]]) -> ApiError:
     with pytest.raises(ApiError) as refused:
         of.prepared(asked[0], json.dumps(asked[1]).encode())
     assert refused.value.status == 400 and refused.value.retry_after is None
@@ -75,7 +75,7 @@ def refusal(of: Preprocessor, asked: tuple[Kind, dict[str, Any]]) -> ApiError:
     ],
 )
 def test_a_call_that_could_never_wait_is_refused_for_good(
-    asked: tuple[Kind, dict[str, Any]], told: str, field: str
+    asked: tuple[EndpointName, dict[str, Any]], told: str, field: str
 ) -> None:
     error = refusal(preprocessor(most_sequences=4), asked)
     assert told in error.message and error.param == field

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from inflight.core.types.request import Request
@@ -68,7 +69,18 @@ class Oracle:
         """Nothing to learn."""
 
 
-PREDICTORS: dict[str, Callable[[], Predictor]] = {"quantiles": Quantiles, "oracle": Oracle}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorEntry:
+    """A predictor by its name. reason: what it does, shown where it is in force."""
+
+    name: str
+    reason: str
+    make: Callable[[], Predictor]
+
+
+QUANTILES = PredictorEntry(name="quantiles", reason="of the output lengths seen so far", make=Quantiles)
+ORACLE = PredictorEntry(name="oracle", reason="the forced lengths, which nobody knows in life", make=Oracle)
+PREDICTORS = {entry.name: entry for entry in (QUANTILES, ORACLE)}
 
 
 def _keys(request: Request) -> Iterator[Hashable]:

@@ -91,7 +91,6 @@ def _evidence(run: Run, figures: EngineFigures | None, options: Mapping[str, Opt
         summary=run.summary,
         engine=figures,
         settings=settings,
-        capacity=engine.capacity if engine is not None else {},
         longest_prompt=max((one.prompt_tokens for one in run.observations), default=0),
         repeated_prompts=repeated,
         tenant_ttft={name: statistics.fmean(some) for name, some in by_tenant.items() if len(some) >= _FEWEST},

@@ -35,7 +35,6 @@ class Evidence:
     summary: Summary
     engine: EngineFigures | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    capacity: Mapping[str, int] = field(default_factory=dict)
     longest_prompt: int = 0
     repeated_prompts: float | None = None
     tenant_ttft: Mapping[str, float] = field(default_factory=dict)

@@ -222,6 +222,7 @@ def _request(one: Observation, request: EndedRequest | None, has_steps: bool) ->
 
 def _time_spent(request: EndedRequest) -> list[str]:
     timings = request.timings
-    reason = max(timings["queued_by"], key=lambda name: timings["queued_by"][name]) if timings["queue_ms"] else MISSING
-    queue, *others = (quantity(timings[f"{name}_ms"] / 1e3, "s") for name in PARTS)
+    by = timings.get("queued_by", {}) if timings["queue_ms"] else {}
+    reason = max(by, key=lambda name: by[name], default=MISSING)
+    queue, *others = (quantity(timings[key] / 1e3, "s") for key in PARTS.values())
     return [queue, reason, *others]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
-from typing import Any
+
+from inflight.records.schema import StepRecord
 
 SHARED = -1  # owner of blocks that several sequences hold
 CACHED = -2  # of full blocks that nobody holds
@@ -34,7 +35,7 @@ class BlockHistory:
         extra = sum(map(len, self._tables.values())) - self.allocated
         return sum(self._computed.values()) - extra * self._size
 
-    def step(self, record: dict[str, Any], began: float, before: float) -> None:
+    def step(self, record: StepRecord, began: float, before: float) -> None:
         moved: Counter[int] = Counter()
         for row in record["freed_rows"]:
             self._give_up(row, moved)

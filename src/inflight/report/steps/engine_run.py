@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from inflight.records.schema import CapacityRecord, StepRecord, TimingsRecord
 from inflight.report.steps.blocks import BlockHistory
 from inflight.report.steps.rows import RowHistory
 from inflight.report.steps.sequences import SequenceHistory
@@ -28,7 +27,7 @@ class EndedRequest:
     prompt_tokens: int
     output_tokens: int
     reason: str
-    timings: Mapping[str, Any]
+    timings: TimingsRecord
     outgrown: bool = False
     repeated_tokens: int = 0
 
@@ -37,7 +36,7 @@ class EndedRequest:
 class EngineRun:
     """capacity: of the record's header: num_blocks, block_size, max_rows, …"""
 
-    capacity: Mapping[str, int]
+    capacity: CapacityRecord
     keeps_content: bool = True
     steps: StepSeries = field(default_factory=StepSeries)
     rows: RowHistory = field(default_factory=RowHistory)
@@ -48,7 +47,7 @@ class EngineRun:
     def __post_init__(self) -> None:
         self.blocks = BlockHistory(self.capacity["block_size"], self.keeps_content)
 
-    def step(self, record: dict[str, Any]) -> None:
+    def step(self, record: StepRecord) -> None:
         """Take in one line of a record. Raises KeyError or TypeError, where it is not whole."""
         steps, committed, seconds = self.steps, record["committed"], record["seconds"]
         moves_out, moves_back = record["moves"]["out"], record["moves"]["back"]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+
+from inflight.records.schema import ChunkRecord, StepRecord
 
 
 class State(Enum):
@@ -63,7 +64,7 @@ class RowHistory:
     def held(self) -> int:
         return len(self._held)
 
-    def step(self, record: dict[str, Any], began: float, before: float) -> Work:
+    def step(self, record: StepRecord, began: float, before: float) -> Work:
         """began: when the step did; before: when the one before it ended, which is when its rows were given up."""
         for row in record["freed_rows"]:
             self.left[self._held.pop(row).sequence] = before
@@ -92,7 +93,7 @@ class RowHistory:
                 self._extend(row, state, began, record["committed"], 0, padded)
         return Work(prompt, recomputed, decode, sum(padding))
 
-    def _computes(self, chunk: dict[str, Any]) -> tuple[State, int, int]:
+    def _computes(self, chunk: ChunkRecord) -> tuple[State, int, int]:
         """What a chunk is, its tokens that are new, and those that had been computed before."""
         sequence, start = chunk["sequence"], chunk["start"]
         end = start + chunk["length"]

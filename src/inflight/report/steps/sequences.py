@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
+
+from inflight.records.schema import StepRecord
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class SequenceHistory:
         self.timelines: dict[int, SequenceTimeline] = {}
         self._rows: dict[int, SequenceTimeline] = {}
 
-    def step(self, record: dict[str, Any], began: float, before: float) -> None:
+    def step(self, record: StepRecord, began: float, before: float) -> None:
         for row in record["freed_rows"]:
             self._rows.pop(row).left.append(before)
         prompts = {new["row"]: new["prompt_tokens"] for new in record["new_rows"]}

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from inflight.server.batch.jobs import WINDOW
-from inflight.server.batch.lines import Endpoint
+from inflight.server.batch.lines import LinePath
 from inflight.server.bodies.decoding import BodyDecoder
 
 Metadata = Annotated[
@@ -23,7 +23,7 @@ class BatchBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """completion_window: minutes, hours or days, such as 24h."""
 
     input_file_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$", max_length=64)]
-    endpoint: Endpoint
+    endpoint: LinePath
     completion_window: Annotated[str, _WINDOW]
     metadata: Metadata | None = None
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Raw
 
 from inflight.server.bodies.decoding import HALF_CHARACTER, without_prefix
+from inflight.server.endpoints.registry import OF_LINES
 
-Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
-ENDPOINTS: tuple[Endpoint, Endpoint] = get_args(Endpoint)
-COMPLETIONS, CHAT_COMPLETIONS = ENDPOINTS
+if TYPE_CHECKING:
+    LinePath = str
+else:
+    LinePath = Literal[tuple(OF_LINES)]  # as bodies and the OpenAPI document have it
 LONGEST_CUSTOM_ID = 512  # characters
 _FIELDS_OF = msgspec.json.Decoder(dict[str, Raw]).decode
 _TEXT = msgspec.json.Decoder(str).decode
@@ -47,7 +49,7 @@ class BadLine(ValueError):
 
 @dataclass(slots=True)
 class LineChecker:
-    """Checks the lines of one file in their order. endpoint: the url that each must have; None: any of the two."""
+    """Checks the lines of one file in their order. endpoint: the url that each must have; None: any."""
 
     endpoint: str | None = None
     _seen: dict[bytes, int] = field(default_factory=dict)  # digest of a custom id → the line that has it
@@ -74,8 +76,8 @@ class LineChecker:
         if (method := _text(data["method"])) != "POST":
             raise bad("invalid_method", f'method is {method!r}; give "POST".')
         url, body = _text(data["url"]), bytes(data["body"])
-        if url not in ENDPOINTS:
-            raise bad("invalid_url", f"url is {url!r}; give {' or '.join(ENDPOINTS)}.")
+        if url not in OF_LINES:
+            raise bad("invalid_url", f"url is {url!r}; give {' or '.join(OF_LINES)}.")
         if self.endpoint is not None and url != self.endpoint:
             raise bad("mismatched_url", f"url is {url}, but the job's endpoint is {self.endpoint}; use one of them.")
         if not body.startswith(b"{"):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from inflight.server.batch.lines import Endpoint
+from inflight.server.batch.lines import LinePath
 from inflight.server.batch.persistence import Pause
 from inflight.server.batch.records import ENDED, Job, StoredFile
 
@@ -116,7 +116,7 @@ class PauseObject(BaseModel):
 class Batch(BaseModel):
     id: str
     object: Literal["batch"] = "batch"
-    endpoint: Endpoint
+    endpoint: LinePath
     errors: BatchErrors | None
     input_file_id: str
     completion_window: str

@@ -10,11 +10,11 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from inflight.server import answers
-from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
+from inflight.server.endpoints.registry import ENDPOINTS, GENERATION, EndpointName
 from inflight.server.errors import ApiError
-from inflight.server.json import JsonResponse, body_bytes, body_of, documented
+from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documented
 from inflight.server.preprocessing.preprocessor import check_model
-from inflight.server.preprocessing.wire import Kind, PreparedAnswer
+from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.sending import PreparedResponse
 from inflight.server.service import Served, Service
 from inflight.server.tenants import Tenant
@@ -55,33 +55,17 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
         about = {"tokenizer_class": "PreTrainedTokenizerFast", "vocab_size": tokenizer.vocab_size}
         return JsonResponse({**named, **tokenizer.special_tokens, **about, "model_max_length": served.max_model_len})
 
-    @routes.post(
-        "/tokenize",
-        responses=documented(answers.Tokenized),
-        response_class=JsonResponse,
-        openapi_extra=body_of(TokenizeBody),
-    )
-    async def tokenize(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
-        """A prompt's token ids, or those of what the chat template makes of messages."""
-        return await answered(request, "tokenize", tenant)
+    async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+        return PreparedResponse(service.entered(tenant), partial(made, service.served, request, name))
 
-    @routes.post(
-        "/detokenize",
-        responses=documented(answers.Detokenized),
-        response_class=JsonResponse,
-        openapi_extra=body_of(DetokenizeBody),
-    )
-    async def detokenize(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
-        return await answered(request, "detokenize", tenant)
-
-    async def answered(request: Request, kind: Kind, tenant: Tenant) -> Response:
-        return PreparedResponse(service.entered(tenant), partial(made, service.served, request, kind))
-
-    async def made(served: Served, request: Request, kind: Kind) -> bytes:
+    async def made(served: Served, request: Request, name: EndpointName) -> bytes:
         owner = request.state.body_lease.owner
-        answer = await served.preprocessing.prepare(kind, await body_bytes(request), owner)
+        answer = await served.preprocessing.prepare(name, await body_bytes(request), owner)
         request.state.body_lease.release()
         assert isinstance(answer, PreparedAnswer), "nothing is left to do"
         return answer.json
 
+    for name in ENDPOINTS:
+        if name not in GENERATION:
+            add_endpoint(routes, name, partial(respond, name))
     return routes

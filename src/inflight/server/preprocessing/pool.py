@@ -21,17 +21,17 @@ from functools import partial
 from pathlib import Path
 
 from inflight.server.bodies.completions import COMPLETION
+from inflight.server.endpoints.registry import EndpointName
 from inflight.server.errors import ApiError, invalid
 from inflight.server.fair_line import FairLine
 from inflight.server.preprocessing.preprocessor import Preprocessor, is_little
 from inflight.server.preprocessing.wire import (
-    KINDS,
     LENGTH_BYTES,
     LONG,
+    NAMES,
     READY,
     RENEW,
     SHORT,
-    Kind,
     Limits,
     Outcome,
     Prepared,
@@ -59,7 +59,7 @@ class PreprocessingError(RuntimeError):
 @dataclass(slots=True, eq=False)
 class _Waiting:
     owner: str
-    kind: Kind
+    endpoint: EndpointName
     body: bytes
     outcome: asyncio.Future[bytes]
     tried: bool = False
@@ -94,17 +94,17 @@ class PreprocessingPool:
         self._limits, self._in_place = limits, in_place
         self._wait_until_loaded()
 
-    async def prepare(self, kind: Kind, body: bytes, owner: str = "") -> Prepared | PreparedAnswer:
+    async def prepare(self, endpoint: EndpointName, body: bytes, owner: str = "") -> Prepared | PreparedAnswer:
         """owner: with whom the body takes turns. Raises ApiError."""
         assert self._in_place is not None, "configured before it is asked"
-        if kind == "completion" and len(body) <= INLINE:
+        if endpoint == "completion" and len(body) <= INLINE:
             completion = COMPLETION.decode(body)
             if is_little(completion):
                 return self._in_place.completion(completion)
         if not self._lanes:
             self._lanes = [_Lane(partial(self._child, role), self._is_gone) for role in (SHORT, LONG)]
         outcome = asyncio.get_running_loop().create_future()
-        self._lanes[len(body) > SHORT_BYTES].put(_Waiting(owner, kind, body, outcome))
+        self._lanes[len(body) > SHORT_BYTES].put(_Waiting(owner, endpoint, body, outcome))
         try:
             answer: Outcome = decode_outcome(await outcome)
         except EOFError:
@@ -218,7 +218,7 @@ class _Lane:
 
 async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, job: _Waiting) -> bytes:
     """Raises EOFError where the process has ended."""
-    writer.write((1 + len(job.body)).to_bytes(LENGTH_BYTES, "big") + bytes([KINDS.index(job.kind)]))
+    writer.write((1 + len(job.body)).to_bytes(LENGTH_BYTES, "big") + bytes([NAMES.index(job.endpoint)]))
     writer.write(job.body)
     await writer.drain()
     length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")

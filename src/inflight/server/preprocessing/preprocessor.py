@@ -12,14 +12,14 @@ import msgspec
 from msgspec import UnsetType
 
 from inflight.frontend.prompts import PromptEncoder, PromptError
-from inflight.server.bodies.chat import CHAT, ChatBody, ChatSettings, Message
+from inflight.server.bodies.chat import ChatBody, ChatSettings, Message
 from inflight.server.bodies.common import GenerationSettings
-from inflight.server.bodies.completions import COMPLETION, DEFAULT_MAX_TOKENS, CompletionBody, CompletionSettings
-from inflight.server.bodies.tokens import DETOKENIZE, TOKENIZE, DetokenizeBody, TokenizeBody
+from inflight.server.bodies.completions import DEFAULT_MAX_TOKENS, CompletionBody, CompletionSettings
+from inflight.server.bodies.tokens import DetokenizeBody, TokenizeBody
+from inflight.server.endpoints.registry import ENDPOINTS, EndpointName
 from inflight.server.errors import ApiError, clients_fault, invalid
 from inflight.server.preprocessing.wire import (
     Body,
-    Kind,
     Limits,
     PreparedAnswer,
     PreparedChat,
@@ -41,15 +41,17 @@ class Preprocessor:
     def __init__(self, encoder: PromptEncoder, tokenizer: Tokenizer | None, limits: Limits):
         self._encoder, self._tokenizer, self._limits = encoder, tokenizer, limits
 
-    def prepared(self, kind: Kind, body: Body) -> PreparedCompletion | PreparedChat | PreparedAnswer:
+    def prepared(self, endpoint: EndpointName, body: Body) -> PreparedCompletion | PreparedChat | PreparedAnswer:
         """Raises ApiError."""
-        if kind == "completion":
-            return self.completion(COMPLETION.decode(body))
-        if kind == "chat":
-            return self.chat(CHAT.decode(body))
-        if kind == "tokenize":
-            return self._tokenized(TOKENIZE.decode(body))
-        return self._detokenized(DETOKENIZE.decode(body))
+        match ENDPOINTS[endpoint].body.decode(body):
+            case CompletionBody() as asked:
+                return self.completion(asked)
+            case ChatBody() as asked:
+                return self.chat(asked)
+            case TokenizeBody() as asked:
+                return self._tokenized(asked)
+            case asked:
+                return self._detokenized(asked)
 
     def _settings_of(self, body: GenerationSettings, kind: type[S]) -> S:
         """The body without its prompt. Of allowed tokens each once: a list of a million may name a hundred."""

@@ -9,18 +9,17 @@ from __future__ import annotations
 import socket
 import threading
 from array import array
-from typing import Literal, get_args
 
 import msgspec
 from msgspec import Struct
 
 from inflight.server.bodies.chat import ChatSettings
 from inflight.server.bodies.completions import CompletionSettings
+from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
 
 Body = bytes | memoryview
-Kind = Literal["completion", "chat", "tokenize", "detokenize"]
-KINDS: tuple[Kind, ...] = get_args(Kind)  # a job is a byte that says which, and the body as it came
+NAMES = tuple(ENDPOINTS)  # a job is a byte that says which, and the body as it came
 READY = b"ready"  # the first process has loaded what it needs
 KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goes on
 SHORT, LONG = b"s", b"l"  # with a socket: what the child will read

@@ -24,8 +24,8 @@ from inflight.server.heap import memory_bytes, resident_bytes
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
     KEEP,
-    KINDS,
     LONG,
+    NAMES,
     READY,
     RENEW,
     SHORT_MEMORY_BYTES,
@@ -107,7 +107,7 @@ def serve(jobs: socket.socket, preprocessor: Preprocessor, most_bytes: int, cpu_
 
 def _outcome(preprocessor: Preprocessor, frame: bytearray, most_bytes: int) -> Outcome:
     try:
-        return preprocessor.prepared(KINDS[frame[0]], memoryview(frame)[1:])
+        return preprocessor.prepared(NAMES[frame[0]], memoryview(frame)[1:])
     except ApiError as error:
         return Refused.of(error)
     except MemoryError:
