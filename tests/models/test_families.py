@@ -12,9 +12,10 @@ import transformers
 from inflight.models.arithmetic import layer_matrix_parameters, parameters, table_parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
-from inflight.models.registry import FAMILIES, read_spec
+from inflight.models.registry import families_naming, read_spec
 from inflight.models.spec import Attention, Dense, LayerSpec, LinearAttention, Mamba, MoE, ShortConvolution
 
+FAMILIES = families_naming("")
 SIZES: dict[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 64,
