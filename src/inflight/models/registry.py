@@ -18,6 +18,7 @@ from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.fields import Fields
 from inflight.models.rope import RopeSettings
+from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
 from inflight.models.weight_format import weight_format
 
@@ -43,15 +44,13 @@ def read_spec(
     understood, and for sizes that are missing or do not fit together.
     """
     family, text = _family(data, to_run)
-    if to_run:
-        _refuse_what_does_not_run(data)
     fields = Fields(text, family.defaults)
     fields.refuse_changes(family.name, family.understands)
     ends = Fields(generation or {}, {}).token_ids("eos_token_id") or fields.token_ids("eos_token_id")
     begins = fields.token_ids("bos_token_id") or Fields(generation or {}, {}).token_ids("bos_token_id")
     layers = _shared(family.layers(fields))
     length = fields.size("max_position_embeddings")
-    return ModelSpec(
+    spec = ModelSpec(
         name=name,
         family=family.name,
         runs=family.runs and text is data,
@@ -72,6 +71,9 @@ def read_spec(
         checkpoint_dtype=fields.dtype,
         weight_format=weight_format(text),
     )
+    if to_run:
+        refuse_what_does_not_run(spec)
+    return spec
 
 
 def read_folder(folder: str | Path, *, to_run: bool = False) -> ModelSpec:
@@ -145,23 +147,6 @@ def _named(data: Mapping[str, Any]) -> Any:
     if not isinstance(architectures, list):
         raise ModelError(f"architectures in config.json must be a list of names, not {shown(architectures)}.")
     return (architectures[0] if architectures else None) or data.get("model_type")
-
-
-def _refuse_what_does_not_run(data: Mapping[str, Any]) -> None:
-    """What the decoder would load without complaint and answer nonsense."""
-    quantization = data.get("quantization_config") or data.get("compression_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
-        told = method if isinstance(method, str) and len(method) < 40 else "quantization_config is set"
-        raise ModelError(
-            f"the checkpoint is quantized ({told}), which is not supported; "
-            "take the unquantized one (bfloat16, float16 or float32 weights)."
-        )
-    activation = data.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ModelError(f"hidden_act {shown(activation)} is not supported; the gated MLP of this decoder uses 'silu'.")
-    if data.get("mlp_bias"):
-        raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
 
 
 def _shared(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
