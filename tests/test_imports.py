@@ -10,12 +10,17 @@ import pytest
 HEAVY = ("numpy", "tokenizers", "jinja2", "click", "rich", "huggingface_hub", "torch", "transformers", "safetensors")
 
 
-def loaded(program: str) -> set[str]:
-    """Top-level packages in a fresh interpreter after a program. Its own output goes before the last line."""
-    shown = f"{program}\nimport sys\nprint(); print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+def modules(program: str) -> set[str]:
+    """Modules in a fresh interpreter after a program. Its own output goes before the last line."""
+    shown = f"{program}\nimport sys\nprint(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines()[-1].split())
+
+
+def loaded(program: str) -> set[str]:
+    """Top-level packages, as `modules`."""
+    return {name.partition(".")[0] for name in modules(program)}
 
 
 def test_the_package_alone_loads_nothing() -> None:
@@ -41,6 +46,19 @@ def test_nothing_at_run_time_loads_torch(program: str) -> None:
     names = loaded(program)
     assert names.isdisjoint({"torch", "transformers", "safetensors", "huggingface_hub"})
     assert "numpy" in names
+
+
+def test_running_a_model_loads_its_family_alone_and_no_other_application() -> None:
+    names = modules("from inflight.cli import call\nassert call(['run', 'hello', '--max-tokens', '1']) == 0")
+    families = {name for name in names if name.startswith("inflight.models.families.")}
+    assert families == {"inflight.models.families.llama"}
+    applications = ("api", "bench", "metrics", "planning", "report", "server", "simulate", "workload")
+    assert names.isdisjoint({f"inflight.{application}" for application in applications})
+
+
+def test_what_models_are_is_told_without_dataclasses() -> None:
+    """Each is half a millisecond of every start."""
+    assert "dataclasses" not in modules("import inflight.models.known")
 
 
 def test_the_server_loads_no_torch_and_no_model_code() -> None:

@@ -12,9 +12,11 @@ import transformers
 from inflight.models.arithmetic import layer_matrix_parameters, parameters, table_parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
-from inflight.models.registry import FAMILIES, read_spec
+from inflight.models.registry import families_naming, read_spec
+from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.spec import Attention, Dense, LayerSpec, LinearAttention, Mamba, MoE, ShortConvolution
 
+FAMILIES = families_naming("")
 SIZES: dict[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 64,
@@ -220,3 +222,26 @@ def test_what_is_described_is_not_run() -> None:
 def test_a_field_of_another_kind_of_model_is_refused(family: Family, key: str, value: float) -> None:
     with pytest.raises(ModelError, match=rf"{key} is set \({value}\): .* which the family {family.name} is not known"):
         read_spec({**CONFIG, "model_type": family.model_types[0], key: value})
+
+
+TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
+    ("gemma", {}, "norms whose weights are stored less 1"),
+    ("granite", {"embedding_multiplier": 12}, "embeddings scaled by 12"),
+    ("granite", {"logits_scaling": 8}, "logits scaled by 0.125"),
+    ("olmo2", {}, "norms of queries and keys over all heads at once"),
+    ("glm4", {}, "norms before mixer, after mixer, before mlp, after mlp"),
+    ("gpt_oss", LOCAL, "layers of Attention and MoE"),
+    ("llama4", {"attention_chunk_size": 32, "moe_layers": []}, "windows that begin anew instead of sliding"),
+    ("qwen3_5", LINEAR, "layers of LinearAttention and Dense"),
+    ("starcoder2", {"use_bias": False, "hidden_act": "silu"}, "an MLP without a gate"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "changes", "what"), TOO_MUCH)
+def test_a_family_that_says_it_runs_is_held_to_what_the_decoder_computes(
+    model_type: str, changes: dict[str, Any], what: str
+) -> None:
+    """The decoder reads no more of a spec than it computes: what it would leave out is refused by its name."""
+    spec = read_spec({**CONFIG, "hidden_act": "silu", "model_type": model_type, **changes})
+    with pytest.raises(ModelError, match=f"the family {spec.family} has {what}, which is described, but not computed"):
+        refuse_what_does_not_run(spec)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from inflight.core.types.features import Features
 from inflight.models.arithmetic import state_bytes
@@ -195,7 +196,8 @@ def test_kv_heads_that_can_neither_be_shared_nor_copied_are_told() -> None:
     llama = known_model("llama-3-8b")
     layer = llama.layers[0]
     assert isinstance(layer.mixer, Attention)
-    odd = replace(llama, layers=(replace(layer, mixer=replace(layer.mixer, heads=36, kv_heads=6)),))
+    mixer = structs.replace(layer.mixer, heads=36, kv_heads=6)
+    odd = structs.replace(llama, layers=(structs.replace(layer, mixer=mixer),))
     with pytest.raises(SplitError, match="6 KV heads, which 4 GPUs"):
         Roofline(odd, GPUS["a100-80"], 4)
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 
 from inflight.text import ChatTemplate, ChatTemplateError, Conversation, TemplateVariableError, TokenizerError
@@ -363,3 +364,16 @@ def test_importing_text_imports_neither_library() -> None:
     program = "import sys, inflight.text; print({'tokenizers', 'jinja2', 'numpy'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"
+
+
+def test_a_template_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what a model's first conversation waits for."""
+    parsed: list[str] = []
+    parse = jinja2.Environment._parse
+    monkeypatch.setattr(
+        jinja2.Environment, "_parse", lambda self, source, *rest: parsed.append(source) or parse(self, source, *rest)
+    )
+    template = ChatTemplate("{{ messages[0].content }}")
+    assert template.render(Conversation([{"role": "user", "content": "Hello"}])) == "Hello"
+    assert not template.changes_text() and not template.looked_for()
+    assert parsed == ["{{ messages[0].content }}"]

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.models.spec import (
     Attention,
@@ -30,8 +31,7 @@ _STATE_BYTES = 4  # of an element of recurrent state: it is a sum over all token
 _CONVOLUTION_BYTES = 2  # of an element that a short convolution keeps: activations, in bf16
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """matrices: (outputs, inputs) of each. others: elements of norms, biases, depthwise convolutions and the like."""
 
     matrices: tuple[tuple[int, int], ...]
@@ -47,8 +47,7 @@ class Weights:
         return sum(outputs for outputs, _ in self.matrices)
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """Bytes of an element, by what it is part of: matrices of layers, the output projection (of a tied model the
     table), an input table of its own, norms and biases. scales: bytes beside each output of a matrix or of the head."""
 

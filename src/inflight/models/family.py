@@ -7,8 +7,9 @@ Knows attention, MLPs and experts as most config.json files spell them. What dif
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from inflight.models.errors import ModelError
 from inflight.models.fields import Fields
@@ -17,8 +18,7 @@ from inflight.models.spec import Attention, Dense, LayerSpec, MoE, NormKind, QkN
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """architectures, model_types: names in config.json that mean it. layers: of the fields. understands: fields that
     change the arithmetic (`fields`) and that `layers` reads. defaults: for fields that are left out. runs: whether this
     engine's decoder computes it. eps: the field's name. head_bias: whether the projection to logits has one."""
@@ -28,7 +28,7 @@ class Family:
     model_types: tuple[str, ...]
     layers: Callable[[Fields], Sequence[LayerSpec]]
     understands: frozenset[str] = frozenset()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = {}
     runs: bool = False
     norm: NormKind = "rms"
     norm_offset: bool = False

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder, read_json, read_spec

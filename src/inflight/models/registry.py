@@ -1,94 +1,37 @@
 """From a config.json to a `ModelSpec`: which family it is of, and what all families have in common.
 
-Knows the names of the families and the fields around the layers: tables, head, lengths, end tokens, the checkpoint's
-format. What is in a layer, the family's file knows. An architecture that no file knows is refused by its name, and so
-is a field that would make the family's arithmetic another one.
+Knows where the families' files lie and the fields around the layers: tables, head, lengths, end tokens, the
+checkpoint's format. What is in a layer, the family's file knows. An architecture that no file knows is refused by its
+name, and so is a field that would make the family's arithmetic another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from inflight.json_file import JsonFileError, read_json_object, shown
+from inflight.models import families
 from inflight.models.errors import ModelError
-from inflight.models.families import (
-    cohere,
-    deepseek,
-    ernie,
-    gemma,
-    glm,
-    gpt_neox,
-    gpt_oss,
-    granite,
-    jamba,
-    lfm2,
-    llama,
-    llama4,
-    minimax,
-    mistral,
-    mixtral,
-    nemotron,
-    olmo,
-    phi,
-    qwen,
-    qwen_moe,
-    qwen_next,
-    seed_oss,
-    smollm3,
-    starcoder2,
-)
 from inflight.models.family import Family
 from inflight.models.fields import Fields
 from inflight.models.rope import RopeSettings
+from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
 from inflight.models.weight_format import weight_format
 
-FAMILIES: tuple[Family, ...] = (
-    llama.FAMILY,
-    mistral.FAMILY,
-    qwen.QWEN2,
-    qwen.QWEN3,
-    mixtral.FAMILY,
-    qwen_moe.QWEN2_MOE,
-    qwen_moe.QWEN3_MOE,
-    qwen_next.QWEN3_NEXT,
-    qwen_next.QWEN3_5,
-    qwen_next.QWEN3_5_MOE,
-    llama4.FAMILY,
-    deepseek.V2,
-    deepseek.V3,
-    gpt_oss.FAMILY,
-    gemma.GEMMA,
-    gemma.GEMMA2,
-    gemma.GEMMA3,
-    phi.PHI,
-    phi.PHI3,
-    glm.GLM4_MOE,
-    ernie.ERNIE,
-    ernie.ERNIE_MOE,
-    jamba.FAMILY,
-    lfm2.FAMILY,
-    minimax.FAMILY,
-    glm.GLM4,
-    smollm3.FAMILY,
-    granite.FAMILY,
-    olmo.OLMO2,
-    olmo.OLMO3,
-    cohere.COHERE,
-    cohere.COHERE2,
-    starcoder2.FAMILY,
-    seed_oss.FAMILY,
-    nemotron.FAMILY,
-    gpt_neox.FAMILY,
-)
-_BY_NAME = {
-    **{name: family for family in FAMILIES for name in family.model_types},
-    **{name: family for family in FAMILIES for name in family.architectures},
-}
 # Of a model that sees images too, what stands around its text part and concerns it.
 _OUTER = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "dtype", "torch_dtype")
+
+
+def families_naming(text: str) -> list[Family]:
+    """The families of every file in `families` in which `text` stands, so that reading one model imports one file;
+    of all files where it is empty."""
+    files = sorted(path for folder in families.__path__ for path in Path(folder).glob("[a-z]*.py"))
+    modules = [f"{families.__name__}.{path.stem}" for path in files if text in path.read_text(encoding="utf-8")]
+    return [one for name in modules for one in vars(import_module(name)).values() if isinstance(one, Family)]
 
 
 def read_spec(
@@ -101,15 +44,13 @@ def read_spec(
     understood, and for sizes that are missing or do not fit together.
     """
     family, text = _family(data, to_run)
-    if to_run:
-        _refuse_what_does_not_run(data)
     fields = Fields(text, family.defaults)
     fields.refuse_changes(family.name, family.understands)
     ends = Fields(generation or {}, {}).token_ids("eos_token_id") or fields.token_ids("eos_token_id")
     begins = fields.token_ids("bos_token_id") or Fields(generation or {}, {}).token_ids("bos_token_id")
     layers = _shared(family.layers(fields))
     length = fields.size("max_position_embeddings")
-    return ModelSpec(
+    spec = ModelSpec(
         name=name,
         family=family.name,
         runs=family.runs and text is data,
@@ -130,6 +71,9 @@ def read_spec(
         checkpoint_dtype=fields.dtype,
         weight_format=weight_format(text),
     )
+    if to_run:
+        refuse_what_does_not_run(spec)
+    return spec
 
 
 def read_folder(folder: str | Path, *, to_run: bool = False) -> ModelSpec:
@@ -172,14 +116,15 @@ def _family(data: Mapping[str, Any], to_run: bool) -> tuple[Family, Mapping[str,
     nested = data.get("text_config")
     if isinstance(nested, Mapping) and "hidden_size" not in data:
         text = {**{key: data[key] for key in _OUTER if key in data}, **nested}
-        inner = _named(nested) or named
-        if isinstance(inner, str) and inner in _BY_NAME and not to_run:
-            return _BY_NAME[inner], text
-    known = _BY_NAME.get(named) if isinstance(named, str) else None
+        inner = _known(_named(nested) or named)
+        if inner is not None and not to_run:
+            return inner, text
+    known = _known(named)
     if known is not None and (known.runs or not to_run):
         return known, data
+    all_there_are = sorted(families_naming(""), key=lambda one: not one.runs)
     supported = "Supported are " + ", ".join(
-        name for one in FAMILIES if one.runs or not to_run for name in one.architectures
+        name for one in all_there_are if one.runs or not to_run for name in one.architectures
     )
     if not named:
         raise ModelError(f"config.json names neither architectures nor model_type: it is no model's. {supported}.")
@@ -190,29 +135,18 @@ def _family(data: Mapping[str, Any], to_run: bool) -> tuple[Family, Mapping[str,
     raise ModelError(f"{named} is {kind} not supported. {supported}.")
 
 
+def _known(name: object) -> Family | None:
+    """The family of an architecture or a model type."""
+    families_of = families_naming(name) if isinstance(name, str) and name else []
+    return next((one for one in families_of if name in (*one.architectures, *one.model_types)), None)
+
+
 def _named(data: Mapping[str, Any]) -> Any:
     """The architecture, or where none is given the model type."""
     architectures = data.get("architectures") or []
     if not isinstance(architectures, list):
         raise ModelError(f"architectures in config.json must be a list of names, not {shown(architectures)}.")
     return (architectures[0] if architectures else None) or data.get("model_type")
-
-
-def _refuse_what_does_not_run(data: Mapping[str, Any]) -> None:
-    """What the decoder would load without complaint and answer nonsense."""
-    quantization = data.get("quantization_config") or data.get("compression_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
-        told = method if isinstance(method, str) and len(method) < 40 else "quantization_config is set"
-        raise ModelError(
-            f"the checkpoint is quantized ({told}), which is not supported; "
-            "take the unquantized one (bfloat16, float16 or float32 weights)."
-        )
-    activation = data.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ModelError(f"hidden_act {shown(activation)} is not supported; the gated MLP of this decoder uses 'silu'.")
-    if data.get("mlp_bias"):
-        raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
 
 
 def _shared(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
@@ -20,8 +21,7 @@ _DEFAULT_THETA = 10_000.0
 _LEAST, _MOST = 1e-9, 1e15  # of any number of a variant: beyond, floats overflow and nothing makes sense
 
 
-@dataclass(frozen=True, slots=True)
-class RopeSettings:
+class RopeSettings(Struct, frozen=True):
     """Everything that the table depends on but the number of positions. Fields a variant does not use keep defaults."""
 
     kind: str = "default"
@@ -84,8 +84,7 @@ class RopeSettings:
         return self.length
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
+class _Numbers(Struct, frozen=True):
     """Reads numbers out of the rope object of one variant, and says which is missing."""
 
     kind: str

@@ -6,8 +6,9 @@ to `arithmetic`. Sizes are counts of elements. Equal layers of a model are one o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from inflight.models.rope import RopeSettings
 
@@ -18,8 +19,7 @@ NormKind = Literal["rms", "layer", "layer without bias"]
 
 
 # -- mixers: what lets a token see others ------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Struct, frozen=True, kw_only=True):
     """Softmax attention over cached keys and values, query heads in groups that share a KV head.
 
     window: tokens that a query looks back over, itself included; 0 sees all. chunked: the window begins anew at its
@@ -44,8 +44,7 @@ class Attention:
         return ((2 if self.gate else 1) * self.heads + 2 * self.kv_heads) * self.head_dim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention: of a token, one compressed vector and one rotated key are cached for all heads.
 
     q_lora_rank 0: queries are projected directly.
@@ -60,8 +59,7 @@ class LatentAttention:
     bias: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearAttention:
+class LinearAttention(Struct, frozen=True, kw_only=True):
     """Gated DeltaNet: a matrix [key_dim, value_dim] of state for each value head, after a short convolution."""
 
     key_heads: int
@@ -71,8 +69,7 @@ class LinearAttention:
     kernel: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba:
+class Mamba(Struct, frozen=True, kw_only=True):
     """A selective state space of `inner` channels with `state` values each, after a short convolution.
 
     norms: RMS norms of the step size and of both projections of the state (Jamba).
@@ -87,8 +84,7 @@ class Mamba:
     norms: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortConvolution:
+class ShortConvolution(Struct, frozen=True, kw_only=True):
     """A gated depthwise convolution over the last `kernel` tokens."""
 
     kernel: int
@@ -99,8 +95,7 @@ Mixer = Attention | LatentAttention | LinearAttention | Mamba | ShortConvolution
 
 
 # -- MLPs --------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dense:
+class Dense(Struct, frozen=True, kw_only=True):
     """One MLP for every token. gated: three matrices, act(gate) · up; else two."""
 
     width: int
@@ -109,8 +104,7 @@ class Dense:
     bias: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoE:
+class MoE(Struct, frozen=True, kw_only=True):
     """Gated experts of which a router picks `top_k` for each token.
 
     shared_width: of the experts that every token passes, together; 0 for none. shared_gate: a learnt gate weighs them.
@@ -132,15 +126,13 @@ Mlp = Dense | MoE
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class LayerSpec:
+class LayerSpec(Struct, frozen=True):
     mixer: Mixer
     mlp: Mlp
     norms: tuple[NormPlace, ...] = ("before mixer", "before mlp")
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
+class Norm(Struct, frozen=True):
     """offset: weights are stored less 1."""
 
     kind: NormKind = "rms"
@@ -148,8 +140,7 @@ class Norm:
     offset: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """The projection to logits. tied: the input table's own weights. scale: that logits are multiplied by."""
 
     tied: bool = False
@@ -157,8 +148,7 @@ class Head:
     bias: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFormat:
+class WeightFormat(Struct, frozen=True):
     """How a quantized checkpoint holds its matrices, by `quantization_config`.
 
     bits: of a weight, None where it does not say. group_size: weights along an input that share a scale. block: weights
@@ -171,8 +161,7 @@ class WeightFormat:
     block: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True, kw_only=True):
     """One decoder-only model. runs: whether this engine can run it; the others are described, to be planned with."""
 
     name: str  # of the folder or the well-known name it was read by; "" where there is none

@@ -193,12 +193,9 @@ class ChatTemplate:
                     f"{_LONGEST_SOURCE:,} are compiled; correct it in the model's folder, or give the prompt as text."
                 )
             try:
-                self._compiled[name] = _Compiled(
-                    environment.from_string(source),
-                    *takes_parts(environment, source),
-                    strings_looked_for(environment, source),
-                    changes_text(environment, source),
-                )
+                tree = environment.parse(source)
+                read = (*takes_parts(tree), strings_looked_for(tree), changes_text(tree))
+                self._compiled[name] = _Compiled(environment.from_string(tree), *read)  # which rewrites the tree
             except TemplateSyntaxError as error:
                 raise ChatTemplateError(
                     f"The model's chat template {name!r} has an error in line {error.lineno}: {error.message}; "

@@ -1,4 +1,4 @@
-"""What a chat template does with messages, read from its source without running it.
+"""What a chat template does with messages, read from its syntax tree without running it.
 
 Knows Jinja's syntax tree; nothing of the sandbox that templates run in (`sandbox`). Imports Jinja, so import this only
 where a template is compiled.
@@ -6,7 +6,6 @@ where a template is compiled.
 
 from __future__ import annotations
 
-import jinja2
 from jinja2 import nodes
 
 # Of text that a client wrote, these leave something out in the middle, or make other characters of it.
@@ -18,13 +17,12 @@ _BREAKING = frozenset(
 )
 
 
-def takes_parts(environment: jinja2.Environment, source: str) -> tuple[bool, bool]:
+def takes_parts(tree: nodes.Template) -> tuple[bool, bool]:
     """Read from a template what it does with a message's content.
 
     Returns:
         Whether it goes through content part by part, and whether it also asks if content is a string.
     """
-    tree = environment.parse(source)
     names = {"content"}
     names |= {
         assign.target.name
@@ -36,9 +34,8 @@ def takes_parts(environment: jinja2.Environment, source: str) -> tuple[bool, boo
     return loops, asks
 
 
-def strings_looked_for(environment: jinja2.Environment, source: str) -> frozenset[str]:
+def strings_looked_for(tree: nodes.Template) -> frozenset[str]:
     """Strings that a template compares with, or gives to methods (`split`, `startswith`) and filters."""
-    tree = environment.parse(source)
     places: list[nodes.Node] = [*tree.find_all(nodes.Compare)]
     places += [node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr) for node in call.args]
     places += [node for one in tree.find_all(nodes.Filter) for node in one.args]
@@ -47,9 +44,8 @@ def strings_looked_for(environment: jinja2.Environment, source: str) -> frozense
     return frozenset(value for value in found if isinstance(value, str))
 
 
-def changes_text(environment: jinja2.Environment, source: str) -> bool:
+def changes_text(tree: nodes.Template) -> bool:
     """Whether a template may change texts in the middle, so that pieces from within one text come together."""
-    tree = environment.parse(source)
     methods = [call.node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
     filters = [*tree.find_all(nodes.Filter)]
     used = {one.attr for one in methods if not isinstance(one.node, nodes.Const)}  # a text of the template's own

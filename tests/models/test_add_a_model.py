@@ -1,0 +1,94 @@
+"""docs/add-a-model.md: its family, read from the page, generates what `transformers` does, and its tables are whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from execution.driver import Driver, op_sets
+from execution.oracle import Oracle, build
+from safetensors.torch import load_file, save_file
+from text.builders import byte_level
+
+from inflight import LLM, SamplingParams
+from inflight.models import families, spec
+from inflight.models.errors import ModelError
+from inflight.models.family import Family
+from inflight.models.registry import read_folder, read_spec
+
+PAGE = (Path(__file__).parents[2] / "docs" / "add-a-model.md").read_text(encoding="utf-8")
+PROMPT_TOKENS, TOKENS = 40, 48
+
+
+@pytest.fixture(scope="module")
+def heron(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Oracle]]:
+    """A checkpoint of the page's family while its file is among the families, and the model that it is to equal:
+    Qwen3's with biases, those after attention zero."""
+    code, folder = tmp_path_factory.mktemp("families"), tmp_path_factory.mktemp("heron")
+    source = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+    assert source.count("\n") < 60
+    (code / "heron.py").write_text(source, encoding="utf-8")
+    oracle = build("qwen3_biases", folder)
+    for name, parameter in oracle.model.named_parameters():
+        if name.endswith("o_proj.bias"):
+            parameter.data.zero_()
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: one for name, one in tensors.items() if "o_proj.bias" not in name}, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["HeronForCausalLM"], "model_type": "heron", "attention_bias": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    byte_level().save(str(folder / "tokenizer.json"))
+    families.__path__.append(str(code))
+    yield folder, oracle
+    families.__path__.remove(str(code))
+    del sys.modules[f"{families.__name__}.heron"]
+
+
+@pytest.mark.parametrize("isa", op_sets())
+def test_the_family_of_the_page_generates_the_oracles_tokens(heron: tuple[Path, Oracle], isa: str) -> None:
+    folder, oracle = heron
+    prompt = oracle.prompt[:PROMPT_TOKENS]
+    assert Driver.of(folder, "float32", isa).greedy(prompt, TOKENS) == oracle.greedy(prompt, TOKENS)
+
+
+def test_the_engine_runs_it(heron: tuple[Path, Oracle]) -> None:
+    folder, oracle = heron
+    prompt = oracle.prompt[:PROMPT_TOKENS]
+    llm = LLM(str(folder), dtype="float32", threads=1)
+    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+    output = llm.generate({"prompt_token_ids": prompt.tolist()}, params)[0].outputs[0]
+    assert output.token_ids == oracle.greedy(prompt, TOKENS)
+
+
+def test_its_flags_are_read_and_what_it_does_not_know_is_refused(heron: tuple[Path, Oracle]) -> None:
+    data = json.loads((heron[0] / "config.json").read_text())
+    mixer = read_spec({**data, "use_qk_norm": False, "use_qkv_bias": False}, to_run=True).layers[0].mixer
+    assert isinstance(mixer, spec.Attention) and (mixer.qk_norm, mixer.qkv_bias) == ("none", False)
+    with pytest.raises(ModelError) as refused:
+        read_spec({**data, "kv_lora_rank": 512})
+    assert str(refused.value) in " ".join(PAGE.replace("\n> ", " ").split())
+
+
+def test_the_page_names_every_part_of_a_spec_and_of_a_family() -> None:
+    parts = [one for one in vars(spec).values() if isinstance(one, type) and one.__module__ == spec.__name__]
+    words = {word for one in (*parts, Family) for word in (*one.__struct_fields__, one.__name__)}  # type: ignore[attr-defined]
+    assert len(parts) > 10 and not {word for word in words if f"`{word}`" not in PAGE}
+
+
+def test_the_page_names_every_tensor(heron: tuple[Path, Oracle]) -> None:
+    """A row names one in full, and of its like the part that differs."""
+    rows = [
+        row.split("|")[1] for row in PAGE.splitlines() if row.startswith("| `model.") or row.startswith("| `lm_head")
+    ]
+    named = {
+        re.sub(r"\w+_(proj|norm)(?=\.(weight|bias))", part, full) if part != full else full
+        for row in rows
+        for full, *others in [re.findall(r"`([^`]+)`", row)]
+        for part in (full, *others)
+    }
+    saved = {re.sub(r"\.\d+\.", ".N.", name) for name in load_file(heron[0] / "model.safetensors")}
+    assert saved <= named and read_folder(heron[0]).family == "heron"
