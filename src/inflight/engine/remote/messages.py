@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from inflight.core.scheduling.snapshot import Snapshot
-from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
 from inflight.core.types.request import Request
 
@@ -103,15 +103,16 @@ class Tokens(Struct, frozen=True, array_like=True):
 
 class Happened(Struct, frozen=True, tag=True):
     """What has happened since the last one, of all of a client's requests. Of one request scores come before tokens,
-    and its end comes last, so that nothing is lost by keeping the three apart."""
+    and its end comes last, so that nothing is lost by keeping the kinds apart."""
 
     scored: list[Scored]
+    pooled: list[PooledEvent]
     tokens: list[Tokens]
     finished: list[FinishedEvent]
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Happened:
-        happened = cls([], [], [])
+        happened = cls([], [], [], [])
         for event in events:
             if isinstance(event, TokensEvent):
                 request_id, index, token_ids, logprobs, finish = event
@@ -119,6 +120,8 @@ class Happened(Struct, frozen=True, tag=True):
                 happened.tokens.append(Tokens(request_id, index, token_ids, packed, finish))
             elif isinstance(event, FinishedEvent):
                 happened.finished.append(event)
+            elif isinstance(event, PooledEvent):
+                happened.pooled.append(event)
             else:
                 happened.scored.append(Scored(event.request_id, Logprobs.of(event.logprobs)))
         return happened
@@ -132,7 +135,7 @@ class Happened(Struct, frozen=True, tag=True):
                 events.append(TokensEvent(one.request_id, one.sample_index, one.token_ids, logprobs, one.finish))
         except ValueError as error:
             raise _damaged(error) from None
-        return events + self.finished
+        return [*events, *self.pooled, *self.finished]
 
 
 class Counted(Struct, frozen=True, tag=True):
