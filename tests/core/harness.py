@@ -7,6 +7,7 @@ that the same run can be repeated on a fresh scheduler.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,8 @@ from typing import Any, Literal
 
 import pytest
 
+from inflight.core.estimation import drafter as drafting
+from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.kv.manager import Allocation
@@ -40,7 +43,7 @@ from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
 from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, WaitUntil
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
@@ -113,6 +116,7 @@ class Setup:
     copy_seconds: float = 0.01
     oracle: bool = False
     lane_floor: float = 0.0
+    right_drafts: float | None = None  # share; None: nothing is drafted
 
     @property
     def capacity(self) -> Capacity:
@@ -126,7 +130,10 @@ class Setup:
     def lane(self, name: str) -> LaneSetup:
         return next(lane for lane in self.lanes if lane.name == name)
 
-    def scheduler(self, stop_text: StopTextFactory | None = None) -> Scheduler:
+    def scheduler(self, stop_text: StopTextFactory | None = None, drafter: Drafter | None = None) -> Scheduler:
+        """drafter: None: as the setup says."""
+        if drafter is None and self.right_drafts is not None:
+            drafter = drafting.Guarded(Drafts(self.right_drafts), VOCABULARY, pytest.fail)
         latency = LatencyModel()
         return Scheduler(
             self.capacity,
@@ -145,6 +152,7 @@ class Setup:
             predictor=Oracle() if self.oracle else Quantiles(),
             latency=latency,
             lane_floor=self.lane_floor,
+            drafter=drafter,
         )
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
@@ -191,6 +199,33 @@ class Letters(StopText):
     def push(self, token_id: int) -> str | None:
         self._text += chr(ord("a") + token_id)
         return next((stop for stop in self._stops if self._text.endswith(stop)), None)
+
+
+class Drafts:
+    """Drafts of all lengths. Each is right as often as said, or anything."""
+
+    def __init__(self, right: float):
+        self._right = right
+        self._random = random.Random(0)
+
+    def propose(self, view: SequenceView, most: int) -> list[int]:
+        count = self._random.randint(0, min(most, 6))
+        new = inside.row_of(view)
+        return [
+            token if self._random.random() < self._right else self._random.randrange(VOCABULARY)
+            for token in next_tokens(new, count)
+        ]
+
+
+def next_tokens(new: NewRow, count: int) -> list[int]:
+    """What the null executor draws behind these tokens."""
+    tokens: list[int] = []
+    executor = NullExecutor(Capacity(1, 1000, 1, 1000, VOCABULARY))
+    plan, length = BatchPlan(0, (Chunk(0, 0, 0, len(new.token_ids), (0,), 1),), (new,)), len(new.token_ids)
+    while len(tokens) < count:
+        tokens += executor.submit(plan).result().sampled[0].token_ids
+        plan = BatchPlan(0, (Chunk(0, 0, length + len(tokens) - 1, 1, (), 1),))
+    return tokens
 
 
 class FaultyExecutor(NullExecutor):
@@ -260,6 +295,7 @@ class Harness:
         self.owners: list[tuple[Client, int]] = []  # by sequence number: whose it is, and which sample
         self._rows: dict[int, Row] = {}
         self.freed_again: set[int] = set()  # rows that a step gave up which failed, and so perhaps gave up nothing
+        self.drafted = [0, 0]  # drafts that were right, and all
         self.starved: dict[str, int] = {}  # background lane → steps without it, though it was overdue
 
     # -- verbs --------------------------------------------------------------------------------------------------
@@ -344,6 +380,7 @@ class Harness:
         clients = dict(self.alive)
         plan, result = self.flights.popleft()
         self.freed_again |= set(plan.freed_rows) if result.error is not None else set()
+        self._verify(plan, result)
         events = self.scheduler.commit(plan, result, self.now)
         broken = {
             id(clients[event.request_id])
@@ -407,6 +444,22 @@ class Harness:
 
     # -- the mirror ---------------------------------------------------------------------------------------------
 
+    def _verify(self, plan: BatchPlan, result: StepResult) -> None:
+        """Of drafts that are not what was sampled, nothing is computed. The null executor's word for that is checked
+        by the tokens that come."""
+        sampled = {one.sequence_id: one.token_ids for one in result.sampled}
+        for chunk in plan.chunks:
+            if not chunk.draft_token_ids or result.error is not None:
+                continue
+            tokens = sampled[chunk.sequence_id]
+            assert tokens[:-1] == chunk.draft_token_ids[: len(tokens) - 1]
+            assert chunk.draft_token_ids[len(tokens) - 1 : len(tokens)] != tokens[-1:]
+            assert self._rows[chunk.row].sequence == chunk.sequence_id
+            self._rows[chunk.row].num_computed = chunk.start + len(tokens)
+            self.compute[chunk.sequence_id].high_water = chunk.start + len(tokens)
+            self.drafted[0] += len(tokens) - 1
+            self.drafted[1] += len(chunk.draft_token_ids)
+
     def _ref_counts(self, block: int) -> int:
         return self.scheduler._memory.pool.ref_count(block)
 
@@ -440,7 +493,10 @@ class Harness:
             row.num_computed += chunk.length
             assert row.table == sequence.blocks, "the plans do not tell the table"
             assert row.num_computed == sequence.num_computed <= len(row.table) * size
-            assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk))
+            drafts = len(chunk.draft_token_ids)
+            assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk)) + drafts
+            assert not drafts or (self._is_whole(chunk) and chunk.length == 1 + drafts and not self.setup.together)
+            assert not sequence.num_drafts or drafts == sequence.num_drafts
             touched = set(row.table[chunk.start // size : -(-row.num_computed // size)])
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
@@ -472,17 +528,19 @@ class Harness:
         new, tokens, left = {new.row for new in plan.new_rows}, 0, None
         for chunk in plan.chunks:
             client, index = self.owners[chunk.sequence_id]
-            is_prompt = chunk.length > 1 or chunk.row in new or not self._is_whole(chunk)
+            is_prompt = self._is_prompt(chunk, new)
             if left is not None and is_prompt:
                 left -= chunk.length
                 assert left >= 0, "a first token waits for other prompts"
-            tokens += chunk.length
+            tokens += chunk.length - len(chunk.draft_token_ids)
             if left is None and is_prompt and chunk.sample and index == 0:
                 lane = self.setup.lane(client.request.lane)
                 if not lane.get("background"):
                     floors = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
                     floors += Floor(self.setup.lane_floor).most(self.setup.token_budget) if self.setup.lane_floor else 0
                     left = max(0, self.setup.early_end - tokens) + floors
+        drafts = any(chunk.draft_token_ids for chunk in plan.chunks)
+        assert left is None or not drafts or plan.tokens <= self.setup.early_end, "a first token waits for drafts"
 
     def _check_limits(self, plan: BatchPlan) -> None:
         """Invariant 4: tokens of the step, padding, and what lanes may have."""
@@ -510,8 +568,7 @@ class Harness:
             prompts = [
                 chunk.length
                 for chunk in plan.chunks
-                if self.owners[chunk.sequence_id][0].request.lane == lane.name
-                and (chunk.length > 1 or chunk.row in new or not self._is_whole(chunk))
+                if self.owners[chunk.sequence_id][0].request.lane == lane.name and self._is_prompt(chunk, new)
             ]
             assert all(length <= (lane.get("chunk") or length) for length in prompts)
             assert sum(prompts) <= (lane.get("max_tokens") or sum(prompts))
@@ -519,11 +576,16 @@ class Harness:
     def _is_whole(self, chunk: Chunk) -> bool:
         """Whether a chunk of the last plan computes all that its sequence has (`promised` counts what it samples)."""
         sequence = next(one for one in inside.running(self.scheduler) if one.number == chunk.sequence_id)
-        return chunk.start + chunk.length == sequence.num_tokens + sequence.num_pending - chunk.sample
+        drafts = len(chunk.draft_token_ids)
+        before = sequence.num_tokens + sequence.num_pending - (drafts or chunk.sample)
+        return chunk.start + chunk.length - drafts == before
+
+    def _is_prompt(self, chunk: Chunk, new: set[int]) -> bool:
+        return chunk.length - len(chunk.draft_token_ids) > 1 or chunk.row in new or not self._is_whole(chunk)
 
     def _count(self, chunk: Chunk) -> None:
         compute = self.compute.setdefault(chunk.sequence_id, Compute())
-        start, end = chunk.start, chunk.start + chunk.length
+        start, end = chunk.start, chunk.start + chunk.length - len(chunk.draft_token_ids)
         if compute.first_start is None:
             compute.first_start = start
         compute.recomputed += max(0, min(end, compute.high_water) - start)

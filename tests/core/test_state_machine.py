@@ -66,6 +66,7 @@ def setups(draw: st.DrawFn) -> Setup:
         copy_seconds=draw(st.sampled_from([1e-4, 0.1])),
         oracle=draw(st.booleans()),
         lane_floor=draw(st.sampled_from([0.0, 0.05, 0.4])),
+        right_drafts=draw(st.sampled_from([None, 0.0, 0.5, 0.9, 1.0])),
     )
 
 

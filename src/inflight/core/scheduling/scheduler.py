@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from inflight.core.estimation.accuracy import PredictionTally
+from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.kv.manager import Allocation, KVCacheManager
@@ -51,6 +52,7 @@ class Scheduler:
         latency: LatencyModel | None = None,
         admission: Admission | None = None,
         lane_floor: float = 0.0,
+        drafter: Drafter | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. Raises ValueError for
         end token ids that are not in the vocabulary."""
@@ -67,6 +69,7 @@ class Scheduler:
         self._token_budget = token_budget
         self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._watermark = watermark
+        self._drafter = drafter
         self._memory = KVCacheManager(capacity, prefix_caching, allocation)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
@@ -83,7 +86,7 @@ class Scheduler:
     def _begin(self) -> None:
         """Nobody runs, and no memory is held."""
         self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
-        self._step_builder = StepBuilder(self._memory, self._lanes, self._running)
+        self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._drafter)
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
@@ -290,6 +293,8 @@ class Scheduler:
             sequence.finish = Finish("error", detail=sampled.error)
             self._end_sequence(sequence, now)
             return self._finished(sequence.request, now)
+        if sequence.num_drafts:
+            sequence.verified(len(sampled.token_ids))
         taken = 0
         for token_id in sampled.token_ids:
             sequence.append(token_id)
