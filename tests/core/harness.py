@@ -41,7 +41,7 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
-from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
@@ -121,7 +121,8 @@ class Setup:
     @property
     def capacity(self) -> Capacity:
         host = (self.host_blocks, self.copy_seconds)
-        return Capacity(self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY, *host)
+        sizes = (self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY)
+        return Capacity(*sizes, *host, embedding_size=4)
 
     @property
     def together(self) -> bool:
@@ -264,6 +265,7 @@ class Client:
     tokens: list[list[int]]
     finishes: list[Finish | None]
     scores: list[TokenLogprob] = field(default_factory=list)
+    vector: tuple[float, ...] | None = None
     ended: FinishedEvent | None = None
 
 
@@ -591,6 +593,8 @@ class Harness:
         compute.recomputed += max(0, min(end, compute.high_water) - start)
         compute.high_water = max(compute.high_water, end)
         client, sample = self.owners[chunk.sequence_id]
+        whole = end == len(client.request.prompt_token_ids)
+        assert chunk.pool == (whole and client.request.pooling is not None)
         if sample or client.request.params.prompt_logprobs is None:
             assert not chunk.score, "scored unasked"
         else:
@@ -614,6 +618,9 @@ class Harness:
                 assert event.logprobs, "an event without scores"
                 assert not any(client.tokens), "scores after the first token"
                 client.scores += event.logprobs
+            elif isinstance(event, PooledEvent):
+                assert client.request.pooling is not None and client.vector is None, "pooled unasked, or twice"
+                client.vector = event.vector
             else:
                 self._finish(client, event)
         self.check()
@@ -626,6 +633,7 @@ class Harness:
         assert len(event.finishes) == client.request.params.n
         if all(finish.reason in ("stop", "length") for finish in event.finishes):
             self._check_scores(client)
+            assert (client.vector is None) == (client.request.pooling is None), "it ends without its vector"
         silent = ("abort", "error", "length" if client.request.params.max_tokens == 0 else "")
         for told, finish in zip(client.finishes, event.finishes, strict=True):
             assert told == finish or (told is None and finish.reason in silent)
@@ -656,6 +664,14 @@ def scores_alone(request: Request) -> list[TokenLogprob]:
     loop = Setup(500, 4, 8, 500, False, 0.0, 500).loop(depth=1)
     loop.add(replace(alone, priority=0, forced_output_tokens=None))
     return [entry for event in loop.run() if isinstance(event, PromptScoredEvent) for entry in event.logprobs]
+
+
+def vector_alone(request: Request) -> tuple[float, ...]:
+    """Of a pooled request, in one step of an engine of its own."""
+    loop = Setup(500, 4, 8, 500, False, 0.0, 500).loop(depth=1)
+    loop.add(replace(request, lane="interactive", priority=0))
+    (vector,) = [event.vector for event in loop.run() if isinstance(event, PooledEvent)]
+    return vector
 
 
 def outputs_alone(request: Request, max_model_len: int) -> tuple[list[list[int]], tuple[Finish, ...]]:

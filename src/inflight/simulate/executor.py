@@ -1,7 +1,8 @@
 """The simulated executor: a device that is nothing but its capacity and a step model.
 
 It computes no content: every sampled token is token 0, so that a run is the same wherever it is repeated, and answers
-end by their forced lengths. What is in the blocks, nobody looks at; whether plans are right, the null executor checks.
+end by their forced lengths; vectors it leaves out. What is in the blocks, nobody looks at; whether plans are right, the
+null executor checks.
 """
 
 from __future__ import annotations

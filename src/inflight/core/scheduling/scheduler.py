@@ -28,9 +28,9 @@ from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
-from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult, WaitUntil
+from inflight.core.types.plan import BatchPlan, Capacity, Pooled, Sampled, Scored, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 
 
@@ -155,8 +155,9 @@ class Scheduler:
         else:
             events = self._fail(result.error, now)
             self._running.free_again(plan.freed_rows)
-        for scored in result.scored:
-            events += self._take_in_scores(self._planned[scored.sequence_id], scored, now)
+        others: tuple[Scored | Pooled, ...] = (*result.scored, *result.pooled)
+        for yielded in others:
+            events += self._take_in_prompt(self._planned[yielded.sequence_id], yielded, now)
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
         for chunk in plan.chunks:
@@ -277,13 +278,16 @@ class Scheduler:
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
-    def _take_in_scores(self, sequence: Sequence, scored: Scored, now: float) -> list[Event]:
+    def _take_in_prompt(self, sequence: Sequence, yielded: Scored | Pooled, now: float) -> list[Event]:
+        """What else than tokens came of a chunk."""
         request = sequence.request
         if sequence.finish is not None:  # it may have been aborted meanwhile
             return []
-        if scored.error is None:
-            return [PromptScoredEvent(request.request_id, scored.logprobs)]
-        return self._end_request(self._samples[request.request_id], Finish("error", detail=scored.error), now)
+        if yielded.error is not None:
+            return self._end_request(self._samples[request.request_id], Finish("error", detail=yielded.error), now)
+        if isinstance(yielded, Pooled):
+            return [PooledEvent(request.request_id, yielded.vector)]
+        return [PromptScoredEvent(request.request_id, yielded.logprobs)]
 
     def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
         """New tokens of one sequence; those after its end (sampled ahead at depth 2) are dropped unseen."""

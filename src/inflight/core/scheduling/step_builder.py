@@ -391,7 +391,8 @@ class StepBuilder:
         start, prompt_tokens = sequence.num_computed, len(sequence.prompt)
         sample = int(length == sequence.num_tokens + sequence.num_pending - start and sequence.generates)
         score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
-        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score))
+        pool = start + length == prompt_tokens and sequence.request.pooling is not None
+        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, pool=pool))
         sequence.num_computed = start + length
         if start < sequence.recompute_until:
             again = min(sequence.num_computed, sequence.recompute_until) - start
@@ -424,4 +425,5 @@ def _new_row(sequence: Sequence, row: int) -> NewRow:
         sample_index=sequence.sample_index,
         banned_token_ids=sequence.banned,
         bad_token_ids=request.bad_token_ids,
+        pooling=request.pooling,
     )
