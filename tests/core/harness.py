@@ -7,6 +7,7 @@ that the same run can be repeated on a fresh scheduler.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,8 @@ from typing import Any, Literal
 
 import pytest
 
+from inflight.core.estimation import drafter as drafting
+from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.kv.manager import Allocation
@@ -38,9 +41,9 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
-from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, WaitUntil
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
@@ -113,11 +116,13 @@ class Setup:
     copy_seconds: float = 0.01
     oracle: bool = False
     lane_floor: float = 0.0
+    right_drafts: float | None = None  # share; None: nothing is drafted
 
     @property
     def capacity(self) -> Capacity:
         host = (self.host_blocks, self.copy_seconds)
-        return Capacity(self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY, *host)
+        sizes = (self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY)
+        return Capacity(*sizes, *host, embedding_size=4)
 
     @property
     def together(self) -> bool:
@@ -126,7 +131,10 @@ class Setup:
     def lane(self, name: str) -> LaneSetup:
         return next(lane for lane in self.lanes if lane.name == name)
 
-    def scheduler(self, stop_text: StopTextFactory | None = None) -> Scheduler:
+    def scheduler(self, stop_text: StopTextFactory | None = None, drafter: Drafter | None = None) -> Scheduler:
+        """drafter: None: as the setup says."""
+        if drafter is None and self.right_drafts is not None:
+            drafter = drafting.Guarded(Drafts(self.right_drafts), VOCABULARY, pytest.fail)
         latency = LatencyModel()
         return Scheduler(
             self.capacity,
@@ -145,6 +153,7 @@ class Setup:
             predictor=Oracle() if self.oracle else Quantiles(),
             latency=latency,
             lane_floor=self.lane_floor,
+            drafter=drafter,
         )
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
@@ -193,6 +202,33 @@ class Letters(StopText):
         return next((stop for stop in self._stops if self._text.endswith(stop)), None)
 
 
+class Drafts:
+    """Drafts of all lengths. Each is right as often as said, or anything."""
+
+    def __init__(self, right: float):
+        self._right = right
+        self._random = random.Random(0)
+
+    def propose(self, view: SequenceView, most: int) -> list[int]:
+        count = self._random.randint(0, min(most, 6))
+        new = inside.row_of(view)
+        return [
+            token if self._random.random() < self._right else self._random.randrange(VOCABULARY)
+            for token in next_tokens(new, count)
+        ]
+
+
+def next_tokens(new: NewRow, count: int) -> list[int]:
+    """What the null executor draws behind these tokens."""
+    tokens: list[int] = []
+    executor = NullExecutor(Capacity(1, 1000, 1, 1000, VOCABULARY))
+    plan, length = BatchPlan(0, (Chunk(0, 0, 0, len(new.token_ids), (0,), 1),), (new,)), len(new.token_ids)
+    while len(tokens) < count:
+        tokens += executor.submit(plan).result().sampled[0].token_ids
+        plan = BatchPlan(0, (Chunk(0, 0, length + len(tokens) - 1, 1, (), 1),))
+    return tokens
+
+
 class FaultyExecutor(NullExecutor):
     """A null executor whose steps can break half-way: what they should have written is garbage, nothing is sampled."""
 
@@ -229,6 +265,7 @@ class Client:
     tokens: list[list[int]]
     finishes: list[Finish | None]
     scores: list[TokenLogprob] = field(default_factory=list)
+    vector: tuple[float, ...] | None = None
     ended: FinishedEvent | None = None
 
 
@@ -260,6 +297,7 @@ class Harness:
         self.owners: list[tuple[Client, int]] = []  # by sequence number: whose it is, and which sample
         self._rows: dict[int, Row] = {}
         self.freed_again: set[int] = set()  # rows that a step gave up which failed, and so perhaps gave up nothing
+        self.drafted = [0, 0]  # drafts that were right, and all
         self.starved: dict[str, int] = {}  # background lane → steps without it, though it was overdue
 
     # -- verbs --------------------------------------------------------------------------------------------------
@@ -344,6 +382,7 @@ class Harness:
         clients = dict(self.alive)
         plan, result = self.flights.popleft()
         self.freed_again |= set(plan.freed_rows) if result.error is not None else set()
+        self._verify(plan, result)
         events = self.scheduler.commit(plan, result, self.now)
         broken = {
             id(clients[event.request_id])
@@ -407,6 +446,22 @@ class Harness:
 
     # -- the mirror ---------------------------------------------------------------------------------------------
 
+    def _verify(self, plan: BatchPlan, result: StepResult) -> None:
+        """Of drafts that are not what was sampled, nothing is computed. The null executor's word for that is checked
+        by the tokens that come."""
+        sampled = {one.sequence_id: one.token_ids for one in result.sampled}
+        for chunk in plan.chunks:
+            if not chunk.draft_token_ids or result.error is not None:
+                continue
+            tokens = sampled[chunk.sequence_id]
+            assert tokens[:-1] == chunk.draft_token_ids[: len(tokens) - 1]
+            assert chunk.draft_token_ids[len(tokens) - 1 : len(tokens)] != tokens[-1:]
+            assert self._rows[chunk.row].sequence == chunk.sequence_id
+            self._rows[chunk.row].num_computed = chunk.start + len(tokens)
+            self.compute[chunk.sequence_id].high_water = chunk.start + len(tokens)
+            self.drafted[0] += len(tokens) - 1
+            self.drafted[1] += len(chunk.draft_token_ids)
+
     def _ref_counts(self, block: int) -> int:
         return self.scheduler._memory.pool.ref_count(block)
 
@@ -440,7 +495,10 @@ class Harness:
             row.num_computed += chunk.length
             assert row.table == sequence.blocks, "the plans do not tell the table"
             assert row.num_computed == sequence.num_computed <= len(row.table) * size
-            assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk))
+            drafts = len(chunk.draft_token_ids)
+            assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk)) + drafts
+            assert not drafts or (self._is_whole(chunk) and chunk.length == 1 + drafts and not self.setup.together)
+            assert not sequence.num_drafts or drafts == sequence.num_drafts
             touched = set(row.table[chunk.start // size : -(-row.num_computed // size)])
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
@@ -472,17 +530,19 @@ class Harness:
         new, tokens, left = {new.row for new in plan.new_rows}, 0, None
         for chunk in plan.chunks:
             client, index = self.owners[chunk.sequence_id]
-            is_prompt = chunk.length > 1 or chunk.row in new or not self._is_whole(chunk)
+            is_prompt = self._is_prompt(chunk, new)
             if left is not None and is_prompt:
                 left -= chunk.length
                 assert left >= 0, "a first token waits for other prompts"
-            tokens += chunk.length
+            tokens += chunk.length - len(chunk.draft_token_ids)
             if left is None and is_prompt and chunk.sample and index == 0:
                 lane = self.setup.lane(client.request.lane)
                 if not lane.get("background"):
                     floors = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
                     floors += Floor(self.setup.lane_floor).most(self.setup.token_budget) if self.setup.lane_floor else 0
                     left = max(0, self.setup.early_end - tokens) + floors
+        drafts = any(chunk.draft_token_ids for chunk in plan.chunks)
+        assert left is None or not drafts or plan.tokens <= self.setup.early_end, "a first token waits for drafts"
 
     def _check_limits(self, plan: BatchPlan) -> None:
         """Invariant 4: tokens of the step, padding, and what lanes may have."""
@@ -510,8 +570,7 @@ class Harness:
             prompts = [
                 chunk.length
                 for chunk in plan.chunks
-                if self.owners[chunk.sequence_id][0].request.lane == lane.name
-                and (chunk.length > 1 or chunk.row in new or not self._is_whole(chunk))
+                if self.owners[chunk.sequence_id][0].request.lane == lane.name and self._is_prompt(chunk, new)
             ]
             assert all(length <= (lane.get("chunk") or length) for length in prompts)
             assert sum(prompts) <= (lane.get("max_tokens") or sum(prompts))
@@ -519,16 +578,23 @@ class Harness:
     def _is_whole(self, chunk: Chunk) -> bool:
         """Whether a chunk of the last plan computes all that its sequence has (`promised` counts what it samples)."""
         sequence = next(one for one in inside.running(self.scheduler) if one.number == chunk.sequence_id)
-        return chunk.start + chunk.length == sequence.num_tokens + sequence.num_pending - chunk.sample
+        drafts = len(chunk.draft_token_ids)
+        before = sequence.num_tokens + sequence.num_pending - (drafts or chunk.sample)
+        return chunk.start + chunk.length - drafts == before
+
+    def _is_prompt(self, chunk: Chunk, new: set[int]) -> bool:
+        return chunk.length - len(chunk.draft_token_ids) > 1 or chunk.row in new or not self._is_whole(chunk)
 
     def _count(self, chunk: Chunk) -> None:
         compute = self.compute.setdefault(chunk.sequence_id, Compute())
-        start, end = chunk.start, chunk.start + chunk.length
+        start, end = chunk.start, chunk.start + chunk.length - len(chunk.draft_token_ids)
         if compute.first_start is None:
             compute.first_start = start
         compute.recomputed += max(0, min(end, compute.high_water) - start)
         compute.high_water = max(compute.high_water, end)
         client, sample = self.owners[chunk.sequence_id]
+        whole = end == len(client.request.prompt_token_ids)
+        assert chunk.pool == (whole and client.request.pooling is not None)
         if sample or client.request.params.prompt_logprobs is None:
             assert not chunk.score, "scored unasked"
         else:
@@ -552,6 +618,9 @@ class Harness:
                 assert event.logprobs, "an event without scores"
                 assert not any(client.tokens), "scores after the first token"
                 client.scores += event.logprobs
+            elif isinstance(event, PooledEvent):
+                assert client.request.pooling is not None and client.vector is None, "pooled unasked, or twice"
+                client.vector = event.vector
             else:
                 self._finish(client, event)
         self.check()
@@ -564,6 +633,7 @@ class Harness:
         assert len(event.finishes) == client.request.params.n
         if all(finish.reason in ("stop", "length") for finish in event.finishes):
             self._check_scores(client)
+            assert (client.vector is None) == (client.request.pooling is None), "it ends without its vector"
         silent = ("abort", "error", "length" if client.request.params.max_tokens == 0 else "")
         for told, finish in zip(client.finishes, event.finishes, strict=True):
             assert told == finish or (told is None and finish.reason in silent)
@@ -594,6 +664,14 @@ def scores_alone(request: Request) -> list[TokenLogprob]:
     loop = Setup(500, 4, 8, 500, False, 0.0, 500).loop(depth=1)
     loop.add(replace(alone, priority=0, forced_output_tokens=None))
     return [entry for event in loop.run() if isinstance(event, PromptScoredEvent) for entry in event.logprobs]
+
+
+def vector_alone(request: Request) -> tuple[float, ...]:
+    """Of a pooled request, in one step of an engine of its own."""
+    loop = Setup(500, 4, 8, 500, False, 0.0, 500).loop(depth=1)
+    loop.add(replace(request, lane="interactive", priority=0))
+    (vector,) = [event.vector for event in loop.run() if isinstance(event, PooledEvent)]
+    return vector
 
 
 def outputs_alone(request: Request, max_model_len: int) -> tuple[list[list[int]], tuple[Finish, ...]]:

@@ -15,8 +15,9 @@ from inflight.core.kv.prefix_cache import CachedChain
 from inflight.core.queueing.lanes import Lane
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.sequence import Sequence
-from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.scheduling.step_builder import _new_row
+from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.types.plan import BatchPlan, Capacity, NewRow
 
 
 def running(scheduler: Scheduler) -> list[Sequence]:
@@ -33,6 +34,11 @@ def alive(scheduler: Scheduler) -> list[Sequence]:
     known = {sequence.number: sequence for group in scheduler._samples.values() for sequence in group}
     known.update((sequence.number, sequence) for sequence in running(scheduler))
     return list(known.values())
+
+
+def row_of(view: SequenceView) -> NewRow:
+    """What an executor is told of a sequence that takes a row."""
+    return _new_row(view._sequence, 0)
 
 
 def waiting(scheduler: Scheduler) -> set[int]:
@@ -201,7 +207,10 @@ def _check_rows(scheduler: Scheduler, capacity: Capacity) -> None:
 def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]) -> None:
     """Invariant 5."""
     in_flight = Counter(chunk.sequence_id for plan in flights for chunk in plan.chunks)
-    promised = Counter(chunk.sequence_id for plan in flights for chunk in plan.chunks if chunk.sample)
+    promised, drafted = Counter[int](), Counter[int]()
+    for chunk in (chunk for plan in flights for chunk in plan.chunks):
+        drafted[chunk.sequence_id] += len(chunk.draft_token_ids)
+        promised[chunk.sequence_id] += len(chunk.draft_token_ids) or chunk.sample
     for sequence in alive(scheduler):
         assert sequence.in_flight == in_flight[sequence.number]
         assert 0 <= sequence.num_computed <= sequence.num_tokens + sequence.num_pending
@@ -211,7 +220,9 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
         assert min(sequence.num_computed, last) <= sequence.scored <= last, "a computed position was not scored"
         if sequence.finish is None:
             assert sequence.num_pending == promised[sequence.number]
-            assert len(sequence.output) + sequence.num_pending <= sequence.most_output
+            assert sequence.num_drafts == drafted[sequence.number]
+            assert not sequence.num_drafts or (sequence.in_flight == 1 and not sequence.num_uncomputed)
+            assert len(sequence.output) + sequence.num_pending + bool(sequence.num_drafts) <= sequence.most_output
             assert sequence.num_tokens + sequence.num_pending <= capacity.max_model_len
             assert scheduler._memory.blocks_for(sequence.num_tokens) <= capacity.num_blocks
         elif sequence.row is not None:

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from inflight.core.types.request import SLO, Request
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 
-from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup, outputs_alone, scores_alone
+from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup, outputs_alone, scores_alone, vector_alone
 
 MAX_ROWS, MAX_BUDGET = 4, 9
 
@@ -66,6 +66,7 @@ def setups(draw: st.DrawFn) -> Setup:
         copy_seconds=draw(st.sampled_from([1e-4, 0.1])),
         oracle=draw(st.booleans()),
         lane_floor=draw(st.sampled_from([0.0, 0.05, 0.4])),
+        right_drafts=draw(st.sampled_from([None, 0.0, 0.5, 0.9, 1.0])),
     )
 
 
@@ -89,14 +90,17 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
 
 @st.composite
 def requests(draw: st.DrawFn, max_prompt: int = 10) -> Request:
-    """Prompts of two letters, so that prefixes collide."""
+    """Prompts of two letters, so that prefixes collide; of some a vector is all that is wanted."""
+    pooling = draw(st.sampled_from([None, None, None, PoolingParams(), PoolingParams(normalize=False)]))
+    forced = draw(st.one_of(st.none(), st.none(), st.integers(1, 14)))
     return Request(
         request_id="",
         prompt_token_ids=tuple(draw(st.lists(st.integers(0, 1), min_size=1, max_size=max_prompt))),
-        params=draw(sampling_params()),
+        params=draw(sampling_params()) if pooling is None else NO_SAMPLING,
+        pooling=pooling,
         seed=draw(st.integers(0, 2)),
         cache_salt=draw(st.sampled_from(["", "", "tenant"])),
-        forced_output_tokens=draw(st.one_of(st.none(), st.none(), st.integers(1, 14))),
+        forced_output_tokens=forced if pooling is None else None,
         lane=draw(st.sampled_from(["interactive", "interactive", "batch", "third"])),
         tenant=draw(st.sampled_from(["", "b", "c"])),
         priority=draw(st.integers(-1, 2)),
@@ -193,6 +197,7 @@ def check_against_alone(client, setup: Setup) -> None:  # type: ignore[no-untype
     """Invariants 7, 8 and 10: the same tokens as alone, or their beginning where something ended them early."""
     alone, ends = outputs_alone(client.request, setup.max_model_len)
     assert not client.scores or client.scores == scores_alone(client.request)[: len(client.scores)]
+    assert client.vector is None or client.vector == vector_alone(client.request)
     for tokens, finish, expected, end in zip(client.tokens, client.ended.finishes, alone, ends, strict=True):
         if finish.reason in ("abort", "error"):
             assert tokens == expected[: len(tokens)]

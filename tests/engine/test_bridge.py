@@ -8,6 +8,7 @@ import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.types.events import Event, FinishedEvent, TokensEvent
+from inflight.core.types.events import Event, FinishedEvent, PooledEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.engine.bridge import COMMAND_SECONDS, AsyncBridge
 from inflight.engine.client import EngineClient
 from inflight.engine.clock import MonotonicClock
@@ -31,7 +32,7 @@ from inflight.engine.null import NullExecutor
 from inflight.engine.remote.client import RemoteClient
 from inflight.engine.remote.server import EngineServer
 
-CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=8, max_model_len=200, vocab_size=1000)
+CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=8, max_model_len=200, vocab_size=1000, embedding_size=4)
 ENDLESS = SamplingParams(max_tokens=190, ignore_eos=True)
 
 
@@ -662,3 +663,14 @@ def test_a_command_in_the_moment_before_the_wait_is_not_slept_through() -> None:
     events = asyncio.run(asyncio.wait_for(rig.collect("first", params=SamplingParams(max_tokens=2)), 15))
     assert len(events) == 3
     bridge.close()
+
+
+def test_a_vector_comes_before_its_requests_end(rig: Rig) -> None:
+    async def main() -> list[Event]:
+        pooled = replace(request("p", params=NO_SAMPLING), pooling=PoolingParams())
+        stream = await rig.bridge.open(pooled)
+        return [event async for events in stream for event in events]
+
+    vector, end = asyncio.run(main())
+    assert isinstance(vector, PooledEvent) and len(vector.vector) == CAPACITY.embedding_size
+    assert isinstance(end, FinishedEvent)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import PoolingParams, SamplingParams
 from inflight.engine.null import NullExecutor
 
 CAPACITY = Capacity(num_blocks=8, block_size=2, max_rows=2, max_model_len=16, vocab_size=1000)
@@ -107,3 +109,55 @@ def test_scores_depend_on_the_prefix_and_on_the_token() -> None:
     assert scores((1, 2, 3, 4), range(1, 3)) == whole[1:]
     other = scores((9, 2, 3, 5), range(3))
     assert len({entry.logprob for entry in whole + other}) == 6
+
+
+def verified(*drafts: int) -> tuple[tuple[int, ...], list[int]]:
+    """What comes of these drafts behind a prompt and its first token, and what the row then keeps."""
+    executor = NullExecutor(CAPACITY)
+    executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0, 1), 1),), (new_row((1, 2, 3)),)))
+    count = len(drafts)
+    chunk = Chunk(0, 0, 3, 1 + count, tuple(range(2, 2 + -(-count // 2))), 1 + count, draft_token_ids=drafts)
+    (sampled,) = executor.submit(BatchPlan(1, (chunk,))).result().sampled
+    return sampled.token_ids, executor._rows[0].tokens
+
+
+def test_drafts_count_as_far_as_they_are_right() -> None:
+    plain = [1, 2, 3]
+    while len(plain) < 7:
+        plain.append(first_token(tuple(plain)))
+    one, two, three, four = plain[3:]
+    for drafts, tokens in (
+        ((), (two,)),
+        ((two,), (two, three)),
+        ((two, three), (two, three, four)),
+        ((two, 0), (two, three)),
+        ((0, three), (two,)),
+    ):
+        assert verified(*drafts) == (tokens, [1, 2, 3, one, *tokens])
+
+
+def test_what_is_forced_is_kept_and_changes_what_follows() -> None:
+    executor = NullExecutor(CAPACITY)
+    row = new_row((1, 2), forced_token_ids=(7, 8))
+    tokens = []
+    for step, start in enumerate((0, 2, 3)):
+        chunk = Chunk(0, 0, start, 1 if start else 2, ((0,), (1,), ())[step], 1)
+        (sampled,) = executor.submit(BatchPlan(step, (chunk,), () if step else (row,))).result().sampled
+        tokens += sampled.token_ids
+    assert tokens == [7, 8, first_token((1, 2, 7, 8))]
+
+
+def test_a_vector_is_of_the_last_token_and_of_all_before_it() -> None:
+    capacity = replace(CAPACITY, embedding_size=3)
+
+    def vector(tokens: tuple[int, ...], normalize: bool) -> tuple[float, ...]:
+        chunk = Chunk(4, 0, 0, len(tokens), (0, 1), 0, pool=True)
+        row = new_row(tokens, pooling=PoolingParams(normalize=normalize))
+        (pooled,) = NullExecutor(capacity).submit(BatchPlan(0, (chunk,), (row,))).result().pooled
+        assert pooled.sequence_id == 4 and pooled.error is None
+        return pooled.vector
+
+    raw, unit = vector((1, 2, 3), False), vector((1, 2, 3), True)
+    assert math.hypot(*unit) == pytest.approx(1) != pytest.approx(math.hypot(*raw))
+    assert raw == pytest.approx([math.hypot(*raw) * one for one in unit])
+    assert len({vector(tokens, True) for tokens in ((1, 2, 3), (9, 2, 3), (1, 2, 4), (1, 2))}) == 4

@@ -230,7 +230,7 @@ def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
 def rebuilt_setup(header: dict[str, Any]) -> Setup:
     setup = header["settings"]["setup"]["value"]
     lanes = [LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]]
-    return Setup(**{**setup, "lanes": tuple(lanes)})
+    return Setup(**{**setup, "lanes": tuple(lanes), "right_drafts": None})  # drafts are the record's
 
 
 class OthersTurn:
@@ -258,7 +258,24 @@ def test_what_came_while_a_step_was_computed_replays_after_its_plan(tmp_path: Pa
     records = recorded.records(tmp_path)
     came = {one["request_id"]: (one["before_step"], one["before_commit"]) for one in of_kind(records, "request")}
     assert came == {"first": (0, 0), "gone": (0, 0), "second": (1, 0)}
-    assert replay(records, lambda stop_text: ROOMY.scheduler(stop_text))[1].difference is None
+    assert replay(records, ROOMY.scheduler)[1].difference is None
+
+
+def test_drafts_replay_as_they_were(tmp_path: Path) -> None:
+    recorded = Recorded(replace(ROOMY, right_drafts=0.7, max_model_len=40, token_budget=12))
+    for number in range(3):
+        recorded.loop.add(request(str(number), [number], output=None, max_tokens=20, stop_token_ids=(2,)))
+    recorded.loop.run()
+    records = recorded.records(tmp_path)
+    setup = rebuilt_setup(records[0])
+    assert replay(records, setup.scheduler)[1].difference is None
+    chunks = [chunk for step in of_kind(records, "step") for chunk in step["chunks"]]
+    drafted = [chunk for chunk in chunks if "draft_token_ids" in chunk]
+    assert drafted and all(chunk["length"] == 1 + len(chunk["draft_token_ids"]) for chunk in drafted)
+    for chunk in drafted:
+        chunk["draft_token_ids"] = [one ^ 1 for one in chunk["draft_token_ids"]]
+    difference = replay(records, setup.scheduler)[1].difference
+    assert difference is not None and "differs in its chunks" in difference
 
 
 @given(

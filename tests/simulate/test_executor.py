@@ -28,6 +28,14 @@ def test_a_step_takes_what_the_model_says() -> None:
     assert (executor.steps, executor.busy) == (1, result.seconds)
 
 
+def test_drafts_of_what_every_token_is_are_right() -> None:
+    executor = SimulatedExecutor(Capacity(8, 16, 2, 64, 100), Affine())
+    given = [(0, 0), (0, 1, 0), (1,)]
+    chunks = [Chunk(n, n, 5, 1 + len(one), (n,), 1 + len(one), draft_token_ids=one) for n, one in enumerate(given)]
+    result = executor.submit(BatchPlan(0, tuple(chunks))).result()
+    assert [one.token_ids for one in result.sampled] == [(0, 0, 0), (0, 0), (0,)]
+
+
 def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(pool(SchedulingSettings.of(policy="sjf")))
     plain = simulate(chat(), setup).observations

@@ -12,6 +12,7 @@ from inflight.config.engine import EngineSettings, resolve_budget, resolve_rows
 from inflight.config.lanes import make_lanes
 from inflight.config.plugins import make_predictor, make_strategy
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor
 from inflight.core.queueing.admission import Admission
@@ -67,6 +68,7 @@ def make_scheduler(
     end_token_ids: frozenset[int] = frozenset(),
     stop_text: StopTextFactory | None = None,
     make: type[Scheduler] = Scheduler,
+    drafter: Drafter | None = None,
 ) -> Scheduler:
     """make: the class of the scheduler."""
     return make(
@@ -84,6 +86,7 @@ def make_scheduler(
         latency=rules.latency,
         admission=rules.admission,
         lane_floor=scheduling.lane_floor,
+        drafter=drafter,
     )
 
 

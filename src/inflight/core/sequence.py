@@ -3,6 +3,9 @@
 There are no phases. `num_tokens` exist, `num_pending` are being sampled by plans in flight, `num_computed` have their
 keys and values (or will, when the plans in flight are done). Computed catches up with tokens + pending; whether that is
 prefill, decode or resumption after preemption is only a matter of how many are uncomputed.
+
+A sequence with drafts in flight has nothing uncomputed: its drafts are pending and computed, and which token follows
+them nobody knows before they are verified.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ class Sequence:
         "most_output",
         "node",
         "num_computed",
+        "num_drafts",
         "num_pending",
         "num_tokens",
         "number",
@@ -70,6 +74,7 @@ class Sequence:
         self.num_tokens = len(self.prompt)  # prompt and output together
         self.num_pending = 0
         self.num_computed = 0
+        self.num_drafts = 0  # in flight
         # Leading prompt positions whose scores are planned; all of them, where none are wanted.
         self.scored = 0 if request.params.prompt_logprobs is not None and sample_index == 0 else len(self.prompt) - 1
         self.blocks: list[int] = []
@@ -95,6 +100,19 @@ class Sequence:
         self.output.append(token_id)
         self.num_tokens += 1
         self.num_pending -= 1
+
+    def draft(self, drafts: int) -> None:
+        """The chunk that was planned last has drafts, too."""
+        self.num_drafts = drafts
+        self.num_computed += drafts
+        self.num_pending += drafts - 1
+
+    def verified(self, tokens: int) -> None:
+        """The drafts in flight brought so many tokens, which are appended next. Where the others stand, nothing is
+        computed."""
+        self.num_computed -= self.num_drafts + 1 - tokens
+        self.num_pending = tokens
+        self.num_drafts = 0
 
     @property
     def num_uncomputed(self) -> int:
@@ -192,6 +210,10 @@ class SequenceView:
     @property
     def output_tokens(self) -> int:
         return len(self._sequence.output)
+
+    def token_slice(self, start: int, end: int) -> tuple[int, ...]:
+        """Tokens start … end - 1 of prompt and output."""
+        return self._sequence.token_slice(start, end)
 
     @property
     def computed_tokens(self) -> int:

@@ -2,13 +2,15 @@
 
 In place of keys and values, the slot of position p holds a hash of tokens 0 … p, made from the slot of position p - 1
 *as the block table finds it*. The next token is a function of the last slot, a token's log-probability one of the slot
-before it. A block whose content is still to be loaded has no slots. A wrong block, a block written twice, a position
-skipped or a token lost therefore changes what comes out, just as it would in a model; and it depends on nothing else,
-so that it is the same under every strategy, policy, batch and preemption.
+before it, a vector one of the last. A block whose content is still to be loaded has no slots. Drafts are written into
+the slots like any token: where one was wrong and is taken for computed, that shows, too. A wrong block, a block written
+twice, a position skipped or a token lost therefore changes what comes out, just as it would in a model; and it depends
+on nothing else, so that it is the same under every strategy, policy, batch and preemption.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +20,7 @@ from inflight.core.types.plan import (
     Capacity,
     Chunk,
     NewRow,
+    Pooled,
     Sampled,
     Scored,
     StepResult,
@@ -78,21 +81,25 @@ class NullExecutor:
     def submit(self, plan: BatchPlan) -> Done:
         for transfer in plan.transfers:
             self._begin(transfer)
-        for row in plan.freed_rows:
-            self._rows.pop(row, None)  # a plan that was broken off before it came here may have given it away
+        for freed in plan.freed_rows:
+            self._rows.pop(freed, None)  # a plan that was broken off before it came here may have given it away
         for new in plan.new_rows:
             if new.row in self._rows:
                 raise RuntimeError(f"row {new.row} was given away twice")
             self._rows[new.row] = _Row(new, list(new.token_ids))
-        sampled, scored = [], []
+        sampled, scored, pooled = [], [], []
         for chunk in plan.chunks:
-            last = self._compute(self._rows[chunk.row], chunk)
+            row = self._rows[chunk.row]
+            self._compute(row, chunk)
             if chunk.score:
-                scored.append(self._score(self._rows[chunk.row], chunk))
+                scored.append(self._score(row, chunk))
             if chunk.sample:
-                token = self._draw(self._rows[chunk.row], last)
-                sampled.append(Sampled(chunk.sequence_id, (token,)))
-        return Done(StepResult(plan.step, tuple(sampled), self._seconds(plan), scored=tuple(scored)))
+                sampled.append(Sampled(chunk.sequence_id, self._sample(row, chunk)))
+            if chunk.pool:
+                pooled.append(Pooled(chunk.sequence_id, self._pool(row, chunk)))
+        return Done(
+            StepResult(plan.step, tuple(sampled), self._seconds(plan), scored=tuple(scored), pooled=tuple(pooled))
+        )
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         if not self._out:
@@ -131,14 +138,14 @@ class NullExecutor:
         size = self._capacity.block_size
         return range(block * size, (block + 1) * size)
 
-    def _compute(self, row: _Row, chunk: Chunk) -> int:
+    def _compute(self, row: _Row, chunk: Chunk) -> None:
         row.table.extend(chunk.new_blocks)
+        row.tokens.extend(chunk.draft_token_ids)
         size = self._capacity.block_size
         value = 0 if chunk.start == 0 else self._slots[self._slot(row, chunk.start - 1, size)]
         for position in range(chunk.start, chunk.start + chunk.length):
             value = _mix(value, row.tokens[position])
             self._slots[self._slot(row, position, size)] = value
-        return value
 
     def _score(self, row: _Row, chunk: Chunk) -> Scored:
         size = self._capacity.block_size
@@ -151,15 +158,34 @@ class NullExecutor:
             logprobs.append(TokenLogprob(token, _logprob(before, token), tuple(top)))
         return Scored(chunk.sequence_id, chunk.score.start + 1, tuple(logprobs))
 
+    def _sample(self, row: _Row, chunk: Chunk) -> tuple[int, ...]:
+        """The tokens that follow the last positions, one by one while the drafts are right; the row keeps these."""
+        size, first = self._capacity.block_size, chunk.start + chunk.length - chunk.sample
+        del row.tokens[first + 1 :]
+        for place in range(chunk.sample):
+            row.tokens.append(self._draw(row, self._slots[self._slot(row, first + place, size)]))
+            if chunk.draft_token_ids[place : place + 1] != (row.tokens[-1],):
+                break
+        return tuple(row.tokens[first + 1 :])
+
+    def _pool(self, row: _Row, chunk: Chunk) -> tuple[float, ...]:
+        last = self._slots[self._slot(row, chunk.start + chunk.length - 1, self._capacity.block_size)]
+        vector = [_logprob(last, place) for place in range(self._capacity.embedding_size)]
+        pooling = row.start.pooling
+        length = math.hypot(*vector) if pooling is not None and pooling.normalize else 1.0
+        return tuple([one / length for one in vector])
+
     def _draw(self, row: _Row, value: int) -> int:
+        """The token behind those that are there, of which the last one's slot holds `value`."""
         start = row.start
+        output = len(row.tokens) - start.prompt_length
+        if output < len(start.forced_token_ids):
+            return start.forced_token_ids[output]
         if start.params.temperature > 0:
             value = _mix(_mix(value, start.seed), start.sample_index)
         token = (value >> 20) % self._capacity.vocab_size
-        output = len(row.tokens) - start.prompt_length
         while output < start.params.min_tokens and token in start.banned_token_ids:
             token = (token + 1) % self._capacity.vocab_size
-        row.tokens.append(token)
         return token
 
     @staticmethod

@@ -1,14 +1,17 @@
 """The simulated executor: a device that is nothing but its capacity and a step model.
 
 It computes no content: every sampled token is token 0, so that a run is the same wherever it is repeated, and answers
-end by their forced lengths. What is in the blocks, nobody looks at; whether plans are right, the null executor checks.
+end by their forced lengths; vectors it leaves out. What is in the blocks, nobody looks at; whether plans are right, the
+null executor checks.
 """
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from inflight.core.types.features import Features, features
 from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult, Transferred
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
 from inflight.simulate.fast_forward import TOKEN, CondensedPlan
 from inflight.simulate.latency import StepModel
 
@@ -23,6 +26,11 @@ class _Done:
 
     def result(self) -> StepResult:
         return self._result
+
+
+def _verified(chunk: Chunk) -> tuple[int, ...]:
+    """Drafts are right as far as they are what every token is."""
+    return _TOKENS * (1 + len([*takewhile(TOKEN.__eq__, chunk.draft_token_ids)]))
 
 
 class SimulatedExecutor:
@@ -75,7 +83,13 @@ class SimulatedExecutor:
     def submit(self, plan: BatchPlan) -> _Done:
         held = features(plan)
         seconds = self.seconds(plan.all_features(held) if isinstance(plan, CondensedPlan) else held)
-        sampled = tuple([Sampled(chunk.sequence_id, _TOKENS) for chunk in plan.chunks if chunk.sample])
+        sampled = tuple(
+            [
+                Sampled(chunk.sequence_id, _TOKENS if chunk.sample == 1 else _verified(chunk))
+                for chunk in plan.chunks
+                if chunk.sample
+            ]
+        )
         scored = tuple(
             Scored(chunk.sequence_id, chunk.score.start + 1, tuple(TokenLogprob(TOKEN, 0.0) for _ in chunk.score))
             for chunk in plan.chunks

@@ -1,11 +1,11 @@
 """A record, run again on a fresh scheduler with the record's own times: it must make the same plans.
 
-Knows record files and the order of the loop, and no executor: tokens and seconds are the record's. Commands (adds and
-aborts) come between the plans and commits that they came between, also while a step is computed; answers end where they
-ended. What is compared is every plan with all its chunks, rows, blocks, padding and moves, and every request's end.
-(The account of waiting is not: at which moments an engine looked and found that it had to wait, or at depth 2 that it
-had nothing to plan ahead, a record does not hold. For the same reason the borders of dynamic batching's buckets may
-differ where requests were aborted while they waited.)
+Knows record files and the order of the loop, and no executor: tokens, drafts and seconds are the record's. Commands
+(adds and aborts) come between the plans and commits that they came between, also while a step is computed; answers end
+where they ended. What is compared is every plan with all its chunks, rows, blocks, padding and moves, and every
+request's end. (The account of waiting is not: at which moments an engine looked and found that it had to wait, or at
+depth 2 that it had nothing to plan ahead, a record does not hold. For the same reason the borders of dynamic batching's
+buckets may differ where requests were aborted while they waited.)
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ import msgspec
 from inflight.config.assembly import make_rules, make_scheduler
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
+from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.output_length import QUANTILES
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.sequence import SequenceView
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Sampled, Scored, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult
 from inflight.core.types.request import SLO, Request, RequestRefused
-from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, InvalidSampling, PoolingParams, SamplingParams
 from inflight.engine.recorder import plan_record
 from inflight.records.checked import Malformed, converted, decoded
 from inflight.records.schema import (
@@ -109,11 +111,32 @@ def _scheduling(values: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def recorded_scheduler(settings: RecordedSettings, stop_text: StopTextFactory | None = None) -> Scheduler:
+def recorded_scheduler(
+    settings: RecordedSettings, stop_text: StopTextFactory | None = None, drafter: Drafter | None = None
+) -> Scheduler:
     """A fresh one, as it was in the recorded run."""
     capacity = settings.capacity
     rules = make_rules(settings.scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
-    return make_scheduler(capacity, rules, settings.engine, settings.scheduling, stop_text=stop_text)
+    return make_scheduler(capacity, rules, settings.engine, settings.scheduling, stop_text=stop_text, drafter=drafter)
+
+
+class RecordedDrafts:
+    """A drafter that proposes what was drafted in the record's step `step`."""
+
+    def __init__(self, steps: Sequence[StepRecord]):
+        self.step = 0
+        self._drafts = {
+            (step["step"], chunk["sequence"]): tuple(chunk["draft_token_ids"])
+            for step in steps
+            for chunk in step["chunks"]
+            if "draft_token_ids" in chunk
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._drafts)
+
+    def propose(self, view: SequenceView, most: int) -> tuple[int, ...]:
+        return self._drafts.get((self.step, view.number), ())[:most]
 
 
 # -- requests of a record -------------------------------------------------------------------------------------------
@@ -152,8 +175,10 @@ def rebuilt(record: RequestRecord) -> Request:
     """The request of a record. Its own stop rules make room for the record's word on where it stopped. Raises
     RecordError."""
     params = {**record["params"], "stop": ("recorded",), "stop_token_ids": (), "min_tokens": 0, "ignore_eos": True}
+    pooling = record.get("pooling")
     try:
-        asked = SamplingParams(**params)
+        asked = SamplingParams(**params) if pooling is None else NO_SAMPLING
+        pooled = None if pooling is None else PoolingParams(**pooling)
     except (TypeError, InvalidSampling) as error:
         raise RecordError(f"The request {record['request_id']!r} cannot be asked again: {error}") from None
     if asked.n != len(record["samples"]):
@@ -174,6 +199,7 @@ def rebuilt(record: RequestRecord) -> Request:
         cache_salt=record["cache_salt"],
         handed_tokens=record.get("handed_tokens", 0),
         forced_output_tokens=record.get("forced_output_tokens"),
+        pooling=pooled,
     )
 
 
@@ -181,9 +207,10 @@ def rebuilt(record: RequestRecord) -> Request:
 
 
 class Replay:
-    """Feeds a fresh scheduler with nothing but a record. make: the scheduler, given the stop texts of the record."""
+    """Feeds a fresh scheduler with nothing but a record. make: the scheduler, given the stop texts of the record, and
+    its drafts where there are any."""
 
-    def __init__(self, records: Records, make: Callable[[StopTextFactory], Scheduler], depth: int):
+    def __init__(self, records: Records, make: MakeScheduler, depth: int):
         self.steps = of_kind(records, "step")
         self.requests = of_kind(records, "request")
         _check(self.steps, self.requests)
@@ -193,7 +220,8 @@ class Replay:
             sample["sequence"]: iter(sample["token_ids"]) for one in self.requests for sample in one["samples"]
         }
         self._commands = _commands(self.requests)
-        self._scheduler = make(Recall(self.requests))
+        self._drafts = RecordedDrafts(self.steps)
+        self._scheduler = make(Recall(self.requests), self._drafts or None)
 
     def plans(self) -> Iterator[BatchPlan]:
         """As they are made; ends early where the record's next plan cannot be made."""
@@ -202,6 +230,7 @@ class Replay:
         for committed in count():
             self._obey(planned, committed)
             while len(flights) < self._depth and planned < len(self.steps):
+                self._drafts.step = planned
                 plan = self._scheduler.plan(self.steps[planned]["planned"])
                 if not isinstance(plan, BatchPlan):
                     break  # the run, too, had nothing to plan before the next commit
@@ -241,21 +270,24 @@ class Replay:
         record = self.steps[plan.step]
         faults = {fault["sequence"]: fault["error"] for fault in record.get("faults", ())}
         chunks = () if "error" in record else plan.chunks
-        sampled = tuple(self._sampled(chunk.sequence_id, faults) for chunk in chunks if chunk.sample)
-        scored = tuple(
-            Scored(chunk.sequence_id, 0, (), faults[chunk.sequence_id])
-            for chunk in chunks
-            if chunk.score and chunk.sequence_id in faults
-        )
-        result = StepResult(plan.step, sampled, record["seconds"], record.get("error"), scored)
+        sampled = tuple(self._sampled(chunk, faults) for chunk in chunks if chunk.sample)
+        faulty = [(chunk, faults[chunk.sequence_id]) for chunk in chunks if chunk.sequence_id in faults]
+        scored = tuple(Scored(chunk.sequence_id, 0, (), fault) for chunk, fault in faulty if chunk.score)
+        pooled = tuple(Pooled(chunk.sequence_id, (), fault) for chunk, fault in faulty if chunk.pool)
+        result = StepResult(plan.step, sampled, record["seconds"], record.get("error"), scored, pooled=pooled)
         self.events.append((record["committed"], self._scheduler.commit(plan, result, record["committed"])))
 
-    def _sampled(self, sequence: int, faults: Mapping[int, str]) -> Sampled:
+    def _sampled(self, chunk: Chunk, faults: Mapping[int, str]) -> Sampled:
+        sequence = chunk.sequence_id
         if sequence in faults:
             return Sampled(sequence, (), error=faults[sequence])
-        return Sampled(sequence, (next(self._tokens.get(sequence, iter(())), 0),))  # 0: drawn ahead, and dropped
+        tokens: list[int] = []
+        while tokens == [*chunk.draft_token_ids[: len(tokens)]] and len(tokens) < chunk.sample:
+            tokens.append(next(self._tokens.get(sequence, iter(())), 0))  # 0: drawn ahead, and dropped
+        return Sampled(sequence, tuple(tokens))
 
 
+MakeScheduler = Callable[[StopTextFactory, Drafter | None], Scheduler]
 Command = tuple[int, bool, float, RequestRecord]  # its number, whether it is an abort, its time, the request's record
 
 
@@ -296,7 +328,7 @@ class Outcome:
     difference: str | None
 
 
-def replay(records: Records, make: Callable[[StopTextFactory], Scheduler] | None = None) -> tuple[Replay, Outcome]:
+def replay(records: Records, make: MakeScheduler | None = None) -> tuple[Replay, Outcome]:
     """Runs a record again and compares. make: as for `Replay`; None: as the record's header says."""
     if make is None:
         settings = recorded_settings(header_of(records))

@@ -24,3 +24,8 @@ def test_decodes_and_prefills_are_told_apart() -> None:
 def test_scored_positions_cost_output_projections() -> None:
     plan = BatchPlan(0, (Chunk(0, 0, 4, 6, (), True, score=range(6, 9)), Chunk(1, 1, 0, 3, (), False, range(3))))
     assert features(plan).samples == 3 + 1 + 3
+
+
+def test_every_draft_costs_an_output_projection() -> None:
+    plan = BatchPlan(0, (Chunk(0, 0, 10, 3, (), 3, draft_token_ids=(5, 6)),))
+    assert features(plan) == Features(tokens=3, rows=1, samples=3, decode_context=0, prefill_context=3 * 11.5)

@@ -259,7 +259,7 @@ class Lanes:
             chunks = tuple(one for one in chunks if not self.of(owner(one.sequence_id)).settings.background)
             alone, whole = self._latency.seconds(features(BatchPlan(0, chunks))), self._latency.seconds(held)
             own = seconds * min(1.0, alone / whole) if whole > 0 else seconds
-        self._target.gap(own, sum(one.length == 1 for one in chunks))
+        self._target.gap(own, sum(one.length == (one.sample or 1) for one in chunks))
 
     def ended(self, sequence: Sequence) -> None:
         """What a foreground request waited for its first token is what the next ones may expect."""

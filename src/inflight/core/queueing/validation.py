@@ -6,10 +6,12 @@ Knows the engine's limits and the lanes' queues; a refusal is a sentence with th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import fields
 
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request, RequestRefused, waiting_requests
+from inflight.core.types.sampling import NO_SAMPLING
 
 
 class RequestValidator:
@@ -30,6 +32,7 @@ class RequestValidator:
         """Raises RequestRefused for what can never be served, and for a full lane."""
         self._check_lane(request)
         self._check_lengths(request)
+        self._check_pooling(request)
         self._check_token_ids("prompt", "The prompt holds", request.prompt_token_ids)
         # One bad id in a step would break it for the whole batch.
         self._check_token_ids("logit_bias", "logit_bias names", request.params.logit_bias)
@@ -117,6 +120,26 @@ class RequestValidator:
         if request.forced_output_tokens is not None and request.forced_output_tokens < 1:
             raise RequestRefused(
                 f"output_tokens is {request.forced_output_tokens}; give a whole number above 0.", field="output_tokens"
+            )
+
+    def _check_pooling(self, request: Request) -> None:
+        """A pooled request samples nothing, and says nothing of sampling."""
+        if request.pooling is None:
+            return
+        if not self._capacity.embedding_size:
+            raise RequestRefused("This model's vectors have 0 numbers: it gives none; ask for text.", field="pooling")
+        for one in fields(NO_SAMPLING):
+            value, wanted = getattr(request.params, one.name), getattr(NO_SAMPLING, one.name)
+            if value != wanted:
+                raise RequestRefused(
+                    f"A pooled request samples nothing, but its {one.name} is {value!r}; leave that at {wanted!r}.",
+                    field=one.name,
+                )
+        if request.forced_output_tokens is not None:
+            raise RequestRefused(
+                f"A pooled request samples nothing, but its output_tokens is {request.forced_output_tokens}; leave it "
+                "out.",
+                field="output_tokens",
             )
 
     def _check_token_ids(self, field: str, where: str, token_ids: Collection[int]) -> None:

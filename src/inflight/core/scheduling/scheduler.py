@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from inflight.core.estimation.accuracy import PredictionTally
+from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.kv.manager import Allocation, KVCacheManager
@@ -27,11 +28,12 @@ from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, StepShape, StepView, Strategy
-from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
+    Pooled,
     Sampled,
     Scored,
     StepResult,
@@ -60,6 +62,7 @@ class Scheduler:
         latency: LatencyModel | None = None,
         admission: Admission | None = None,
         lane_floor: float = 0.0,
+        drafter: Drafter | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. Raises ValueError for
         end token ids that are not in the vocabulary."""
@@ -76,6 +79,7 @@ class Scheduler:
         self._token_budget = token_budget
         self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._watermark = watermark
+        self._drafter = drafter
         self._memory = KVCacheManager(capacity, prefix_caching, allocation)
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
@@ -92,7 +96,7 @@ class Scheduler:
     def _begin(self) -> None:
         """Nobody runs, and no memory is held."""
         self._running = Running(self._memory, self._lanes, self._preemption, self._capacity.max_rows, self._watermark)
-        self._step_builder = StepBuilder(self._memory, self._lanes, self._running)
+        self._step_builder = StepBuilder(self._memory, self._lanes, self._running, self._drafter)
         self._planned: dict[int, Sequence] = {}  # sequences with a chunk in flight, by number
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
@@ -164,8 +168,9 @@ class Scheduler:
         else:
             events = self._fail(result.error, now)
             self._running.free_again(plan.freed_rows)
-        for scored in result.scored:
-            events += self._take_in_scores(self._planned[scored.sequence_id], scored, now)
+        others: tuple[Scored | Pooled, ...] = (*result.scored, *result.pooled)
+        for yielded in others:
+            events += self._take_in_prompt(self._planned[yielded.sequence_id], yielded, now)
         for sampled in result.sampled:
             events += self._take_in(self._planned[sampled.sequence_id], sampled, now)
         for chunk in plan.chunks:
@@ -298,13 +303,16 @@ class Scheduler:
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
-    def _take_in_scores(self, sequence: Sequence, scored: Scored, now: float) -> list[Event]:
+    def _take_in_prompt(self, sequence: Sequence, yielded: Scored | Pooled, now: float) -> list[Event]:
+        """What else than tokens came of a chunk."""
         request = sequence.request
         if sequence.finish is not None:  # it may have been aborted meanwhile
             return []
-        if scored.error is None:
-            return [PromptScoredEvent(request.request_id, scored.logprobs)]
-        return self._end_request(self._samples[request.request_id], Finish("error", detail=scored.error), now)
+        if yielded.error is not None:
+            return self._end_request(self._samples[request.request_id], Finish("error", detail=yielded.error), now)
+        if isinstance(yielded, Pooled):
+            return [PooledEvent(request.request_id, yielded.vector)]
+        return [PromptScoredEvent(request.request_id, yielded.logprobs)]
 
     def _take_in(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
         """New tokens of one sequence; those after its end (sampled ahead at depth 2) are dropped unseen."""
@@ -314,6 +322,8 @@ class Scheduler:
             sequence.finish = Finish("error", detail=sampled.error)
             self._end_sequence(sequence, now)
             return self._finished(sequence.request, now)
+        if sequence.num_drafts:
+            sequence.verified(len(sampled.token_ids))
         taken = 0
         for token_id in sampled.token_ids:
             sequence.append(token_id)

@@ -4,7 +4,8 @@ The mechanism of batching: with `running` it alone hands out rows, blocks and to
 Foreground lanes come before background lanes; in each, running sequences that need one token come first, then prompts:
 those that run, then waiting ones while there is a row, budget, and enough blocks to stay above the watermark. Under a
 strategy that batches requests together, ended sequences linger: they keep row and blocks and are computed as padding
-until the last one ends. Knows nothing of requests' ends (`scheduler`).
+until the last one ends. With a drafter, decodes have drafts of what the step has left: budget that nobody else took,
+and blocks above the watermark. Knows nothing of requests' ends (`scheduler`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from inflight.core.estimation.drafter import Drafter
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.floor import CHUNK
 from inflight.core.queueing.lanes import Lane, Lanes
@@ -25,12 +27,13 @@ from inflight.core.types.plan import BatchPlan, Chunk, NewRow
 
 
 class StepBuilder:
-    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running):
+    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, drafter: Drafter | None = None):
         self.running = running
         self.run_to_completion = False  # whether what runs is one batch that starts and ends together
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
         self._memory = memory
         self._lanes = lanes
+        self._drafter = drafter
 
     def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
         """The plan of this step, or None when no token can be computed now, and nothing copied."""
@@ -50,6 +53,8 @@ class StepBuilder:
         transfers = self._memory.transfers.drain()
         if not draft.chunks and not transfers:
             return None
+        if self._drafter is not None and not self.run_to_completion:  # there, drafts would lengthen all rows' padding
+            self._add_drafts(draft, self._drafter, now)
         self._lanes.settle(sum(chunk.length for chunk in draft.chunks), now)
         padding = draft.padding(len(self.running)) if self.run_to_completion and draft.chunks else ()
         freed = self.running.drain_freed_rows()
@@ -148,6 +153,41 @@ class StepBuilder:
             if new_blocks is not None:
                 self._add_chunk(draft, sequence, 1, new_blocks, now)
         return self.running.preemptions > preemptions
+
+    def _add_drafts(self, draft: StepDraft, drafter: Drafter, now: float) -> None:
+        """Each decode whose next token no plan in flight samples has its part of what is left. Background work is
+        drafted for in steps of its own only, within their target."""
+        places = {chunk.sequence_id: place for place, chunk in enumerate(draft.chunks)}
+        decodes = [one for one in draft.decodes if one.number in places and one.in_flight == 1]
+        behind = [one for one in decodes if self._lanes.of(one).settings.background]
+        budget = draft.left(draft.budget, 0)
+        if behind and len(behind) == len(draft.chunks):
+            most = self._lanes.background_tokens((), draft.shape.token_budget, now)
+            budget = min(budget, most - draft.shape.token_budget + draft.budget)
+        elif behind:
+            decodes = [one for one in decodes if not self._lanes.of(one).settings.background]
+        for place, sequence in enumerate(decodes):
+            most = min(-(-budget // (len(decodes) - place)), self._room_for_drafts(sequence))
+            token_ids = tuple(drafter.propose(SequenceView(sequence), most)) if most > 0 else ()
+            if not token_ids:
+                continue
+            new_blocks = self._memory.grow(sequence, sequence.num_computed + len(token_ids))
+            assert new_blocks is not None
+            draft.add_drafts(places[sequence.number], token_ids, new_blocks)
+            sequence.draft(len(token_ids))
+            budget -= len(token_ids)
+            lane = self._lanes.of(sequence)
+            lane.served(len(token_ids))
+            lane.owed.take(len(token_ids), sequence.protected)
+
+    def _room_for_drafts(self, sequence: Sequence) -> int:
+        """Those that its blocks hold, and others that nobody needs, with a token behind them that it may have; none,
+        where its blocks are wanted."""
+        if sequence.preempt_pending:
+            return 0
+        spare = self._memory.pool.available - self.running.spare_for(self._lanes.of(sequence))
+        held = (len(sequence.blocks) + max(0, spare)) * self._memory.block_size
+        return min(held - sequence.num_computed, sequence.most_output - len(sequence.output) - 1)
 
     # -- prompts ------------------------------------------------------------------------------------------------
 
@@ -359,9 +399,10 @@ class StepBuilder:
         """The counters advance at once, so that the next plan can be made while this one runs."""
         assert sequence.row is not None
         start, prompt_tokens = sequence.num_computed, len(sequence.prompt)
-        sample = length == sequence.num_tokens + sequence.num_pending - start and sequence.generates
+        sample = int(length == sequence.num_tokens + sequence.num_pending - start and sequence.generates)
         score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
-        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score))
+        pool = start + length == prompt_tokens and sequence.request.pooling is not None
+        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, pool=pool))
         sequence.num_computed = start + length
         if start < sequence.recompute_until:
             again = min(sequence.num_computed, sequence.recompute_until) - start
@@ -395,4 +436,5 @@ def _new_row(sequence: Sequence) -> NewRow:
         sample_index=sequence.sample_index,
         banned_token_ids=sequence.banned,
         bad_token_ids=request.bad_token_ids,
+        pooling=request.pooling,
     )

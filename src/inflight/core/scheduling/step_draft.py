@@ -58,6 +58,17 @@ class StepDraft:
         self.served.add(chunk.sequence_id)
         self.budget -= chunk.length
 
+    def add_drafts(self, place: int, token_ids: tuple[int, ...], new_blocks: tuple[int, ...]) -> None:
+        """To the chunk that stands there."""
+        chunk, count = self.chunks[place], len(token_ids)
+        self.chunks[place] = chunk._replace(
+            length=chunk.length + count,
+            new_blocks=chunk.new_blocks + new_blocks,
+            sample=chunk.sample + count,
+            draft_token_ids=token_ids,
+        )
+        self.budget -= count
+
     def padding(self, rows: int) -> tuple[int, ...]:
         """What fills each of `rows` rows up to the longest chunk; rows without a chunk are padding from end to end."""
         longest = max(chunk.length for chunk in self.chunks)

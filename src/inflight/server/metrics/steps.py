@@ -22,8 +22,8 @@ class StepCounts:
     def count(self, plan: BatchPlan, result: StepResult) -> None:
         decode = prompt = 0
         for chunk in plan.chunks:
-            if chunk.length == 1:
-                decode += 1
+            if chunk.length == (chunk.sample or 1):
+                decode += chunk.length
             else:
                 prompt += chunk.length
         padding = sum(plan.padding)
@@ -46,7 +46,7 @@ class StepCounts:
             yield HistogramMetricFamily(name, about, histogram.buckets(bounds), histogram.sum())
         slots = CounterMetricFamily(
             "inflight_token_slots",
-            "Token slots computed: prompt (chunks of several tokens), decode (of one), padding. "
+            "Token slots computed: prompt (chunks of several tokens), decode (of one, and drafts), padding. "
             "Padding waste is padding over all.",
             labels=["kind"],
         )
