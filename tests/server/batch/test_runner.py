@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from inflight.server.batch import ending, input_file, runner
-from inflight.server.batch.draft import Draft
 from inflight.server.batch.lines import line_id
 from inflight.server.batch.records import ENDED
+from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError, invalid
 from inflight.server.tenants import ANYONE, Tenant
 
@@ -302,14 +302,14 @@ async def refused_upload(rig: Rig) -> ApiError:
 
 def test_no_room_for_the_output_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = True
-    write = Draft.write
+    write = TempFile.write
 
-    def fails(draft: Draft, data: bytes) -> None:
-        write(draft, data)
+    def fails(temp_file: TempFile, data: bytes) -> None:
+        write(temp_file, data)
         if full and b"batch_req" in data:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Draft, "write", fails)
+    monkeypatch.setattr(TempFile, "write", fails)
 
     async def test(rig: Rig) -> None:
         nonlocal full

@@ -1,8 +1,8 @@
 """The runner: takes jobs through their life and keeps a bounded number of their lines under way.
 
 Knows whose turn it is, deadlines, what a crash left behind and what a fault does to a job; how a line comes to its
-answer, `Tries` knows, and what a job leaves, `Ending`. What is not in the store has not happened: an answer counts when
-it is durable, and after a restart exactly the lines without one are run.
+answer, `RetryPolicy` knows, and what a job leaves, `Ending`. What is not in the store has not happened: an answer
+counts when it is durable, and after a restart exactly the lines without one are run.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from inflight.server.batch.files import Files
 from inflight.server.batch.lines import BadLine, BatchLine
 from inflight.server.batch.persistence import InputGone, Persistence
 from inflight.server.batch.records import ENDED, Job
+from inflight.server.batch.retry_policy import RetryPolicy
 from inflight.server.batch.source import PAGE_LINES, JobInput, job_input
 from inflight.server.batch.store import Store
-from inflight.server.batch.tries import Tries
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.tenants import Tenant
 
@@ -71,7 +71,7 @@ class Runner:
         """tenant_of: the tenant of that name, as it is today. clock: windows are measured by it. concurrency: lines
         under way at once, of all jobs. most_lines: of a job. longest_line: bytes. now: seconds of the wall clock."""
         self._store, self._files, self._storage = store, files, storage
-        self._tries = Tries(answerer, tenant_of)
+        self._retry_policy = RetryPolicy(answerer, tenant_of)
         self._ending_of = Ending(store, files, storage, self._input, now)
         self._concurrency, self._most_lines, self._longest_line = concurrency, most_lines, longest_line
         self._clock, self._now = clock, now
@@ -234,7 +234,7 @@ class Runner:
         task.add_done_callback(partial(self._served, active, line))
 
     async def _serve(self, active: _Active, line: BatchLine) -> None:
-        answer = await self._tries.answer(active.job, line)
+        answer = await self._retry_policy.answer(active.job, line)
         # From here on nothing but the end of the process keeps the answer from being kept.
         del active.answering[line.number]
         try:
