@@ -23,12 +23,12 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
-from inflight.planning.decision import Decision, Tried, describe, take_turns
+from inflight.planning.decision import Decision, EvaluatedConfig, describe, take_turns
 from inflight.planning.demand import Drawn, with_targets
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.length import Length, length
 from inflight.planning.machine import Machine, calibrated_machine
 from inflight.planning.measuring import measure_on
-from inflight.planning.setting import Setting
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import mixed_step, rows_at, steady_state
@@ -61,9 +61,9 @@ class Load:
         return self.length.begin, self.length.end
 
 
-def settings() -> list[Setting]:
+def settings() -> list[EngineConfig]:
     """Those that people consider: one thing changed at a time from the default, and the baselines of the field."""
-    chunked = Setting(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, enable_prefix_caching=False)
+    chunked = EngineConfig(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, enable_prefix_caching=False)
     steps = [replace(chunked, max_num_batched_tokens=tokens) for tokens in (32, 48, 192, 512)]
     rows = [replace(chunked, max_num_seqs=count) for count in (4, 8, 16)]
     shortest = replace(chunked, scheduling=SchedulingSettings.of(policy="sjf"))
@@ -93,20 +93,20 @@ def calibrated(model: Model, seconds: float) -> FittedModel:
     return calibrate(measured, seconds, tell)
 
 
-def simulated(machine: Machine, load: Load) -> list[Tried]:
+def simulated(machine: Machine, load: Load) -> list[EvaluatedConfig]:
     """The setting that the simulator prefers first."""
     limits = targets(load.slos)
     found = []
-    for setting in settings():
-        trial = try_out(machine, setting, load.workload, load.slos, targets=limits, measured=load.read)
-        tell(f"simulated: {setting}: {describe(trial)}")
-        found.append(Tried(setting, trial))
+    for config in settings():
+        trial = try_out(machine, config, load.workload, load.slos, targets=limits, measured=load.read)
+        tell(f"simulated: {config}: {describe(trial)}")
+        found.append(EvaluatedConfig(config, trial))
     return sorted(found, key=lambda one: one.score, reverse=True)
 
 
-def real(model: Model, load: Load, setting: Setting) -> Summary:
-    engine = replace(setting.engine_settings(model.max_model_len), num_blocks=NUM_BLOCKS)
-    loop = model.loop(engine, setting.scheduling)
+def real(model: Model, load: Load, config: EngineConfig) -> Summary:
+    engine = replace(config.engine_settings(model.max_model_len), num_blocks=NUM_BLOCKS)
+    loop = model.loop(engine, config.scheduling)
     return measure_on(loop, model.vocab_size, with_targets(load.workload, targets(load.slos)), load.read)
 
 
@@ -131,7 +131,7 @@ def report(name: str, fitted: FittedModel, load: Load, decision: Decision, repea
             f"{' and '.join(f'{slo.metric.upper()} within {slo.limit * 1e3:,.1f} ms' for slo in load.slos)} are asked "
             f"of every request. {load.length.requests:,} requests a run, the same in all of them, "
             f"{repeats} real runs of each setting in turns.{held_out}",
-            f"The simulator prefers *{decision.chosen.setting}*; the best measured is *{decision.best.setting}*. "
+            f"The simulator prefers *{decision.chosen.config}*; the best measured is *{decision.best.config}*. "
             f"**Loss of the simulator's choice: {decision.loss:.1%}** (asked: under {ASKED:.0%}). Rank correlation of "
             f"simulated and measured goodput (Spearman): {ranked}.",
             table(head, rows),
@@ -139,8 +139,8 @@ def report(name: str, fitted: FittedModel, load: Load, decision: Decision, repea
     )
 
 
-def _row(one: Tried, decision: Decision) -> Sequence[object]:
-    name = f"**{one.setting}**" if one is decision.chosen else str(one.setting)
+def _row(one: EvaluatedConfig, decision: Decision) -> Sequence[object]:
+    name = f"**{one.config}**" if one is decision.chosen else str(one.config)
     attained = spread([run.attainment * 100 for run in one.measured], 0, " %")
     summary = one.trial.summary
     goodputs = spread(run.attained_per_s for run in one.measured)
@@ -159,7 +159,7 @@ def main() -> None:
     fitted = calibrated(model, arguments.calibrate_seconds) if given is None else read_step_model(given)
     machine = calibrated_machine(fitted)
     load = load_for(machine, arguments.seconds)
-    judged = take_turns(simulated(machine, load), lambda setting: real(model, load, setting), arguments.repeats, tell)
+    judged = take_turns(simulated(machine, load), lambda config: real(model, load, config), arguments.repeats, tell)
     body = report(model.name, fitted, load, Decision(judged[0], judged), arguments.repeats)
     publish("decision", "The simulator's choice of settings", body, arguments.write)
 

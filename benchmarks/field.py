@@ -21,7 +21,7 @@ from benchmarks.results import table
 from benchmarks.shapes import QWEN25_05B, TINY, write_config
 from inflight.bench.run import Warmup
 from inflight.cli.comparing import Comparison
-from inflight.cli.contestants import EngineContestant
+from inflight.cli.comparison_targets import EngineTarget
 from inflight.cli.variants import FIELD, Variant, read_variants
 from inflight.report.charts.quantity import quantity
 from inflight.report.columns import Column
@@ -64,8 +64,8 @@ def measure(
     traffic: Traffic, kind: str, variants: Sequence[Variant], requests: int, repeats: int, folder: Path
 ) -> tuple[list[Setting], list[str]]:
     """All at once, then Poisson arrivals at a share of what chunked got through; and both loads in words."""
-    contestants = [EngineContestant(one, folder, Warmup(), 0, lambda: False) for one in variants]
-    comparison = Comparison(contestants, lambda what: None, lambda what, total, done: None, lambda: False)
+    targets = [EngineTarget(one, folder, Warmup(), 0, lambda: False) for one in variants]
+    comparison = Comparison(targets, lambda what: None, lambda what, total, done: None, lambda: False)
     drawn = partial(synthesize, traffic.classes(kind), requests=requests, seed=1)
     comparison.run("at once", drawn(arrivals=AtOnce()), repeats)
     chunked = next(one for one in comparison.settings if one.name == "chunked")

@@ -27,7 +27,7 @@ from inflight.simulate.accuracy import Errors
 from inflight.simulate.calibration import calibrate
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.measuring import CROWDED, Measured
-from inflight.simulate.neighbours import account, others_share
+from inflight.simulate.noisy_neighbors import account, others_share
 from inflight.simulate.requests import Requests
 from inflight.simulate.simulation import Pool, Setup, simulate, steady
 from inflight.workload.arrivals import Poisson

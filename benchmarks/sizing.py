@@ -22,7 +22,7 @@ from inflight.planning.curve import throughput_latency_curve
 from inflight.planning.demand import Traced, fitting
 from inflight.planning.machine import Hardware
 from inflight.planning.plan import Plan, plan
-from inflight.planning.proposal import Wishes, propose
+from inflight.planning.proposal import Overrides, propose
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import Question
 from inflight.planning.traffic import analyze_traffic
@@ -40,7 +40,7 @@ BEGAN = datetime(2026, 3, 2, 9, tzinfo=UTC)
 SLO = "ttft=1500(p99),itl=150(p99)"
 LOADS = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.1)  # of what a replica keeps
 BINDING = ((0.1, "hardly any load"), (0.5, "half of what it keeps"), (1.0, "all that it keeps"))
-# classes of `charts.palette`; what binds a class of work, in the words of `planning.binding`
+# classes of `charts.palette`; what binds a class of work, in the words of `planning.bottleneck`
 KINDS = {
     "bandwidth": ("reading memory", "s1"),
     "compute": ("arithmetic", "s2"),
@@ -89,12 +89,12 @@ def curves(answer: Plan) -> Drawing | None:
     rates = [share * answer.chosen.rate for share in LOADS]
     named = []
     for strategy in ("chunked", "continuous"):
-        setting = answer.setting
-        if strategy != setting.strategy:
-            wishes = Wishes(strategy=strategy)
-            setting = propose(machine, answer.traffic, answer.question.slos, wishes).setting
+        config = answer.config
+        if strategy != config.strategy:
+            overrides = Overrides(strategy=strategy)
+            config = propose(machine, answer.traffic, answer.question.slos, overrides).config
         points = []
-        for one in throughput_latency_curve(machine, setting, demand, rates):
+        for one in throughput_latency_curve(machine, config, demand, rates):
             tell(f"{strategy}, {one.rate:.2f} requests/s: ITL p99 {one.itl and one.itl[2]}")
             if one.itl is not None:
                 points.append(CurvePoint(f"{one.rate:.2f} requests/s", one.output_tokens_per_s, one.itl[2]))
@@ -110,7 +110,7 @@ def binds(answer: Plan) -> Drawing | None:
         rate = share * answer.chosen.rate
         trial = try_out(
             answer.chosen.machine,
-            answer.setting,
+            answer.config,
             answer.question.demand.workload(rate, 600, 1),
             measured=(0.3, 0.9),
         )

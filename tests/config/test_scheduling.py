@@ -182,7 +182,7 @@ def test_lanes_from_a_table() -> None:
         make_lanes(SchedulingSettings.of(lanes={"batch": {"rows": 2}}), LatencyModel())
 
 
-STRANGERS = """
+PLUGINS = """
 from inflight.core.policies import Ordered
 from inflight.core.strategies.chunked import Chunked
 
@@ -204,18 +204,18 @@ class Long:
 """
 
 
-def test_a_strangers_policy_strategy_and_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "strangers.py").write_text(STRANGERS)
+def test_a_plugins_policy_strategy_and_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugins.py").write_text(PLUGINS)
     (tmp_path / "stumbling.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     settings = SchedulingSettings()
-    policy = make_policy("strangers:Newest", settings, LatencyModel())
+    policy = make_policy("plugins:Newest", settings, LatencyModel())
     assert isinstance(policy, Guarded) and policy.name == "newest"
-    assert strategy(SchedulingSettings.of(strategy="strangers:Mine")).name == "mine"
-    for place in ("strangers:Nobody", "strangers:", ":Newest", "strangers:Broken", "stumbling:Newest"):
+    assert strategy(SchedulingSettings.of(strategy="plugins:Mine")).name == "mine"
+    for place in ("plugins:Nobody", "plugins:", ":Newest", "plugins:Broken", "stumbling:Newest"):
         with pytest.raises(SettingsError, match=r"package\.module:Class"):
             make_policy(place, settings, LatencyModel())
-    made = make_predictor(SchedulingSettings(policy="sjf", predictor="strangers:Long"))
+    made = make_predictor(SchedulingSettings(policy="sjf", predictor="plugins:Long"))
     assert isinstance(made, GuardedPredictor)
     assert made.predict(request(), 50, 3) == 40.0
 

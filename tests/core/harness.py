@@ -57,7 +57,7 @@ END_TOKENS = frozenset({VOCABULARY - 1})
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
 PATIENCE = 6  # steps until a lane that is overdue is served: of two in flight, victims can be taken at the third
 WEIGHTS = {"b": 2.0}  # of tenants, under fair
-POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "stranger")
+POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "plugin")
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ INTERACTIVE = LaneSetup()
 BATCH = LaneSetup("batch", settings=(("background", True),))
 
 
-class Stranger(Ordered):
+class PluginPolicy(Ordered):
     """Somebody's policy, with a mind of its own, that fails sooner or later."""
 
-    name = "stranger"
+    name = "plugin"
 
     def __init__(self) -> None:
         self._asked = 0
@@ -179,8 +179,8 @@ def policy_of(name: str, latency: LatencyModel) -> Policy:
             return Deadline(latency)
         case "fair":
             return Fair(WEIGHTS)
-        case "stranger":
-            return Guarded(Stranger(), report=lambda sentence: None)
+        case "plugin":
+            return Guarded(PluginPolicy(), report=lambda sentence: None)
     simple: dict[str, type[Policy]] = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
     return simple[name]()
 

@@ -154,7 +154,7 @@ def test_cached_prefixes_are_looked_up_when_a_choice_is_made() -> None:
     assert starts(harness) == [0, 2, 1]
 
 
-# -- a stranger's policy ----------------------------------------------------------------------------------------
+# -- a plugin's policy ------------------------------------------------------------------------------------------
 
 
 class Shy(Ordered):
@@ -241,7 +241,7 @@ def test_a_policy_that_fails_is_replaced_with_one_sentence(what: str, answer: An
     assert words in sentences[0] and sentences[0].endswith("first come, first served has taken over.")
 
 
-def test_while_a_strangers_policy_works_it_is_followed() -> None:
+def test_while_a_plugins_policy_works_it_is_followed() -> None:
     policy = Guarded(Shy("nothing"), report=lambda sentence: pytest.fail(sentence))
     assert order(policy, *(view(number) for number in range(3))) == [2, 1, 0]
     assert (policy.name, policy.window, policy.reads_priority) == ("shy", 0, False)

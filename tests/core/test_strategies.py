@@ -323,7 +323,7 @@ class _Stumbling:
     "answer",
     [ValueError("no idea"), "chunked", StepShape(0, 4), StepShape(8, 0), WaitUntil(1.0), None],
 )
-def test_a_strangers_strategy_that_fails_is_replaced_by_chunked(answer: object) -> None:
+def test_a_plugins_strategy_that_fails_is_replaced_by_chunked(answer: object) -> None:
     told: list[str] = []
     good = StepShape(token_budget=5, row_limit=2)
     strategy = GuardedStrategy(_Stumbling([good, answer, good]), Chunked(64), told.append)  # type: ignore[arg-type]
@@ -336,7 +336,7 @@ def test_a_strangers_strategy_that_fails_is_replaced_by_chunked(answer: object) 
     assert len(told) == 1 and "'stumbling' failed in shape" in told[0]
 
 
-def test_a_strangers_strategy_may_fail_while_it_learns() -> None:
+def test_a_plugins_strategy_may_fail_while_it_learns() -> None:
     told: list[str] = []
     strategy = GuardedStrategy(_Stumbling([]), Chunked(64), told.append)  # type: ignore[arg-type]
     strategy.observe(Features(1, 1, 1, 1, 0.0), 0.1)

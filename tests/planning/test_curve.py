@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inflight.planning import throughput_latency_curve
-from inflight.planning.proposal import Wishes, propose
+from inflight.planning.proposal import Overrides, propose
 from inflight.planning.sizing import traffic_of
 
 from .builders import drawn, machine
@@ -11,8 +11,8 @@ from .builders import drawn, machine
 
 def test_latency_grows_with_the_rate_until_it_has_no_meaning() -> None:
     demand, box = drawn(), machine()
-    setting = propose(box, traffic_of(demand), (), Wishes()).setting
-    low, middle, beyond = throughput_latency_curve(box, setting, demand, [0.3, 4.0, 40.0])
+    config = propose(box, traffic_of(demand), (), Overrides()).config
+    low, middle, beyond = throughput_latency_curve(box, config, demand, [0.3, 4.0, 40.0])
     assert low.ttft is not None and middle.ttft is not None
     assert low.ttft[2] < middle.ttft[2] and low.ttft[0] <= low.ttft[1] <= low.ttft[2]
     assert low.output_tokens_per_s < middle.output_tokens_per_s

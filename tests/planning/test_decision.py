@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.summary import Summary, Window, summarize
-from inflight.planning.decision import Decision, Tried, ranks, take_turns
-from inflight.planning.setting import Setting
+from inflight.planning.decision import Decision, EvaluatedConfig, ranks, take_turns
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.simulation import Spent, Trial
 
 
@@ -30,10 +30,10 @@ def summary(kept: int) -> Summary:
     return summarize(found, Window(0.0, 10.0))
 
 
-def tried(rows: int, simulated: int, *measured: int) -> Tried:
+def tried(rows: int, simulated: int, *measured: int) -> EvaluatedConfig:
     trial = Trial(1.0, 1, summary(simulated), {}, {}, Spent(0.0, 0.0, {}), 0, {})
-    setting = Setting(max_num_seqs=rows, max_num_batched_tokens=64)
-    return Tried(setting, trial, tuple(summary(kept) for kept in measured))
+    config = EngineConfig(max_num_seqs=rows, max_num_batched_tokens=64)
+    return EvaluatedConfig(config, trial, tuple(summary(kept) for kept in measured))
 
 
 def test_the_loss_is_that_of_the_medians() -> None:
@@ -72,8 +72,8 @@ def test_ranks_share_their_sum(values: list[int]) -> None:
 def test_settings_take_turns() -> None:
     ran: list[int] = []
 
-    def run(setting: Setting) -> Summary:
-        ran.append(setting.max_num_seqs)
+    def run(config: EngineConfig) -> Summary:
+        ran.append(config.max_num_seqs)
         return summary(5)
 
     told: list[str] = []

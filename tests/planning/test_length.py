@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inflight.metrics.slo import Slo
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.length import DRAIN, FILL, length
-from inflight.planning.setting import Setting
 from inflight.planning.simulation import try_out
 
 from .builders import drawn, machine
@@ -35,10 +35,10 @@ def test_no_run_is_longer_than_the_most_and_something_is_read(residents: float, 
 def test_an_emptier_beginning_would_look_better() -> None:
     """The whole of a run that is about as long as a request stays, against the part of a longer one that is steady."""
     demand = drawn(prompt="lognormal:20:60", answer="lognormal:200:600")
-    setting = Setting(max_num_seqs=256, max_num_batched_tokens=512)
+    config = EngineConfig(max_num_seqs=256, max_num_batched_tokens=512)
     slos = (Slo("itl", 1.0, 0.5),)
-    short = try_out(machine(), setting, demand.workload(2.0, 60, 0), slos)
+    short = try_out(machine(), config, demand.workload(2.0, 60, 0), slos)
     run = length(2.0 * 35, 60, math.inf)
-    steady = try_out(machine(), setting, demand.workload(2.0, run.requests, 0), slos, measured=(run.begin, run.end))
+    steady = try_out(machine(), config, demand.workload(2.0, run.requests, 0), slos, measured=(run.begin, run.end))
     assert steady.rows > 1.2 * short.rows
     assert steady.values[slos[0]] > short.values[slos[0]]

@@ -11,12 +11,12 @@ import pytest
 from inflight.metrics.slo import parse_slos
 from inflight.planning.data import as_data
 from inflight.planning.demand import Traced
+from inflight.planning.infeasible import infeasible_text
 from inflight.planning.machine import Machine
-from inflight.planning.plan import Impossible, Plan, PlanError, plan
-from inflight.planning.proposal import Wishes
-from inflight.planning.refusal import impossible_text
+from inflight.planning.plan import Infeasible, Plan, PlanError, plan
+from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import try_out
-from inflight.planning.sizing import POOLED, Bench, Question, candidate_for, traffic_of
+from inflight.planning.sizing import POOLED, Question, TrialRunner, candidate_for, traffic_of
 from inflight.planning.text import as_text
 
 from .builders import Linear, drawn, machine, workload
@@ -74,10 +74,10 @@ def test_what_is_read_holds_in_a_long_run_too() -> None:
     """Neither a filling nor a draining batch is read."""
     question = asked(machine(), rate=4.0, slo="ttft=6000(p90)")
     traffic = traffic_of(question.demand)
-    candidate = candidate_for(question, traffic, question.machines[0], question.wishes)
-    short = Bench(question, traffic).run(candidate, 4.0, replicas=1)
+    candidate = candidate_for(question, traffic, question.machines[0], question.overrides)
+    short = TrialRunner(question, traffic).run(candidate, 4.0, replicas=1)
     offered = question.demand.workload(4.0, 3000, 77)
-    long = try_out(candidate.machine, candidate.setting, offered, question.slos, measured=(0.1, 0.95))
+    long = try_out(candidate.machine, candidate.config, offered, question.slos, measured=(0.1, 0.95))
     assert short.rows == pytest.approx(long.rows, rel=0.2)
     assert short.percentiles["tpot"][0] == pytest.approx(long.percentiles["tpot"][0], rel=0.15)
 
@@ -93,7 +93,7 @@ def test_many_replicas_are_simulated_few_at_a_time_and_that_is_said() -> None:
 def test_small_demand_takes_one_replica_and_no_router() -> None:
     found = answer(2.0)
     assert found.replicas == 1 and found.trial.replicas == 1 and not found.extrapolated
-    assert any("One replica has no spare" in sentence for sentence in found.mistakes)
+    assert any("One replica has no spare" in sentence for sentence in found.warnings)
 
 
 def test_cost_follows_from_price_and_tokens() -> None:
@@ -147,12 +147,12 @@ def test_the_cheaper_machine_is_chosen() -> None:
 def test_impossible_promises_are_answered_with_what_is_possible() -> None:
     question = asked(machine(), rate=2.0, slo="ttft=5(p99)")
     found = plan(question)
-    assert isinstance(found, Impossible)
-    told = impossible_text(found)
+    assert isinstance(found, Infeasible)
+    told = infeasible_text(found)
     assert "No number of replicas keeps TTFT p99 ≤ 5 ms" in told
     advised = told.partition("--slo ")[2].partition(" ")[0]
-    (promise,) = parse_slos([advised])
-    assert 0.1 < promise.limit < 2
+    (slo,) = parse_slos([advised])
+    assert 0.1 < slo.limit < 2
     assert isinstance(plan(asked(machine(), rate=2.0, slo=advised)), Plan)
     assert as_data(found)["possible"] is False
 
@@ -160,7 +160,7 @@ def test_impossible_promises_are_answered_with_what_is_possible() -> None:
 def test_without_promises_throughput_is_sized_with_headroom() -> None:
     found = plan(asked(machine(), rate=20.0))
     assert isinstance(found, Plan) and not found.trial.saturated
-    assert any("Nothing is promised" in sentence for sentence in found.mistakes)
+    assert any("Nothing is promised" in sentence for sentence in found.warnings)
 
 
 def test_a_model_that_fits_nowhere_is_told() -> None:
@@ -170,8 +170,8 @@ def test_a_model_that_fits_nowhere_is_told() -> None:
 
 def test_too_little_memory_is_what_binds() -> None:
     found = plan(asked(machine(blocks=64), rate=20.0, slo="ttft=20000"))
-    assert isinstance(found, Plan) and found.binding.bound == "KV"
-    assert "KV memory holds" in " ".join(found.binding.sentences)
+    assert isinstance(found, Plan) and found.bottleneck.bound == "KV"
+    assert "KV memory holds" in " ".join(found.bottleneck.sentences)
 
 
 def test_strategies_are_compared_for_the_same_promises() -> None:
@@ -216,11 +216,14 @@ def test_the_text_has_all_that_was_asked_for() -> None:
 def test_what_decides_rests_on_as_many_requests_as_its_percentile_needs(slo: str, fewest: int) -> None:
     question = replace(asked(machine(), rate=20.0, slo=slo), requests=None)
     traffic = traffic_of(question.demand)
-    bench, candidate = Bench(question, traffic), candidate_for(question, traffic, question.machines[0], question.wishes)
+    runner, candidate = (
+        TrialRunner(question, traffic),
+        candidate_for(question, traffic, question.machines[0], question.overrides),
+    )
     for rate in (0.1 * candidate.guess, candidate.guess):
-        assert bench.run(candidate, rate, replicas=1).summary.offered >= fewest
+        assert runner.run(candidate, rate, replicas=1).summary.offered >= fewest
 
 
 def test_fixed_settings_are_kept_and_judged() -> None:
-    found = answer(4.0, wishes=Wishes(max_num_seqs=100, max_num_batched_tokens=128))
-    assert found.setting.max_num_seqs == 100 and found.setting.max_num_batched_tokens == 128
+    found = answer(4.0, overrides=Overrides(max_num_seqs=100, max_num_batched_tokens=128))
+    assert found.config.max_num_seqs == 100 and found.config.max_num_batched_tokens == 128

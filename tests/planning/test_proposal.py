@@ -7,7 +7,7 @@ import pytest
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import parse_slos
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import Wishes, propose, step_limit
+from inflight.planning.proposal import Overrides, propose, step_limit
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import full_step, rows_at, steady_state
 from inflight.planning.traffic import Traffic
@@ -21,14 +21,14 @@ def traffic() -> Traffic:
 
 
 def test_memory_bounds_the_rows(traffic: Traffic) -> None:
-    found = propose(machine(blocks=60), traffic, (), Wishes())
-    assert found.setting.max_num_seqs == found.kv_rows <= 960 * 0.9 / traffic.mean_context
-    assert "KV memory holds" in found.setting.reasons["max-num-seqs"]
+    found = propose(machine(blocks=60), traffic, (), Overrides())
+    assert found.config.max_num_seqs == found.kv_rows <= 960 * 0.9 / traffic.mean_context
+    assert "KV memory holds" in found.config.reasons["max-num-seqs"]
 
 
 def test_a_promise_between_tokens_bounds_the_step(traffic: Traffic) -> None:
-    loose = propose(machine(), traffic, (), Wishes()).setting
-    tight = propose(machine(), traffic, parse_slos(["itl=200(p99)"]), Wishes()).setting
+    loose = propose(machine(), traffic, (), Overrides()).config
+    tight = propose(machine(), traffic, parse_slos(["itl=200(p99)"]), Overrides()).config
     assert tight.max_num_batched_tokens is not None and loose.max_num_batched_tokens is not None
     assert tight.max_num_batched_tokens < loose.max_num_batched_tokens
     assert full_step(Linear(), traffic, tight.max_num_seqs, tight.max_num_batched_tokens) <= 0.2
@@ -37,37 +37,37 @@ def test_a_promise_between_tokens_bounds_the_step(traffic: Traffic) -> None:
 
 def test_a_promise_on_the_pace_bounds_the_rows(traffic: Traffic) -> None:
     slow = Linear(step=0.010, token=1e-3)
-    found = propose(Machine("box", slow, 100_000, 8192), traffic, parse_slos(["tpot=50"]), Wishes())
-    assert found.setting.max_num_seqs <= 40
+    found = propose(Machine("box", slow, 100_000, 8192), traffic, parse_slos(["tpot=50"]), Overrides())
+    assert found.config.max_num_seqs <= 40
 
 
 def test_what_is_fixed_stays(traffic: Traffic) -> None:
-    wishes = Wishes(max_num_seqs=77, max_num_batched_tokens=333)
-    setting = propose(machine(), traffic, (), wishes).setting
-    assert (setting.max_num_seqs, setting.max_num_batched_tokens) == (77, 333)
-    assert setting.reasons["max-num-seqs"] == setting.reasons["max-num-batched-tokens"] == "as set"
+    overrides = Overrides(max_num_seqs=77, max_num_batched_tokens=333)
+    config = propose(machine(), traffic, (), overrides).config
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (77, 333)
+    assert config.reasons["max-num-seqs"] == config.reasons["max-num-batched-tokens"] == "as set"
 
 
 def test_what_is_chosen_beside_something_fixed_is_not_told_as_set(traffic: Traffic) -> None:
     slow = Machine("box", Linear(step=0.010, token=1e-3), 100_000, 8192)
-    setting = propose(slow, traffic, parse_slos(["itl=50"]), Wishes(max_num_seqs=300)).setting
-    assert setting.max_num_batched_tokens == 300 and setting.reasons["max-num-seqs"] == "as set"
-    assert "a token for each of the 300 sequences" in setting.reasons["max-num-batched-tokens"]
+    config = propose(slow, traffic, parse_slos(["itl=50"]), Overrides(max_num_seqs=300)).config
+    assert config.max_num_batched_tokens == 300 and config.reasons["max-num-seqs"] == "as set"
+    assert "a token for each of the 300 sequences" in config.reasons["max-num-batched-tokens"]
 
 
 @pytest.mark.parametrize("strategy", ["static", "dynamic", "continuous", "chunked", "adaptive"])
 def test_every_strategy_gets_settings_that_go_together(traffic: Traffic, strategy: str) -> None:
-    setting = propose(machine(), traffic, parse_slos(["itl=900"]), Wishes(strategy=strategy)).setting
-    assert (setting.max_num_batched_tokens is None) == (strategy in ("static", "dynamic"))
-    assert ("itl_target" in setting.scheduling.options.given) == (strategy == "adaptive")
-    setting.engine_settings(8192)
+    config = propose(machine(), traffic, parse_slos(["itl=900"]), Overrides(strategy=strategy)).config
+    assert (config.max_num_batched_tokens is None) == (strategy in ("static", "dynamic"))
+    assert ("itl_target" in config.scheduling.options.given) == (strategy == "adaptive")
+    config.engine_settings(8192)
 
 
 def test_steps_end_early_on_a_cpu_and_are_filled_on_a_gpu(traffic: Traffic) -> None:
-    cpu, gpu = (propose(machine(calibrated=here), traffic, (), Wishes()).setting.options() for here in (True, False))
+    cpu, gpu = (propose(machine(calibrated=here), traffic, (), Overrides()).config.options() for here in (True, False))
     assert (cpu["early-end-tokens"].value, gpu["early-end-tokens"].value) == (EARLY_END, 0)
     assert "on a GPU" in gpu["early-end-tokens"].reason
-    whole = propose(machine(), traffic, (), Wishes(strategy="continuous")).setting
+    whole = propose(machine(), traffic, (), Overrides(strategy="continuous")).config
     assert "early-end-tokens" not in whole.options()
 
 

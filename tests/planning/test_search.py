@@ -1,4 +1,4 @@
-"""The search for the highest rate: it ends where the promises break, in few trials."""
+"""The search for the highest rate: it ends where the SLOs break, in few trials."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_even_a_trickle_breaks_is_kept_at_no_rate() -> None:
 
 
 def test_answers_that_come_whole_have_gaps_of_no_time() -> None:
-    """Every rate keeps a promise on them, up to saturation; its badness must not be nothing."""
+    """Every rate keeps an SLO on them, up to saturation; its badness must not be nothing."""
     tpot = Slo("tpot", 0.1)
 
     def trial(rate: float) -> Trial:

@@ -10,8 +10,8 @@ import pytest
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import parse_slos
 from inflight.metrics.summary import Summary, summarize
-from inflight.planning.proposal import Wishes
-from inflight.planning.setting import Setting
+from inflight.planning.engine_config import EngineConfig
+from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import simulate_run
 from inflight.planning.sizing import traffic_of
 from inflight.planning.tuning import Check, Tuning, tune
@@ -29,7 +29,7 @@ def tuned(rate: float = 4.0, **more: Any) -> Tuning:
 
 @pytest.fixture(scope="module")
 def tuning() -> Tuning:
-    return tuned(wishes=Wishes(max_num_seqs=16))
+    return tuned(overrides=Overrides(max_num_seqs=16))
 
 
 def test_the_best_is_at_least_as_good_as_where_it_began(tuning: Tuning) -> None:
@@ -38,25 +38,25 @@ def test_the_best_is_at_least_as_good_as_where_it_began(tuning: Tuning) -> None:
 
 
 def test_no_setting_is_tried_twice(tuning: Tuning) -> None:
-    keys = [repr(replace(one.setting, reasons={})) for one in tuning.tried]
+    keys = [repr(replace(one.config, reasons={})) for one in tuning.tried]
     assert len(keys) == len(set(keys)) > 5
 
 
 def test_reasons_name_what_the_others_did(tuning: Tuning) -> None:
-    reason = tuning.best.setting.reasons["max-num-batched-tokens"]
+    reason = tuning.best.config.reasons["max-num-batched-tokens"]
     assert "goodput" in reason and "against" in reason
-    assert "continuous" in tuning.best.setting.reasons["strategy"]
-    assert tuning.best.setting.reasons["preemption"]
+    assert "continuous" in tuning.best.config.reasons["strategy"]
+    assert tuning.best.config.reasons["preemption"]
 
 
 def test_what_is_fixed_stays(tuning: Tuning) -> None:
-    assert {one.setting.max_num_seqs for one in tuning.tried} == {16}
+    assert {one.config.max_num_seqs for one in tuning.tried} == {16}
 
 
 def test_a_bad_beginning_is_left() -> None:
     """Steps of few tokens waste most of each tenth of a second; more rows cannot make up for it."""
-    found = tuned(wishes=Wishes(max_num_seqs=32), rate=4.0)
-    assert (found.best.setting.max_num_batched_tokens or 0) >= 128
+    found = tuned(overrides=Overrides(max_num_seqs=32), rate=4.0)
+    assert (found.best.config.max_num_batched_tokens or 0) >= 128
 
 
 def test_a_load_that_any_setting_serves_is_told_apart() -> None:
@@ -76,37 +76,35 @@ def test_too_much_demand_is_said() -> None:
 
 def test_little_memory_makes_preemption_worth_trying() -> None:
     found = tuned(4.0, on=machine(blocks=40, host_blocks=100, block_bytes=2.0**20, copy_seconds=1e-4))
-    kinds = {one.setting.scheduling.preemption for one in found.tried}
+    kinds = {one.config.scheduling.preemption for one in found.tried}
     assert kinds == {"recompute"} or "swap" in kinds
-    if any(
-        one.trial.preemptions for one in found.tried if one.setting.max_num_seqs == found.start.setting.max_num_seqs
-    ):
-        assert "preemption" in found.best.setting.reasons
+    if any(one.trial.preemptions for one in found.tried if one.config.max_num_seqs == found.start.config.max_num_seqs):
+        assert "preemption" in found.best.config.reasons
 
 
 def test_the_real_engine_has_the_last_word() -> None:
-    """An "engine" on which the third best of the simulation is the only one that keeps its promises."""
+    """An "engine" on which the third best of the simulation is the only one that keeps its SLOs."""
     simulated = tuned()
-    favourite = simulated.tried[2].setting
-    ran: list[Setting] = []
+    favourite = simulated.tried[2].config
+    ran: list[EngineConfig] = []
 
-    def run(setting: Setting) -> Summary:
-        ran.append(setting)
-        good = replace(setting, reasons={}) == replace(favourite, reasons={})
+    def run(config: EngineConfig) -> Summary:
+        ran.append(config)
+        good = replace(config, reasons={}) == replace(favourite, reasons={})
         return summarize([_answered(number, 0.1 if good else 50.0) for number in range(20)])
 
     found = tuned(check=Check(run, len(simulated.tried), repeats=2))
-    assert replace(found.best.setting, reasons={}) == replace(favourite, reasons={})
+    assert replace(found.best.config, reasons={}) == replace(favourite, reasons={})
     assert [one.attainment for one in found.best.measured] == [1.0, 1.0]
-    assert "measured" in found.best.setting.reasons["strategy"]
+    assert "measured" in found.best.config.reasons["strategy"]
     assert found.decision is not None and found.decision.loss == 1.0
     assert ran[: len(ran) // 2] == ran[len(ran) // 2 :] and len(ran) == 2 * len(simulated.tried)
 
 
 def test_the_simulators_choice_stays_where_it_measures_as_well() -> None:
     simulated = tuned()
-    found = tuned(check=Check(lambda setting: summarize([_answered(1, 0.1)]), settings=3))
-    assert found.best.setting == simulated.best.setting and found.decision is not None
+    found = tuned(check=Check(lambda config: summarize([_answered(1, 0.1)]), settings=3))
+    assert found.best.config == simulated.best.config and found.decision is not None
     assert found.decision.loss == 0.0 and found.decision.rank_correlation is None
     assert len(found.decision.judged) == 3
 
@@ -126,11 +124,11 @@ def _answered(number: int, ttft: float) -> Observation:
 
 def test_swapping_runs_in_the_simulator() -> None:
     on = machine(blocks=64, host_blocks=200, block_bytes=2.0**20, copy_seconds=1e-4)
-    scheduling = tuned().best.setting.scheduling
-    setting = Setting(
+    scheduling = tuned().best.config.scheduling
+    config = EngineConfig(
         max_num_seqs=32,
         max_num_batched_tokens=256,
         scheduling=scheduling.but(strategy="chunked", itl_target=None, preemption="swap", swap_space=on.swap_gib),
     )
-    run = simulate_run(on, setting, drawn(10.0, answer="lognormal:60:100").workload(10.0, 100, 0), on.model)
+    run = simulate_run(on, config, drawn(10.0, answer="lognormal:60:100").workload(10.0, 100, 0), on.model)
     assert run.preemptions > 0 and all(one.outcome == "completed" for one in run.observations)

@@ -45,7 +45,7 @@ def serving(
 
     served = SimpleNamespace(
         preprocessing=SimpleNamespace(prepare=prepare),
-        translator=SimpleNamespace(call_beside=call),
+        translator=SimpleNamespace(call_offloaded=call),
         max_model_len=100,
     )
     return SimpleNamespace(served=served, open=open_, answer_memory=AnswerMemory(1 << 20))

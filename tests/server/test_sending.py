@@ -46,7 +46,7 @@ class Bench:
         served = SimpleNamespace(
             bridge=SimpleNamespace(stopped=None),
             preprocessing=SimpleNamespace(prepare=prepare),
-            translator=SimpleNamespace(call_beside=_stream),
+            translator=SimpleNamespace(call_offloaded=_stream),
             tokenizer=None,
         )
         self.service.ready(cast(Any, served))

@@ -36,7 +36,7 @@ from inflight.workload.arrivals import AtOnce
 from inflight.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from inflight.cli.contestants import Contestant
+    from inflight.cli.comparison_targets import ComparisonTarget
 
 _WRITTEN = click.Path(dir_okay=False, path_type=Path)
 SHARE = 0.7
@@ -93,8 +93,8 @@ def command(**values: Any) -> int:
     with tempfile.TemporaryDirectory() as scratch, Interrupt() as interrupt:
         records = values["records"] or Path(scratch)
         records.mkdir(parents=True, exist_ok=True)
-        contestants, longest = _contestants(variants, servers, values, offer, warmup, records, interrupt)
-        return _compare(contestants, replace(offer, max_model_len=longest), points, values, interrupt)
+        targets, longest = _targets(variants, servers, values, offer, warmup, records, interrupt)
+        return _compare(targets, replace(offer, max_model_len=longest), points, values, interrupt)
 
 
 def _counted(asked: WorkloadOptions, variants: Sequence[Variant]) -> WorkloadOptions:
@@ -125,7 +125,7 @@ def _points(values: dict[str, Any]) -> list[Load]:
     return []
 
 
-def _contestants(
+def _targets(
     variants: Sequence[Variant],
     servers: Sequence[tuple[str, str]],
     values: dict[str, Any],
@@ -133,33 +133,33 @@ def _contestants(
     warmup: Warmup,
     records: Path,
     interrupt: Interrupt,
-) -> tuple[list[Contestant], int]:
+) -> tuple[list[ComparisonTarget], int]:
     """And the longest request that all of them can take."""
     # Loaded only now, so that a mistake above is told at once.
     from inflight.bench.client import send
     from inflight.bench.preparing import prepare
     from inflight.bench.runner import Runner
     from inflight.bench.served_model import look
-    from inflight.cli.contestants import EngineContestant, ServerContestant
+    from inflight.cli.comparison_targets import EngineTarget, ServerTarget
     from inflight.cli.loading import open_engine
 
     def stop() -> bool:
         return interrupt.wanted
 
-    found: list[Contestant] = []
+    found: list[ComparisonTarget] = []
     longest = sys.maxsize
     for one in variants:
         engine = open_engine(one.engine, one.scheduling)  # also reads the model's files, for whoever comes first
         longest = min(longest, engine.capacity.max_model_len)
         engine.loop.close()
-        found.append(EngineContestant(one, records, warmup, values["seed"], stop))
+        found.append(EngineTarget(one, records, warmup, values["seed"], stop))
     for name, url in servers:
         given = ServerOptions(api_key=values["api_key"])
         target, options = target_of(given, url), request_options_of(given, values["tokenizer"])
         served = look(target, options.model)
         longest = min(longest, served.max_model_len or longest)
         prepared = prepare(target, served, offer.workload(Load("rate", 1.0)), options)
-        found.append(ServerContestant(name, Runner(prepared, send, warmup, values["seed"], interrupt=stop)))
+        found.append(ServerTarget(name, Runner(prepared, send, warmup, values["seed"], interrupt=stop)))
     return found, longest
 
 
@@ -173,7 +173,7 @@ def _loads(offer: Offer, points: Sequence[Load]) -> list[tuple[str, Workload]]:
 
 
 def _compare(
-    contestants: list[Contestant], offer: Offer, points: list[Load], values: dict[str, Any], interrupt: Interrupt
+    targets: list[ComparisonTarget], offer: Offer, points: list[Load], values: dict[str, Any], interrupt: Interrupt
 ) -> int:
     from inflight.cli.comparing import Comparison
     from inflight.report.page import render
@@ -187,12 +187,12 @@ def _compare(
         print(sentence, file=sys.stderr)
 
     loads = _loads(offer, points)
-    rounds = repeats * len(contestants)
+    rounds = repeats * len(targets)
     known = None if any(one.closed for _, one in loads) else rounds * sum(span_of(one) for _, one in loads)
     at_once = not points and offer.trace is None  # then another load follows, which these runs tell
     remaining = Remaining(rounds * (len(loads) + at_once), None if at_once else known, say)
     comparison = Comparison(
-        contestants,
+        targets,
         remaining.begin,
         lambda what, total, done: progress.update(done, total, what),
         lambda: interrupt.wanted,

@@ -1,4 +1,4 @@
-"""`inflight plan`: how many of which GPUs, under which settings, for this traffic and these promises."""
+"""`inflight plan`: how many of which GPUs, under which settings, for this traffic and these SLOs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from inflight.cli.verb import Verb, grouped
 from inflight.metrics.slo import parse_slos
 from inflight.planning.configuration import configuration
 from inflight.planning.data import as_data
+from inflight.planning.infeasible import infeasible_text
 from inflight.planning.plan import Plan, plan
-from inflight.planning.proposal import Wishes
-from inflight.planning.refusal import impossible_text
+from inflight.planning.proposal import Overrides
 from inflight.planning.sizing import Question
 from inflight.planning.text import as_text
 from inflight.records.json_text import json_text
@@ -47,22 +47,22 @@ def command(**values: Any) -> int:
     slos = parse_slos(values["slo"])
     check_writable(values["write_config"], reads=[values["trace"], values["step_model"], values["hardware_file"]])
     demand = demand_of(options_of(DemandOptions, values), longest_of(values))
-    wishes = Wishes(
+    overrides = Overrides(
         strategy=values["strategy"],
         policy=values["policy"],
         max_num_seqs=values["max_num_seqs"],
         max_num_batched_tokens=values["max_num_batched_tokens"],
     )
     machines = machines_of(values, demand)
-    question = Question(machines=machines, demand=demand, slos=slos, wishes=wishes, seed=values["seed"])
+    question = Question(machines=machines, demand=demand, slos=slos, overrides=overrides, seed=values["seed"])
     answer = plan(question, strategies=values["compare_strategies"], progress=tell)
     if values["as_json"]:
         print(json_text(as_data(answer)))
     elif isinstance(answer, Plan):
         print(as_text(answer))
     else:
-        print(impossible_text(answer))
+        print(infeasible_text(answer))
     if isinstance(answer, Plan) and values["write_config"] is not None:
         about = (f"{answer.replicas:,} replicas of {answer.chosen.machine.name}, by `inflight plan`.",)
-        values["write_config"].write_text(configuration(answer.setting.options(), about), encoding="utf-8")
+        values["write_config"].write_text(configuration(answer.config.options(), about), encoding="utf-8")
     return 0 if isinstance(answer, Plan) else 1

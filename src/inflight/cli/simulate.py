@@ -39,10 +39,10 @@ from inflight.core.options import OptionValues
 from inflight.core.types.plan import Capacity
 from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
+from inflight.planning.engine_config import TOGETHER
 from inflight.planning.machine import BLOCK_SIZE
-from inflight.planning.setting import TOGETHER
 from inflight.records.json_text import json_text
-from inflight.simulate.handover import Link
+from inflight.simulate.kv_transfer import Link
 from inflight.simulate.routers import OPTIONS, ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
 from inflight.workload.workload import Workload

@@ -18,13 +18,13 @@ from inflight.config.setting import SettingsError
 from inflight.metrics.slo import Slo, parse_slos, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.configuration import configuration
-from inflight.planning.decision import Run, Tried, describe
+from inflight.planning.decision import EvaluatedConfig, Run, describe
 from inflight.planning.demand import Demand, with_targets
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.length import length
 from inflight.planning.machine import Machine
 from inflight.planning.measuring import measure_on
-from inflight.planning.proposal import MOST_ROWS, Wishes
-from inflight.planning.setting import Setting
+from inflight.planning.proposal import MOST_ROWS, Overrides
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import rows_at
 from inflight.planning.traffic import Traffic
@@ -55,7 +55,7 @@ VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the configuration (TOML) here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(**values: Any) -> int:
-    """Search strategy, step size, sequences, policy and preemption for the best goodput under the promises (--slo).
+    """Search strategy, step size, sequences, policy and preemption for the best goodput under the SLOs (--slo).
 
     The file of --output is read by `inflight serve --config`; without --output it goes to standard output.
     """
@@ -69,7 +69,7 @@ def command(**values: Any) -> int:
     about = _about(tuning, machine, demand)
     for sentence in about:
         tell(sentence)
-    text = configuration(tuning.best.setting.options(), about)
+    text = configuration(tuning.best.config.options(), about)
     if values["output"] is not None:
         values["output"].write_text(text, encoding="utf-8")
         tell(f"Written to {values['output']}.")
@@ -100,12 +100,12 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Dema
             "longest request "
             f"({traffic.longest:,}); raise --tensor-parallel, or take GPUs with more memory."
         )
-    wishes = Wishes(max_num_seqs=values["max_num_seqs"], max_num_batched_tokens=values["max_num_batched_tokens"])
+    overrides = Overrides(max_num_seqs=values["max_num_seqs"], max_num_batched_tokens=values["max_num_batched_tokens"])
     check = None
     if values["verify"]:
         run = _runner(values, machine, demand, traffic, slos)
         check = Check(run, values["verify"], values["verify_repeats"])
-    tuning = tune(machine, demand, traffic, slos, wishes=wishes, seed=values["seed"], check=check, told=tell)
+    tuning = tune(machine, demand, traffic, slos, overrides=overrides, seed=values["seed"], check=check, told=tell)
     return machine, demand, tuning
 
 
@@ -157,19 +157,19 @@ def _runner(values: dict[str, Any], machine: Machine, demand: Demand, traffic: T
     run = length(residents, most, most)
     workload = with_targets(demand.workload(demand.rate, run.requests, values["seed"]), targets(slos))
 
-    def measure(setting: Setting) -> Summary:
-        engine = build_engine(_real(values, machine, setting), setting.scheduling)
+    def measure(config: EngineConfig) -> Summary:
+        engine = build_engine(_real(values, machine, config), config.scheduling)
         return measure_on(engine.loop, engine.capacity.vocab_size, workload, (run.begin, run.end))
 
     return measure
 
 
-def _real(values: dict[str, Any], machine: Machine, setting: Setting) -> EngineSettings:
+def _real(values: dict[str, Any], machine: Machine, config: EngineConfig) -> EngineSettings:
     return EngineSettings(
         model=values["model"],
         load_format=values["load_format"],
-        max_num_seqs=setting.max_num_seqs,
-        max_num_batched_tokens=setting.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=machine.max_model_len,
         block_size=machine.block_size,
         num_blocks=machine.blocks,
@@ -177,9 +177,9 @@ def _real(values: dict[str, Any], machine: Machine, setting: Setting) -> EngineS
 
 
 def _json(tuning: Tuning) -> dict[str, Any]:
-    def shown(one: Tried) -> dict[str, Any]:
+    def shown(one: EvaluatedConfig) -> dict[str, Any]:
         return {
-            "settings": {name: entry.value for name, entry in one.setting.options().items()},
+            "settings": {name: entry.value for name, entry in one.config.options().items()},
             "goodput": one.trial.summary.attained_per_s,
             "attainment": one.trial.summary.attainment,
             "saturated": one.trial.saturated,
@@ -188,7 +188,7 @@ def _json(tuning: Tuning) -> dict[str, Any]:
 
     decision = tuning.decision
     return {
-        "best": {**shown(tuning.best), "reasons": dict(tuning.best.setting.reasons)},
+        "best": {**shown(tuning.best), "reasons": dict(tuning.best.config.reasons)},
         "start": shown(tuning.start),
         "tried": [shown(one) for one in tuning.tried],
         "verified": [] if decision is None else [shown(one) for one in decision.judged],

@@ -1,6 +1,6 @@
-"""Sizing and tuning: how many of which machines, under which settings, for which traffic and promises.
+"""Sizing and tuning: how many of which machines, under which settings, for which traffic and SLOs.
 
-The engine's own scheduler answers, in virtual time (`simulate`). Knows memory, promises, searches and reasons; not how
+The engine's own scheduler answers, in virtual time (`simulate`). Knows memory, SLOs, searches and reasons; not how
 a question is asked or an answer printed.
 """
 

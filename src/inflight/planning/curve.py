@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight.planning.demand import Demand, sample
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.length import length
 from inflight.planning.machine import Machine
-from inflight.planning.setting import Setting
 from inflight.planning.simulation import Trial, try_out
 from inflight.planning.steady import rows_at
 from inflight.planning.traffic import analyze_traffic
@@ -34,7 +34,7 @@ class Point:
 
 def throughput_latency_curve(
     machine: Machine,
-    setting: Setting,
+    config: EngineConfig,
     demand: Demand,
     rates: Sequence[float],
     *,
@@ -49,10 +49,10 @@ def throughput_latency_curve(
     """
     points, traffic = [], analyze_traffic(sample(demand))
     for rate in rates:
-        residents = rows_at(machine.model, traffic, rate, setting.max_num_seqs) if rate > 0 else 0.0
+        residents = rows_at(machine.model, traffic, rate, config.max_num_seqs) if rate > 0 else 0.0
         run = length(residents, requests, math.inf)
         offered = demand.workload(rate, run.requests, seed)
-        trial = try_out(machine, setting, offered, measured=(run.begin, run.end))
+        trial = try_out(machine, config, offered, measured=(run.begin, run.end))
         points.append(
             Point(
                 rate=rate,

@@ -1,4 +1,4 @@
-"""Plans as data, for programs: the answer of `text` and `refusal` without the words."""
+"""Plans as data, for programs: the answer of `text` and `infeasible` without the words."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from inflight.metrics.slo import METRICS
 from inflight.planning.outlook import Strategies
-from inflight.planning.plan import Cost, Impossible, Plan
+from inflight.planning.plan import Cost, Infeasible, Plan
 from inflight.planning.simulation import Trial
 from inflight.planning.wording import what_it_needs
 
 
-def as_data(answer: Plan | Impossible) -> dict[str, Any]:
+def as_data(answer: Plan | Infeasible) -> dict[str, Any]:
     """Seconds, bytes, tokens; None where something is not known or endless."""
-    if isinstance(answer, Impossible):
+    if isinstance(answer, Infeasible):
         return {
             "possible": False,
             "slos": [str(slo) for slo in answer.question.slos],
@@ -31,9 +31,7 @@ def as_data(answer: Plan | Impossible) -> dict[str, Any]:
         "gpus": answer.gpus,
         "nodes": answer.nodes,
         "tensor_parallel": machine.gpus,
-        "settings": {
-            name: {"value": one.value, "reason": one.reason} for name, one in answer.setting.options().items()
-        },
+        "settings": {name: {"value": one.value, "reason": one.reason} for name, one in answer.config.options().items()},
         "kv_bytes_per_sequence": None if memory is None else memory.kv_bytes_per_token * answer.traffic.mean_context,
         "kv_bytes_per_gpu": None if memory is None else memory.kv_bytes,
         "max_concurrent_sequences": int(machine.sequences(answer.traffic.mean_context)),
@@ -45,9 +43,9 @@ def as_data(answer: Plan | Impossible) -> dict[str, Any]:
         "input_tokens_per_s": answer.question.demand.rate * answer.traffic.input_mean,
         "latency_s": {name: _latency(answer, name) for name in METRICS},
         "binds": {
-            "resource": answer.binding.bound,
-            "why": list(answer.binding.sentences),
-            "relief": answer.binding.relief,
+            "resource": answer.bottleneck.bound,
+            "why": list(answer.bottleneck.sentences),
+            "relief": answer.bottleneck.relief,
         },
         "cost": None if answer.cost is None else _cost(answer.cost),
         "changes": [
@@ -55,7 +53,7 @@ def as_data(answer: Plan | Impossible) -> dict[str, Any]:
             for one in answer.changes
         ],
         "strategies": [_strategy_json(one, answer) for one in answer.strategies],
-        "mistakes": list(answer.mistakes),
+        "mistakes": list(answer.warnings),
         "notes": list(answer.traffic.notes),
     }
 

@@ -11,24 +11,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.metrics.summary import Summary
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.search import badness
-from inflight.planning.setting import Setting
 from inflight.planning.simulation import Trial
 
-Run = Callable[[Setting], Summary]
+Run = Callable[[EngineConfig], Summary]
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class EvaluatedConfig:
     """One setting and what it did. measured: its runs on the real engine, none where it was not run there."""
 
-    setting: Setting
+    config: EngineConfig
     trial: Trial
     measured: tuple[Summary, ...] = ()
 
     @property
     def score(self) -> tuple[float, float]:
-        """Goodput in requests/s, of those sent in the window; then how far the worst promise is from being broken
+        """Goodput in requests/s, of those sent in the window; then how far the worst SLO is from being broken
         (more is better)."""
         return self.trial.summary.attained_per_s, -badness(self.trial)
 
@@ -42,11 +42,11 @@ class Tried:
 class Decision:
     """Settings that were simulated and measured. chosen: the one that the simulator prefers."""
 
-    chosen: Tried
-    judged: Sequence[Tried]
+    chosen: EvaluatedConfig
+    judged: Sequence[EvaluatedConfig]
 
     @property
-    def best(self) -> Tried:
+    def best(self) -> EvaluatedConfig:
         """As measured; the simulator's choice where it is as good."""
         return max((self.chosen, *self.judged), key=lambda one: one.goodput)
 
@@ -75,15 +75,15 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def take_turns(
-    chosen: Sequence[Tried], run: Run, repeats: int, told: Callable[[str], None] = lambda sentence: None
-) -> list[Tried]:
+    chosen: Sequence[EvaluatedConfig], run: Run, repeats: int, told: Callable[[str], None] = lambda sentence: None
+) -> list[EvaluatedConfig]:
     """Each setting on the real engine, `repeats` times in turns (A B A B), so that a machine whose speed drifts drifts
     for all of them."""
     measured: list[list[Summary]] = [[] for _ in chosen]
     for repeat in range(repeats):
         for one, runs in zip(chosen, measured, strict=True):
-            told(f"On the real engine, run {repeat + 1} of {repeats}: {one.setting}")
-            runs.append(run(one.setting))
+            told(f"On the real engine, run {repeat + 1} of {repeats}: {one.config}")
+            runs.append(run(one.config))
             told(
                 f"  goodput {runs[-1].attained_per_s:.3g}/s ({runs[-1].attainment:.0%}), simulated "
                 f"{one.trial.summary.attained_per_s:.3g}/s"

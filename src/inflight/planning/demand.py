@@ -113,7 +113,7 @@ class Drawn:
         notes = (
             f"{cut / requests:.1%} of the requests were drawn longer than {self.longest:,} tokens and cut to that.",
         )
-        return _promised(entries, name, notes if cut else ())
+        return _with_targets(entries, name, notes if cut else ())
 
     def faster(self, factor: float) -> Drawn:
         return replace(self, rate=self.rate * factor)
@@ -182,7 +182,7 @@ class Traced:
         moved = [
             replace(one, arrival=time, after=None) for one, time in zip(stretched, _at_rate(times, rate), strict=True)
         ]
-        return _promised(
+        return _with_targets(
             moved, f"{self.trace.name}, every {step}. request from {start:,} on, {rate:g}/s", self.trace.notes
         )
 
@@ -250,7 +250,7 @@ def _busiest(entries: tuple[Entry, ...], span: int) -> int:
     return min(starts, key=lambda start: entries[start + span - 1].arrival - entries[start].arrival)
 
 
-def _promised(entries: Iterable[Entry], name: str, notes: tuple[str, ...]) -> Workload:
+def _with_targets(entries: Iterable[Entry], name: str, notes: tuple[str, ...]) -> Workload:
     """Requests say that they may take as many tokens as the longest answer has: nobody knows better beforehand, and
     strategies that reserve memory must not be told the true length."""
     entries = tuple(entries)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.planning.demand import Demand
+from inflight.planning.engine_config import TOGETHER
 from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
-from inflight.planning.setting import TOGETHER
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import ROUGH, ROUGHLY, Bench, Candidate, Progress, candidate_for, measure
+from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, Progress, TrialRunner, candidate_for, measure
 
 CHANGES = (
     ("20 % more requests", "faster", 1.2),
@@ -37,7 +37,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Strategies:
-    """What one strategy would need. candidate.rate 0: it keeps the promises at no rate, and capacity.broken is the
+    """What one strategy would need. candidate.rate 0: it keeps the SLOs at no rate, and capacity.broken is the
     trial that shows it. reason: why it was not tried."""
 
     strategy: str
@@ -45,18 +45,18 @@ class Strategies:
     reason: str = ""
 
 
-def outlook(bench: Bench, best: Candidate, replicas: int, progress: Progress) -> list[Change]:
+def outlook(runner: TrialRunner, best: Candidate, replicas: int, progress: Progress) -> list[Change]:
     found = []
     for name, verb, factor in CHANGES:
         progress(f"What if: {name}")
-        changed: Demand = getattr(bench.question.demand, verb)(factor)
-        trial = bench.run(best, changed.rate / replicas, seed=2, demand=changed)
+        changed: Demand = getattr(runner.question.demand, verb)(factor)
+        trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed)
         if trial.met:
             found.append(Change(name, trial, replicas))
-        elif changed.rate > bench.question.demand.rate:  # alike, only more
+        elif changed.rate > runner.question.demand.rate:  # alike, only more
             found.append(Change(name, trial, _more_than(replicas, changed.rate / best.rate)))
         else:
-            found.append(_searched(bench, best, changed, replicas, Change(name, trial, None)))
+            found.append(_searched(runner, best, changed, replicas, Change(name, trial, None)))
     return found
 
 
@@ -65,11 +65,11 @@ def _more_than(replicas: int, wanted: float) -> int:
     return max(replicas + 1, math.ceil(wanted * 0.999))
 
 
-def _searched(bench: Bench, best: Candidate, changed: Demand, replicas: int, change: Change) -> Change:
+def _searched(runner: TrialRunner, best: Candidate, changed: Demand, replicas: int, change: Change) -> Change:
     """With the replicas that it would take."""
 
     def trial(rate: float) -> Trial:
-        return bench.run(best, rate, seed=2, demand=changed, reads=ROUGHLY)
+        return runner.run(best, rate, seed=2, demand=changed, reads=ROUGHLY)
 
     found = find_capacity(trial, 0.8 * best.rate, ROUGH, 4, trickle=False)
     if found.held is not None:
@@ -78,27 +78,27 @@ def _searched(bench: Bench, best: Candidate, changed: Demand, replicas: int, cha
     return replace(change, beyond=math.ceil(changed.rate / found.broken.rate))
 
 
-def compare(bench: Bench, best: Candidate, progress: Progress) -> list[Strategies]:
+def compare(runner: TrialRunner, best: Candidate, progress: Progress) -> list[Strategies]:
     """What each strategy would need on the chosen machine. Of the planned one that is known."""
     found = []
     for name in STRATEGIES:
-        if name == best.setting.strategy:
+        if name == best.config.strategy:
             found.append(Strategies(name, best))
             continue
-        if name == "adaptive" and step_limit(bench.question.slos) is None:
+        if name == "adaptive" and step_limit(runner.question.slos) is None:
             found.append(Strategies(name, None, "it needs a promise on ITL to hold"))
             continue
         progress(f"Strategy {name}")
-        wishes = bench.question.wishes
-        wishes = replace(
-            wishes,
+        overrides = runner.question.overrides
+        overrides = replace(
+            overrides,
             strategy=name,
-            max_num_batched_tokens=None if name in TOGETHER else wishes.max_num_batched_tokens,
+            max_num_batched_tokens=None if name in TOGETHER else overrides.max_num_batched_tokens,
         )
-        candidate = candidate_for(bench.question, bench.traffic, best.machine, wishes)
-        slowest = bench.run(candidate, TRICKLE * candidate.guess) if name in TOGETHER else None
+        candidate = candidate_for(runner.question, runner.traffic, best.machine, overrides)
+        slowest = runner.run(candidate, TRICKLE * candidate.guess) if name in TOGETHER else None
         if slowest is not None and not slowest.met:  # what fails when requests hardly meet is promised to nobody
             found.append(Strategies(name, replace(candidate, capacity=Capacity(None, slowest, 1))))
         else:
-            found.append(Strategies(name, measure(bench, candidate, rough=True)))
+            found.append(Strategies(name, measure(runner, candidate, rough=True)))
     return found

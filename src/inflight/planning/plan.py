@@ -1,6 +1,6 @@
 """The answer to a sizing question: replicas, settings, latencies, cost, how sure they are, and what would change them.
 
-Knows the course from question to answer; the steps of it are `sizing`, `binding`, `outlook` and `mistakes`.
+Knows the course from question to answer; the steps of it are `sizing`, `bottleneck`, `outlook` and `warnings`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.metrics.slo import METRICS
-from inflight.planning.binding import Binding, binding
-from inflight.planning.mistakes import mistakes
+from inflight.planning.bottleneck import Bottleneck, bottleneck
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.outlook import Change, Strategies, compare, outlook
-from inflight.planning.setting import Setting
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import (
     SIMULATED,
     THOROUGHLY,
-    Bench,
     Candidate,
     Progress,
     Question,
+    TrialRunner,
     candidates,
     measure,
     quiet,
@@ -31,6 +30,7 @@ from inflight.planning.sizing import (
     widen,
 )
 from inflight.planning.traffic import Traffic
+from inflight.planning.warnings import warnings
 
 CLOSE = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
 HARDER, HARDER_BY = 4, 1.05  # times that replicas are added for a harder seed, and by what factor
@@ -57,27 +57,27 @@ class Cost:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """chosen: the machine and settings; replicas: how many. replicas_low, replicas_high: that it takes if everything
-    uncertain is at its fast end, and at its slow end, found by trials; high None: there no number keeps the promises.
+    uncertain is at its fast end, and at its slow end, found by trials; high None: there no number keeps the SLOs.
 
     trial: at the planned load. spans: latency → (low, high) for p50, p95, p99 in seconds, over seeds and over both ends
-    of what is uncertain. utilisation: planned load over the highest one that keeps the promises. others: machines that
+    of what is uncertain. utilisation: planned load over the highest one that keeps the SLOs. others: machines that
     were looked at, with the rates they keep (0: none does); unfit: why others were not.
     """
 
     question: Question
     traffic: Traffic
     chosen: Candidate
-    setting: Setting
+    config: EngineConfig
     replicas: int
     replicas_low: int
     replicas_high: int | None
     trial: Trial
     spans: Mapping[str, tuple[tuple[float, float], ...]]
     utilisation: float
-    binding: Binding
+    bottleneck: Bottleneck
     others: Sequence[Candidate]
     changes: Sequence[Change]
-    mistakes: Sequence[str]
+    warnings: Sequence[str]
     strategies: Sequence[Strategies]
     cost: Cost | None
 
@@ -104,8 +104,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Impossible:
-    """No number of replicas keeps the promises. tried: each with the trial at the lowest rate that was tried, whose
+class Infeasible:
+    """No number of replicas keeps the SLOs. tried: each with the trial at the lowest rate that was tried, whose
     percentiles are the best there is."""
 
     question: Question
@@ -113,7 +113,7 @@ class Impossible:
     tried: Sequence[Candidate]
 
 
-def plan(question: Question, *, strategies: bool = False, progress: Progress = quiet) -> Plan | Impossible:
+def plan(question: Question, *, strategies: bool = False, progress: Progress = quiet) -> Plan | Infeasible:
     """strategies: whether to find what each batching strategy would need, too. progress: told of each stage.
 
     Raises PlanError where the model and the longest request fit on none of the machines.
@@ -122,75 +122,77 @@ def plan(question: Question, *, strategies: bool = False, progress: Progress = q
     found = candidates(question, traffic)
     if not found:
         raise PlanError(_nothing_fits(question, traffic))
-    bench = Bench(question, traffic)
-    measured = _measured(bench, found, progress)
+    runner = TrialRunner(question, traffic)
+    measured = _measured(runner, found, progress)
     usable = [one for one in measured if one.rate]
     if not usable:
-        return Impossible(question, traffic, measured)
+        return Infeasible(question, traffic, measured)
     best = min(usable, key=lambda one: (one.gpus(question.demand), one.machine.gpus))
     others = [one for one in measured if one.machine is not best.machine]
-    return _answer(bench, best, others, strategies, progress)
+    return _answer(runner, best, others, strategies, progress)
 
 
-def _measured(bench: Bench, found: Sequence[Candidate], progress: Progress) -> list[Candidate]:
-    """The cheapest by the closed form; more of them only while none keeps the promises."""
-    demand = bench.question.demand
+def _measured(runner: TrialRunner, found: Sequence[Candidate], progress: Progress) -> list[Candidate]:
+    """The cheapest by the closed form; more of them only while none keeps the SLOs."""
+    demand = runner.question.demand
     measured: list[Candidate] = []
     for candidate in found:
         gpus = min((one.gpus(demand) for one in measured if one.rate), default=math.inf)
         if gpus < math.inf and (len(measured) >= SIMULATED or candidate.machine.gpus * CLOSE > gpus):
             continue  # enough was looked at, or not even one of these replicas is cheaper
         progress(f"{candidate.machine.name}: the highest rate that keeps the promises")
-        one = measure(bench, candidate, worth=CLOSE * candidate.machine.gpus * demand.rate / gpus)
-        measured.append(widen(bench, one) if one.rate else one)
+        one = measure(runner, candidate, worth=CLOSE * candidate.machine.gpus * demand.rate / gpus)
+        measured.append(widen(runner, one) if one.rate else one)
     return measured
 
 
-def _answer(bench: Bench, best: Candidate, others: Sequence[Candidate], strategies: bool, progress: Progress) -> Plan:
-    question, traffic = bench.question, bench.traffic
+def _answer(
+    runner: TrialRunner, best: Candidate, others: Sequence[Candidate], strategies: bool, progress: Progress
+) -> Plan:
+    question, traffic = runner.question, runner.traffic
     replicas = best.replicas(question.demand)
     progress("The planned load, with other seeds and at both ends of what is uncertain")
-    trial = _planned(bench, best, replicas)
+    trial = _planned(runner, best, replicas)
     for _ in range(HARDER):  # another seed may be harder than that of the search
         if trial.met or not question.slos:
             break
         replicas = max(replicas + 1, round(HARDER_BY * replicas))
-        trial = _planned(bench, best, replicas)
+        trial = _planned(runner, best, replicas)
         if trial.met:
             best = replace(best, rate=trial.rate)
     share = question.demand.rate / replicas
     best = replace(best, pooled=min(best.pooled, replicas))
-    settled = replace(best, setting=settle(best, traffic, trial, question.wishes))
-    another = bench.run(settled, share, seed=3)
+    settled = replace(best, config=settle(best, traffic, trial, question.overrides))
+    another = runner.run(settled, share, seed=3)
     if another.met or not trial.met:
         best = settled
     else:  # fewer rows are too few for this traffic's clumps
-        another = bench.run(best, share, seed=3)
-    at_ends = [bench.run(best, share, seed=2, model=model) for model in best.machine.cases]
-    few, many = _ends(bench, best, replicas, at_ends)
+        another = runner.run(best, share, seed=3)
+    at_ends = [runner.run(best, share, seed=2, model=model) for model in best.machine.cases]
+    few, many = _ends(runner, best, replicas, at_ends)
     return Plan(
         question=question,
         traffic=traffic,
         chosen=best,
-        setting=best.setting,
+        config=best.config,
         replicas=replicas,
         replicas_low=few,
         replicas_high=many,
         trial=trial,
         spans=_spans([trial, another, *at_ends]),
         utilisation=min(1.0, share / best.rate),
-        binding=binding(best, trial, traffic),
+        bottleneck=bottleneck(best, trial, traffic),
         others=others,
-        changes=outlook(bench, best, replicas, progress),
-        mistakes=mistakes(question, traffic, best, trial, replicas),
-        strategies=compare(bench, best, progress) if strategies else (),
+        changes=outlook(runner, best, replicas, progress),
+        warnings=warnings(question, traffic, best, trial, replicas),
+        strategies=compare(runner, best, progress) if strategies else (),
         cost=_cost(best, replicas, question, traffic),
     )
 
 
-def _planned(bench: Bench, best: Candidate, replicas: int) -> Trial:
+def _planned(runner: TrialRunner, best: Candidate, replicas: int) -> Trial:
     pooled = min(best.pooled, replicas)
-    return bench.run(best, bench.question.demand.rate / replicas, replicas=pooled, seed=2, reads=THOROUGHLY)
+    return runner.run(best, runner.question.demand.rate / replicas, replicas=pooled, seed=2, reads=THOROUGHLY)
 
 
 def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:
@@ -204,7 +206,7 @@ def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]
     }
 
 
-def _ends(bench: Bench, best: Candidate, replicas: int, planned: Sequence[Trial]) -> tuple[int, int | None]:
+def _ends(runner: TrialRunner, best: Candidate, replicas: int, planned: Sequence[Trial]) -> tuple[int, int | None]:
     """Replicas with everything uncertain at its fast end, and at its slow end: these too are found by trials.
 
     planned: at the planned load, slow and fast. What the slow end did not keep there takes more replicas, whatever a
@@ -212,8 +214,8 @@ def _ends(bench: Bench, best: Candidate, replicas: int, planned: Sequence[Trial]
     """
     if not best.machine.cases:
         return replicas, replicas
-    slow, fast = (rate_under(bench, best, model) for model in best.machine.cases)
-    demand = bench.question.demand.rate
+    slow, fast = (rate_under(runner, best, model) for model in best.machine.cases)
+    demand = runner.question.demand.rate
     few = min(replicas, math.ceil(demand / max(fast, best.rate)))
     if not slow:
         return few, None

@@ -13,8 +13,8 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import Slo
+from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.machine import WIDEST_STEP, Machine
-from inflight.planning.setting import TOGETHER, Setting
 from inflight.planning.steady import Steady, full_step, mixed_step, steady_state
 from inflight.planning.traffic import Traffic
 
@@ -27,7 +27,7 @@ SPARE = 2.0  # rows beside those that run on average: arrivals clump
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Overrides:
     """What the user has fixed; None: choose."""
 
     strategy: str = "chunked"
@@ -53,27 +53,27 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    setting: Setting
+    config: EngineConfig
     steady: Steady  # what it would serve in balance
     kv_rows: int  # typical sequences that KV memory holds
 
 
-def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: Wishes) -> Proposal:
+def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides: Overrides) -> Proposal:
     """Settings for a machine, with reasons."""
     kv_rows = max(1, int(KV_SHARE * machine.sequences(traffic.mean_context)))
     limit = step_limit(slos)
     rows_limit = min(kv_rows, MOST_ROWS, _rows_within(machine, traffic, mean_limit(slos)))
-    budget = max(_budget(machine, traffic, rows_limit, limit, wishes), wishes.max_num_seqs or 1)
-    steady = steady_state(machine.model, traffic, wishes.max_num_seqs or rows_limit, budget)
+    budget = max(_budget(machine, traffic, rows_limit, limit, overrides), overrides.max_num_seqs or 1)
+    steady = steady_state(machine.model, traffic, overrides.max_num_seqs or rows_limit, budget)
     spare = max(8, math.ceil(SPARE * steady.rows / 8) * 8)
-    rows = wishes.max_num_seqs or max(1, min(rows_limit, spare, budget))
-    setting = Setting(
+    rows = overrides.max_num_seqs or max(1, min(rows_limit, spare, budget))
+    config = EngineConfig(
         max_num_seqs=rows,
-        max_num_batched_tokens=None if wishes.strategy in TOGETHER else budget,
-        scheduling=_scheduling(machine, wishes, limit),
-        reasons=_reasons(machine, traffic, wishes, rows, budget, kv_rows, rows_limit, limit, steady),
+        max_num_batched_tokens=None if overrides.strategy in TOGETHER else budget,
+        scheduling=_scheduling(machine, overrides, limit),
+        reasons=_reasons(machine, traffic, overrides, rows, budget, kv_rows, rows_limit, limit, steady),
     )
-    return Proposal(setting, steady, kv_rows)
+    return Proposal(config, steady, kv_rows)
 
 
 def step_limit(slos: tuple[Slo, ...]) -> float | None:
@@ -82,7 +82,7 @@ def step_limit(slos: tuple[Slo, ...]) -> float | None:
 
 
 def mean_limit(slos: tuple[Slo, ...]) -> float | None:
-    """Seconds that the mean step may take: every promise on the pace of tokens bounds that."""
+    """Seconds that the mean step may take: every SLO on the pace of tokens bounds that."""
     return min((slo.limit for slo in slos if slo.paces), default=None)
 
 
@@ -100,11 +100,11 @@ def _rows_within(machine: Machine, traffic: Traffic, limit: float | None) -> int
     return low
 
 
-def _budget(machine: Machine, traffic: Traffic, rows: int, limit: float | None, wishes: Wishes) -> int:
+def _budget(machine: Machine, traffic: Traffic, rows: int, limit: float | None, overrides: Overrides) -> int:
     """Of those whose full step keeps the limit, the smallest that serves nearly as much as the best."""
-    if wishes.max_num_batched_tokens is not None:
-        return wishes.max_num_batched_tokens
-    if wishes.strategy == "continuous" or wishes.strategy in TOGETHER:
+    if overrides.max_num_batched_tokens is not None:
+        return overrides.max_num_batched_tokens
+    if overrides.strategy == "continuous" or overrides.strategy in TOGETHER:
         return max(2048, rows)
     served = {budget: steady_state(machine.model, traffic, rows, budget) for budget in BUDGETS}
     allowed = [
@@ -118,9 +118,9 @@ def _budget(machine: Machine, traffic: Traffic, rows: int, limit: float | None, 
     return next(budget for budget in allowed if served[budget].requests_per_s >= NEARLY * best)
 
 
-def _scheduling(machine: Machine, wishes: Wishes, limit: float | None) -> SchedulingSettings:
-    target = limit if wishes.strategy == "adaptive" else None
-    settings = SchedulingSettings.of(strategy=wishes.strategy, policy=wishes.policy, itl_target=target)
+def _scheduling(machine: Machine, overrides: Overrides, limit: float | None) -> SchedulingSettings:
+    target = limit if overrides.strategy == "adaptive" else None
+    settings = SchedulingSettings.of(strategy=overrides.strategy, policy=overrides.policy, itl_target=target)
     return settings.ending_early(early_end(machine))
 
 
@@ -132,7 +132,7 @@ def early_end(machine: Machine) -> int:
 def _reasons(
     machine: Machine,
     traffic: Traffic,
-    wishes: Wishes,
+    overrides: Overrides,
     rows: int,
     budget: int,
     kv_rows: int,
@@ -140,7 +140,7 @@ def _reasons(
     limit: float | None,
     steady: Steady,
 ) -> dict[str, str]:
-    if wishes.max_num_seqs is not None:
+    if overrides.max_num_seqs is not None:
         why_rows = "as set"
     elif rows == rows_limit == kv_rows:
         why_rows = f"as many as KV memory holds at {traffic.mean_context:,.0f} tokens each, with a tenth to spare"
@@ -152,9 +152,9 @@ def _reasons(
             f"hold {kv_rows:,}"
         )
     full = full_step(machine.model, traffic, min(rows, steady.rows), budget)
-    if wishes.max_num_batched_tokens is not None:
+    if overrides.max_num_batched_tokens is not None:
         why_budget = "as set"
-    elif wishes.max_num_seqs == budget:
+    elif overrides.max_num_seqs == budget:
         why_budget = f"a token for each of the {rows:,} sequences; a full step takes {full * 1e3:,.0f} ms"
     elif limit is not None:
         why_budget = f"a full step takes {full * 1e3:,.0f} ms, within the {limit * 1e3:,.0f} ms promised between tokens"
@@ -174,8 +174,8 @@ def _reasons(
     )
     return {
         "early-end-tokens": why_end,
-        "strategy": strategies.get(wishes.strategy, "as set"),
-        "policy": "nothing in the question asks for another order" if wishes.policy == "fcfs" else "as set",
+        "strategy": strategies.get(overrides.strategy, "as set"),
+        "policy": "nothing in the question asks for another order" if overrides.policy == "fcfs" else "as set",
         "max-num-seqs": why_rows,
         "max-num-batched-tokens": why_budget,
         "preemption": "memory is sized so that it hardly ever happens",

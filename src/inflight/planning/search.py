@@ -1,4 +1,4 @@
-"""The highest rate that keeps the promises, in few trials.
+"""The highest rate that keeps the SLOs, in few trials.
 
 Knows that what a rate does not keep, no higher one keeps (but for noise), and that latencies grow with the rate; not
 what a trial is made of.
@@ -15,13 +15,13 @@ from inflight.planning.simulation import Trial
 TRICKLE = 0.03  # of the guess: a rate at which requests hardly meet; what fails there is promised to nobody
 STEP = 1.6  # most factor from one rate to the next while only one side is known
 INSIDE = 0.15  # of the interval, in logarithms, that a next rate keeps away from its ends
-LEAST_BADNESS = 0.01  # of a run that kept its promises
+LEAST_BADNESS = 0.01  # of a run that kept its SLOs
 SATURATED = 3.0  # badness of a run whose waiting grew without end
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """held: the highest rate that was tried and kept the promises, None where even a trickle did not. broken: the
+    """held: the highest rate that was tried and kept the SLOs, None where even a trickle did not. broken: the
     lowest that did not, None where no rate was found that breaks them."""
 
     held: Trial | None
@@ -45,7 +45,7 @@ def find_capacity(
 
     Bisection, led by how far each trial was from its limits (straight lines in logarithms between the two sides).
     """
-    sides: dict[bool, tuple[float, Trial]] = {}  # whether the promises were kept → rate and trial
+    sides: dict[bool, tuple[float, Trial]] = {}  # whether the SLOs were kept → rate and trial
     rate = min(guess, ceiling)
     for number in range(1, most + 1):
         found = trial(rate)
@@ -83,7 +83,7 @@ def _next(sides: dict[bool, tuple[float, Trial]], guess: float, last: bool) -> f
 
 
 def badness(trial: Trial) -> float:
-    """The worst percentile over its limit: above 1 a promise is broken. Without promises, only saturation counts."""
+    """The worst percentile over its limit: above 1 an SLO is broken. Without SLOs, only saturation counts."""
     ratios = [value / slo.limit for slo, value in trial.values.items() if not math.isnan(value)]
     worst = max(ratios, default=0.5)
     if trial.saturated or trial.unserved or not math.isfinite(worst):

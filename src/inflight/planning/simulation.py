@@ -14,8 +14,8 @@ from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import METRICS, Slo, percentile
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.demand import with_targets
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
-from inflight.planning.setting import Setting
 from inflight.simulate.latency import StepModel
 from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
@@ -26,14 +26,14 @@ SHARES = (0.5, 0.95, 0.99)
 
 
 def simulate_run(
-    machine: Machine, setting: Setting, workload: Workload, model: StepModel, replicas: int = 1
+    machine: Machine, config: EngineConfig, workload: Workload, model: StepModel, replicas: int = 1
 ) -> Simulation:
     """What becomes of the workload's requests. Replicas are alike and share the model, whose answers must depend on
     nothing but what it is asked."""
     pool = Pool(
-        machine.capacity(setting.max_num_seqs, setting.scheduling.preemption != "recompute"),
-        setting.engine_settings(machine.max_model_len),
-        setting.scheduling,
+        machine.capacity(config.max_num_seqs, config.scheduling.preemption != "recompute"),
+        config.engine_settings(machine.max_model_len),
+        config.scheduling,
         lambda number: model,
         replicas,
         ROUTER,
@@ -136,7 +136,7 @@ class Trial:
 
 def try_out(
     machine: Machine,
-    setting: Setting,
+    config: EngineConfig,
     workload: Workload,
     slos: tuple[Slo, ...] = (),
     model: StepModel | None = None,
@@ -148,7 +148,7 @@ def try_out(
     goodput. measured: shares of the arrivals' span between which the run is read (`length` says which)."""
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
-    run = simulate_run(machine, setting, offered, meter, replicas)
+    run = simulate_run(machine, config, offered, meter, replicas)
     summary, read = read_off(run.observations, measured)
     times = [entry.arrival for entry in workload.entries]
     span = max(times[-1] - times[0], 1e-9)

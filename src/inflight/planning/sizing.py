@@ -1,4 +1,4 @@
-"""Sizing: how many of which machines, under which settings, for a demand with promises; and how sure that is.
+"""Sizing: how many of which machines, under which settings, for a demand with SLOs; and how sure that is.
 
 A closed form orders the ways to split the model; trials then find the rate that each of the best keeps, with several
 replicas behind a router where the demand takes several, because a router evens out what clumps. At most POOLED are
@@ -17,11 +17,11 @@ from inflight.core.types.features import Features
 from inflight.metrics.confidence import fewest_samples
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand, sample
+from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.length import DRAIN, FILL, Length, length
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import BUDGETS, KV_SHARE, Proposal, Wishes, propose
+from inflight.planning.proposal import BUDGETS, KV_SHARE, Overrides, Proposal, propose
 from inflight.planning.search import Capacity, find_capacity
-from inflight.planning.setting import TOGETHER, Setting
 from inflight.planning.simulation import Trial, try_out
 from inflight.planning.steady import rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
@@ -30,9 +30,9 @@ from inflight.simulate.latency import StepModel
 POOLED = 3  # replicas that are simulated together
 SIMULATED = 2  # ways to split the model that are simulated, of all that fit
 TOKENS = 80_000  # output tokens that a trial reads, where requests are within these
-PATIENCE = 5  # and so many times as long as a promise on TTFT
+PATIENCE = 5  # and so many times as long as an SLO on TTFT
 CEILING = 1.0  # of what the closed form serves at most: nothing is tried beyond, however good a short run would look
-TOLERANCE = 0.1  # between the rate that keeps the promises and one that does not
+TOLERANCE = 0.1  # between the rate that keeps the SLOs and one that does not
 ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where only about how many more is asked
 AT_ENDS = 6  # trials, where everything uncertain is at one end
 THOROUGHLY = 2.0  # times the usual requests, where the answer rests on one trial
@@ -69,7 +69,7 @@ class Question:
     machines: Sequence[Machine]
     demand: Demand
     slos: tuple[Slo, ...] = ()
-    wishes: Wishes = field(default_factory=Wishes)
+    overrides: Overrides = field(default_factory=Overrides)
     seed: int = 0
     requests: tuple[int, int, int] | None = None
 
@@ -82,18 +82,18 @@ class Question:
 class Candidate:
     """One machine and its settings. guess: requests/s that a replica may be expected to keep. pooled: replicas that are
     simulated together. capacity: what was found. rate: requests/s that each replica may be given; 0 where no rate was
-    found that keeps the promises."""
+    found that keeps the SLOs."""
 
     machine: Machine
     proposal: Proposal
-    setting: Setting
+    config: EngineConfig
     guess: float
     pooled: int
     capacity: Capacity = field(default_factory=lambda: Capacity(None, None, 0))
     rate: float = 0.0
 
     def replicas(self, demand: Demand) -> int:
-        """That serve the demand; raises ValueError where no rate keeps the promises."""
+        """That serve the demand; raises ValueError where no rate keeps the SLOs."""
         if not self.rate:
             raise ValueError(f"{self.machine.name} keeps the promises at no rate")
         return max(1, math.ceil(demand.rate / self.rate * 0.999))
@@ -102,7 +102,7 @@ class Candidate:
         return self.replicas(demand) * self.machine.gpus
 
 
-class Bench:
+class TrialRunner:
     """Trials for one question, with the number of requests that it takes."""
 
     def __init__(self, question: Question, traffic: Traffic):
@@ -118,17 +118,17 @@ class Bench:
         seed: int = 0,
         demand: Demand | None = None,
         model: StepModel | None = None,
-        setting: Setting | None = None,
+        config: EngineConfig | None = None,
         reads: float = 1.0,
     ) -> Trial:
         """rate: requests/s of each replica. replicas None: as many as are simulated of this candidate. reads: times as
         many requests as usual."""
         number = replicas or candidate.pooled
         traffic = self.traffic if demand is None else traffic_of(demand)
-        residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.setting.max_num_seqs)
+        residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
         run = self._length(candidate, rate, number, residents, reads)
         offered = (demand or self.question.demand).workload(rate * number, run.requests, self.question.seed + seed)
-        chosen = setting or candidate.setting
+        chosen = config or candidate.config
         if not any(entry.prefix for entry in offered.entries):
             chosen = replace(chosen, enable_prefix_caching=False)  # nothing is shared, and not to look is faster
         shares = (run.begin, run.end)
@@ -162,11 +162,11 @@ def traffic_of(demand: Demand) -> Traffic:
 
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
     """A proposal for each machine that can hold the longest request, the cheapest by the closed form first."""
-    check_steps(question.wishes.max_num_batched_tokens, question.sizes.usual, traffic)
+    check_steps(question.overrides.max_num_batched_tokens, question.sizes.usual, traffic)
     found = []
     for machine in question.machines:
         if machine.tokens >= traffic.longest:
-            found.append(candidate_for(question, traffic, machine, question.wishes))
+            found.append(candidate_for(question, traffic, machine, question.overrides))
     return sorted(found, key=lambda one: one.machine.gpus / one.guess)
 
 
@@ -182,31 +182,31 @@ def check_steps(budget: int | None, requests: int, traffic: Traffic) -> None:
         )
 
 
-def candidate_for(question: Question, traffic: Traffic, machine: Machine, wishes: Wishes) -> Candidate:
-    proposal = propose(machine, traffic, question.slos, wishes)
-    guess = proposal.steady.requests_per_s * _share_left(machine, proposal.setting, traffic, question.slos)
-    residents = rows_at(machine.model, traffic, guess, proposal.setting.max_num_seqs)
+def candidate_for(question: Question, traffic: Traffic, machine: Machine, overrides: Overrides) -> Candidate:
+    proposal = propose(machine, traffic, question.slos, overrides)
+    guess = proposal.steady.requests_per_s * _share_left(machine, proposal.config, traffic, question.slos)
+    residents = rows_at(machine.model, traffic, guess, proposal.config.max_num_seqs)
     alone = (FILL + DRAIN) * residents + PATIENCE * patience(question.slos) * guess  # requests of one replica in a run
     together = question.sizes.most / max(1.0, alone)
     number = max(1, min(POOLED, math.ceil(question.demand.rate / guess), math.floor(together)))
-    return Candidate(machine, proposal, proposal.setting, guess, number)
+    return Candidate(machine, proposal, proposal.config, guess, number)
 
 
-def _share_left(machine: Machine, setting: Setting, traffic: Traffic, slos: tuple[Slo, ...]) -> float:
-    """Of what the closed form serves. A promise on TTFT leaves for waiting what a long prompt does not take alone."""
+def _share_left(machine: Machine, config: EngineConfig, traffic: Traffic, slos: tuple[Slo, ...]) -> float:
+    """Of what the closed form serves. An SLO on TTFT leaves for waiting what a long prompt does not take alone."""
     shares = [0.9]
     for slo in slos:
         if slo.metric == "ttft":
-            alone = prompt_seconds(machine, setting, traffic.input.p99 or 1.0)
+            alone = prompt_seconds(machine, config, traffic.input.p99 or 1.0)
             shares.append(1 - alone / slo.limit)
         elif slo.paces:
             shares.append(0.7)
     return max(0.05, min(shares))
 
 
-def prompt_seconds(machine: Machine, setting: Setting, tokens: float) -> float:
+def prompt_seconds(machine: Machine, config: EngineConfig, tokens: float) -> float:
     """Of a prompt with nobody else there, chunk by chunk."""
-    chunk = setting.max_num_batched_tokens or round(tokens)
+    chunk = config.max_num_batched_tokens or round(tokens)
     seconds, start = 0.0, 0
     while start < round(tokens):
         length = min(chunk, round(tokens) - start)
@@ -215,12 +215,12 @@ def prompt_seconds(machine: Machine, setting: Setting, tokens: float) -> float:
     return seconds
 
 
-def measure(bench: Bench, candidate: Candidate, worth: float = 0.0, *, rough: bool = False) -> Candidate:
-    """Find the highest rate that keeps the promises, with as many replicas behind a router as the demand takes, up to
+def measure(runner: TrialRunner, candidate: Candidate, worth: float = 0.0, *, rough: bool = False) -> Candidate:
+    """Find the highest rate that keeps the SLOs, with as many replicas behind a router as the demand takes, up to
     POOLED. worth: a rate below which the candidate is of no interest. rough: in fewer and shorter trials."""
-    slos = bench.question.slos
+    slos = runner.question.slos
     capacity = find_capacity(
-        lambda rate: bench.run(candidate, rate, reads=ROUGHLY if rough else 1.0),
+        lambda rate: runner.run(candidate, rate, reads=ROUGHLY if rough else 1.0),
         max(candidate.guess, worth),
         ROUGH if rough else TOLERANCE,
         5 if rough else 7,
@@ -232,51 +232,53 @@ def measure(bench: Bench, candidate: Candidate, worth: float = 0.0, *, rough: bo
     return replace(candidate, capacity=capacity, rate=capacity.held.rate * (1.0 if slos else HEADROOM))
 
 
-def widen(bench: Bench, candidate: Candidate) -> Candidate:
+def widen(runner: TrialRunner, candidate: Candidate) -> Candidate:
     """A step twice as long (half as long, where the pace of tokens gave way first), if it holds the rate that broke the
-    promises."""
+    SLOs."""
     broken, held = candidate.capacity.broken, candidate.capacity.held
-    budget = candidate.setting.max_num_batched_tokens
-    fixed = bench.question.wishes.max_num_batched_tokens is not None or candidate.setting.strategy == "continuous"
-    if broken is None or held is None or budget is None or fixed or not bench.question.slos:
+    budget = candidate.config.max_num_batched_tokens
+    fixed = runner.question.overrides.max_num_batched_tokens is not None or candidate.config.strategy == "continuous"
+    if broken is None or held is None or budget is None or fixed or not runner.question.slos:
         return candidate
     paced = bool(broken.broken) and broken.broken[0][0].paces
     other = budget // 2 if paced else budget * 2
-    if candidate.setting.max_num_seqs <= other and BUDGETS[0] <= other <= BUDGETS[-1]:
+    if candidate.config.max_num_seqs <= other and BUDGETS[0] <= other <= BUDGETS[-1]:
         reason = f"steps of {budget:,} tokens, the first guess, kept the promises up to {held.rate:.3g} requests/s only"
-        setting = replace(candidate.setting, max_num_batched_tokens=other).because("max-num-batched-tokens", reason)
-        trial = bench.run(candidate, broken.rate, setting=setting)
+        config = replace(candidate.config, max_num_batched_tokens=other).because("max-num-batched-tokens", reason)
+        trial = runner.run(candidate, broken.rate, config=config)
         if trial.met:
             capacity = replace(candidate.capacity, held=trial, broken=None)  # what broke was the other setting
-            return replace(candidate, setting=setting, capacity=capacity, rate=trial.rate)
+            return replace(candidate, config=config, capacity=capacity, rate=trial.rate)
     return candidate
 
 
-def settle(candidate: Candidate, traffic: Traffic, trial: Trial, wishes: Wishes) -> Setting:
+def settle(candidate: Candidate, traffic: Traffic, trial: Trial, overrides: Overrides) -> EngineConfig:
     """Rows as trials found them to be needed, rather than as the closed form guessed."""
-    setting = candidate.setting
-    if wishes.max_num_seqs is not None or setting.strategy in TOGETHER:
-        return setting
+    config = candidate.config
+    if overrides.max_num_seqs is not None or config.strategy in TOGETHER:
+        return config
     needed = max(8, 8 * math.ceil((3 * trial.rows + 8) / 8))
-    if needed >= setting.max_num_seqs:
-        return setting
+    if needed >= config.max_num_seqs:
+        return config
     reason = (
         f"three times the {trial.rows:,.0f} that run on average at this load, so that clumps find a place; KV memory "
         f"would hold {int(KV_SHARE * candidate.machine.sequences(traffic.mean_context)):,} with a tenth to spare"
     )
-    return replace(setting, max_num_seqs=needed).because("max-num-seqs", reason)
+    return replace(config, max_num_seqs=needed).because("max-num-seqs", reason)
 
 
-def rate_under(bench: Bench, candidate: Candidate, model: StepModel) -> float:
+def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:
     """Requests/s that each replica keeps if steps take what another model says, in few trials from where the closed
-    form expects it; 0 where even requests that hardly meet break the promises."""
+    form expects it; 0 where even requests that hardly meet break the SLOs."""
     machine = replace(candidate.machine, model=model)
-    expected = candidate.rate * _guess(machine, candidate, bench) / _guess(candidate.machine, candidate, bench)
-    found = find_capacity(lambda rate: bench.run(candidate, rate, model=model, reads=ROUGHLY), expected, ROUGH, AT_ENDS)
-    return 0.0 if found.held is None else found.held.rate * (1.0 if bench.question.slos else HEADROOM)
+    expected = candidate.rate * _guess(machine, candidate, runner) / _guess(candidate.machine, candidate, runner)
+    found = find_capacity(
+        lambda rate: runner.run(candidate, rate, model=model, reads=ROUGHLY), expected, ROUGH, AT_ENDS
+    )
+    return 0.0 if found.held is None else found.held.rate * (1.0 if runner.question.slos else HEADROOM)
 
 
-def _guess(machine: Machine, candidate: Candidate, bench: Bench) -> float:
-    budget = candidate.setting.max_num_batched_tokens or 2048
-    steady = steady_state(machine.model, bench.traffic, candidate.setting.max_num_seqs, budget)
-    return steady.requests_per_s * _share_left(machine, candidate.setting, bench.traffic, bench.question.slos)
+def _guess(machine: Machine, candidate: Candidate, runner: TrialRunner) -> float:
+    budget = candidate.config.max_num_batched_tokens or 2048
+    steady = steady_state(machine.model, runner.traffic, candidate.config.max_num_seqs, budget)
+    return steady.requests_per_s * _share_left(machine, candidate.config, runner.traffic, runner.question.slos)

@@ -1,6 +1,6 @@
 """Plans in words: the answer, its reasons, how sure it is, and what would change it.
 
-Knows figures of plans and plain English; nothing is computed here. Promises that cannot be kept are told by `refusal`.
+Knows figures of plans and plain English; nothing is computed here. SLOs that cannot be kept are told by `infeasible`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def as_text(plan: Plan) -> str:
     ]
     if plan.strategies:
         lines += ["", *_strategies(plan)]
-    if plan.mistakes:
-        lines += ["", "Look out:", *(f"  - {sentence}" for sentence in plan.mistakes)]
+    if plan.warnings:
+        lines += ["", "Look out:", *(f"  - {sentence}" for sentence in plan.warnings)]
     return "\n".join([*lines, "", *_basis(plan)])
 
 
@@ -84,7 +84,7 @@ def _lengths(traffic: Traffic) -> str:
 
 def _settings(plan: Plan) -> list[str]:
     lines = ["Settings of each replica:"]
-    for name, resolved in plan.setting.options().items():
+    for name, resolved in plan.config.options().items():
         lines.append(f"  --{name} {resolved.value}: {resolved.reason}")
     return lines
 
@@ -150,7 +150,7 @@ def _cell(value: float, low: float, high: float) -> str:
 
 
 def _why(plan: Plan) -> list[str]:
-    bound = plan.binding
+    bound = plan.bottleneck
     words = {
         "weights": "memory: the weights leave too little of it",
         "KV": "memory for keys and values",

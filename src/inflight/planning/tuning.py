@@ -1,6 +1,6 @@
 """Tuning: the settings of one engine that serve a demand best, found by trying, one setting at a time.
 
-Goodput decides (requests per second that keep all promises), and among equals the promise that is nearest to being
+Goodput decides (requests per second that keep all SLOs), and among equals the SLO that is nearest to being
 broken. Each setting is varied while the others stay (coordinate descent), so that every value in the end has been
 compared with its neighbours, and the reason beside it is what those did. The best few may be run on the real engine,
 which then has the last word. Knows trials; who runs a real engine is handed in.
@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from inflight.config.setting import SettingsError
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import Slo, targets
-from inflight.planning.decision import Decision, Run, Tried, describe, take_turns
+from inflight.planning.decision import Decision, EvaluatedConfig, Run, describe, take_turns
 from inflight.planning.demand import Demand
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.length import length
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import MOST_ROWS, Wishes, early_end, propose, step_limit
-from inflight.planning.setting import Setting
+from inflight.planning.proposal import MOST_ROWS, Overrides, early_end, propose, step_limit
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import check_steps, requests_for
 from inflight.planning.steady import rows_at
@@ -31,7 +31,7 @@ REQUESTS = 400
 ROUNDS = 2  # through all settings; the second sees what the first changed
 BETTER = 0.01  # of goodput that a change must bring
 MOST_ALIKE = 0.8  # share of the settings
-NEARER = 0.05  # of the worst promise, where goodput is alike
+NEARER = 0.05  # of the worst SLO, where goodput is alike
 SPAN = 10.0  # seconds of arrivals, where that is not more than four times the requests
 Told = Callable[[str], None]
 
@@ -41,9 +41,9 @@ class Tuning:
     """best: with reasons. tried: all settings, the best first. decision: what those did that ran on the real engine;
     None where none did. saturated: the demand is more than any setting serves."""
 
-    best: Tried
-    tried: Sequence[Tried]
-    start: Tried
+    best: EvaluatedConfig
+    tried: Sequence[EvaluatedConfig]
+    start: EvaluatedConfig
     decision: Decision | None = None
 
     @property
@@ -79,22 +79,22 @@ class _Search:
     ):
         self._machine, self._workload, self._measured, self._slos = machine, workload, measured, slos
         self._told = told
-        self._known: dict[str, Tried] = {}
+        self._known: dict[str, EvaluatedConfig] = {}
         self.expected = 1  # trials in all, about
 
-    def trial(self, setting: Setting) -> Tried:
-        key = _key(setting)
+    def trial(self, config: EngineConfig) -> EvaluatedConfig:
+        key = _key(config)
         if key not in self._known:
             found = try_out(
-                self._machine, setting, self._workload, self._slos, targets=targets(self._slos), measured=self._measured
+                self._machine, config, self._workload, self._slos, targets=targets(self._slos), measured=self._measured
             )
-            self._known[key] = Tried(setting, found)
+            self._known[key] = EvaluatedConfig(config, found)
             number = len(self._known)
-            self._told(f"{number} of about {max(number, self.expected)}: {setting}: {describe(found)}")
-        return replace(self._known[key], setting=setting)
+            self._told(f"{number} of about {max(number, self.expected)}: {config}: {describe(found)}")
+        return replace(self._known[key], config=config)
 
     @property
-    def all(self) -> list[Tried]:
+    def all(self) -> list[EvaluatedConfig]:
         return sorted(self._known.values(), key=lambda one: one.score, reverse=True)
 
 
@@ -104,37 +104,37 @@ def tune(
     traffic: Traffic,
     slos: tuple[Slo, ...],
     *,
-    wishes: Wishes | None = None,
+    overrides: Overrides | None = None,
     requests: int | None = None,
     seed: int = 0,
     check: Check | None = None,
     told: Told = lambda sentence: None,
 ) -> Tuning:
-    """demand: of one engine. wishes: where to begin; what they fix stays. requests: that a trial reads, at least; None:
-    as many as the promised percentiles need. check: the real engine, which then has the last word: the best measured
-    setting wins.
+    """demand: of one engine. overrides: where to begin; what they fix stays. requests: that a trial reads, at least;
+    None: as many as the promised percentiles need. check: the real engine, which then has the last word: the best
+    measured setting wins.
     """
-    fixed = wishes or Wishes()
+    fixed = overrides or Overrides()
     requests = max(REQUESTS, requests_for(slos).decisive) if requests is None else requests
     check_steps(fixed.max_num_batched_tokens, requests, traffic)
     proposal = propose(machine, traffic, slos, fixed)
-    residents = rows_at(machine.model, traffic, demand.rate, proposal.setting.max_num_seqs)
+    residents = rows_at(machine.model, traffic, demand.rate, proposal.config.max_num_seqs)
     run = length(residents, max(requests, SPAN * demand.rate), 4 * requests)
     search = _Search(machine, demand.workload(demand.rate, run.requests, seed), (run.begin, run.end), slos, told)
     dimensions = list(_dimensions(machine, traffic, slos, fixed))
-    search.expected = len({_key(one) for _, others in dimensions for one in others(proposal.setting)})
+    search.expected = len({_key(one) for _, others in dimensions for one in others(proposal.config)})
     began = time.monotonic()
-    start = best = search.trial(proposal.setting)
+    start = best = search.trial(proposal.config)
     seconds = (time.monotonic() - began) * search.expected
     told(f"About {search.expected} settings are tried, in {seconds:.0f} s or so; which ones, those before them say.")
     for round_number in range(ROUNDS):
-        before = best.setting
+        before = best.config
         for name, others in dimensions:
             if name == "preemption" and not best.trial.preemptions:
-                best = replace(best, setting=best.setting.because(name, "the default; nobody was preempted"))
+                best = replace(best, config=best.config.because(name, "the default; nobody was preempted"))
             else:
-                best = _vary(search, best, name, list(others(best.setting)))
-        if round_number and _key(best.setting) == _key(before):
+                best = _vary(search, best, name, list(others(best.config)))
+        if round_number and _key(best.config) == _key(before):
             break
     tuning = Tuning(best, search.all, start)
     return tuning if check is None else _verified(tuning, check, told)
@@ -142,92 +142,92 @@ def tune(
 
 # -- what is varied --------------------------------------------------------------------------------------------------
 
-_Others = Callable[[Setting], Iterator[Setting]]
+_Others = Callable[[EngineConfig], Iterator[EngineConfig]]
 
 
 def _dimensions(
-    machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], wishes: Wishes
+    machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides: Overrides
 ) -> Iterator[tuple[str, _Others]]:
     """Option name → the neighbours of a setting in it. What is fixed is left out."""
     yield "early-end-tokens", _early_ends  # before the strategies: a bad one would speak against chunked
-    yield "strategy", lambda setting: _strategies(setting, slos, early_end(machine))
-    if wishes.max_num_batched_tokens is None:
+    yield "strategy", lambda config: _strategies(config, slos, early_end(machine))
+    if overrides.max_num_batched_tokens is None:
         yield "max-num-batched-tokens", _budgets
-    if wishes.max_num_seqs is None:
-        yield "max-num-seqs", lambda setting: _rows(setting, machine)
-    if wishes.policy == "fcfs":
-        yield "policy", lambda setting: _policies(setting, slos, traffic)
+    if overrides.max_num_seqs is None:
+        yield "max-num-seqs", lambda config: _rows(config, machine)
+    if overrides.policy == "fcfs":
+        yield "policy", lambda config: _policies(config, slos, traffic)
     if machine.host_blocks:
-        yield "preemption", lambda setting: _preemptions(setting, machine)
+        yield "preemption", lambda config: _preemptions(config, machine)
 
 
-def _strategies(setting: Setting, slos: tuple[Slo, ...], usual_end: int) -> Iterator[Setting]:
+def _strategies(config: EngineConfig, slos: tuple[Slo, ...], usual_end: int) -> Iterator[EngineConfig]:
     limit = step_limit(slos)
     for name in ("chunked", "continuous", "adaptive"):
         if name == "adaptive" and limit is None:
             continue
         target = limit if name == "adaptive" else None
-        tokens = None if name == "continuous" else setting.early_end_tokens
-        scheduling = setting.scheduling.but(strategy=name, itl_target=target, early_end_tokens=tokens)
-        yield replace(setting, scheduling=scheduling.ending_early(usual_end))
+        tokens = None if name == "continuous" else config.early_end_tokens
+        scheduling = config.scheduling.but(strategy=name, itl_target=target, early_end_tokens=tokens)
+        yield replace(config, scheduling=scheduling.ending_early(usual_end))
 
 
-def _early_ends(setting: Setting) -> Iterator[Setting]:
-    if setting.max_num_batched_tokens is not None and setting.strategy != "continuous":
-        for tokens in (0, EARLY_END, setting.max_num_batched_tokens // 2):
-            yield replace(setting, scheduling=setting.scheduling.but(early_end_tokens=tokens))
+def _early_ends(config: EngineConfig) -> Iterator[EngineConfig]:
+    if config.max_num_batched_tokens is not None and config.strategy != "continuous":
+        for tokens in (0, EARLY_END, config.max_num_batched_tokens // 2):
+            yield replace(config, scheduling=config.scheduling.but(early_end_tokens=tokens))
 
 
-def _budgets(setting: Setting) -> Iterator[Setting]:
-    budget = setting.max_num_batched_tokens
-    if budget is not None and setting.strategy != "continuous":
+def _budgets(config: EngineConfig) -> Iterator[EngineConfig]:
+    budget = config.max_num_batched_tokens
+    if budget is not None and config.strategy != "continuous":
         for other in (budget // 4, budget // 2, budget * 2, budget * 4):
-            if max(16, setting.max_num_seqs) <= other <= 16384:
-                yield replace(setting, max_num_batched_tokens=other)
+            if max(16, config.max_num_seqs) <= other <= 16384:
+                yield replace(config, max_num_batched_tokens=other)
 
 
-def _rows(setting: Setting, machine: Machine) -> Iterator[Setting]:
-    most = min(MOST_ROWS, machine.tokens, setting.max_num_batched_tokens or MOST_ROWS)
-    for other in (setting.max_num_seqs // 4, setting.max_num_seqs // 2, setting.max_num_seqs * 2):
+def _rows(config: EngineConfig, machine: Machine) -> Iterator[EngineConfig]:
+    most = min(MOST_ROWS, machine.tokens, config.max_num_batched_tokens or MOST_ROWS)
+    for other in (config.max_num_seqs // 4, config.max_num_seqs // 2, config.max_num_seqs * 2):
         if 1 <= other <= most:
-            yield replace(setting, max_num_seqs=other)
+            yield replace(config, max_num_seqs=other)
 
 
-def _policies(setting: Setting, slos: tuple[Slo, ...], traffic: Traffic) -> Iterator[Setting]:
+def _policies(config: EngineConfig, slos: tuple[Slo, ...], traffic: Traffic) -> Iterator[EngineConfig]:
     names = ["fcfs", "sjf"]
     names += ["deadline"] if any(slo.metric in ("ttft", "itl", "itl_max") for slo in slos) else []
     names += ["prefix"] if traffic.shared > 0 else []
     for name in names:
-        yield replace(setting, scheduling=replace(setting.scheduling, policy=name))
+        yield replace(config, scheduling=replace(config.scheduling, policy=name))
 
 
-def _preemptions(setting: Setting, machine: Machine) -> Iterator[Setting]:
-    yield replace(setting, scheduling=replace(setting.scheduling, preemption="recompute", swap_space=None))
+def _preemptions(config: EngineConfig, machine: Machine) -> Iterator[EngineConfig]:
+    yield replace(config, scheduling=replace(config.scheduling, preemption="recompute", swap_space=None))
     for name in ("swap", "auto"):
-        scheduling = replace(setting.scheduling, preemption=name, swap_space=machine.swap_gib)
-        yield replace(setting, scheduling=scheduling)
+        scheduling = replace(config.scheduling, preemption=name, swap_space=machine.swap_gib)
+        yield replace(config, scheduling=scheduling)
 
 
-def _vary(search: _Search, best: Tried, name: str, others: Sequence[Setting]) -> Tried:
+def _vary(search: _Search, best: EvaluatedConfig, name: str, others: Sequence[EngineConfig]) -> EvaluatedConfig:
     """The best of a setting and its neighbours in one option, with what they did as the reason."""
     found = []
-    for setting in others:
+    for config in others:
         try:
-            found.append(search.trial(setting))
+            found.append(search.trial(config))
         except SettingsError:  # two settings that do not go together
             continue
     chosen = best
     for one in found:
         if _clearly_better(one, chosen):
             chosen = one
-    rivals = [one for one in [best, *found] if _value(one.setting, name) != _value(chosen.setting, name)]
+    rivals = [one for one in [best, *found] if _value(one.config, name) != _value(chosen.config, name)]
     if not rivals:
         return chosen
-    against = "; ".join(f"{_value(one.setting, name)}: {describe(one.trial)}" for one in rivals)
-    return replace(chosen, setting=chosen.setting.because(name, f"{describe(chosen.trial)}; against {against}"))
+    against = "; ".join(f"{_value(one.config, name)}: {describe(one.trial)}" for one in rivals)
+    return replace(chosen, config=chosen.config.because(name, f"{describe(chosen.trial)}; against {against}"))
 
 
-def _clearly_better(one: Tried, other: Tried) -> bool:
+def _clearly_better(one: EvaluatedConfig, other: EvaluatedConfig) -> bool:
     """Noise must not decide: the incumbent stays unless the other brings something that counts."""
     (goodput, distance), (old_goodput, old_distance) = one.score, other.score
     if goodput > old_goodput * (1 + BETTER):
@@ -235,13 +235,13 @@ def _clearly_better(one: Tried, other: Tried) -> bool:
     return goodput >= old_goodput * (1 - BETTER / 2) and distance > old_distance * (1 - NEARER)
 
 
-def _key(setting: Setting) -> str:
+def _key(config: EngineConfig) -> str:
     """The same for settings that differ in their reasons alone."""
-    return repr(replace(setting, reasons={}))
+    return repr(replace(config, reasons={}))
 
 
-def _value(setting: Setting, name: str) -> object:
-    option = setting.options().get(name)
+def _value(config: EngineConfig, name: str) -> object:
+    option = config.options().get(name)
     return None if option is None else option.value
 
 
@@ -250,7 +250,7 @@ def _value(setting: Setting, name: str) -> object:
 
 def _verified(tuning: Tuning, check: Check, told: Told) -> Tuning:
     """The best measured one wins, the simulator's choice where it is as good."""
-    others = [one for one in tuning.tried if _key(one.setting) != _key(tuning.best.setting)]
+    others = [one for one in tuning.tried if _key(one.config) != _key(tuning.best.config)]
     measured = take_turns([tuning.best, *others][: check.settings], check.run, check.repeats, told)
     decision = Decision(measured[0], measured)
     winner = decision.best
@@ -259,5 +259,5 @@ def _verified(tuning: Tuning, check: Check, told: Told) -> Tuning:
             f"measured {winner.goodput:.3g}/s goodput on the real engine, the most of {len(measured)} settings; the "
             f"simulator's choice measured {decision.chosen.goodput:.3g}/s"
         )
-        winner = replace(winner, setting=winner.setting.because("strategy", reason))
+        winner = replace(winner, config=winner.config.because("strategy", reason))
     return replace(tuning, best=winner, decision=decision)

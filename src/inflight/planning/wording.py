@@ -1,4 +1,4 @@
-"""Words that several answers of planning share: counts, milliseconds, and how a promise was broken."""
+"""Words that several answers of planning share: counts, milliseconds, and how an SLO was broken."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class LineAnswerer:
             served = self._service.served
             prepared = await served.preprocessing.prepare(OF_LINES[url], body, f"tenant {tenant.name}")
             assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
-            call = of_a_line(await served.translator.call_beside(prepared, tenant, batch=True))
+            call = of_a_line(await served.translator.call_offloaded(prepared, tenant, batch=True))
             async with self._service.answer_memory.for_line(call, served.max_model_len):
                 opened = await self._service.open(call, batch=True)
                 body = await opened.answer()

@@ -97,7 +97,7 @@ class RequestTranslator:
             return self._completion(prepared, tenant, batch)
         return self._chat(prepared, tenant, batch)
 
-    async def call_beside(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
+    async def call_offloaded(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False) -> Call:
         """As `call`; beside the event loop where the prompts are long, or words are to be cut."""
         translate = partial(self.call, prepared, tenant, batch=batch)
         settings = prepared.settings

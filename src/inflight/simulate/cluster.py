@@ -2,7 +2,7 @@
 
 Three things happen: a step's events are told, a request comes, a replica steps. Whichever is earliest happens next, at
 equal times in this order, so that an answer's end can bring the next request before the next step is planned. With
-`decode`, requests move on to a second pool after their first token (`handover`).
+`decode`, requests move on to a second pool after their first token (`kv_transfer`).
 Knows workloads, replicas and routers; not what steps cost, and not what figures mean.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
-from inflight.simulate.handover import Link, for_decode, for_prefill
+from inflight.simulate.kv_transfer import Link, for_decode, for_prefill
 from inflight.simulate.replica import Replica
 from inflight.simulate.routers import Router
 from inflight.workload.observation_collector import ObservationCollector

@@ -20,7 +20,7 @@ from inflight.core.types.plan import BatchPlan, Executor
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.design import Design
 from inflight.simulate.fitted import StepModelError
-from inflight.simulate.neighbours import account, others_share
+from inflight.simulate.noisy_neighbors import account, others_share
 from inflight.simulate.served import Served, Traffic
 from inflight.simulate.steps import Step, rounds
 from inflight.workload.lengths import Lognormal

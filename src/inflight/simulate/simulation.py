@@ -25,7 +25,7 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.simulate.cluster import Cluster, DecodePool
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import FastForward
-from inflight.simulate.handover import Link
+from inflight.simulate.kv_transfer import Link
 from inflight.simulate.latency import StepModel
 from inflight.simulate.replica import Replica, ReplicaFigures
 from inflight.simulate.requests import Requests

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.server.batch.draft import Draft
 from inflight.server.batch.lines import line_id
 from inflight.server.batch.records import ENDED, Job
+from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError
 from inflight.server.tenants import ANYONE
 
@@ -101,8 +101,8 @@ def whole(folder: Path, job: Job) -> list[dict[str, Any]]:
 )
 def test_power_cuts_lose_and_double_nothing(crashes: list[tuple[int, bool]], cancel: bool) -> None:
     echo = Echo()
-    discard = Draft.discard
-    steps = {name: getattr(Draft, name) for name in ("write", "seal", "publish")}
+    discard = TempFile.discard
+    steps = {name: getattr(TempFile, name) for name in ("write", "seal", "publish")}
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
 
@@ -122,8 +122,8 @@ def test_power_cuts_lose_and_double_nothing(crashes: list[tuple[int, bool]], can
             power = Power(operation, after)
             begin = cancelled if cancel and number == 1 else None
             for name, step in steps.items():
-                patch.setattr(Draft, name, power.around(step))
-            patch.setattr(Draft, "discard", lambda draft, power=power: None if power.off else discard(draft))
+                patch.setattr(TempFile, name, power.around(step))
+            patch.setattr(TempFile, "discard", lambda temp_file, power=power: None if power.off else discard(temp_file))
             durable = {
                 line_id(*row) for row in rows(folder, "SELECT j.id, line FROM answers JOIN jobs j ON j.number = job")
             }

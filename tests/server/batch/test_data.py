@@ -16,10 +16,10 @@ import pytest
 from inflight.server.batch.checking import DatabaseError
 from inflight.server.batch.data import DataDirectory, DataDirectoryError
 from inflight.server.batch.database import Database
-from inflight.server.batch.draft import Draft
 from inflight.server.batch.file_id import new_file_id
 from inflight.server.batch.reserve import Reserve
 from inflight.server.batch.service import BatchService
+from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError
 from inflight.server.tenants import Tenant
 
@@ -124,12 +124,12 @@ def test_commits_are_durable_and_failures_undone(tmp_path: Path) -> None:
 def test_drafts_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path)
     data.check()
-    draft, dropped = Draft(data, new_file_id()), Draft(data, new_file_id())
-    draft.write(b"one")
+    temp_file, dropped = TempFile(data, new_file_id()), TempFile(data, new_file_id())
+    temp_file.write(b"one")
     dropped.write(b"two")
-    draft.seal()
+    temp_file.seal()
     assert list(data.files.iterdir()) == []
-    draft.publish()
+    temp_file.publish()
     dropped.discard()
     assert [path.read_bytes() for path in data.files.iterdir()] == [b"one"] and not any(data.partial.iterdir())
     data.close()
@@ -141,11 +141,11 @@ def test_a_draft_takes_nobodys_place(tmp_path: Path) -> None:
     file_id = new_file_id()
     (data.partial / file_id).write_bytes(b"mine")
     with pytest.raises(FileExistsError):
-        Draft(data, file_id)
+        TempFile(data, file_id)
     (data.partial / file_id).rename(data.files / file_id)
-    draft = Draft(data, file_id)
-    draft.seal()
+    temp_file = TempFile(data, file_id)
+    temp_file.seal()
     with pytest.raises(FileExistsError):
-        draft.publish()
+        temp_file.publish()
     assert (data.files / file_id).read_bytes() == b"mine"
     data.close()

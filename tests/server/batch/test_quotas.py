@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from inflight.server.batch.draft import Draft
 from inflight.server.batch.quotas import Usage
+from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError
 from inflight.server.tenants import KeysError, Tenant
 
@@ -85,14 +85,14 @@ def test_uploads_at_the_same_time_share_what_is_left(tmp_path: Path) -> None:
 
 def test_a_file_that_is_stored_is_not_on_its_way_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while it takes its place, which a slow disk draws out."""
-    publish, slow = Draft.publish, threading.Event()
+    publish, slow = TempFile.publish, threading.Event()
 
-    def waits(draft: Draft) -> None:
+    def waits(temp_file: TempFile) -> None:
         assert slow.wait(30)
-        publish(draft)
+        publish(temp_file)
 
     async def test(rig: Rig) -> None:
-        monkeypatch.setattr(Draft, "publish", waits)
+        monkeypatch.setattr(TempFile, "publish", waits)
         first = asyncio.create_task(rig.upload(b"x" * MEBIBYTE, SMALL))
         async with asyncio.timeout(30):
             while (await rig.service._store.usage("small")).files < 1:
@@ -114,14 +114,14 @@ def test_what_is_dropped_is_removed_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
 ) -> None:
     """The loop does not wait for it, and a second cancellation does not stop it."""
-    discard, slow, threads = Draft.discard, threading.Event(), []
+    discard, slow, threads = TempFile.discard, threading.Event(), []
     written = asyncio.Event()
 
-    def waits(draft: Draft) -> None:
+    def waits(temp_file: TempFile) -> None:
         threads.append(threading.current_thread())
         if cancelled:
             assert slow.wait(30)
-        discard(draft)
+        discard(temp_file)
 
     class Stuck(Bytes):
         async def content(self) -> AsyncIterator[bytes]:
@@ -130,7 +130,7 @@ def test_what_is_dropped_is_removed_in_a_thread(
             await asyncio.Event().wait()
 
     async def test(rig: Rig) -> None:
-        monkeypatch.setattr(Draft, "discard", waits)
+        monkeypatch.setattr(TempFile, "discard", waits)
         if cancelled:
             upload = asyncio.create_task(rig.files.receive(SMALL, Stuck(b"")))
             await written.wait()

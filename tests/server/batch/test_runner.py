@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from inflight.server.batch import ending, input_file, runner
-from inflight.server.batch.draft import Draft
+from inflight.server.batch import ending, input_file, read_ahead
 from inflight.server.batch.lines import line_id
 from inflight.server.batch.records import ENDED
+from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError, invalid
 from inflight.server.tenants import ANYONE, Tenant
 
@@ -302,14 +302,14 @@ async def refused_upload(rig: Rig) -> ApiError:
 
 def test_no_room_for_the_output_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = True
-    write = Draft.write
+    write = TempFile.write
 
-    def fails(draft: Draft, data: bytes) -> None:
-        write(draft, data)
+    def fails(temp_file: TempFile, data: bytes) -> None:
+        write(temp_file, data)
         if full and b"batch_req" in data:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Draft, "write", fails)
+    monkeypatch.setattr(TempFile, "write", fails)
 
     async def test(rig: Rig) -> None:
         nonlocal full
@@ -397,7 +397,7 @@ def test_ends_that_a_crash_cut_off_are_done_again(tmp_path: Path) -> None:
 def test_so_many_jobs_are_read_at_a_time_and_one_of_each_tenant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "MOST_READING", 2)
+    monkeypatch.setattr(read_ahead, "MOST_READING", 2)
     content = jsonl(*(request_line(str(number)) for number in range(200)))
     held: list[int] = []
 
@@ -409,17 +409,19 @@ def test_so_many_jobs_are_read_at_a_time_and_one_of_each_tenant(
         jobs.append((await rig.create(content, modest), modest))
         for job, tenant in jobs:
             await rig.until(job, lambda one: one.status == "in_progress", tenant)
-        await until(lambda: len(runs._reading) == 3)
+        await until(lambda: len(runs._read_ahead.reading) == 3)
         await asyncio.sleep(0.02)
         read = [active.job.id for active in runs._jobs.values() if active.lines or active.under_way]
         assert read == [jobs[0][0].id, jobs[1][0].id, jobs[-1][0].id]
         await rig.jobs.cancel(ANYONE, jobs[1][0].id)
         gate.set()
         for job, tenant in jobs:
-            job = await rig.until(job, lambda one: bool(held.append(len(runs._reading))) or one.status in ENDED, tenant)
+            job = await rig.until(
+                job, lambda one: bool(held.append(len(runs._read_ahead.reading))) or one.status in ENDED, tenant
+            )
             assert job.status == ("cancelled" if job.id == jobs[1][0].id else "completed")
             assert job.completed + job.failed == 200
-        assert max(held) <= 3 and not runs._reading
+        assert max(held) <= 3 and not runs._read_ahead.reading
 
     live(tmp_path, test)
 
@@ -498,7 +500,7 @@ def test_idle_costs_nothing(tmp_path: Path) -> None:
 
 def test_what_is_read_ahead_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all jobs together, beyond what one page brings."""
-    monkeypatch.setattr(runner, "HELD_BYTES", 300_000)
+    monkeypatch.setattr(read_ahead, "HELD_BYTES", 300_000)
     monkeypatch.setattr(input_file, "PAGE_BYTES", 200_000)
     length, held = 100_000, [0]
 
@@ -507,8 +509,8 @@ def test_what_is_read_ahead_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pyt
         content = jsonl(*(request_line(str(number), f"{number} " + "x" * length) for number in range(12)))
         jobs = [await rig.create(content) for _ in range(4)]
         for job in jobs:
-            await rig.until(job, lambda one: bool(held.append(runs._held_bytes)) or one.status in ENDED)
+            await rig.until(job, lambda one: bool(held.append(runs._read_ahead.held_bytes)) or one.status in ENDED)
         assert [(await rig.ended(job)).completed for job in jobs] == [12] * 4
-        assert 0 < max(held) < 300_000 + 200_000 + 2 * length and runs._held_bytes == 0
+        assert 0 < max(held) < 300_000 + 200_000 + 2 * length and runs._read_ahead.held_bytes == 0
 
     live(tmp_path, test)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from inflight.server.batch.draft import Draft
 from inflight.server.batch.file_id import new_file_id
+from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError
 from inflight.server.tenants import ANYONE
 
@@ -63,22 +63,22 @@ def test_a_crash_between_any_two_steps_of_an_upload(tmp_path: Path) -> None:
     async def cut_off(steps: int) -> str:
         rig = Rig(tmp_path)
         file_id = new_file_id()
-        draft: Draft | None = None
+        temp_file: TempFile | None = None
         for step in range(steps):
             if step == 0:
                 await rig.service._store.begin_files([file_id])
             elif step == 1:
-                draft = rig.files.draft(file_id)
-                draft.write(b"content")
+                temp_file = rig.files.temp_file(file_id)
+                temp_file.write(b"content")
             elif step == 2:
-                assert draft is not None
-                draft.seal()
+                assert temp_file is not None
+                temp_file.seal()
             elif step == 3:
-                assert draft is not None
-                file = rig.files.described(draft, "", "in.jsonl", "batch")
+                assert temp_file is not None
+                file = rig.files.described(temp_file, "", "in.jsonl", "batch")
                 await rig.service._store.add_file(file, rig.files._quotas.of(ANYONE))
-        if draft is not None:
-            draft._file.close()
+        if temp_file is not None:
+            temp_file._file.close()
         await rig.service.stop()
         return file_id
 
@@ -105,13 +105,13 @@ def test_a_crash_between_any_two_steps_of_an_upload(tmp_path: Path) -> None:
 def test_content_that_has_not_taken_its_place_can_be_read_and_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(draft: Draft) -> None:
+    def fails(temp_file: TempFile) -> None:
         raise OSError("no room for a name")
 
     async def test() -> None:
         rig = Rig(tmp_path)
         with monkeypatch.context() as patch:
-            patch.setattr(Draft, "publish", fails)
+            patch.setattr(TempFile, "publish", fails)
             first, second = await rig.upload(LINES), await rig.upload(LINES)
         _, content = await rig.files.open(ANYONE, first.id)
         with content:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from inflight.server.batch.draft import Draft
 from inflight.server.batch.files import Files
 from inflight.server.batch.records import Job
+from inflight.server.batch.temp_file import TempFile
 from inflight.server.tenants import ANYONE
 
 from .rig import Rig, jsonl, live, refused, request_line, until
@@ -138,12 +138,12 @@ def test_a_disk_that_comes_back_costs_nothing(tmp_path: Path, monkeypatch: pytes
     live(tmp_path, test)
 
 
-def stays_in_partial(draft: Draft) -> None:
+def stays_in_partial(temp_file: TempFile) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
 def test_an_input_that_takes_its_place_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Draft, "publish", stays_in_partial)
+    monkeypatch.setattr(TempFile, "publish", stays_in_partial)
 
     async def test(rig: Rig) -> None:
         job = await begun(rig)
@@ -158,19 +158,19 @@ def test_an_input_that_takes_its_place_while_it_is_read(tmp_path: Path, monkeypa
 def test_a_file_that_is_deleted_while_it_takes_its_place_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publish, unlink = Draft.publish, Path.unlink
-    drafts: list[Draft] = []
+    publish, unlink = TempFile.publish, Path.unlink
+    temp_files: list[TempFile] = []
 
     def then_publishes(path: Path, missing_ok: bool = False) -> None:
         """The move comes between two steps of the deletion."""
         unlink(path, missing_ok=missing_ok)
-        if path.name == drafts[0].id and path.parent.name in ("files", "partial"):
+        if path.name == temp_files[0].id and path.parent.name in ("files", "partial"):
             monkeypatch.setattr(Path, "unlink", unlink)
-            monkeypatch.setattr(Draft, "publish", publish)
-            asyncio.run(rig.files.publish(drafts))
+            monkeypatch.setattr(TempFile, "publish", publish)
+            asyncio.run(rig.files.publish(temp_files))
 
-    def late(draft: Draft) -> None:
-        drafts.append(draft)
+    def late(temp_file: TempFile) -> None:
+        temp_files.append(temp_file)
 
     async def test() -> None:
         file = await rig.upload(LINES)
@@ -178,7 +178,7 @@ def test_a_file_that_is_deleted_while_it_takes_its_place_leaves_nothing(
         await rig.files.delete(ANYONE, file.id)
         await rig.service.stop()
 
-    monkeypatch.setattr(Draft, "publish", late)
+    monkeypatch.setattr(TempFile, "publish", late)
     rig = Rig(tmp_path)
     asyncio.run(test())
     assert [path.name for folder in ("files", "partial") for path in (tmp_path / folder).iterdir()] == []

@@ -72,7 +72,7 @@ class Guarded:
 
 
 class _Group:
-    """A name of a stranger's making, as a key of a table: it is hashed here, and may fail when it is compared."""
+    """A name of a plugin's making, as a key of a table: it is hashed here, and may fail when it is compared."""
 
     __slots__ = ("_hash", "name")
 

@@ -70,12 +70,12 @@ class Ending:
         try:
             ended = await self._storage.durably(partial(self._store.end, job, status, outputs.files, **values))
         except Exception:
-            await self._files.abandon(outputs.drafts)
+            await self._files.abandon(outputs.temp_files)
             raise
         if ended.status == status:
-            await self._files.publish(outputs.drafts)
+            await self._files.publish(outputs.temp_files)
         else:
-            await self._files.abandon(outputs.drafts)
+            await self._files.abandon(outputs.temp_files)
         return ended
 
     async def _answer_rest(

@@ -13,12 +13,12 @@ from io import BufferedReader
 from typing import Protocol
 
 from inflight.server.batch.data import DataDirectory
-from inflight.server.batch.draft import Draft
 from inflight.server.batch.faults import storage_sentence, storage_told
 from inflight.server.batch.file_id import new_file_id
 from inflight.server.batch.quotas import Intake, OverQuota, Quotas
 from inflight.server.batch.records import StoredFile
 from inflight.server.batch.store import InUse, Missing, Store
+from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError, invalid
 from inflight.server.tenants import Tenant
 
@@ -62,43 +62,43 @@ class Files:
         self._data, self._store, self._quotas, self._now = data, store, quotas, now
         self.most_bytes = most_bytes
 
-    def draft(self, file_id: str) -> Draft:
+    def temp_file(self, file_id: str) -> TempFile:
         """A new file, which the store knows is being written. Raises OSError."""
-        return Draft(self._data, file_id)
+        return TempFile(self._data, file_id)
 
     async def receive(self, tenant: Tenant, upload: Upload) -> StoredFile:
         """Stores an upload; one that breaks off leaves nothing. Raises ApiError."""
         with storage_told():
             stored = await self._store.usage(tenant.name)
             with self._quotas.intake(tenant, stored) as intake:
-                file, draft = await self._receive(tenant, upload, intake)
-        await self.publish([draft])  # it counts as stored now, and no more as on its way
+                file, temp_file = await self._receive(tenant, upload, intake)
+        await self.publish([temp_file])  # it counts as stored now, and no more as on its way
         return file
 
-    async def _receive(self, tenant: Tenant, upload: Upload, intake: Intake) -> tuple[StoredFile, Draft]:
+    async def _receive(self, tenant: Tenant, upload: Upload, intake: Intake) -> tuple[StoredFile, TempFile]:
         file_id = new_file_id()
         await self._store.begin_files([file_id])
-        draft = await asyncio.to_thread(self.draft, file_id)
+        temp_file = await asyncio.to_thread(self.temp_file, file_id)
         sealed = False
         try:
             async for piece in upload.content():
-                if draft.bytes + len(piece) > self.most_bytes:
+                if temp_file.bytes + len(piece) > self.most_bytes:
                     raise too_large(self.most_bytes)
                 intake.take(len(piece))
-                await asyncio.to_thread(draft.write, piece)
+                await asyncio.to_thread(temp_file.write, piece)
             purpose, name = _purpose(upload.purpose), _name(upload.filename)
-            if draft.bytes == 0:
+            if temp_file.bytes == 0:
                 raise invalid("The file is empty; give one with at least one line.", "file", "empty_file")
-            await asyncio.to_thread(draft.seal)
+            await asyncio.to_thread(temp_file.seal)
             sealed = True
-            file = self.described(draft, tenant.name, name, purpose)
+            file = self.described(temp_file, tenant.name, name, purpose)
             await self._add(file, tenant)
         except BaseException as error:
             # Cancelled behind `seal`, the row may be on its way; if it is not, the next start removes the content.
             if not sealed or isinstance(error, Exception):
-                await asyncio.shield(self.abandon([draft]))
+                await asyncio.shield(self.abandon([temp_file]))
             raise
-        return file, draft
+        return file, temp_file
 
     async def _add(self, file: StoredFile, tenant: Tenant) -> None:
         try:
@@ -106,30 +106,35 @@ class Files:
         except OverQuota as over:
             raise self._quotas.refusal(tenant, over.args[0]) from None
 
-    async def publish(self, drafts: Iterable[Draft]) -> None:
+    async def publish(self, temp_files: Iterable[TempFile]) -> None:
         """After their rows were committed. What fails is found in partial/, and done at the next start."""
-        for draft in drafts:
+        for temp_file in temp_files:
             try:
-                await asyncio.to_thread(draft.publish)
+                await asyncio.to_thread(temp_file.publish)
             except FileNotFoundError:  # its tenant has deleted it
                 continue
             except OSError as error:
-                log.warning("%s stays in partial/ until the next start: %s", draft.id, storage_sentence(error))
+                log.warning("%s stays in partial/ until the next start: %s", temp_file.id, storage_sentence(error))
 
-    async def abandon(self, drafts: Collection[Draft]) -> None:
+    async def abandon(self, temp_files: Collection[TempFile]) -> None:
         """Instead of rows."""
-        for draft in drafts:
-            await asyncio.to_thread(draft.discard)  # of a large file that takes its time
-        await self._forget([draft.id for draft in drafts])
+        for temp_file in temp_files:
+            await asyncio.to_thread(temp_file.discard)  # of a large file that takes its time
+        await self._forget([temp_file.id for temp_file in temp_files])
 
     async def _forget(self, ids: Iterable[str]) -> None:
         """What has no content any more; where the disk refuses, the next start does it."""
         with contextlib.suppress(OSError):
             await self._store.forget(ids)
 
-    def described(self, draft: Draft, tenant: str, name: str, purpose: str) -> StoredFile:
+    def described(self, temp_file: TempFile, tenant: str, name: str, purpose: str) -> StoredFile:
         return StoredFile(
-            id=draft.id, tenant=tenant, filename=name, purpose=purpose, bytes=draft.bytes, created_at=int(self._now())
+            id=temp_file.id,
+            tenant=tenant,
+            filename=name,
+            purpose=purpose,
+            bytes=temp_file.bytes,
+            created_at=int(self._now()),
         )
 
     async def retrieve(self, tenant: Tenant, file_id: str) -> StoredFile:

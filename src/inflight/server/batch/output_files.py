@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from inflight.server.batch.draft import Draft
 from inflight.server.batch.file_id import output_file_id
 from inflight.server.batch.files import Files
 from inflight.server.batch.lines import answered, error_of, line_id, unanswered
 from inflight.server.batch.records import Job, LineAnswer, StoredFile
 from inflight.server.batch.store import Store
+from inflight.server.batch.temp_file import TempFile
 
 _PAGE_LINES, _PAGE_BYTES = 256, 4 << 20  # that are put together at once
 _CHECKED = msgspec.json.Decoder(msgspec.Raw)
@@ -29,7 +29,7 @@ class Outputs:
 
     output: StoredFile | None
     errors: StoredFile | None
-    drafts: list[Draft]
+    temp_files: list[TempFile]
 
     @property
     def files(self) -> list[StoredFile]:
@@ -38,36 +38,36 @@ class Outputs:
 
 async def assemble(job: Job, store: Store, files: Files) -> Outputs:
     """The output file (lines answered with 2xx) and the error file (the others). Raises OSError, and leaves nothing."""
-    drafts: dict[str, Draft] = {}
+    temp_files: dict[str, TempFile] = {}
     try:
         after = 0
         while page := await store.answers(job, after, _PAGE_LINES, _PAGE_BYTES):
             lines = await asyncio.to_thread(_lines, job, page)
-            await _begin(job, store, files, drafts, {kind for kind, _ in lines})
-            await asyncio.to_thread(_write, drafts, lines)
+            await _begin(job, store, files, temp_files, {kind for kind, _ in lines})
+            await asyncio.to_thread(_write, temp_files, lines)
             after = page[-1].line
-        for draft in drafts.values():
-            await asyncio.to_thread(draft.seal)
+        for temp_file in temp_files.values():
+            await asyncio.to_thread(temp_file.seal)
     except Exception:
-        await files.abandon(drafts.values())
+        await files.abandon(temp_files.values())
         raise
     described = {
-        kind: files.described(draft, job.tenant, f"{job.id}_{kind}.jsonl", "batch_output")
-        for kind, draft in drafts.items()
+        kind: files.described(temp_file, job.tenant, f"{job.id}_{kind}.jsonl", "batch_output")
+        for kind, temp_file in temp_files.items()
     }
-    return Outputs(described.get("output"), described.get("error"), list(drafts.values()))
+    return Outputs(described.get("output"), described.get("error"), list(temp_files.values()))
 
 
-async def _begin(job: Job, store: Store, files: Files, drafts: dict[str, Draft], kinds: Set[str]) -> None:
-    for kind in sorted(kinds - drafts.keys()):
+async def _begin(job: Job, store: Store, files: Files, temp_files: dict[str, TempFile], kinds: Set[str]) -> None:
+    for kind in sorted(kinds - temp_files.keys()):
         file_id = output_file_id(job.id, kind)
         await store.begin_files([file_id])
-        drafts[kind] = await asyncio.to_thread(files.draft, file_id)
+        temp_files[kind] = await asyncio.to_thread(files.temp_file, file_id)
 
 
-def _write(drafts: dict[str, Draft], lines: list[tuple[str, bytes]]) -> None:
+def _write(temp_files: dict[str, TempFile], lines: list[tuple[str, bytes]]) -> None:
     for kind, line in lines:
-        drafts[kind].write(line)
+        temp_files[kind].write(line)
 
 
 def _lines(job: Job, page: Sequence[LineAnswer]) -> list[tuple[str, bytes]]:

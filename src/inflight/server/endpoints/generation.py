@@ -46,7 +46,7 @@ def generation_routes(service: Service, tenant_of: Callable[..., Tenant]) -> API
         served = service.served
         prepared = await served.preprocessing.prepare(name, body, request.state.body_lease.owner)
         assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
-        return await served.translator.call_beside(prepared, tenant)
+        return await served.translator.call_offloaded(prepared, tenant)
 
     for name in GENERATION:
         add_endpoint(routes, name, partial(respond, name), _STREAM)

@@ -1,4 +1,4 @@
-"""A line's tries: it is asked for until it has an answer that is its own.
+"""How a line is tried again: it is asked for until it has an answer that is its own.
 
 Knows what is an answer and what is none, how long to wait between tries, and how a line that breaks steps is told from
 those that ran beside it. Which line is tried when, and where its answer goes, the runner knows.
@@ -23,7 +23,7 @@ MOST_FAILED_STEPS = 3  # of one line, since the server started; the last one is 
 log = logging.getLogger(__name__)
 
 
-class Tries:
+class RetryPolicy:
     def __init__(self, answerer: Answerer, tenant_of: Callable[[str], Tenant]):
         """tenant_of: the tenant of that name, as it is today."""
         self._answerer, self._tenant_of = answerer, tenant_of

@@ -19,7 +19,7 @@ TOGETHER = tuple(name for name, entry in STRATEGIES.items() if entry.bounded_by 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class EngineConfig:
     """max_num_batched_tokens None: the strategy has no use for one. reasons: by option name, in words."""
 
     max_num_seqs: int
@@ -52,7 +52,7 @@ class Setting:
             enable_prefix_caching=self.enable_prefix_caching,
         )
 
-    def because(self, option: str, reason: str) -> Setting:
+    def because(self, option: str, reason: str) -> EngineConfig:
         return replace(self, reasons={**self.reasons, option: reason})
 
     def options(self) -> dict[str, Resolved]:

@@ -12,7 +12,7 @@ from inflight.server.batch.data import DataDirectory
 from inflight.server.batch.marker import sync_folder
 
 
-class Draft:
+class TempFile:
     def __init__(self, data: DataDirectory, file_id: str):
         """The store must know by now that this id is being written. Raises OSError."""
         self.id = file_id

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from inflight.models.known import known_model
-from inflight.planning.binding import binding
+from inflight.planning.bottleneck import bottleneck
 from inflight.planning.machine import Hardware, Machine
-from inflight.planning.proposal import Wishes
+from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import Spent, Trial, try_out
 from inflight.planning.sizing import Candidate, Question, candidate_for, traffic_of
 from inflight.simulate.hardware import GPUS
@@ -20,15 +20,15 @@ from .builders import Linear, drawn, machine
 def looked_at(on: Machine) -> tuple[Candidate, Trial]:
     demand = drawn(1.0)
     question = Question(machines=(on,), demand=demand)
-    candidate = candidate_for(question, traffic_of(demand), on, Wishes())
-    return candidate, try_out(on, candidate.setting, demand.workload(1.0, 40, 0))
+    candidate = candidate_for(question, traffic_of(demand), on, Overrides())
+    return candidate, try_out(on, candidate.config, demand.workload(1.0, 40, 0))
 
 
 def relief(on: Machine, bound: str) -> str:
     """With a step whose time goes into nothing else."""
     candidate, trial = looked_at(on)
     trial = replace(trial, spent=Spent(1.0, 0.01, {("linear", bound): 1.0}))
-    found = binding(candidate, trial, traffic_of(drawn(1.0)))
+    found = bottleneck(candidate, trial, traffic_of(drawn(1.0)))
     assert found.bound == bound
     return found.relief
 
@@ -54,7 +54,7 @@ def test_every_bound_has_a_relief(bound: str) -> None:
 
 def test_a_calibrated_machine_does_not_tell_its_parts_apart() -> None:
     candidate, trial = looked_at(machine())
-    found = binding(candidate, trial, traffic_of(drawn(1.0)))
+    found = bottleneck(candidate, trial, traffic_of(drawn(1.0)))
     assert (found.bound, found.relief) == ("steps", "")
 
 
@@ -70,4 +70,4 @@ def test_memory_binds_only_where_a_larger_batch_would_help() -> None:
         on = replace(on, model=Linear(0.1, token))
         candidate, trial = looked_at(on)
         full = replace(trial, spent=Spent(on.sequences(150), 0.1, {}))
-        assert binding(candidate, full, traffic_of(drawn(1.0))).bound == bound
+        assert bottleneck(candidate, full, traffic_of(drawn(1.0))).bound == bound

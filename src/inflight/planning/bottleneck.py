@@ -30,23 +30,23 @@ _WORDS: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """bound: the resource, one of BOUNDS. promise: the SLO that gives way first when the rate grows; None where waiting
+class Bottleneck:
+    """bound: the resource, one of BOUNDS. slo: the SLO that gives way first when the rate grows; None where waiting
     itself grows without end. sentences: why, with the numbers. relief: what would help, in words; empty where that is
     not known."""
 
     bound: str
-    promise: Slo | None
+    slo: Slo | None
     sentences: tuple[str, ...]
     relief: str = ""
 
 
-def binding(candidate: Candidate, trial: Trial, traffic: Traffic) -> Binding:
+def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottleneck:
     """trial: at the load that is planned. What happens above it, the candidate's capacity knows, and there is read what
     binds: at a lower load steps are shorter, and reading weights takes more of them."""
     broken = candidate.capacity.broken
     limit = broken or candidate.capacity.held or trial
-    promise, first = _first_broken(candidate, broken, traffic)
+    slo, first = _first_broken(candidate, broken, traffic)
     sentences = [first] if first else []
     shares = _by_bound(limit)
     kv_rows = candidate.machine.sequences(traffic.mean_context)
@@ -71,12 +71,12 @@ def binding(candidate: Candidate, trial: Trial, traffic: Traffic) -> Binding:
         bound = "weights" if heavy else "KV"
     else:
         bound = max(shares, key=shares.__getitem__) if shares else "steps"
-    return Binding(bound, promise, tuple(sentences), _relief(bound, candidate))
+    return Bottleneck(bound, slo, tuple(sentences), _relief(bound, candidate))
 
 
 def _larger_batch_helps(candidate: Candidate, rows: float, traffic: Traffic) -> bool:
     """Whether twice the sequences would be served faster, by the closed form."""
-    model, budget = candidate.machine.model, candidate.setting.max_num_batched_tokens or WIDEST_STEP
+    model, budget = candidate.machine.model, candidate.config.max_num_batched_tokens or WIDEST_STEP
     now, then = (steady_state(model, traffic, max(1, round(count * rows)), budget) for count in (1, 2))
     return then.requests_per_s > GAIN * now.requests_per_s
 
@@ -126,11 +126,11 @@ def _rise(trial: Trial) -> float:
 
 
 def _prompt_alone(candidate: Candidate, slo: Slo, traffic: Traffic) -> str:
-    """How much of a TTFT promise a long prompt takes with nobody else there."""
+    """How much of a TTFT SLO a long prompt takes with nobody else there."""
     longest = traffic.input.p99
     if longest is None:
         return ""
-    seconds = prompt_seconds(candidate.machine, candidate.setting, longest)
+    seconds = prompt_seconds(candidate.machine, candidate.config, longest)
     if seconds < 0.25 * slo.limit:
         return ""
     return f" A prompt of {longest:,.0f} tokens (p99) takes {seconds * 1e3:,.0f} ms of that with nobody else there" + (

@@ -9,10 +9,10 @@ import math
 
 from inflight.metrics.confidence import fewest_samples
 from inflight.planning.demand import Drawn, Traced
+from inflight.planning.engine_config import TOGETHER
 from inflight.planning.machine import MOST_ROWS, WIDEST_STEP
 from inflight.planning.memory import max_concurrent_sequences
 from inflight.planning.proposal import KV_SHARE
-from inflight.planning.setting import TOGETHER
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, Question, prompt_seconds
 from inflight.planning.traffic import Traffic
@@ -24,7 +24,7 @@ UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
 STALL = 0.2  # seconds that a reader notices
 
 
-def mistakes(
+def warnings(
     question: Question, traffic: Traffic, candidate: Candidate, trial: Trial, replicas: int
 ) -> tuple[str, ...]:
     """Sentences, the gravest first; empty where nothing is wrong."""
@@ -33,14 +33,14 @@ def mistakes(
         *_of_strategy(question, traffic, candidate),
         *_of_steps(question, traffic, candidate),
         *_of_traffic(question, traffic),
-        *_of_promises(question, traffic, candidate, trial, replicas),
+        *_of_slos(question, traffic, candidate, trial, replicas),
     ]
     return tuple(found)
 
 
 def _of_memory(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
     found = []
-    rows, machine = question.wishes.max_num_seqs, candidate.machine
+    rows, machine = question.overrides.max_num_seqs, candidate.machine
     fits = machine.sequences(traffic.mean_context)
     if rows is not None and rows > fits:
         found.append(
@@ -63,7 +63,7 @@ def _of_memory(question: Question, traffic: Traffic, candidate: Candidate) -> li
 
 def _of_wide_steps(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
     """Memory is reckoned with steps of WIDEST_STEP tokens at most."""
-    budget, model, memory = question.wishes.max_num_batched_tokens, candidate.machine.model, candidate.machine.memory
+    budget, model, memory = question.overrides.max_num_batched_tokens, candidate.machine.model, candidate.machine.memory
     if budget is None or budget <= WIDEST_STEP or memory is None or not isinstance(model, Roofline):
         return []
     wider = max_concurrent_sequences(
@@ -85,7 +85,7 @@ def _of_wide_steps(question: Question, traffic: Traffic, candidate: Candidate) -
 
 
 def _of_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
-    strategy = question.wishes.strategy
+    strategy = question.overrides.strategy
     interactive = any(slo.paces or slo.metric == "ttft" for slo in question.slos)
     if strategy in TOGETHER:
         p50, p99 = traffic.output.p50 or 1.0, traffic.output.p99 or 1.0
@@ -95,7 +95,7 @@ def _of_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> 
             "(--compare-strategies shows the difference)."
         ]
     if strategy == "continuous" and interactive:
-        seconds = prompt_seconds(candidate.machine, candidate.setting, traffic.input.p99 or 1.0)
+        seconds = prompt_seconds(candidate.machine, candidate.config, traffic.input.p99 or 1.0)
         if seconds > STALL / 2:
             return [
                 f"Chunking is off: a prompt of {traffic.input.p99 or 0:,.0f} tokens (p99) takes "
@@ -106,10 +106,10 @@ def _of_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> 
 
 
 def _of_steps(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
-    budget, rows = question.wishes.max_num_batched_tokens, candidate.setting.max_num_seqs
+    budget, rows = question.overrides.max_num_batched_tokens, candidate.config.max_num_seqs
     if budget is None:
         return []
-    alone = prompt_seconds(candidate.machine, candidate.setting, min(budget, traffic.input.p99 or 1.0))
+    alone = prompt_seconds(candidate.machine, candidate.config, min(budget, traffic.input.p99 or 1.0))
     found = []
     if budget > traffic.input_mean and alone > STALL and any(slo.bounds_gaps for slo in question.slos):
         found.append(
@@ -152,7 +152,7 @@ def _of_traffic(question: Question, traffic: Traffic) -> list[str]:
     return found
 
 
-def _of_promises(question: Question, traffic: Traffic, candidate: Candidate, trial: Trial, replicas: int) -> list[str]:
+def _of_slos(question: Question, traffic: Traffic, candidate: Candidate, trial: Trial, replicas: int) -> list[str]:
     found = []
     if question.slos and all(slo.share <= 0.5 for slo in question.slos):
         found.append(

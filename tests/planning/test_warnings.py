@@ -10,24 +10,26 @@ import pytest
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import known_model
 from inflight.planning.machine import Hardware
-from inflight.planning.mistakes import mistakes
-from inflight.planning.proposal import Wishes
+from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import Question, candidate_for, traffic_of
+from inflight.planning.warnings import warnings
 from inflight.simulate.hardware import GPUS
 
 from .builders import drawn, machine, workload
 
 
 def told(
-    slos: str = "ttft=9000(p99),itl=900(p99)", on: Any = None, demand: Any = None, replicas: int = 5, **wishes: Any
+    slos: str = "ttft=9000(p99),itl=900(p99)", on: Any = None, demand: Any = None, replicas: int = 5, **overrides: Any
 ) -> str:
     demand = demand or drawn(1.0)
-    question = Question(machines=(on or machine(),), demand=demand, slos=parse_slos([slos]), wishes=Wishes(**wishes))
+    question = Question(
+        machines=(on or machine(),), demand=demand, slos=parse_slos([slos]), overrides=Overrides(**overrides)
+    )
     traffic = traffic_of(demand)
-    candidate = replace(candidate_for(question, traffic, question.machines[0], question.wishes), rate=2.0)
-    trial = try_out(candidate.machine, candidate.setting, demand.workload(1.0, 60, 0), question.slos)
-    return "\n".join(mistakes(question, traffic, candidate, trial, replicas))
+    candidate = replace(candidate_for(question, traffic, question.machines[0], question.overrides), rate=2.0)
+    trial = try_out(candidate.machine, candidate.config, demand.workload(1.0, 60, 0), question.slos)
+    return "\n".join(warnings(question, traffic, candidate, trial, replicas))
 
 
 def test_nothing_is_told_where_nothing_is_wrong() -> None:

@@ -1,4 +1,4 @@
-"""Tries: what is an answer and what is none, and lines that break the steps they are in."""
+"""`RetryPolicy`: what is an answer and what is none, and lines that break the steps they are in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.server.batch import tries
+from inflight.server.batch import retry_policy
 from inflight.server.batch.answering import Answer, NotNow, StepFailed
 from inflight.server.batch.lines import line_id
 from inflight.server.errors import ApiError
@@ -20,8 +20,8 @@ from .rig import Rig, jsonl, live, request_line, until
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tries, "USUAL_WAIT", 0.001)
-    monkeypatch.setattr(tries, "SHORTEST_WAIT", 0.001)
+    monkeypatch.setattr(retry_policy, "USUAL_WAIT", 0.001)
+    monkeypatch.setattr(retry_policy, "SHORTEST_WAIT", 0.001)
 
 
 def step_failed() -> StepFailed:
@@ -110,7 +110,7 @@ def test_a_line_that_breaks_every_step_takes_no_other_with_it(tmp_path: Path) ->
 
 def test_a_fault_of_the_engine_that_passes_fails_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Down for ten waits: sixteen lines with three tries each would be through with them after two."""
-    monkeypatch.setattr(tries, "USUAL_WAIT", 0.02)
+    monkeypatch.setattr(retry_policy, "USUAL_WAIT", 0.02)
 
     async def test(rig: Rig) -> None:
         refuse: dict[str, list[BaseException]] = {"x": [step_failed() for _ in range(10_000)]}

@@ -1,4 +1,4 @@
-"""Where no number of machines keeps the promises: that, in words, and what is possible.
+"""Where no number of machines keeps the SLOs: that, in words, and what is possible.
 
 Knows figures of trials; nothing is computed here but what could be promised instead.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 
 from inflight.metrics.slo import Slo
-from inflight.planning.plan import Impossible
+from inflight.planning.plan import Infeasible
 from inflight.planning.sizing import Candidate, Question
 from inflight.planning.wording import NOT_CALIBRATED, how_broken, milliseconds
 
 
-def impossible_text(answer: Impossible) -> str:
+def infeasible_text(answer: Infeasible) -> str:
     """What is not possible, and what is: the best that each machine does with hardly any load."""
     promised = " and ".join(str(slo) for slo in answer.question.slos) or "the demand"
     lines = [
@@ -36,7 +36,7 @@ def _best(one: Candidate, question: Question) -> str:
     return f"{one.machine.name} with hardly any load ({trial.rate:.2g} requests/s): {reached or how_broken(trial)}."
 
 
-def _advice(answer: Impossible) -> str:
+def _advice(answer: Infeasible) -> str:
     """The limits that the best machine could promise, with a quarter to spare for load."""
     parts = []
     for slo in answer.question.slos:

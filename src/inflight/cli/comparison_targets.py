@@ -29,7 +29,7 @@ from inflight.workload.workload import Workload
 Told = Callable[[int], None]  # requests ended so far
 
 
-class Contestant(Protocol):
+class ComparisonTarget(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -42,7 +42,7 @@ class Contestant(Protocol):
 
 
 @dataclass(slots=True)
-class EngineContestant:
+class EngineTarget:
     """An engine of its own for every run. records: folder for step records. prompt_seed: of the prompts' contents, the
     same for all, so that all compute the same. stop: whether a run is to end now."""
 
@@ -86,7 +86,7 @@ class EngineContestant:
 
 
 @dataclass(slots=True)
-class ServerContestant:
+class ServerTarget:
     """A server that is up already. The runner gives every run prompts of its own, since a server keeps its cache."""
 
     name: str
