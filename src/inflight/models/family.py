@@ -19,14 +19,15 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 class Family(Struct, frozen=True, kw_only=True):
-    """architectures, model_types: names in config.json that mean it. layers: of the fields. understands: fields that
-    change the arithmetic (`fields`) and that `layers` reads. defaults: for fields that are left out. runs: whether this
-    engine's decoder computes it. eps: the field's name. head_bias: whether the projection to logits has one."""
+    """architectures, model_types: names in config.json that mean it. layers: of the fields, one for all layers or each.
+    understands: fields that change the arithmetic (`fields`) and that `layers` reads. defaults: for fields that are
+    left out. runs: whether this engine's decoder computes it. eps: the field's name. head_bias: whether the projection
+    to logits has one."""
 
     name: str
     architectures: tuple[str, ...]
     model_types: tuple[str, ...]
-    layers: Callable[[Fields], Sequence[LayerSpec]]
+    layers: Callable[[Fields], LayerSpec | Sequence[LayerSpec]]
     understands: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = {}
     runs: bool = False
@@ -44,12 +45,14 @@ def attention(
     window: int = 0,
     chunked: bool = False,
     qk_norm: QkNorm = "none",
+    bias: str | None = None,
     qkv_bias: bool = False,
     output_bias: bool = False,
     sinks: bool = False,
     gate: bool = False,
 ) -> Attention:
-    """With the heads that the fields say. Raises ModelError where they do not fit together."""
+    """With the heads that the fields say. bias: the flag of all four projections. Raises ModelError where heads do not
+    fit together."""
     heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
     kv_heads = fields.size("num_key_value_heads", heads)
     head_dim = fields.size("head_dim", hidden // heads)
@@ -70,8 +73,8 @@ def attention(
         window=window,
         chunked=chunked and window > 0,
         qk_norm=qk_norm,
-        qkv_bias=qkv_bias,
-        output_bias=output_bias,
+        qkv_bias=qkv_bias or (bias is not None and fields.flag(bias)),
+        output_bias=output_bias or (bias is not None and fields.flag(bias)),
         sinks=sinks,
         gate=gate,
     )

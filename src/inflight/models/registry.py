@@ -48,7 +48,8 @@ def read_spec(
     fields.refuse_changes(family.name, family.understands)
     ends = Fields(generation or {}, {}).token_ids("eos_token_id") or fields.token_ids("eos_token_id")
     begins = fields.token_ids("bos_token_id") or Fields(generation or {}, {}).token_ids("bos_token_id")
-    layers = _shared(family.layers(fields))
+    found = family.layers(fields)
+    layers = _shared([found] * fields.layers if isinstance(found, LayerSpec) else found)
     length = fields.size("max_position_embeddings")
     spec = ModelSpec(
         name=name,

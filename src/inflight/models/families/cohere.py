@@ -10,19 +10,14 @@ from inflight.models.spec import LayerSpec, QkNorm
 _DEFAULTS = {"logit_scale": 0.0625, "max_position_embeddings": 8192, "tie_word_embeddings": True}
 
 
-def cohere(fields: Fields) -> list[LayerSpec]:
-    return [_layer(fields, 0)] * fields.layers
-
-
 def cohere2(fields: Fields) -> list[LayerSpec]:
     period = fields.size("sliding_window_pattern")
     return [_layer(fields, window) for window in windows_of(fields, lambda index: (index + 1) % period != 0)]
 
 
 def _layer(fields: Fields, window: int) -> LayerSpec:
-    bias = fields.flag("attention_bias")
     qk_norm: QkNorm = "all" if fields.flag("use_qk_norm") else "none"
-    mixer = attention(fields, window=window, qk_norm=qk_norm, qkv_bias=bias, output_bias=bias)
+    mixer = attention(fields, window=window, qk_norm=qk_norm, bias="attention_bias")
     return LayerSpec(mixer, dense(fields), ("before mixer",))
 
 
@@ -30,7 +25,7 @@ COHERE = Family(
     name="cohere",
     architectures=("CohereForCausalLM",),
     model_types=("cohere",),
-    layers=cohere,
+    layers=lambda fields: _layer(fields, 0),
     understands=frozenset(("logit_scale",)),
     defaults=_DEFAULTS,
     norm="layer without bias",

@@ -9,11 +9,6 @@ from inflight.models.spec import LayerSpec
 _DEFAULTS = {"num_key_value_heads": 4, "max_position_embeddings": 131_072, "tie_word_embeddings": True}
 
 
-def ernie(fields: Fields) -> list[LayerSpec]:
-    bias = fields.flag("use_bias")
-    return [LayerSpec(attention(fields, qkv_bias=bias, output_bias=bias), dense(fields, bias=bias))] * fields.layers
-
-
 def ernie_moe(fields: Fields) -> list[LayerSpec]:
     mixer, plain = attention(fields), dense(fields)
     sparse = experts(
@@ -40,7 +35,7 @@ ERNIE = Family(
     name="ernie4_5",
     architectures=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
     model_types=("ernie4_5",),
-    layers=ernie,
+    layers=lambda fields: LayerSpec(attention(fields, bias="use_bias"), dense(fields, bias=fields.flag("use_bias"))),
     understands=frozenset(("use_bias",)),
     defaults={**_DEFAULTS, "head_dim": 128},
 )

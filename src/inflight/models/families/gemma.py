@@ -12,24 +12,11 @@ from inflight.models.spec import LayerSpec, NormPlace, QkNorm
 _FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
 
 
-def gemma(fields: Fields) -> list[LayerSpec]:
-    bias = fields.flag("attention_bias")
-    return [LayerSpec(attention(fields, qkv_bias=bias, output_bias=bias), dense(fields))] * fields.layers
-
-
-def gemma2(fields: Fields) -> list[LayerSpec]:
-    return _windowed(fields, 2, "none")
-
-
-def gemma3(fields: Fields) -> list[LayerSpec]:
-    return _windowed(fields, fields.size("sliding_window_pattern"), "head")
-
-
 def _windowed(fields: Fields, period: int, qk_norm: QkNorm) -> list[LayerSpec]:
     """One layer in `period` sees all."""
-    mlp, bias = dense(fields), fields.flag("attention_bias")
+    mlp = dense(fields)
     return [
-        LayerSpec(attention(fields, window=window, qk_norm=qk_norm, qkv_bias=bias, output_bias=bias), mlp, _FOUR)
+        LayerSpec(attention(fields, window=window, qk_norm=qk_norm, bias="attention_bias"), mlp, _FOUR)
         for window in windows_of(fields, lambda index: (index + 1) % period != 0)
     ]
 
@@ -44,7 +31,7 @@ GEMMA = Family(
     name="gemma",
     architectures=("GemmaForCausalLM",),
     model_types=("gemma",),
-    layers=gemma,
+    layers=lambda fields: LayerSpec(attention(fields, bias="attention_bias"), dense(fields)),
     defaults={**_DEFAULTS, "max_position_embeddings": 8192},
     norm_offset=True,
     embedding_scale=_scale,
@@ -53,7 +40,7 @@ GEMMA2 = Family(
     name="gemma2",
     architectures=("Gemma2ForCausalLM",),
     model_types=("gemma2",),
-    layers=gemma2,
+    layers=lambda fields: _windowed(fields, 2, "none"),
     understands=_UNDERSTANDS,
     defaults={**_DEFAULTS, "num_key_value_heads": 4, "sliding_window": 4096, "max_position_embeddings": 8192},
     norm_offset=True,
@@ -63,7 +50,7 @@ GEMMA3 = Family(
     name="gemma3",
     architectures=("Gemma3ForCausalLM",),
     model_types=("gemma3", "gemma3_text"),
-    layers=gemma3,
+    layers=lambda fields: _windowed(fields, fields.size("sliding_window_pattern"), "head"),
     understands=_UNDERSTANDS,
     defaults={
         **_DEFAULTS,

@@ -5,12 +5,7 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense, experts
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, NormPlace
-
-
-def glm4(fields: Fields) -> list[LayerSpec]:
-    norms: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
-    return [LayerSpec(attention(fields, qkv_bias=fields.flag("attention_bias")), dense(fields), norms)] * fields.layers
+from inflight.models.spec import LayerSpec
 
 
 def glm4_moe(fields: Fields) -> list[LayerSpec]:
@@ -32,7 +27,11 @@ GLM4 = Family(
     name="glm4",
     architectures=("Glm4ForCausalLM",),
     model_types=("glm4",),
-    layers=glm4,
+    layers=lambda fields: LayerSpec(
+        attention(fields, qkv_bias=fields.flag("attention_bias")),
+        dense(fields),
+        ("before mixer", "after mixer", "before mlp", "after mlp"),
+    ),
     defaults={
         "num_key_value_heads": 2,
         "head_dim": 128,

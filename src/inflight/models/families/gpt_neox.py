@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense
-from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec
-
-
-def layers(fields: Fields) -> list[LayerSpec]:
-    bias = fields.flag("attention_bias")
-    mixer = attention(fields, qkv_bias=bias, output_bias=bias)
-    return [LayerSpec(mixer, dense(fields, gated=False, bias=True))] * fields.layers
-
 
 FAMILY = Family(
     name="gpt_neox",
     architectures=("GPTNeoXForCausalLM",),
     model_types=("gpt_neox",),
-    layers=layers,
+    layers=lambda fields: LayerSpec(attention(fields, bias="attention_bias"), dense(fields, gated=False, bias=True)),
     defaults={"hidden_act": "gelu", "attention_bias": True, "max_position_embeddings": 2048},
     norm="layer",
     eps="layer_norm_eps",

@@ -8,7 +8,6 @@ from inflight.models.spec import LayerSpec
 
 
 def layers(fields: Fields) -> list[LayerSpec]:
-    bias = fields.flag("attention_bias")
     mlp = experts(
         fields,
         "num_local_experts",
@@ -18,7 +17,7 @@ def layers(fields: Fields) -> list[LayerSpec]:
         bias=True,
     )
     return [
-        LayerSpec(attention(fields, window=window, sinks=True, qkv_bias=bias, output_bias=bias), mlp)
+        LayerSpec(attention(fields, window=window, sinks=True, bias="attention_bias"), mlp)
         for window in windows_of(fields, lambda index: index % 2 == 0)
     ]
 

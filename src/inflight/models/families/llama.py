@@ -7,10 +7,8 @@ from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec
 
 
-def layers(fields: Fields) -> list[LayerSpec]:
-    bias = fields.flag("attention_bias")
-    mixer = attention(fields, qkv_bias=bias, output_bias=bias)
-    return [LayerSpec(mixer, dense(fields, bias=fields.flag("mlp_bias")))] * fields.layers
+def layers(fields: Fields) -> LayerSpec:
+    return LayerSpec(attention(fields, bias="attention_bias"), dense(fields, bias=fields.flag("mlp_bias")))
 
 
 FAMILY = Family(

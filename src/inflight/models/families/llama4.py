@@ -11,10 +11,9 @@ _CHUNKED = "chunked_attention"
 
 
 def layers(fields: Fields) -> list[LayerSpec]:
-    bias, chunk = fields.flag("attention_bias"), fields.count("attention_chunk_size")
     # Queries and keys are normed without weights, which leaves nothing to count or to hold.
-    full = attention(fields, qkv_bias=bias, output_bias=bias)
-    local = attention(fields, window=chunk, chunked=True, qkv_bias=bias, output_bias=bias)
+    full = attention(fields, bias="attention_bias")
+    local = attention(fields, window=fields.count("attention_chunk_size"), chunked=True, bias="attention_bias")
     plain = dense(fields, "intermediate_size_mlp")
     shared = fields.size("intermediate_size")
     sparse = experts(fields, "num_local_experts", width="intermediate_size", router="sigmoid", shared_width=shared)

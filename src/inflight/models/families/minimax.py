@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from inflight.models.family import Family, attention, experts
-from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec
-
-
-def layers(fields: Fields) -> list[LayerSpec]:
-    mixer = attention(fields, qk_norm="all" if fields.flag("use_qk_norm") else "none")
-    mlp = experts(
-        fields,
-        "num_local_experts",
-        width="intermediate_size",
-        router="sigmoid",
-        router_bias=True,
-        shared_width=fields.count("shared_intermediate_size"),
-    )
-    return [LayerSpec(mixer, mlp)] * fields.layers
-
 
 FAMILY = Family(
     name="minimax_m2",
     architectures=("MiniMaxM2ForCausalLM",),
     model_types=("minimax_m2",),
-    layers=layers,
+    layers=lambda fields: LayerSpec(
+        attention(fields, qk_norm="all" if fields.flag("use_qk_norm") else "none"),
+        experts(
+            fields,
+            "num_local_experts",
+            width="intermediate_size",
+            router="sigmoid",
+            router_bias=True,
+            shared_width=fields.count("shared_intermediate_size"),
+        ),
+    ),
     understands=frozenset(("num_local_experts",)),
     defaults={"num_key_value_heads": 8, "head_dim": 128, "use_qk_norm": True, "max_position_embeddings": 196_608},
 )

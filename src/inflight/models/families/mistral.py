@@ -8,12 +8,11 @@ from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec
 
 
-def layers(fields: Fields) -> list[LayerSpec]:
+def layers(fields: Fields) -> LayerSpec:
     types = fields.layer_types((FULL, SLIDING))
     if types and len(set(types)) > 1:
         raise ModelError("layer_types mixes kinds of attention, which MistralForCausalLM does not have.")
-    mixer = attention(fields, window=fields.window)
-    return [LayerSpec(mixer, dense(fields))] * fields.layers
+    return LayerSpec(attention(fields, window=fields.window), dense(fields))
 
 
 FAMILY = Family(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from inflight.models.family import Family, attention, experts
-from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec
-
-
-def layers(fields: Fields) -> list[LayerSpec]:
-    mlp = experts(fields, "num_local_experts", width="intermediate_size", router="top-k softmax")
-    return [LayerSpec(attention(fields, window=fields.window), mlp)] * fields.layers
-
 
 FAMILY = Family(
     name="mixtral",
     architectures=("MixtralForCausalLM",),
     model_types=("mixtral",),
-    layers=layers,
+    layers=lambda fields: LayerSpec(
+        attention(fields, window=fields.window),
+        experts(fields, "num_local_experts", width="intermediate_size", router="top-k softmax"),
+    ),
     understands=frozenset(("num_local_experts",)),
     defaults={
         "num_key_value_heads": 8,

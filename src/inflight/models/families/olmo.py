@@ -5,13 +5,7 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense, windows_of
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, NormPlace
-
-_AFTER: tuple[NormPlace, ...] = ("after mixer", "after mlp")
-
-
-def olmo2(fields: Fields) -> list[LayerSpec]:
-    return [_layer(fields, 0)] * fields.layers
+from inflight.models.spec import LayerSpec
 
 
 def olmo3(fields: Fields) -> list[LayerSpec]:
@@ -19,16 +13,15 @@ def olmo3(fields: Fields) -> list[LayerSpec]:
 
 
 def _layer(fields: Fields, window: int) -> LayerSpec:
-    bias = fields.flag("attention_bias")
-    mixer = attention(fields, window=window, qk_norm="all", qkv_bias=bias, output_bias=bias)
-    return LayerSpec(mixer, dense(fields), _AFTER)
+    mixer = attention(fields, window=window, qk_norm="all", bias="attention_bias")
+    return LayerSpec(mixer, dense(fields), ("after mixer", "after mlp"))
 
 
 OLMO2 = Family(
     name="olmo2",
     architectures=("Olmo2ForCausalLM",),
     model_types=("olmo2",),
-    layers=olmo2,
+    layers=lambda fields: _layer(fields, 0),
     defaults={"max_position_embeddings": 2048},
 )
 OLMO3 = Family(

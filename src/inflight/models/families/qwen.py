@@ -18,9 +18,9 @@ def qwen2(fields: Fields) -> list[LayerSpec]:
 
 
 def qwen3(fields: Fields) -> list[LayerSpec]:
-    mlp, bias = dense(fields), fields.flag("attention_bias")
+    mlp = dense(fields)
     return [
-        LayerSpec(attention(fields, window=window, qk_norm="head", qkv_bias=bias, output_bias=bias), mlp)
+        LayerSpec(attention(fields, window=window, qk_norm="head", bias="attention_bias"), mlp)
         for window in _windows(fields)
     ]
 

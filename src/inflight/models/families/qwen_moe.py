@@ -17,8 +17,7 @@ def qwen2_moe(fields: Fields) -> list[LayerSpec]:
 
 
 def qwen3_moe(fields: Fields) -> list[LayerSpec]:
-    bias = fields.flag("attention_bias")
-    mixer = attention(fields, qk_norm="head", qkv_bias=bias, output_bias=bias)
+    mixer = attention(fields, qk_norm="head", bias="attention_bias")
     mlp = experts(fields, "num_experts" if "num_experts" in fields else "num_local_experts")
     return [LayerSpec(mixer, one) for one in mlps(fields, mlp)]
 

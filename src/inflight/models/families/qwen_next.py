@@ -36,8 +36,7 @@ def without(fields: Fields) -> list[LayerSpec]:
 
 
 def _layers(fields: Fields, parts: Sequence[Mlp]) -> list[LayerSpec]:
-    bias = fields.flag("attention_bias")
-    full = attention(fields, qk_norm="head", qkv_bias=bias, output_bias=bias, gate=fields.flag("attn_output_gate"))
+    full = attention(fields, qk_norm="head", bias="attention_bias", gate=fields.flag("attn_output_gate"))
     linear = LinearAttention(
         key_heads=fields.size("linear_num_key_heads"),
         value_heads=fields.size("linear_num_value_heads"),

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense
-from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec
-
-
-def layers(fields: Fields) -> list[LayerSpec]:
-    mixer = attention(fields, qkv_bias=fields.flag("attention_bias"), output_bias=fields.flag("attention_out_bias"))
-    return [LayerSpec(mixer, dense(fields, bias=fields.flag("mlp_bias")))] * fields.layers
-
 
 FAMILY = Family(
     name="seed_oss",
     architectures=("SeedOssForCausalLM",),
     model_types=("seed_oss",),
-    layers=layers,
+    layers=lambda fields: LayerSpec(
+        attention(fields, qkv_bias=fields.flag("attention_bias"), output_bias=fields.flag("attention_out_bias")),
+        dense(fields, bias=fields.flag("mlp_bias")),
+    ),
     defaults={
         "num_key_value_heads": 8,
         "head_dim": 128,

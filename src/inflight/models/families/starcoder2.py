@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense
-from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec
-
-
-def layers(fields: Fields) -> list[LayerSpec]:
-    bias = fields.flag("use_bias")
-    mixer = attention(fields, window=fields.window, qkv_bias=bias, output_bias=bias)
-    return [LayerSpec(mixer, dense(fields, gated=False, bias=bias))] * fields.layers
-
 
 FAMILY = Family(
     name="starcoder2",
     architectures=("Starcoder2ForCausalLM",),
     model_types=("starcoder2",),
-    layers=layers,
+    layers=lambda fields: LayerSpec(
+        attention(fields, window=fields.window, bias="use_bias"),
+        dense(fields, gated=False, bias=fields.flag("use_bias")),
+    ),
     understands=frozenset(("use_bias",)),
     defaults={
         "num_key_value_heads": 2,
