@@ -18,12 +18,12 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
+from inflight.execution.backends import open_backend
 from inflight.execution.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
-from inflight.execution.executor import ModelExecutor, copy_seconds
 from inflight.execution.memory import kv_shape, swap_blocks
-from inflight.execution.ops import open_ops
+from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 from inflight.simulate.executor import SimulatedExecutor
@@ -42,13 +42,13 @@ class Model:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(write_config(Path(folder), _SHAPES[name])) if name in _SHAPES else BUILT_IN
             self.config = read_folder(path, to_run=True)
-            self._ops = open_ops("bfloat16", int(resolve_threads(EngineSettings()).value))
-            source = DummyWeights(self._ops.dtype) if name in _SHAPES else Checkpoint(path)
+            self._backend = open_backend("bfloat16", int(resolve_threads(EngineSettings()).value))
+            source = DummyWeights(self._backend.dtype) if name in _SHAPES else Checkpoint(path)
             self.max_model_len = min(max_model_len, self.config.default_model_len)
-            self._weights = load_weights(self.config, source, self._ops, self.max_model_len, None)
+            self._weights = load_weights(self.config, source, self._backend, self.max_model_len, None)
         self.name = _NAMES[name]
         self._shape = kv_shape(self.config, EngineSettings().block_size)
-        self._arena = self._ops.kv_arena(self._shape, num_blocks + 1)  # one more, for padding
+        self._kv_cache = self._backend.kv_cache(self._shape, num_blocks + 1)  # one more, for padding
         self._num_blocks = num_blocks
 
     @property
@@ -57,7 +57,7 @@ class Model:
 
     def copy_seconds(self) -> float:
         """Of one block, either way."""
-        return copy_seconds(self._arena)
+        return copy_seconds(self._backend, self._kv_cache)
 
     def loop(
         self,
@@ -76,11 +76,11 @@ class Model:
 
     def executor(
         self, settings: EngineSettings, scheduling: SchedulingSettings, pass_tokens: int | None = None
-    ) -> ModelExecutor:
+    ) -> ModelRunner:
         """Its device alone; arguments as for `loop`."""
         assert settings.max_model_len is not None and settings.num_blocks is not None
-        host_blocks = swap_blocks(scheduling.swap_space, self._ops.bytes_per_block(self._shape))
-        assert settings.num_blocks + host_blocks <= self._num_blocks, "the arena was made for fewer blocks"
+        host_blocks = swap_blocks(scheduling.swap_space, self._backend.bytes_per_block(self._shape))
+        assert settings.num_blocks + host_blocks <= self._num_blocks, "the KV cache was made for fewer blocks"
         capacity = Capacity(
             num_blocks=settings.num_blocks,
             block_size=settings.block_size,
@@ -88,11 +88,11 @@ class Model:
             max_model_len=settings.max_model_len,
             vocab_size=self.vocab_size,
             host_blocks=host_blocks,
-            copy_seconds=copy_seconds(self._arena) if host_blocks else 0.0,
+            copy_seconds=copy_seconds(self._backend, self._kv_cache) if host_blocks else 0.0,
         )
         tokens = pass_tokens or budget(settings, scheduling)
-        decoder = Decoder(self.config, self._weights, self._ops, self._arena, tokens, LOGIT_ROWS)
-        return ModelExecutor(decoder, self._ops, self._arena, capacity)
+        decoder = Decoder(self.config, self._weights, self._backend, tokens, LOGIT_ROWS)
+        return ModelRunner(decoder, self._backend, self._kv_cache, capacity)
 
 
 def simulated_loop(

@@ -20,7 +20,7 @@ from benchmarks.results import RESULTS, table, write_section
 from benchmarks.roofline import MOST_KV, Probe, Step, decode_seconds, prefill_seconds, timed
 from benchmarks.shapes import SHAPES, write_config
 from inflight.config.engine import EngineSettings, resolve_threads
-from inflight.execution.ops.native import NativeOps
+from inflight.execution.backends.native import NativeBackend
 from inflight.execution.roofline import Machine
 from inflight.execution.sizes import kv_bytes_per_token
 from inflight.models.registry import read_folder
@@ -58,12 +58,12 @@ class Series:
 class Steps:
     """Steps of one model in bf16."""
 
-    def __init__(self, config: ModelSpec, ops: NativeOps) -> None:
+    def __init__(self, config: ModelSpec, backend: NativeBackend) -> None:
         self._config = config
         longest = max(*CONTEXTS, *PROMPTS)
         per_token = kv_bytes_per_token(config, "bfloat16")
         self.kv_tokens = min(MOST_KV // per_token, _ROWS * longest)
-        self._step = Step(config, ops, "none", longest, self.kv_tokens // BLOCK)
+        self._step = Step(config, backend, "none", longest, self.kv_tokens // BLOCK)
 
     def decode(self, x: int, batch: int, context: int) -> Point:
         ceiling = partial(decode_seconds, self._config, batch, context, "none")
@@ -133,13 +133,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md, and its pictures")
     arguments = parser.parse_args()
-    ops = NativeOps("bfloat16", int(resolve_threads(EngineSettings()).value))
-    probe = Probe(ops)
+    backend = NativeBackend("bfloat16", int(resolve_threads(EngineSettings()).value))
+    probe = Probe(backend)
     with tempfile.TemporaryDirectory() as folder:
         config = read_folder(write_config(Path(folder) / "shape", SHAPES[arguments.model]), to_run=True)
-    series = Steps(config, ops).series()
+    series = Steps(config, backend).series()
     measure(series, probe, arguments.repeats)
-    parts = [f"{arguments.model}'s shape, bf16, {ops.name}, {ops.threads} threads. {probe.told()}"]
+    parts = [f"{arguments.model}'s shape, bf16, {backend.name}, {backend.threads} threads. {probe.told()}"]
     for one in series:
         name = f"growth-{one.name}.svg"
         parts.append(told(one, probe.best, name))

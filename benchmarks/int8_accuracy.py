@@ -28,11 +28,12 @@ from benchmarks.shapes import QWEN25_05B, write_config
 from inflight.api import LLM, SamplingParams
 from inflight.build import BUILT_IN
 from inflight.config.engine import DTypeChoice, EngineSettings, KVCacheChoice, QuantizationChoice, resolve_threads
+from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.execution.backends import open_backend
+from inflight.execution.backends.protocol import Array
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import kv_shape
-from inflight.execution.ops import open_ops
-from inflight.execution.ops.protocol import Array, StepLayout
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 from inflight.models.spec import ModelSpec
@@ -135,25 +136,31 @@ class Alone:
 
     def __init__(self, config: ModelSpec, way: Held, length: int):
         threads = int(resolve_threads(EngineSettings()).value)
-        ops = open_ops("float32" if way.dtype == "float32" else "bfloat16", threads)
+        backend = open_backend("float32" if way.dtype == "float32" else "bfloat16", threads)
         # The checkpoint is bf16 for all: how it is held is what differs.
-        weights = load_weights(config, DummyWeights("bfloat16"), ops, length, quantization=way.quantization)
+        weights = load_weights(config, DummyWeights("bfloat16"), backend, length, quantization=way.quantization)
         blocks = -(-length // 16)
-        arena = ops.kv_arena(kv_shape(config, 16, way.kv == "int8"), blocks)
-        self._decoder = Decoder(config, weights, ops, arena, length, SLAB)
-        self._tables = np.arange(blocks, dtype=np.int32)[None]
+        self._decoder = Decoder(config, weights, backend, length, SLAB)
+        self._backend = backend
+        self._kv_cache = backend.kv_cache(kv_shape(config, 16, way.kv == "int8"), blocks)
+        self._slots = backend.request_slots(Capacity(blocks, 16, 1, length, config.vocab_size), 0)
+        self._known: tuple[int, ...] = ()
 
     def compute(self, token_ids: Sequence[int], start: int = 0) -> int:
         """The tokens that follow `start` computed ones; returns how many."""
         count = len(token_ids)
-        positions = np.arange(start, start + count, dtype=np.int32)
-        offsets, starts = np.array([0, count], np.int32), np.array([start], np.int32)
-        self._decoder.forward(np.array(token_ids, np.int32), StepLayout(positions, offsets, starts, self._tables))
+        self._known = (*self._known[:start], *token_ids)
+        blocks = tuple(range(-(-len(self._known) // 16)))
+        new = NewRow(0, self._known, len(self._known), SamplingParams(), 0, 0)
+        chunk = Chunk(0, 0, start, count, blocks, False)
+        self._batch = self._backend.prepare(self._slots, self._kv_cache, [chunk], [new])
+        self._decoder.forward(self._batch)
         return count
 
     def logits(self, first: int, count: int) -> Array:
         """After tokens [first, first + count) of the last computation; overwritten by the next call."""
-        return self._decoder.logits(np.arange(first, first + count))
+        logits: Array = self._decoder.logits(self._batch, range(first, first + count)).array[:count]  # type: ignore[attr-defined]
+        return logits
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         last, start, token_ids = self.compute(prompt) - 1, len(prompt), list[int]()

@@ -1,6 +1,6 @@
 """What to time of the kernels: one call or one pass of calls each, with the bytes and operations that it cannot avoid.
 
-Knows the op set and a model's shape; not how often, beside what, or against which rates things are timed.
+Knows the backend and a model's shape; not how often, beside what, or against which rates things are timed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from inflight.execution import arrays
-from inflight.execution.ops.native import NativeOps
-from inflight.execution.ops.protocol import Array, KVShape, RopeTable, SamplingBatch, StepLayout
+from inflight.core.types.plan import Capacity
+from inflight.execution.backends import arrays
+from inflight.execution.backends.native import NativeBackend, NativePass
+from inflight.execution.backends.protocol import Array, AttentionMetadata, KVShape, RopeTable, SamplingBatch
+from inflight.execution.backends.slots import PassInputs
 from inflight.execution.sizes import parts
 from inflight.models.spec import ModelSpec
 
@@ -42,8 +44,8 @@ def matrix(rows: int, columns: int) -> Array:
 class Layers:
     """The matrices of all layers, packed in bf16 or int8, and the products of one step over them."""
 
-    def __init__(self, config: ModelSpec, ops: NativeOps, quantized: bool) -> None:
-        self._config, self._ops, self._quantized = config, ops, quantized
+    def __init__(self, config: ModelSpec, backend: NativeBackend, quantized: bool) -> None:
+        self._config, self._backend, self._quantized = config, backend, quantized
         attention, mlp = parts(config.layers[0])
         hidden, inner, width = config.hidden_size, mlp.width, attention.heads * attention.head_dim
         qkv, output = matrix(attention.qkv_rows, hidden), matrix(hidden, width)
@@ -52,30 +54,33 @@ class Layers:
         self._values = len(config.layers) * sum(one.size for one in (qkv, output, gate, up, down))
         self._layers = [
             (
-                ops.pack_linear([qkv], bias, quantized),
-                ops.pack_linear([output], None, quantized),
-                ops.pack_gated(gate, up, quantized),
-                ops.pack_linear([down], None, quantized),
+                backend.pack_linear([qkv], bias, quantized),
+                backend.pack_linear([output], None, quantized),
+                backend.pack_gate_up(gate, up, quantized),
+                backend.pack_linear([down], None, quantized),
             )
             for _ in config.layers
         ]
 
     def products(self, tokens: int) -> Body:
-        config, ops = self._config, self._ops
+        config, batch = self._config, plain(self._backend)
         mixer, mlp = parts(config.layers[0])
-        x, wide, attended = (
-            activations(tokens, count) for count in (config.hidden_size, mlp.width, mixer.heads * mixer.head_dim)
+        x, wide, attn_out = (
+            self._backend.activation_of(ones(tokens, count))
+            for count in (config.hidden_size, mlp.width, mixer.heads * mixer.head_dim)
         )
-        inner, qkv_out = arrays.empty(wide.shape, np.uint16), arrays.empty((tokens, mixer.qkv_rows), np.float32)
-        residual = arrays.empty((tokens, config.hidden_size), np.float32)
-        residual[...] = 0
+        sizes = ((mlp.width, np.uint16), (mixer.qkv_rows, np.float32), (config.hidden_size, np.float32))
+        inner, qkv_out, residual = (
+            self._backend.activation_of(arrays.empty((tokens, width), kind)) for width, kind in sizes
+        )
+        residual.array[...] = 0
 
         def run() -> None:
-            for qkv, output, gated, down in self._layers:
-                ops.linear(x, qkv, qkv_out)
-                ops.linear_add(attended, output, residual)
-                ops.gated(x, gated, inner)
-                ops.linear_add(wide, down, residual)
+            for qkv, output, gate_up, down in self._layers:
+                batch.linear(x, qkv, qkv_out)
+                batch.linear_residual(attn_out, output, residual)
+                batch.gate_up(x, gate_up, inner)
+                batch.linear_residual(wide, down, residual)
 
         return Body(
             f"products of the layers, {tokens} tokens",
@@ -89,43 +94,58 @@ class Layers:
 class Head:
     """The output projection, packed in bf16 or int8."""
 
-    def __init__(self, config: ModelSpec, ops: NativeOps, quantized: bool) -> None:
-        self._config, self._ops, self._quantized = config, ops, quantized
-        self._weight = ops.pack_linear([matrix(config.vocab_size, config.hidden_size)], None, quantized)
+    def __init__(self, config: ModelSpec, backend: NativeBackend, quantized: bool) -> None:
+        self._config, self._backend, self._quantized = config, backend, quantized
+        self._weight = backend.pack_linear([matrix(config.vocab_size, config.hidden_size)], None, quantized)
 
     def logits(self, rows: int) -> Body:
         config = self._config
-        x, out = activations(rows, config.hidden_size), arrays.empty((rows, config.vocab_size), np.float32)
+        x = self._backend.activation_of(ones(rows, config.hidden_size))
+        out = self._backend.activation_of(arrays.empty((rows, config.vocab_size), np.float32))
         values = config.vocab_size * config.hidden_size
         return Body(
             f"output projection, {rows} rows",
-            partial(self._ops.linear, x, self._weight, out),
+            partial(plain(self._backend).linear, x, self._weight, out),
             values * (1 if self._quantized else 2),
             2.0 * values * rows,
             "int8" if self._quantized else "bfloat16",
         )
 
 
-def activations(tokens: int, width: int) -> Array:
+def plain(backend: NativeBackend) -> NativePass:
+    """A pass over no tokens, for products of whatever there is."""
+    none = np.zeros(0, np.int32)
+    nowhere = AttentionMetadata(none, np.zeros(1, np.int32), none, np.zeros((0, 1), np.int32))
+    return over(backend, nowhere, backend.kv_cache(KVShape(1, BLOCK, 1, 32), 1))
+
+
+def over(backend: NativeBackend, metadata: AttentionMetadata, kv_cache: Any) -> NativePass:
+    """A pass over these positions, whatever their tokens are."""
+    none, token_ids = np.zeros(0, np.int32), np.zeros(len(metadata.positions), np.int32)
+    slots = backend.request_slots(Capacity(1, BLOCK, 1, BLOCK, 1), 0)
+    return backend.forward_pass(PassInputs(none, none, token_ids, metadata), kv_cache, slots, ())
+
+
+def ones(tokens: int, width: int) -> Array:
     """Ones, in bf16, where a step's own arrays would lie."""
     made = arrays.empty((tokens, width), np.uint16)
     made[...] = ONE
     return made
 
 
-def attention(config: ModelSpec, ops: NativeOps, quantized: bool, rows: int, start: int, length: int) -> Body:
+def attention(config: ModelSpec, backend: NativeBackend, quantized: bool, rows: int, start: int, length: int) -> Body:
     """One layer's attention: `rows` chunks of `length` tokens from position `start` on, in blocks that lie apart. The
     ceiling of int8 keys and values has each product twice: queries and probabilities are two bytes."""
     mixer, _ = parts(config.layers[0])
     heads, kv_heads, dim = mixer.heads, mixer.kv_heads, mixer.head_dim
     context = start + length
     width = -(-context // BLOCK)
-    arena = ops.kv_arena(KVShape(1, BLOCK, kv_heads, dim, quantized), rows * width)
+    kv_cache = backend.kv_cache(KVShape(1, BLOCK, kv_heads, dim, quantized), rows * width)
     rope = RopeTable(np.ones((context, dim // 2), np.float32), np.zeros((context, dim // 2), np.float32))
     tables = np.random.default_rng(0).permutation(rows * width).astype(np.int32).reshape(rows, width)
 
-    def layout(first: int, count: int) -> StepLayout:
-        return StepLayout(
+    def metadata(first: int, count: int) -> AttentionMetadata:
+        return AttentionMetadata(
             np.tile(np.arange(first, first + count, dtype=np.int32), rows),
             np.arange(rows + 1, dtype=np.int32) * count,
             np.full(rows, first, np.int32),
@@ -133,40 +153,43 @@ def attention(config: ModelSpec, ops: NativeOps, quantized: bool, rows: int, sta
         )
 
     filling = np.random.default_rng(1).standard_normal((rows * context, mixer.qkv_rows)).astype(np.float32)
-    queries = np.empty((rows * context, heads * dim), np.uint16)
-    ops.rope_and_write_kv(filling, arena, 0, layout(0, context), rope, None, None, 1e-6, queries)
-    q = np.ascontiguousarray(queries[: rows * length])
-    out, chunk = np.empty_like(q), layout(start, length)
+    queries = backend.activation_of(np.empty((rows * context, heads * dim), np.uint16))
+    whole = over(backend, metadata(0, context), kv_cache)
+    whole.rope_and_write_kv(backend.activation_of(filling), 0, backend.pack_rope(rope), None, None, 1e-6, queries)
+    q = backend.activation_of(np.ascontiguousarray(queries.array[: rows * length]))
+    out, batch = backend.activation_of(np.empty_like(q.array)), over(backend, metadata(start, length), kv_cache)
     seen = rows * sum(range(start + 1, context + 1))
     what = f"{rows} rows at {context} tokens" if length == 1 else f"a prompt of {length} tokens"
     return Body(
         f"attention of a layer, {what}",
-        lambda: ops.attention(q, arena, 0, chunk, dim**-0.5, 0, out),
+        lambda: batch.attention(q, 0, dim**-0.5, 0, out),
         rows * context * 2 * kv_heads * (dim + 4 if quantized else 2 * dim),
         4.0 * seen * heads * dim * (2 if quantized else 1),
         "int8" if quantized else "bfloat16",
     )
 
 
-def others(config: ModelSpec, ops: NativeOps) -> list[Body]:
+def others(config: ModelSpec, backend: NativeBackend) -> list[Body]:
     """What is small beside the above: its time is told, not a share of anything."""
     logits = (3 * np.random.default_rng(2).standard_normal((32, config.vocab_size))).astype(np.float32)
     bodies = [
-        Body(f"sampling of 32 rows, {label}", partial(ops.sample, logits, batch), 0, 0)
-        for label, batch in (
+        Body(f"sampling of 32 rows, {label}", partial(backend.sample, logits, settings), 0, 0)
+        for label, settings in (
             ("greedy", sampling(32, 0)),
             ("temperature", sampling(32, 1.0)),
             ("top-k 20, top-p 0.8", sampling(32, 0.7, 20, 0.8)),
             ("top-p 0.95", sampling(32, 0.7, 0, 0.95)),
         )
     ]
-    norm = np.ones(config.hidden_size, np.float32)
+    width, batch = config.hidden_size, plain(backend)
+    norm = backend.pack_vector(np.ones(width, np.float32))
     for tokens in (1, 32, 512):
-        x, out = np.ones((tokens, len(norm)), np.float32), np.empty((tokens, len(norm)), np.uint16)
-        bodies.append(Body(f"norm of {tokens} tokens", partial(ops.rms_norm, x, norm, 1e-6, out), 0, 0))
-    small = ops.pack_linear([np.ones((16, 16), np.float32)])
-    tiny, answer = np.full((1, 16), ONE, np.uint16), np.empty((1, 16), np.float32)
-    bodies.append(Body("a call of next to nothing", partial(ops.linear, tiny, small, answer), 0, 0))
+        x = backend.activation_of(np.ones((tokens, width), np.float32))
+        out = backend.activation_of(np.empty((tokens, width), np.uint16))
+        bodies.append(Body(f"norm of {tokens} tokens", partial(batch.rms_norm, x, norm, 1e-6, out), 0, 0))
+    small = backend.pack_linear([np.ones((16, 16), np.float32)])
+    tiny, answer = backend.activation_of(ones(1, 16)), backend.activation_of(np.empty((1, 16), np.float32))
+    bodies.append(Body("a call of next to nothing", partial(batch.linear, tiny, small, answer), 0, 0))
     return bodies
 
 

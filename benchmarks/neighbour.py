@@ -23,7 +23,7 @@ from benchmarks.kernel_bodies import BLOCK
 from benchmarks.results import table, write_section
 from benchmarks.roofline import Step, timed
 from benchmarks.shapes import SHAPES, write_config
-from inflight.execution.ops.native import NativeOps
+from inflight.execution.backends.native import NativeBackend
 from inflight.models.registry import read_folder
 
 BATCHES, CONTEXT = (1, 16), 128
@@ -64,7 +64,7 @@ def main() -> None:
     blocks = max(BATCHES) * -(-CONTEXT // BLOCK)
     rows = []
     for threads in (1, len(cores), 2 * len(cores)):
-        step = Step(config, NativeOps("bfloat16", threads), "none", CONTEXT, blocks)
+        step = Step(config, NativeBackend("bfloat16", threads), "none", CONTEXT, blocks)
         for batch in BATCHES:
             alone, beside = [], []
             for _ in range(arguments.repeats):

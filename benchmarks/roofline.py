@@ -24,16 +24,18 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.kernel_bodies import BLOCK, Body, Head, Layers, attention, others, sampling
+from benchmarks.kernel_bodies import BLOCK, Body, Head, Layers, attention, others
 from benchmarks.results import table, write_section
 from benchmarks.shapes import SHAPES, write_config
 from inflight.api import LLM, SamplingParams
 from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.core.types.plan import Capacity, Chunk
+from inflight.execution.backends.native import NativeBackend
+from inflight.execution.backends.protocol import AttentionMetadata, Quantization
+from inflight.execution.backends.slots import PassInputs
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import GIB, kv_shape
-from inflight.execution.ops.native import NativeOps
-from inflight.execution.ops.protocol import Quantization, StepLayout
 from inflight.execution.roofline import Machine, decode_ceiling, prefill_ceiling
 from inflight.execution.sizes import kv_bytes_per_token
 from inflight.execution.weights import load_weights
@@ -51,13 +53,13 @@ SLAB = 32  # rows of logits at a time, as the engine takes them
 class Probe:
     """The machine's rates now, and the best seen."""
 
-    def __init__(self, ops: NativeOps) -> None:
-        self._ops = ops
+    def __init__(self, backend: NativeBackend) -> None:
+        self._backend = backend
         self._seen: list[Machine] = []
 
     def now(self) -> Machine:
-        peaks = {"bfloat16": self._ops.peak_flops("bf16", 0.01), "int8": self._ops.peak_flops("int8", 0.01)}
-        self._seen.append(Machine(self._ops.read_bandwidth_bytes_per_s(0.25, 1), peaks))
+        peaks = {"bfloat16": self._backend.peak_flops("bf16", 0.01), "int8": self._backend.peak_flops("int8", 0.01)}
+        self._seen.append(Machine(self._backend.read_bandwidth_bytes_per_s(0.25, 1), peaks))
         return self._seen[-1]
 
     @property
@@ -106,30 +108,30 @@ def body_ceiling(body: Body) -> Callable[[Machine], float]:
 
 
 def kernel_bodies(
-    config: ModelSpec, ops: NativeOps, batches: Sequence[int], contexts: Sequence[int]
+    config: ModelSpec, backend: NativeBackend, batches: Sequence[int], contexts: Sequence[int]
 ) -> Iterator[list[Body]]:
     """Rows of the table: the same in bf16 and in int8."""
-    layers, heads = [[kind(config, ops, quantized) for quantized in (False, True)] for kind in (Layers, Head)]
+    layers, heads = [[kind(config, backend, quantized) for quantized in (False, True)] for kind in (Layers, Head)]
     for tokens in (*batches, 512):
         yield [one.products(tokens) for one in layers]  # type: ignore[union-attr]
     for rows in (batch for batch in batches if batch <= SLAB):
         yield [one.logits(rows) for one in heads]  # type: ignore[union-attr]
     for context in contexts:
         for rows in (batches[0], SLAB):
-            yield [attention(config, ops, quantized, rows, context - 1, 1) for quantized in (False, True)]
+            yield [attention(config, backend, quantized, rows, context - 1, 1) for quantized in (False, True)]
     for length in PROMPTS:
-        yield [attention(config, ops, quantized, 1, 0, length) for quantized in (False, True)]
+        yield [attention(config, backend, quantized, 1, 0, length) for quantized in (False, True)]
 
 
 def kernels(
     config: ModelSpec,
-    ops: NativeOps,
+    backend: NativeBackend,
     probe: Probe,
     batches: Sequence[int],
     contexts: Sequence[int],
     repeats: int,
 ) -> str:
-    bodies = kernel_bodies(config, ops, batches, contexts)
+    bodies = kernel_bodies(config, backend, batches, contexts)
     rows = [[(body, Timing(body_ceiling(body))) for body in row] for row in bodies]
     for _ in range(repeats):
         for row in rows:
@@ -143,7 +145,7 @@ def kernels(
         told = [timing.cells(probe.best) for _, timing in row]
         ratio = f"{min(row[0][1].seconds) / min(row[1][1].seconds):.2f}" if len(row) > 1 else ""
         cells.append([row[0][0].name, *told[0], *(told[1] if len(told) > 1 else ["", ""]), ratio])
-    small = [[body.name, f"{min(timed(body.run, 20) for _ in range(5)) * 1e6:.1f}"] for body in others(config, ops)]
+    small = [[body.name, f"{min(timed(body.run, 20) for _ in range(5)) * 1e6:.1f}"] for body in others(config, backend)]
     head = ["kernel", "bf16, ms", "share", "int8, ms", "share", "bf16 / int8"]
     return f"{table(head, cells)}\n\n{table(['beside them', 'best, µs'], small)}"
 
@@ -152,10 +154,12 @@ def kernels(
 class Step:
     """One decode step of a model: forward pass, logits and sampling."""
 
-    def __init__(self, config: ModelSpec, ops: NativeOps, quantization: Quantization, longest: int, blocks: int):
-        self._config, self._ops, self._blocks = config, ops, blocks
-        self._weights = load_weights(config, DummyWeights(), ops, longest, quantization=quantization)
-        self._arena = ops.kv_arena(kv_shape(config, BLOCK), blocks)
+    def __init__(
+        self, config: ModelSpec, backend: NativeBackend, quantization: Quantization, longest: int, blocks: int
+    ):
+        self._config, self._backend, self._blocks = config, backend, blocks
+        self._weights = load_weights(config, DummyWeights(), backend, longest, quantization=quantization)
+        self._kv_cache = backend.kv_cache(kv_shape(config, BLOCK), blocks)
 
     def prompt(self, tokens: int) -> Callable[[], None]:
         """One prompt in one step, and the token after it."""
@@ -168,29 +172,33 @@ class Step:
     def _run(self, rows: int, start: int, length: int) -> Callable[[], None]:
         """A step of chunks of `length` tokens from `start` on, and the tokens after them."""
         tokens, width = rows * length, -(-(start + length) // BLOCK)
-        decoder = Decoder(self._config, self._weights, self._ops, self._arena, tokens, SLAB)
+        decoder = Decoder(self._config, self._weights, self._backend, tokens, SLAB)
         tables = np.random.default_rng(0).permutation(self._blocks)[: rows * width].reshape(rows, width)
-        layout = StepLayout(
+        metadata = AttentionMetadata(
             np.tile(np.arange(start, start + length, dtype=np.int32), rows),
             np.arange(rows + 1, dtype=np.int32) * length,
             np.full(rows, start, np.int32),
             tables.astype(np.int32),
         )
-        token_ids = np.arange(tokens, dtype=np.int32)
-        last = np.arange(rows) * length + length - 1
+        chunks = [Chunk(row, row, start, length, (), True) for row in range(rows)]
+        chunk_of = np.repeat(np.arange(rows, dtype=np.int32), length)
+        inputs = PassInputs(np.arange(rows, dtype=np.int32), chunk_of, np.arange(tokens, dtype=np.int32), metadata)
+        last = (np.arange(rows) * length + length - 1).tolist()
         slabs = [last[first : first + SLAB] for first in range(0, rows, SLAB)]
+        slots = self._backend.request_slots(Capacity(self._blocks, BLOCK, rows, 1 << 20, self._config.vocab_size), 0)
 
         def run() -> None:
-            decoder.forward(token_ids, layout)
+            batch = self._backend.forward_pass(inputs, self._kv_cache, slots, chunks)
+            decoder.forward(batch)
             for slab in slabs:
-                self._ops.sample(decoder.logits(slab), sampling(len(slab), 0))
+                batch.sample(decoder.logits(batch, slab), slab)
 
         return run
 
 
 def steps(
     config: ModelSpec,
-    ops: NativeOps,
+    backend: NativeBackend,
     probe: Probe,
     batches: Sequence[int],
     contexts: Sequence[int],
@@ -199,7 +207,7 @@ def steps(
     per_token = kv_bytes_per_token(config, "bfloat16")
     sizes = [(b, c) for c in contexts for b in batches if b * c * per_token <= MOST_KV]
     blocks = max(-(-max(PROMPTS) // BLOCK), *(batch * -(-context // BLOCK) for batch, context in sizes))
-    models = {held: Step(config, ops, held, max(*contexts, *PROMPTS), blocks) for held in HELD}
+    models = {held: Step(config, backend, held, max(*contexts, *PROMPTS), blocks) for held in HELD}
     rows: list[tuple[str, list[Timing]]] = []
     for batch, context in sizes:
         bodies = {held: model.of(batch, context) for held, model in models.items()}
@@ -298,15 +306,17 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     batches, contexts = ([int(n) for n in text.split(",")] for text in (arguments.batches, arguments.contexts))
-    ops = NativeOps("bfloat16", int(resolve_threads(EngineSettings(threads=arguments.threads)).value), arguments.isa)
-    probe = Probe(ops)
+    backend = NativeBackend(
+        "bfloat16", int(resolve_threads(EngineSettings(threads=arguments.threads)).value), arguments.isa
+    )
+    probe = Probe(backend)
     bodies: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         model = write_config(Path(folder) / f"{arguments.model}-shape", SHAPES[arguments.model])
         config = read_folder(model, to_run=True)
         parts: dict[str, tuple[str, Callable[[], str]]] = {
-            "kernels": ("Kernels", lambda: kernels(config, ops, probe, batches, contexts, arguments.repeats)),
-            "steps": ("Whole steps", lambda: steps(config, ops, probe, batches, contexts, arguments.repeats)),
+            "kernels": ("Kernels", lambda: kernels(config, backend, probe, batches, contexts, arguments.repeats)),
+            "steps": ("Whole steps", lambda: steps(config, backend, probe, batches, contexts, arguments.repeats)),
             "served": ("Decoding as served", lambda: served(model, config, probe, batches, arguments.repeats)),
         }
         for name in arguments.parts.split(","):
@@ -317,7 +327,7 @@ def main() -> None:
         command = "python -m benchmarks.roofline " + " ".join(
             f"--{name} {getattr(arguments, name)}" for name in ("model", "batches", "contexts", "repeats", "parts")
         )
-        body = f"{ops.name}, {ops.threads} threads. {probe.told()}\n\n" + "\n\n".join(bodies)
+        body = f"{backend.name}, {backend.threads} threads. {probe.told()}\n\n" + "\n\n".join(bodies)
         write_section(
             f"roofline {arguments.model}", f"Shares of the roofline: {arguments.model}'s shape", command, body
         )

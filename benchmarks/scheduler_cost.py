@@ -39,7 +39,7 @@ from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.null import NullExecutor
-from inflight.execution.rows import RowStore
+from inflight.execution.backends.slots import RequestSlots
 from inflight.server.heap import settled
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ class Bench:
         capacity = Capacity(blocks, 16, scene.rows, LONGEST, 1000)
         self._scheduler = Scheduler(capacity, Chunked(BUDGET), Fcfs())
         self._executor = NullExecutor(capacity)
-        self._rows = RowStore(capacity, scratch_block=blocks)
+        self._rows = RequestSlots(capacity, padding_block=blocks)
         for _ in range(scene.rows + scene.waiting):
             self._add()
         while self._scheduler.snapshot().running < scene.rows:
@@ -185,7 +185,7 @@ class Bench:
             self._rows.free(row)
         for new in plan.new_rows:
             self._rows.start(new)
-        self._rows.layout(plan.chunks)
+        self._rows.gather(plan.chunks)
         rows = np.array([chunk.row for chunk in plan.chunks if chunk.sample], np.int32)
         self._rows.sampling(rows)
         self._rows.append(rows, rows)

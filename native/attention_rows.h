@@ -28,7 +28,7 @@ struct Tile {
 
 // What is known of R queries after some positions. Scores are in units of log₂ (times scale · log₂ e). `largest` is
 // within `slack` of the largest score seen: what it is exactly cancels out in mix / sum.
-struct Mixture {
+struct SoftmaxState {
   float* largest;  // [R, rounded up to 16]
   float* sum;      // the same: of 2^(score − largest)
   float* mix;      // [R][padded D]
@@ -37,7 +37,7 @@ struct Mixture {
 constexpr float slack = 8;
 
 // Segments of the next tile that one call of a product brings near: a line of each at every step, from lane `from` on.
-struct Coming {
+struct Prefetch {
   const std::uint32_t* const* at = nullptr;
   int count = 0;
   std::int64_t from = 0;
@@ -47,7 +47,7 @@ struct Coming {
 template <class Dot, int M, int P>
 __attribute__((noinline)) void scores_of(const typename Dot::X* queries, std::int64_t stride,
                                          const std::uint32_t* const* keys, std::int64_t block, std::int64_t steps,
-                                         Coming coming, float* scores) {
+                                         Prefetch prefetch, float* scores) {
   constexpr int N = P * vectors;
   using Sum = typename Dot::Sum;
   Sum sums[M][N];
@@ -62,7 +62,7 @@ __attribute__((noinline)) void scores_of(const typename Dot::X* queries, std::in
   const std::uint32_t* w[P];
   for (int p = 0; p < P; ++p) w[p] = keys[p];
   for (std::int64_t i = 0, at = 0; i < steps; ++i, at += block) {
-    for (int c = 0; c < coming.count; ++c) prefetch_to_l2(coming.at[c] + at);
+    for (int c = 0; c < prefetch.count; ++c) prefetch_to_l2(prefetch.at[c] + at);
     vu row[N];
     for (int p = 0; p < P; ++p)
       for (int v = 0; v < vectors; ++v) row[p * vectors + v] = load<vu>(w[p] + at + v * lanes);
@@ -81,7 +81,7 @@ constexpr std::int64_t probability_row = tile_positions / Dot::values_per_step *
 // mix[M][P · 16] of `width` floats a row += probabilities · values of some segments. Sums of whole numbers begin with 0.
 template <class Dot, int M, int P>
 __attribute__((noinline)) void mix_of(const typename Dot::X* probabilities, const std::uint32_t* const* values,
-                                      int segments, std::int64_t column, std::int64_t width, Coming coming,
+                                      int segments, std::int64_t column, std::int64_t width, Prefetch prefetch,
                                       float* mix) {
   constexpr int N = P * vectors, steps = panel / Dot::values_per_step;
   using Sum = typename Dot::Sum;
@@ -96,7 +96,7 @@ __attribute__((noinline)) void mix_of(const typename Dot::X* probabilities, cons
   for (int s = 0; s < segments; ++s) {
     const std::uint32_t* w = values[s] + column;
     for (int i = 0; i < steps; ++i, w += width) {
-      for (int c = 0; c < coming.count; ++c) prefetch_to_l2(coming.at[c] + coming.from + (s * steps + i) * panel);
+      for (int c = 0; c < prefetch.count; ++c) prefetch_to_l2(prefetch.at[c] + prefetch.from + (s * steps + i) * panel);
       vu row[N];
       for (int n = 0; n < N; ++n) row[n] = load<vu>(w + n * lanes);
       Dot::template step<M, N>(sums, row, [&](int m, std::int64_t k) { return x[m][k]; }, i);
@@ -138,7 +138,7 @@ INLINE void with_shape(int rows, int panels, Then&& then) {
 // above 1 do no harm. `all_seen`: the query sees each of the 64 positions, else those from `first` to `last`. The rest
 // have probability 0, whatever stands there.
 template <int degree, bool all_seen>
-INLINE void weigh(vf (&p)[tile_positions / lanes], float scale, int first, int last, float* largest_score, float* sums,
+INLINE void online_softmax(vf (&p)[tile_positions / lanes], float scale, int first, int last, float* largest_score, float* sums,
                   float* mix, std::int64_t width) {
   constexpr int count = tile_positions / lanes;
   if constexpr (!all_seen) {
@@ -183,7 +183,7 @@ INLINE void store_probabilities(const vf (&p)[tile_positions / lanes], typename 
 }
 
 // part into total, both of R queries: what two sets of positions gave.
-INLINE void merge(const Mixture& total, const Mixture& part, std::int64_t rows, std::int64_t width) {
+INLINE void merge(const SoftmaxState& total, const SoftmaxState& part, std::int64_t rows, std::int64_t width) {
   for (std::int64_t first = 0; first < rows; first += lanes) {
     const vf before = load<vf>(total.largest + first), found = load<vf>(part.largest + first);
     const vf both = max(before, found);

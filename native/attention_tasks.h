@@ -16,29 +16,15 @@ constexpr std::int64_t rows_per_task = 96;      // rows: queries of all heads
 constexpr std::int64_t pieces_per_thread = 8;   // a task above this part of a thread's work is cut
 constexpr std::int64_t most_parts_bytes = 64 << 20;  // that results of pieces may take until they are merged
 
-struct AttentionTask {
-  std::int32_t chunk, head, token, tokens;  // token: row of q
-  std::int32_t first, last;                 // partitions
-  std::int32_t part;                        // of a cut task: where the result of partition `first` is kept; else −1
-};
-
-class Division {
+class AttentionPartition {
  public:
-  Division(const Layout& layout, std::int64_t kv_heads, std::int64_t group, std::int64_t window)
-      : layout_(layout), kv_heads_(kv_heads), group_(group), window_(window),
+  AttentionPartition(const AttentionMetadata& metadata, std::int64_t kv_heads, std::int64_t group, std::int64_t window)
+      : metadata_(metadata), kv_heads_(kv_heads), group_(group), window_(window),
         tokens_per_task_(group >= rows_per_task ? 1 : rows_per_task / group) {}
 
-  // Tasks and pieces of tasks, the longest first; the tasks that were cut, as they were; the results of pieces that are
-  // to be kept; what all costs together.
-  struct Plan {
-    AttentionTask *tasks, *wholes;
-    std::int64_t count, cut, parts, cost;
-  };
-
-  // Lies in the pool's scratch memory `slot`. part_bytes: that the result of a piece takes. Tasks of which there would be
-  // too many pieces stay whole, which changes no bits.
-  Plan plan(Pool& pool, int slot, std::int64_t part_bytes) const {
-    Plan plan{};
+  // part_bytes: that the result of a piece takes. Tasks of which there would be too many pieces stay whole, which changes
+  // no bits.
+  void plan(Pool& pool, std::int64_t part_bytes, AttentionPlan& plan) const {
     for_tasks([&](const AttentionTask& task) { plan.cost += cost(task); });
     std::int64_t most = pool.threads() > 1 ? plan.cost / (pieces_per_thread * pool.threads()) : plan.cost;
     while (parts_above(most) * part_bytes > most_parts_bytes) most = 2 * most + 1;
@@ -55,7 +41,7 @@ class Division {
       at = before, before += those;
     }
     plan.tasks =
-        static_cast<AttentionTask*>(pool.scratch(slot, (plan.count + plan.cut + 1) * sizeof(AttentionTask)));
+        static_cast<AttentionTask*>(plan.memory.reserve((plan.count + plan.cut + 1) * sizeof(AttentionTask)));
     plan.wholes = plan.tasks + plan.count;
     std::int32_t cut = 0, parts = 0;
     for_pieces(most,
@@ -64,7 +50,6 @@ class Division {
                  plan.wholes[cut++] = task;
                },
                [&](const AttentionTask& task) { plan.tasks[place(task)++] = task; });
-    return plan;
   }
 
   std::int64_t most_rows() const { return tokens_per_task_ * group_; }
@@ -73,7 +58,7 @@ class Division {
     return window_ > 0 && position + 1 > window_ ? position + 1 - window_ : 0;
   }
   std::int64_t first_position(const AttentionTask& task) const {  // of its queries
-    return layout_.starts[task.chunk] + task.token - layout_.offsets[task.chunk];
+    return metadata_.context_len[task.chunk] + task.token - metadata_.query_start[task.chunk];
   }
   std::int64_t past_position(const AttentionTask& task) const { return first_position(task) + task.tokens; }
   // The positions of a partition that any query of the task sees, from the beginning of a tile.
@@ -96,11 +81,11 @@ class Division {
   // each(task) for all tasks, uncut.
   template <class Each>
   void for_tasks(Each&& each) const {
-    for (std::int64_t c = 0; c < layout_.chunks; ++c) {
-      const std::int64_t length = layout_.offsets[c + 1] - layout_.offsets[c];
+    for (std::int64_t c = 0; c < metadata_.chunks; ++c) {
+      const std::int64_t length = metadata_.query_start[c + 1] - metadata_.query_start[c];
       for (std::int64_t t = 0; t < length; t += tokens_per_task_) {
         const std::int64_t n = length - t < tokens_per_task_ ? length - t : tokens_per_task_;
-        AttentionTask task{std::int32_t(c), 0, std::int32_t(layout_.offsets[c] + t), std::int32_t(n), 0, 0, -1};
+        AttentionTask task{std::int32_t(c), 0, std::int32_t(metadata_.query_start[c] + t), std::int32_t(n), 0, 0, -1};
         task.first = static_cast<std::int32_t>(first_seen(first_position(task)) / partition_positions);
         task.last = static_cast<std::int32_t>((past_position(task) - 1) / partition_positions);
         for (; task.head < kv_heads_; ++task.head) each(task);
@@ -128,7 +113,7 @@ class Division {
     });
   }
 
-  const Layout& layout_;
+  const AttentionMetadata& metadata_;
   std::int64_t kv_heads_, group_, window_, tokens_per_task_;
 };
 

@@ -30,7 +30,7 @@ INLINE void store_value(Value* to, vf x) {
 template <class F>
 INLINE vf meant(const Weights& w, const Staged<F>& x, const float* sums, std::int64_t token, std::int64_t lane) {
   if constexpr (F::values_per_step == 4) {
-    const vf whole = __builtin_convertvector(load<vi>(sums) - x.excess[token], vf);
+    const vf whole = __builtin_convertvector((vi)(load<vu>(sums) - static_cast<std::uint32_t>(x.excess[token])), vf);
     return whole * x.scales[token] * load<vf>(w.scales + lane);
   } else {
     return load<vf>(sums);
@@ -45,7 +45,7 @@ struct Finished {
 
 // silu(gate) · up, of the group's two panels.
 template <class F, class Value>
-void finish_gated(const Weights& w, const Staged<F>& x, const Finished& tile, Value* out) {
+void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, Value* out) {
   const std::int64_t first = tile.lane / 2, count = w.rows - first < panel ? w.rows - first : panel;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
     const float* gate = tile.sums + t * group_lanes;
@@ -101,13 +101,14 @@ class Product {
   void run() {
     // A thread goes through neighbouring groups: to the memory they are one stream.
     const std::int64_t tasks = w_.groups * parts_, most = (tokens_ + parts_ - 1) / parts_;
-    void* bounds = pool_.scratch(pool_.shared_slot() + 3, Runs::bytes(pool_.threads()));
-    Runs runs(tasks, pool_.threads(), static_cast<std::uint64_t*>(bounds));
+    void* bounds = pool_.scratch(1, WorkRanges::bytes(pool_.threads()));
+    WorkRanges ranges(tasks, pool_.threads(), static_cast<std::uint64_t*>(bounds));
     // Below about two microseconds of work it costs more to share it.
     const bool tiny = w_.groups * w_.steps * (4 + tokens_) < 4096;
+    pool_.reserve(most * group_lanes * sizeof(float));
     on_all(pool_, tiny || tasks == 1, [&](int worker) {
-      float* sums = static_cast<float*>(pool_.scratch(worker, most * group_lanes * sizeof(float)));
-      for (std::int64_t task = runs.next(worker); task >= 0; task = runs.next(worker)) this->task(task, sums);
+      float* sums = static_cast<float*>(pool_.own(worker));
+      for (std::int64_t task = ranges.next(worker); task >= 0; task = ranges.next(worker)) this->task(task, sums);
       if (past_caches_) streamed();
     });
   }
@@ -183,9 +184,9 @@ class Product {
   void finished(const Task& task, std::int64_t i, const float* sums) const {
     const std::int64_t row = task.row(i), count = task.row(i + 1) - row;
     const Finished tile{sums, task.first + row, count, task.group * group_lanes};
-    if (epilogue_ == Epilogue::gated) return finish_gated<F>(w_, x_, tile, static_cast<Value*>(out_));
+    if (epilogue_ == Epilogue::gate_up) return finish_gate_up<F>(w_, x_, tile, static_cast<Value*>(out_));
     float* out = static_cast<float*>(out_);
-    if (epilogue_ == Epilogue::add) return finish<F, Write::add>(w_, x_, tile, out);
+    if (epilogue_ == Epilogue::residual) return finish<F, Write::add>(w_, x_, tile, out);
     if (past_caches_) return finish<F, Write::past_caches>(w_, x_, tile, out);
     finish<F, Write::over>(w_, x_, tile, out);
   }

@@ -10,7 +10,7 @@ namespace inflight {
 
 namespace {
 
-constexpr std::size_t huge_page = 2u << 20, shelf_bytes = 32 * huge_page, line = 64;
+constexpr std::size_t huge_page = 2u << 20, arena_bytes = 32 * huge_page, line = 64;
 
 std::size_t up_to(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -51,10 +51,10 @@ Memory::Memory(std::size_t bytes) : mapping_(std::make_shared<Mapping>(bytes)), 
 Memory::Memory(std::shared_ptr<Mapping> mapping, void* data, std::size_t bytes)
     : mapping_(std::move(mapping)), data_(data), bytes_(bytes) {}
 
-Memory Shelf::take(std::size_t bytes) {
-  if (bytes >= shelf_bytes) return Memory(bytes);
+Memory WeightArena::take(std::size_t bytes) {
+  if (bytes >= arena_bytes) return Memory(bytes);
   if (mapping_ == nullptr || filled_ + bytes > mapping_->bytes()) {
-    mapping_ = std::make_shared<Mapping>(shelf_bytes);
+    mapping_ = std::make_shared<Mapping>(arena_bytes);
     filled_ = 0;
   }
   Memory memory(mapping_, mapping_->data() + filled_, bytes);

@@ -21,7 +21,7 @@ class Memory {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  friend class Shelf;
+  friend class WeightArena;
   Memory(std::shared_ptr<Mapping> mapping, void* data, std::size_t bytes);
 
   std::shared_ptr<Mapping> mapping_;
@@ -30,7 +30,7 @@ class Memory {
 };
 
 // Hands out memory side by side. Not for several threads at once.
-class Shelf {
+class WeightArena {
  public:
   Memory take(std::size_t bytes);  // throws std::bad_alloc
 

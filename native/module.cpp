@@ -1,13 +1,15 @@
 // The Python face of the kernels.
 //
-// Knows numpy arrays (through the buffer protocol) and checks everything about them once per call: kernels trust their
-// arguments, and a wrong shape must end as a ValueError with a sentence, never as a crash. The interpreter lock is
-// released while kernels run. Knows nothing of what the kernels compute.
+// Knows numpy arrays (array.h) and checks everything about them once: weights and activations when they are made, the
+// tokens, positions and block tables of a pass when it is prepared, so that a call in a layer only compares sizes. Kernels
+// trust their arguments, and a wrong shape must end as a ValueError with a sentence, never as a crash. The interpreter
+// lock is released while kernels run. Knows nothing of what the kernels compute.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -16,114 +18,13 @@
 #include <string>
 #include <vector>
 
+#include "array.h"
 #include "memory.h"
 #include "pool.h"
 #include "types.h"
 
-namespace nb = nanobind;
-
 namespace inflight {
 namespace {
-
-[[noreturn]] void refuse(const std::string& sentence) { throw nb::value_error(sentence.c_str()); }
-
-// Element types, by their letters in the buffer protocol.
-enum class Kind { f32, f16, u16, i32, u32, u64, boolean, other };
-
-Kind kind_of(const Py_buffer& view) {
-  const char* format = view.format ? view.format : "B";
-  if (*format == '<' || *format == '=' || *format == '@') ++format;
-  if (format[0] == 0 || format[1] != 0) return Kind::other;
-  switch (format[0]) {
-    case 'f': return Kind::f32;
-    case 'e': return Kind::f16;
-    case 'H': return Kind::u16;
-    case 'i': case 'l': return view.itemsize == 4 ? Kind::i32 : Kind::other;
-    case 'I': case 'L': case 'Q': return view.itemsize == 4 ? Kind::u32 : Kind::u64;
-    case '?': return Kind::boolean;
-    default: return Kind::other;
-  }
-}
-
-const char* name_of(Kind kind) {
-  constexpr const char* names[] = {"float32", "float16", "uint16", "int32", "uint32", "uint64", "bool", "another type"};
-  return names[static_cast<int>(kind)];
-}
-
-constexpr std::int64_t any = -1;
-
-// A C-contiguous array of a given type and shape, held for as long as this object lives.
-class Array {
- public:
-  Array(nb::handle object, const char* name, Kind kind, std::initializer_list<std::int64_t> shape,
-        bool writable = false) {
-    take(object, name);
-    if (kind_of(view_) != kind)
-      fail(name, std::string("must hold ") + name_of(kind) + ", not " + name_of(kind_of(view_)));
-    bool fits = static_cast<std::size_t>(view_.ndim) == shape.size();
-    for (int i = 0; fits && i < view_.ndim; ++i) {
-      const std::int64_t wanted = shape.begin()[i];
-      fits = wanted == any || view_.shape[i] == wanted;
-    }
-    if (!fits) {
-      std::string wanted;
-      for (const std::int64_t n : shape) wanted += (wanted.empty() ? "" : ", ") + (n == any ? "any" : std::to_string(n));
-      fail(name, "must have shape [" + wanted + "], not [" + shape_text() + "]");
-    }
-    if (writable && view_.readonly) fail(name, "must be writable");
-  }
-  // A weight matrix of any of the types that checkpoints have.
-  Array(nb::handle object, const char* name) {
-    take(object, name);
-    if (view_.ndim != 2) fail(name, "must have two dimensions, not shape [" + shape_text() + "]");
-    const Kind kind = kind_of(view_);
-    if (kind != Kind::f32 && kind != Kind::f16 && kind != Kind::u16)
-      fail(name, std::string("must hold float32, float16 or uint16 (bf16), not ") + name_of(kind));
-  }
-  ~Array() {
-    if (view_.obj != nullptr) PyBuffer_Release(&view_);
-  }
-  Array(const Array&) = delete;
-  Array(Array&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }
-
-  template <class T = void>
-  T* data() const { return static_cast<T*>(view_.buf); }
-  std::int64_t size(int axis) const { return view_.shape[axis]; }
-  SourceMatrix matrix() const {
-    const Kind kind = kind_of(view_);
-    return {view_.buf, size(0), kind == Kind::f32 ? Source::f32 : kind == Kind::f16 ? Source::f16 : Source::bf16};
-  }
-
- private:
-  void take(nb::handle object, const char* name) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) {
-      PyErr_Clear();
-      view_.obj = nullptr;
-      refuse(std::string(name) + " must be a numpy array");
-    }
-    if (!PyBuffer_IsContiguous(&view_, 'C')) fail(name, "must be contiguous");
-  }
-  // The destructor does not run when a constructor throws.
-  [[noreturn]] void fail(const char* name, const std::string& why) {
-    PyBuffer_Release(&view_);
-    view_.obj = nullptr;
-    refuse(std::string(name) + " " + why);
-  }
-  std::string shape_text() const {
-    std::string text;
-    for (int i = 0; i < view_.ndim; ++i) text += (i ? ", " : "") + std::to_string(view_.shape[i]);
-    return text;
-  }
-
-  Py_buffer view_{};
-};
-
-std::optional<Array> optional_array(nb::handle object, const char* name, Kind kind,
-                                    std::initializer_list<std::int64_t> shape) {
-  std::optional<Array> array;
-  if (!object.is_none()) array.emplace(object, name, kind, shape);
-  return array;
-}
 
 // Packed weights and what they own.
 struct Linear {
@@ -148,41 +49,27 @@ constexpr std::int64_t most_int8_columns = 0x7fffffff / (127 * 127);
 
 std::int64_t per_step(Format format) { return format == Format::bf16 ? 2 : 1; }
 
-Arena arena_of(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads, std::int64_t head_dim,
+KVCache kv_cache_of(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads, std::int64_t head_dim,
                Format format, bool bytes) {
   if (layers < 1 || kv_heads < 1 || block_size < 16 || block_size % 16 != 0 || head_dim < 2 || head_dim % 2 != 0 ||
       head_dim > most_head_dim)
     refuse("a KV shape needs layers and heads, a block size that is a multiple of 16, and an even head dimension of at "
            "most " + std::to_string(most_head_dim));
-  Arena arena{};
-  arena.layers = layers, arena.block_size = block_size, arena.kv_heads = kv_heads, arena.head_dim = head_dim;
-  arena.padded_dim = (head_dim + panel - 1) / panel * panel;
+  KVCache cache{};
+  cache.layers = layers, cache.block_size = block_size, cache.kv_heads = kv_heads, cache.head_dim = head_dim;
+  cache.padded_dim = (head_dim + panel - 1) / panel * panel;
   const std::int64_t values = bytes ? 4 : per_step(format);
-  arena.bytes = bytes;
-  arena.key_lanes = (head_dim + values - 1) / values * block_size;
-  arena.scales_at = arena.key_lanes + block_size / values * arena.padded_dim;
-  arena.head_lanes = arena.scales_at + (bytes ? 2 * block_size : 0);
-  return arena;
+  cache.bytes = bytes;
+  cache.key_lanes = (head_dim + values - 1) / values * block_size;
+  cache.scales_at = cache.key_lanes + block_size / values * cache.padded_dim;
+  cache.head_lanes = cache.scales_at + (bytes ? 2 * block_size : 0);
+  return cache;
 }
 
-struct ArenaMemory {
-  Arena arena{};
+struct KVCacheMemory {
+  KVCache cache{};
   Format format{};
   Memory memory;
-
-  void copy_blocks(const std::vector<std::int64_t>& sources, const std::vector<std::int64_t>& destinations) {
-    if (sources.size() != destinations.size()) refuse("sources and destinations must be equally many");
-    for (const auto* list : {&sources, &destinations})
-      for (const std::int64_t block : *list)
-        if (block < 0 || block >= arena.blocks) refuse("block " + std::to_string(block) + " is not in this arena");
-    const std::int64_t lanes = arena.kv_heads * arena.head_lanes;
-    nb::gil_scoped_release release;
-    for (std::size_t i = 0; i < sources.size(); ++i)
-      for (std::int64_t layer = 0; layer < arena.layers; ++layer) {
-        std::uint32_t* base = arena.data + layer * arena.blocks * lanes;
-        std::memmove(base + destinations[i] * lanes, base + sources[i] * lanes, lanes * 4);
-      }
-  }
 };
 
 // The arrays that log-probabilities of n rows are written to.
@@ -201,59 +88,102 @@ struct LogprobArrays {
   }
 };
 
-// The arrays of a StepLayout.
-struct LayoutArrays {
-  Array positions, offsets, starts, tables;
-  Layout layout;
+// The numbers of a norm.
+struct Vector {
+  explicit Vector(nb::handle values) : array(values, "a vector", Kind::f32, {any}) {}
+  Array array;
+};
 
-  LayoutArrays(nb::handle positions_, nb::handle offsets_, nb::handle starts_, nb::handle tables_, std::int64_t tokens)
-      : positions(positions_, "positions", Kind::i32, {tokens}),
-        offsets(offsets_, "offsets", Kind::i32, {any}),
-        starts(starts_, "starts", Kind::i32, {chunks()}),
-        tables(tables_, "tables", Kind::i32, {chunks(), any}) {
-    layout = {positions.data<std::int32_t>(), offsets.data<std::int32_t>(), starts.data<std::int32_t>(),
-              tables.data<std::int32_t>(), tokens, offsets.size(0) - 1, tables.size(1)};
-    if (layout.offsets[0] != 0 || layout.offsets[layout.chunks] != tokens)
-      refuse("offsets must begin with 0 and end with the number of tokens");
-    for (std::int64_t c = 0; c < layout.chunks; ++c)
-      if (layout.offsets[c] > layout.offsets[c + 1] || layout.starts[c] < 0)
-        refuse("offsets must ascend, and starts must not be negative");
-  }
+// Cosines and sines of positions.
+struct RopeTable {
+  RopeTable(nb::handle cos_, nb::handle sin_)
+      : cos(cos_, "cos", Kind::f32, {any, any}), sin(sin_, "sin", Kind::f32, {cos.size(0), cos.size(1)}) {}
+  Array cos, sin;
+};
 
-  std::int64_t chunks() const {
-    if (offsets.size(0) < 1) refuse("offsets must have one element more than there are chunks");
-    return offsets.size(0) - 1;
-  }
+// Memory of numpy's for rows of numbers. rows: those that were written last.
+struct Activation {
+  explicit Activation(nb::object object_)
+      : object(object_), array(object_, "an activation"), kind(array.kind()), capacity(array.size(0)),
+        columns(array.size(1)), rows(capacity) {}
 
-  // Every block that holds positions [first seen, end) of a chunk must exist.
-  void check_blocks(const Arena& arena, bool written_only, std::int64_t window) const {
-    for (std::int64_t c = 0; c < layout.chunks; ++c) {
-      const std::int64_t length = layout.offsets[c + 1] - layout.offsets[c], end = layout.starts[c] + length;
-      if (length == 0) continue;
-      std::int64_t first = written_only ? layout.starts[c] : 0;
-      if (!written_only && window > 0 && layout.starts[c] + 1 > window) first = layout.starts[c] + 1 - window;
-      if ((end - 1) / arena.block_size >= layout.table_width)
-        refuse("the block table of chunk " + std::to_string(c) + " is too short for its positions");
-      for (std::int64_t b = first / arena.block_size; b <= (end - 1) / arena.block_size; ++b) {
-        const std::int64_t id = layout.tables[c * layout.table_width + b];
-        if (id < 0 || id >= arena.blocks)
-          refuse("the block table of chunk " + std::to_string(c) + " names block " + std::to_string(id) +
-                 ", which is not in the arena");
-      }
+  nb::object object;
+  Array array;
+  Kind kind;
+  std::int64_t capacity, columns, rows;
+};
+
+void expect(const Activation& a, const char* name, Kind kind, std::int64_t columns) {
+  if (a.kind == kind && a.columns == columns) return;
+  refuse(std::string(name) + " must hold " + name_of(kind) + " in rows of " + std::to_string(columns) + ", not " +
+         name_of(a.kind) + " in rows of " + std::to_string(a.columns));
+}
+
+// `out` is about to be written.
+void begin(Activation& out, Kind kind, std::int64_t columns, std::int64_t rows) {
+  expect(out, "out", kind, columns);
+  if (out.array.readonly()) refuse("out must be writable");
+  if (out.capacity < rows)
+    refuse("out must have room for " + std::to_string(rows) + " rows, not for " + std::to_string(out.capacity));
+  out.rows = rows;
+}
+
+// Where the tokens of a pass lie.
+struct MetadataArrays {
+  Array positions, query_start, context_len, block_tables;
+  AttentionMetadata all;
+
+  MetadataArrays(nb::handle positions_, nb::handle query_start_, nb::handle context_len_, nb::handle block_tables_)
+      : positions(positions_, "positions", Kind::i32, {any}),
+        query_start(query_start_, "query_start", Kind::i32, {any}),
+        context_len(context_len_, "context_len", Kind::i32, {chunks()}),
+        block_tables(block_tables_, "block_tables", Kind::i32, {chunks(), any}) {
+    all = {positions.data<std::int32_t>(), query_start.data<std::int32_t>(), context_len.data<std::int32_t>(),
+           block_tables.data<std::int32_t>(), positions.size(0), chunks(), block_tables.size(1)};
+    if (all.query_start[0] != 0 || all.query_start[all.chunks] != all.tokens)
+      refuse("query_start must begin with 0 and end with the number of tokens");
+    for (std::int64_t c = 0; c < all.chunks; ++c) {
+      const std::int64_t first = all.query_start[c], last = all.query_start[c + 1];
+      if (first > last || all.context_len[c] < 0) refuse("query_start must ascend, and context_len not be negative");
+      for (std::int64_t t = first; t < last; ++t)
+        if (all.positions[t] != all.context_len[c] + t - first)
+          refuse("positions of a chunk must rise by one from its start");
     }
   }
 
-  void check_positions() const {
-    for (std::int64_t c = 0; c < layout.chunks; ++c)
-      for (std::int64_t t = layout.offsets[c]; t < layout.offsets[c + 1]; ++t)
-        if (layout.positions[t] != layout.starts[c] + t - layout.offsets[c])
-          refuse("positions of a chunk must rise by one from its start");
+  std::int64_t chunks() const {
+    if (query_start.size(0) < 1) refuse("query_start must have one element more than there are chunks");
+    return query_start.size(0) - 1;
+  }
+
+  std::int64_t end(std::int64_t chunk) const {  // past its last position
+    return all.context_len[chunk] + all.query_start[chunk + 1] - all.query_start[chunk];
+  }
+
+  // The blocks that hold positions [first, end) of a chunk must exist.
+  void check_blocks(const KVCache& cache, std::int64_t chunk, std::int64_t first) const {
+    if (all.query_start[chunk] == all.query_start[chunk + 1]) return;
+    const std::int64_t last = (end(chunk) - 1) / cache.block_size;
+    if (last >= all.table_width)
+      refuse("the block table of chunk " + std::to_string(chunk) + " is too short for its positions");
+    for (std::int64_t b = first / cache.block_size; b <= last; ++b) {
+      const std::int64_t id = all.block_tables[chunk * all.table_width + b];
+      if (id < 0 || id >= cache.blocks)
+        refuse("the block table of chunk " + std::to_string(chunk) + " names block " + std::to_string(id) +
+               ", which is not in the KV cache");
+    }
+  }
+
+  // As far as a window lets queries see; those that are written, besides.
+  void check_blocks(const KVCache& cache, std::int64_t window) const {
+    for (std::int64_t c = 0; c < all.chunks; ++c)
+      check_blocks(cache, c, window > 0 ? std::max<std::int64_t>(0, all.context_len[c] + 1 - window) : 0);
   }
 };
 
-class Ops {
+class Backend {
  public:
-  Ops(const std::string& dtype, int threads, const std::string& isa, const std::vector<int>& cores) {
+  Backend(const std::string& dtype, int threads, const std::string& isa, const std::vector<int>& cores) {
     if (dtype != "bfloat16" && dtype != "float32") refuse("dtype must be bfloat16 or float32, not " + dtype);
     if (threads < 1 || threads > 1024) refuse("threads must be between 1 and 1024, not " + std::to_string(threads));
     format_ = dtype == "bfloat16" ? Format::bf16 : Format::f32;
@@ -293,7 +223,7 @@ class Ops {
     return linear;
   }
 
-  std::shared_ptr<Linear> pack_gated(nb::handle gate, nb::handle up, bool quantized) {
+  std::shared_ptr<Linear> pack_gate_up(nb::handle gate, nb::handle up, bool quantized) {
     Array gates(gate, "gate"), ups(up, "up");
     if (gates.size(0) != ups.size(0) || gates.size(1) != ups.size(1)) refuse("gate and up must have equal shapes");
     return pack({gates.matrix(), ups.matrix()}, gates.size(0), gates.size(1), true, quantized);
@@ -316,104 +246,38 @@ class Ops {
 
   std::int64_t bytes_per_block(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads,
                                std::int64_t head_dim, bool quantized) const {
-    const Arena arena = arena_of(layers, block_size, kv_heads, head_dim, format_, quantized);
-    return layers * kv_heads * arena.head_lanes * 4;
+    const KVCache cache = kv_cache_of(layers, block_size, kv_heads, head_dim, format_, quantized);
+    return layers * kv_heads * cache.head_lanes * 4;
   }
 
-  std::shared_ptr<ArenaMemory> kv_arena(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads,
+  std::shared_ptr<KVCacheMemory> kv_cache(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads,
                                         std::int64_t head_dim, bool quantized, std::int64_t blocks) const {
-    if (blocks < 1) refuse("an arena needs at least one block");
-    auto held = std::make_shared<ArenaMemory>();
-    held->arena = arena_of(layers, block_size, kv_heads, head_dim, format_, quantized);
+    if (blocks < 1) refuse("an cache needs at least one block");
+    auto held = std::make_shared<KVCacheMemory>();
+    held->cache = kv_cache_of(layers, block_size, kv_heads, head_dim, format_, quantized);
     held->format = format_;
     held->memory =
         Memory(static_cast<std::size_t>(blocks * bytes_per_block(layers, block_size, kv_heads, head_dim, quantized)));
-    held->arena.blocks = blocks;
-    held->arena.data = static_cast<std::uint32_t*>(held->memory.data());
+    held->cache.blocks = blocks;
+    held->cache.data = static_cast<std::uint32_t*>(held->memory.data());
     return held;
   }
 
-  void embed(const Table& table, nb::handle token_ids, nb::handle out) {
-    same_format(table.format);
-    Array ids(token_ids, "token_ids", Kind::i32, {any});
-    Array to(out, "out", Kind::f32, {ids.size(0), table.columns}, true);
-    for (std::int64_t t = 0; t < ids.size(0); ++t) {
-      const std::int32_t id = ids.data<std::int32_t>()[t];
-      if (id < 0 || id >= table.rows)
-        refuse("token id " + std::to_string(id) + " is outside the table of " + std::to_string(table.rows));
-    }
+  // Whole blocks of all layers.
+  void copy_blocks(KVCacheMemory& held, const std::vector<std::int64_t>& sources,
+                   const std::vector<std::int64_t>& destinations) {
+    const KVCache& cache = held.cache;
+    if (sources.size() != destinations.size()) refuse("sources and destinations must be equally many");
+    for (const auto* list : {&sources, &destinations})
+      for (const std::int64_t block : *list)
+        if (block < 0 || block >= cache.blocks) refuse("block " + std::to_string(block) + " is not in this KV cache");
+    const std::int64_t lanes = cache.kv_heads * cache.head_lanes;
     run([&] {
-      if (table.linear) {
-        kernels_->rows.embed_packed(*pool_, format_, table.linear->weights, ids.data<std::int32_t>(), ids.size(0),
-                                    to.data<float>());
-      } else {
-        kernels_->rows.embed_rows(*pool_, format_, table.memory.data(), table.columns, ids.data<std::int32_t>(),
-                                  ids.size(0), to.data<float>());
-      }
-    });
-  }
-
-  void rms_norm(nb::handle x, nb::handle weight, float eps, nb::handle out) {
-    Array from(x, "x", Kind::f32, {any, any});
-    Array scale(weight, "weight", Kind::f32, {from.size(1)});
-    Array to(out, "out", act_, {from.size(0), from.size(1)}, true);
-    run([&] {
-      kernels_->rows.rms_norm(*pool_, format_, from.data<float>(), scale.data<float>(), eps, from.size(0),
-                              from.size(1), to.data());
-    });
-  }
-
-  void gemm(nb::handle x, const Linear& linear, nb::handle out, Epilogue epilogue) {
-    same_format(linear.format);
-    if (linear.weights.gated != (epilogue == Epilogue::gated)) refuse("gated weights go with gated, others with linear");
-    Array from(x, "x", act_, {any, linear.weights.columns});
-    Array to(out, "out", epilogue == Epilogue::gated ? act_ : Kind::f32, {from.size(0), linear.weights.rows}, true);
-    const ProductKernels& kernels = products(linear.weights.scales != nullptr);
-    run([&] { kernels.gemm(*pool_, from.data(), linear.weights, from.size(0), epilogue, to.data()); });
-  }
-
-  void rope_and_write_kv(nb::handle qkv, const ArenaMemory& held, std::int64_t layer, nb::handle positions,
-                         nb::handle offsets, nb::handle starts, nb::handle tables, nb::handle cos, nb::handle sin,
-                         nb::handle q_norm, nb::handle k_norm, float eps, nb::handle q_out) {
-    const Arena& arena = held.arena;
-    check_layer(held, layer);
-    Array from(qkv, "qkv", Kind::f32, {any, any});
-    const std::int64_t tokens = from.size(0), dim = arena.head_dim;
-    const std::int64_t heads = from.size(1) / dim - 2 * arena.kv_heads;
-    if (from.size(1) % dim != 0 || heads < 1) refuse("qkv must hold whole heads: queries, then keys, then values");
-    LayoutArrays layout(positions, offsets, starts, tables, tokens);
-    layout.check_positions();
-    layout.check_blocks(arena, true, 0);
-    Array cosines(cos, "cos", Kind::f32, {any, dim / 2}), sines(sin, "sin", Kind::f32, {cosines.size(0), dim / 2});
-    for (std::int64_t t = 0; t < tokens; ++t)
-      if (layout.layout.positions[t] >= cosines.size(0)) refuse("the rope table is too short for these positions");
-    const auto q_weight = optional_array(q_norm, "q_norm", Kind::f32, {dim});
-    const auto k_weight = optional_array(k_norm, "k_norm", Kind::f32, {dim});
-    Array to(q_out, "q_out", act_, {tokens, heads * dim}, true);
-    const Rope rope{cosines.data<float>(), sines.data<float>(), q_weight ? q_weight->data<float>() : nullptr,
-                    k_weight ? k_weight->data<float>() : nullptr, eps};
-    run([&] {
-      kernels_->rows.rope_and_write(*pool_, format_, from.data<float>(), heads, arena, layer, layout.layout, rope,
-                                    to.data());
-    });
-  }
-
-  void attention(nb::handle q, const ArenaMemory& held, std::int64_t layer, nb::handle positions, nb::handle offsets,
-                 nb::handle starts, nb::handle tables, float scale, std::int64_t window, nb::handle out) {
-    const Arena& arena = held.arena;
-    check_layer(held, layer);
-    Array from(q, "q", act_, {any, any});
-    const std::int64_t heads = from.size(1) / arena.head_dim;
-    if (from.size(1) % arena.head_dim != 0 || heads < 1 || heads % arena.kv_heads != 0)
-      refuse("q must hold a whole number of heads for every key/value head");
-    if (window < 0) refuse("window must not be negative");
-    if (!(scale > 0)) refuse("scale must be positive");
-    LayoutArrays layout(positions, offsets, starts, tables, from.size(0));
-    layout.check_blocks(arena, false, window);
-    Array to(out, "out", act_, {from.size(0), from.size(1)}, true);
-    const ProductKernels& kernels = products(arena.bytes);
-    run([&] {
-      kernels.attention(*pool_, from.data(), heads, arena, layer, layout.layout, scale, window, to.data());
+      for (std::size_t i = 0; i < sources.size(); ++i)
+        for (std::int64_t layer = 0; layer < cache.layers; ++layer) {
+          std::uint32_t* base = cache.data + layer * cache.blocks * lanes;
+          std::memmove(base + destinations[i] * lanes, base + sources[i] * lanes, lanes * 4);
+        }
     });
   }
 
@@ -505,7 +369,6 @@ class Ops {
     return result;
   }
 
- private:
   template <class Work>
   void run(Work&& work) {
     nb::gil_scoped_release release;
@@ -513,36 +376,33 @@ class Ops {
     work();
   }
 
+  Pool& pool() { return *pool_; }
+  const RowKernels& row_kernels() const { return kernels_->rows; }
+  Format format() const { return format_; }
+  Kind act() const { return act_; }
+
   // For weights, or keys and values, that are int8 or as activations are.
   const ProductKernels& products(bool int8) const {
     if (format_ == Format::bf16) return int8 ? kernels_->int8_bf16 : kernels_->bf16;
     return int8 ? kernels_->int8_f32 : kernels_->f32;
   }
 
+ private:
   std::int64_t item() const { return format_ == Format::bf16 ? 2 : 4; }
 
-  void same_format(Format format) const {
-    if (format != format_) refuse("these weights were packed by an op set of another dtype");
-  }
-
-  void check_layer(const ArenaMemory& held, std::int64_t layer) const {
-    if (held.format != format_) refuse("this arena belongs to an op set of another dtype");
-    if (layer < 0 || layer >= held.arena.layers) refuse("layer " + std::to_string(layer) + " is not in the arena");
-  }
-
   std::shared_ptr<Linear> pack(const std::vector<SourceMatrix>& parts, std::int64_t rows, std::int64_t columns,
-                               bool gated, bool quantized) {
+                               bool gate_up, bool quantized) {
     if (quantized && columns > most_int8_columns)
       refuse("sums of int8 products fit 32 bits over " + std::to_string(most_int8_columns) + " columns, not over " +
              std::to_string(columns));
     auto linear = std::make_shared<Linear>();
     linear->format = format_;
     Weights& w = linear->weights;
-    w.rows = rows, w.columns = columns, w.gated = gated;
+    w.rows = rows, w.columns = columns, w.gate_up = gate_up;
     const std::int64_t values = quantized ? 4 : per_step(format_);
     w.steps = (columns + values - 1) / values;
-    w.groups = ((gated ? 2 : 1) * ((rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
-    linear->memory = shelf_.take(static_cast<std::size_t>(w.groups * w.steps * group_lanes * 4));
+    w.groups = ((gate_up ? 2 : 1) * ((rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
+    linear->memory = weight_arena_.take(static_cast<std::size_t>(w.groups * w.steps * group_lanes * 4));
     w.data = static_cast<std::uint32_t*>(linear->memory.data());
     if (quantized) linear->scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
     w.scales = quantized ? linear->scales.data() : nullptr;
@@ -555,8 +415,143 @@ class Ops {
   const Kernels* kernels_ = nullptr;
   std::unique_ptr<Pool> pool_;
   std::mutex turn_;  // calls from several Python threads take turns
-  Shelf shelf_;  // of packed weights
+  WeightArena weight_arena_;  // of packed weights
   Memory probe_;
+};
+
+// One forward pass: what lies where is checked, and attention is divided once for all layers that see alike.
+class PreparedPass {
+ public:
+  PreparedPass(Backend& backend, std::shared_ptr<KVCacheMemory> held, nb::handle token_ids, nb::handle positions,
+               nb::handle query_start, nb::handle context_len, nb::handle block_tables)
+      : backend_(backend), held_(std::move(held)), cache_(held_->cache),
+        metadata_(positions, query_start, context_len, block_tables),
+        token_ids_(token_ids, "token_ids", Kind::i32, {metadata_.all.tokens}) {
+    if (held_->format != backend.format()) refuse("this KV cache belongs to a backend of another dtype");
+    for (std::int64_t c = 0; c < metadata_.all.chunks; ++c) {
+      metadata_.check_blocks(cache_, c, metadata_.all.context_len[c]);
+      past_position_ = std::max(past_position_, metadata_.end(c));
+    }
+  }
+
+  void embed(const Table& table, Activation& out) {
+    same_format(table.format);
+    const std::int64_t tokens = metadata_.all.tokens;
+    const auto* ids = token_ids_.data<std::int32_t>();
+    for (std::int64_t t = 0; t < tokens; ++t)
+      if (ids[t] < 0 || ids[t] >= table.rows)
+        refuse("token id " + std::to_string(ids[t]) + " is outside the table of " + std::to_string(table.rows));
+    begin(out, Kind::f32, table.columns, tokens);
+    auto* to = out.array.data<float>();
+    backend_.run([&] {
+      if (table.linear) {
+        rows().embed_packed(pool(), format(), table.linear->weights, ids, tokens, to);
+      } else {
+        rows().embed_rows(pool(), format(), table.memory.data(), table.columns, ids, tokens, to);
+      }
+    });
+  }
+
+  void rms_norm(const Activation& x, const Vector& weight, float eps, Activation& out) {
+    const std::int64_t width = weight.array.size(0);
+    expect(x, "x", Kind::f32, width);
+    begin(out, backend_.act(), width, x.rows);
+    backend_.run([&] {
+      rows().rms_norm(pool(), format(), x.array.data<float>(), weight.array.data<float>(), eps, x.rows, width,
+                      out.array.data());
+    });
+  }
+
+  template <Epilogue epilogue>
+  void product(const Activation& x, const Linear& linear, Activation& out) {
+    const Weights& w = linear.weights;
+    same_format(linear.format);
+    if (w.gate_up != (epilogue == Epilogue::gate_up)) refuse("weights of gate and up go with gate_up, others with linear");
+    expect(x, "x", backend_.act(), w.columns);
+    begin(out, epilogue == Epilogue::gate_up ? backend_.act() : Kind::f32, w.rows, x.rows);
+    const ProductKernels& kernels = backend_.products(w.scales != nullptr);
+    backend_.run([&] { kernels.gemm(pool(), x.array.data(), w, x.rows, epilogue, out.array.data()); });
+  }
+
+  void rope_and_write_kv(const Activation& qkv, std::int64_t layer, const RopeTable& rope, const Vector* q_norm,
+                         const Vector* k_norm, float eps, Activation& q_out) {
+    check_layer(layer);
+    const std::int64_t tokens = metadata_.all.tokens, dim = cache_.head_dim;
+    const std::int64_t heads = qkv.columns / dim - 2 * cache_.kv_heads;
+    if (qkv.kind != Kind::f32 || qkv.columns % dim != 0 || heads < 1)
+      refuse("qkv must hold whole heads of float32: queries, then keys, then values");
+    if (qkv.rows != tokens) refuse("qkv must have a row for each token");
+    if (rope.cos.size(1) != dim / 2) refuse("the rope table is for another head dimension");
+    if (past_position_ > rope.cos.size(0)) refuse("the rope table is too short for these positions");
+    for (const Vector* norm : {q_norm, k_norm})
+      if (norm != nullptr && norm->array.size(0) != dim) refuse("q_norm and k_norm must have a number for each of a head's");
+    begin(q_out, backend_.act(), heads * dim, tokens);
+    const auto weight = [](const Vector* norm) { return norm ? norm->array.data<const float>() : nullptr; };
+    const Rope given{rope.cos.data<float>(), rope.sin.data<float>(), weight(q_norm), weight(k_norm), eps};
+    backend_.run([&] {
+      rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, cache_, layer, metadata_.all, given,
+                            q_out.array.data());
+    });
+  }
+
+  void attention(const Activation& q, std::int64_t layer, float scale, std::int64_t window, Activation& out) {
+    check_layer(layer);
+    const std::int64_t heads = q.columns / cache_.head_dim;
+    expect(q, "q", backend_.act(), heads * cache_.head_dim);
+    if (q.rows != metadata_.all.tokens) refuse("q must have a row for each token");
+    if (!(scale > 0)) refuse("scale must be positive");
+    begin(out, backend_.act(), q.columns, q.rows);
+    const ProductKernels& kernels = backend_.products(cache_.bytes);
+    const AttentionPlan& plan = plan_for(heads, window);
+    backend_.run([&] {
+      kernels.attention(pool(), q.array.data(), cache_, layer, metadata_.all, plan, scale, out.array.data());
+    });
+  }
+
+  void gather(const Activation& x, const std::vector<std::int64_t>& places, Activation& out) {
+    expect(x, "x", Kind::f32, out.columns);
+    begin(out, Kind::f32, x.columns, static_cast<std::int64_t>(places.size()));
+    auto* to = out.array.data<float>();
+    for (const std::int64_t place : places) {
+      if (place < 0 || place >= x.rows) refuse("there is no row " + std::to_string(place) + " to gather");
+      std::memcpy(to, x.array.data<float>() + place * x.columns, x.columns * sizeof(float));
+      to += x.columns;
+    }
+  }
+
+ private:
+  Pool& pool() { return backend_.pool(); }
+  const RowKernels& rows() const { return backend_.row_kernels(); }
+  Format format() const { return backend_.format(); }
+
+  void same_format(Format given) const {
+    if (given != format()) refuse("these weights were packed by a backend of another dtype");
+  }
+
+  void check_layer(std::int64_t layer) const {
+    if (layer < 0 || layer >= cache_.layers) refuse("layer " + std::to_string(layer) + " is not in the KV cache");
+  }
+
+  const AttentionPlan& plan_for(std::int64_t heads, std::int64_t window) {
+    for (const auto& plan : plans_)
+      if (plan->heads == heads && plan->window == window) return *plan;
+    if (heads < 1 || heads % cache_.kv_heads != 0)
+      refuse("q must hold a whole number of heads for every key/value head");
+    if (window < 0) refuse("window must not be negative");
+    metadata_.check_blocks(cache_, window);
+    auto plan = std::make_unique<AttentionPlan>(heads, window);
+    backend_.run([&] { backend_.products(cache_.bytes).divide(pool(), cache_, metadata_.all, *plan); });
+    plans_.push_back(std::move(plan));
+    return *plans_.back();
+  }
+
+  Backend& backend_;
+  std::shared_ptr<KVCacheMemory> held_;
+  const KVCache& cache_;
+  MetadataArrays metadata_;
+  Array token_ids_;
+  std::int64_t past_position_ = 0;  // of all chunks
+  std::vector<std::unique_ptr<AttentionPlan>> plans_;
 };
 
 std::vector<std::string> available_isas() {
@@ -583,33 +578,42 @@ NB_MODULE(_native, m) {
       .def_ro("columns", &Table::columns)
       .def_prop_ro("nbytes", &Table::nbytes)
       .def_ro("linear", &Table::linear);
-  nb::class_<ArenaMemory>(m, "Arena", nb::dynamic_attr())
-      .def_prop_ro("num_blocks", [](const ArenaMemory& a) { return a.arena.blocks; })
-      .def_prop_ro("nbytes", [](const ArenaMemory& a) { return a.memory.bytes(); })
-      .def("copy_blocks", &ArenaMemory::copy_blocks);
+  nb::class_<KVCacheMemory>(m, "KVCache", nb::dynamic_attr())
+      .def_prop_ro("num_blocks", [](const KVCacheMemory& held) { return held.cache.blocks; })
+      .def_prop_ro("nbytes", [](const KVCacheMemory& held) { return held.memory.bytes(); });
+  nb::class_<Vector>(m, "Vector").def(nb::init<nb::handle>());
+  nb::class_<RopeTable>(m, "RopeTable").def(nb::init<nb::handle, nb::handle>());
+  nb::class_<Activation>(m, "Activation")
+      .def(nb::init<nb::object>())
+      .def_ro("array", &Activation::object)
+      .def_ro("rows", &Activation::rows)
+      .def_prop_ro("nbytes", [](const Activation& a) { return a.array.nbytes(); });
 
-  nb::class_<Ops>(m, "Ops")
+  nb::class_<Backend>(m, "Backend")
       .def(nb::init<const std::string&, int, const std::string&, const std::vector<int>&>(), nb::arg("dtype"),
            nb::arg("threads"), nb::arg("isa"), nb::arg("cores"))
-      .def_prop_ro("isa", &Ops::isa)
-      .def("pack_linear", &Ops::pack_linear, nb::arg("parts"), nb::arg("bias").none(),
-           nb::arg("quantized"))
-      .def("pack_gated", &Ops::pack_gated)
-      .def("pack_table", &Ops::pack_table)
-      .def("bytes_per_block", &Ops::bytes_per_block)
-      .def("kv_arena", &Ops::kv_arena)
-      .def("embed", &Ops::embed)
-      .def("rms_norm", &Ops::rms_norm)
-      .def("linear", [](Ops& o, nb::handle x, const Linear& w, nb::handle out) { o.gemm(x, w, out, Epilogue::store); })
-      .def("linear_add",
-           [](Ops& o, nb::handle x, const Linear& w, nb::handle out) { o.gemm(x, w, out, Epilogue::add); })
-      .def("gated", [](Ops& o, nb::handle x, const Linear& w, nb::handle out) { o.gemm(x, w, out, Epilogue::gated); })
-      .def("rope_and_write_kv", &Ops::rope_and_write_kv, nb::arg("qkv"), nb::arg("arena"), nb::arg("layer"),
-           nb::arg("positions"), nb::arg("offsets"), nb::arg("starts"), nb::arg("tables"), nb::arg("cos"),
-           nb::arg("sin"), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"))
-      .def("attention", &Ops::attention)
-      .def("sample", &Ops::sample)
-      .def("score", &Ops::score)
-      .def("read_bandwidth", &Ops::read_bandwidth)
-      .def("peak", &Ops::peak);
+      .def_prop_ro("isa", &Backend::isa)
+      .def("pack_linear", &Backend::pack_linear, nb::arg("parts"), nb::arg("bias").none(), nb::arg("quantized"))
+      .def("pack_gate_up", &Backend::pack_gate_up)
+      .def("pack_table", &Backend::pack_table)
+      .def("bytes_per_block", &Backend::bytes_per_block)
+      .def("kv_cache", &Backend::kv_cache)
+      .def("copy_blocks", &Backend::copy_blocks)
+      .def("sample", &Backend::sample)
+      .def("score", &Backend::score)
+      .def("read_bandwidth", &Backend::read_bandwidth)
+      .def("peak", &Backend::peak);
+  nb::class_<PreparedPass>(m, "PreparedPass")
+      .def(nb::init<Backend&, std::shared_ptr<KVCacheMemory>, nb::handle, nb::handle, nb::handle, nb::handle,
+                    nb::handle>(),
+           nb::keep_alive<1, 2>())
+      .def("embed", &PreparedPass::embed)
+      .def("rms_norm", &PreparedPass::rms_norm)
+      .def("linear", &PreparedPass::product<Epilogue::store>)
+      .def("linear_residual", &PreparedPass::product<Epilogue::residual>)
+      .def("gate_up", &PreparedPass::product<Epilogue::gate_up>)
+      .def("rope_and_write_kv", &PreparedPass::rope_and_write_kv, nb::arg("qkv"), nb::arg("layer"), nb::arg("rope"),
+           nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"))
+      .def("attention", &PreparedPass::attention)
+      .def("gather", &PreparedPass::gather);
 }

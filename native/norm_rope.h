@@ -1,6 +1,6 @@
 // RMS norm; rotation of queries and keys, and the writing of keys and values into their blocks.
 //
-// Knows the arena's layout (types.h) from the writing side; attention.h reads it.
+// Knows the cache's metadata (types.h) from the writing side; attention.h reads it.
 #pragma once
 #include "parallel.h"
 #include "quantize.h"
@@ -46,9 +46,9 @@ void normalise(Pool& pool, const float* x, const float* weight, float eps, std::
 
 // One token's keys (of one head) into its slot of a block.
 template <bool int8, class Value>
-INLINE void write_key(const Arena& arena, std::uint32_t* head, std::int64_t slot, const Value* key) {
+INLINE void write_key(const KVCache& cache, std::uint32_t* head, std::int64_t slot, const Value* key) {
   constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
-  const std::int64_t width = arena.head_dim, block = arena.block_size;
+  const std::int64_t width = cache.head_dim, block = cache.block_size;
   std::uint32_t* to = head + slot;
   if constexpr (!int8) {
     for (std::int64_t s = 0; s < width / per_step; ++s) std::memcpy(to + s * block, key + s * per_step, 4);
@@ -58,16 +58,16 @@ INLINE void write_key(const Arena& arena, std::uint32_t* head, std::int64_t slot
     quantize(key, width, scale, bytes);
     bytes[width] = bytes[width + 1] = 0;  // half a step, if the even width ends in one
     for (std::int64_t s = 0; s < (width + 3) / 4; ++s) to[s * block] = load<std::uint32_t>(bytes + 4 * s) ^ 0x80808080u;
-    store(head + arena.scales_at + slot, scale.scale);
+    store(head + cache.scales_at + slot, scale.scale);
   }
 }
 
 // The same for its values.
 template <bool int8, class Value>
-INLINE void write_values(const Arena& arena, std::uint32_t* head, std::int64_t slot, const float* values) {
+INLINE void write_values(const KVCache& cache, std::uint32_t* head, std::int64_t slot, const float* values) {
   constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
-  const std::int64_t width = arena.head_dim;
-  std::uint32_t* to = head + arena.key_lanes + slot / per_step * arena.padded_dim;
+  const std::int64_t width = cache.head_dim;
+  std::uint32_t* to = head + cache.key_lanes + slot / per_step * cache.padded_dim;
   if constexpr (!int8) {
     Value* at = reinterpret_cast<Value*>(to) + slot % per_step;
     for (std::int64_t i = 0; i < width; ++i) hold(at + i * per_step, values[i]);
@@ -79,27 +79,27 @@ INLINE void write_values(const Arena& arena, std::uint32_t* head, std::int64_t s
     quantize(held, width, scale, bytes);
     auto* at = reinterpret_cast<std::int8_t*>(to) + slot % per_step;
     for (std::int64_t i = 0; i < width; ++i) at[i * per_step] = bytes[i];
-    store(head + arena.scales_at + arena.block_size + slot, scale.scale);
+    store(head + cache.scales_at + cache.block_size + slot, scale.scale);
   }
 }
 
 template <bool int8, class Value>
-void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const Arena& arena, std::int64_t layer,
-                      const Layout& layout, const Rope& rope, Value* q_out) {
-  const std::int64_t width = arena.head_dim, half = width / 2, block = arena.block_size;
-  const std::int64_t row_width = (heads + 2 * arena.kv_heads) * width;
-  parallel_rows(pool, layout.tokens, layout.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
+void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KVCache& cache, std::int64_t layer,
+                      const AttentionMetadata& metadata, const Rope& rope, Value* q_out) {
+  const std::int64_t width = cache.head_dim, half = width / 2, block = cache.block_size;
+  const std::int64_t row_width = (heads + 2 * cache.kv_heads) * width;
+  parallel_rows(pool, metadata.tokens, metadata.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
     float normed[most_head_dim];
     Value rotated[most_head_dim];
     std::int64_t chunk = 0;
     for (std::int64_t t = first; t < last; ++t) {
-      while (layout.offsets[chunk + 1] <= t) ++chunk;
-      const std::int64_t position = layout.positions[t], slot = position % block;
-      const std::int64_t id = layout.tables[chunk * layout.table_width + position / block];
-      std::uint32_t* heads_of_block = arena.data + (layer * arena.blocks + id) * arena.kv_heads * arena.head_lanes;
+      while (metadata.query_start[chunk + 1] <= t) ++chunk;
+      const std::int64_t position = metadata.positions[t], slot = position % block;
+      const std::int64_t id = metadata.block_tables[chunk * metadata.table_width + position / block];
+      std::uint32_t* heads_of_block = cache.data + (layer * cache.blocks + id) * cache.kv_heads * cache.head_lanes;
       const float *cos = rope.cos + position * half, *sin = rope.sin + position * half;
       const float* row = qkv + t * row_width;
-      for (std::int64_t h = 0; h < heads + arena.kv_heads; ++h) {
+      for (std::int64_t h = 0; h < heads + cache.kv_heads; ++h) {
         const bool is_query = h < heads;
         const float* x = row + h * width;
         if (const float* weight = is_query ? rope.q_norm : rope.k_norm) {
@@ -110,11 +110,11 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const Ar
         Value* to = is_query ? q_out + (t * heads + h) * width : rotated;
         for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
         for (std::int64_t i = 0; i < half; ++i) hold(to + i + half, x[i + half] * cos[i] + x[i] * sin[i]);
-        if (!is_query) write_key<int8>(arena, heads_of_block + (h - heads) * arena.head_lanes, slot, rotated);
+        if (!is_query) write_key<int8>(cache, heads_of_block + (h - heads) * cache.head_lanes, slot, rotated);
       }
-      for (std::int64_t g = 0; g < arena.kv_heads; ++g)
-        write_values<int8, Value>(arena, heads_of_block + g * arena.head_lanes, slot,
-                                  row + (heads + arena.kv_heads + g) * width);
+      for (std::int64_t g = 0; g < cache.kv_heads; ++g)
+        write_values<int8, Value>(cache, heads_of_block + g * cache.head_lanes, slot,
+                                  row + (heads + cache.kv_heads + g) * width);
     }
   });
 }

@@ -36,7 +36,7 @@ void convert(const SourceMatrix& m, std::int64_t at, std::int64_t count, Value* 
   }
 }
 
-// Where the weights of a lane of a group stand: a row of one of the stacked parts (gated: panel 0 of gate, panel 1
+// Where the weights of a lane of a group stand: a row of one of the stacked parts (gate_up: panel 0 of gate, panel 1
 // of up), or nowhere past the last.
 struct Place {
   const SourceMatrix* part;
@@ -45,10 +45,10 @@ struct Place {
 
 INLINE Place place_of(const SourceMatrix* parts, const Weights& w, std::int64_t group, std::int64_t lane) {
   const std::int64_t turn = lane / panel;
-  std::int64_t row = w.gated ? group * panel + lane % panel : group * group_lanes + lane;
+  std::int64_t row = w.gate_up ? group * panel + lane % panel : group * group_lanes + lane;
   if (row >= w.rows) return {nullptr, 0};
-  const SourceMatrix* part = w.gated ? parts + turn : parts;
-  while (!w.gated && row >= part->rows) row -= part->rows, ++part;
+  const SourceMatrix* part = w.gate_up ? parts + turn : parts;
+  while (!w.gate_up && row >= part->rows) row -= part->rows, ++part;
   return {part, row};
 }
 

@@ -21,10 +21,10 @@ class Claims {
 
 // Tasks 0 … count − 1 in runs: each worker goes through neighbours in order, because what neighbours read stands side by
 // side in memory; who has none left takes the later half of what another has.
-class Runs {
+class WorkRanges {
  public:
   // `bounds` holds a run for each worker, begin << 32 | end, a cache line each.
-  Runs(std::int64_t count, int workers, std::uint64_t* bounds) : workers_(workers), bounds_(bounds) {
+  WorkRanges(std::int64_t count, int workers, std::uint64_t* bounds) : workers_(workers), bounds_(bounds) {
     for (int w = 0; w < workers; ++w) at(w) = run(count * w / workers, count * (w + 1) / workers);
   }
 

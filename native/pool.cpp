@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace inflight {
@@ -144,16 +146,28 @@ std::uint64_t Pool::Workers::wait_for_job(std::uint32_t last) {
   }
 }
 
+Buffer::~Buffer() { std::free(data_); }
+
+void* Buffer::reserve(std::size_t bytes) {
+  if (bytes_ < bytes) {
+    std::free(std::exchange(data_, nullptr));
+    bytes_ = 0;
+    const std::size_t wanted = (bytes + bytes / 4 + 4095) / 4096 * 4096;
+    data_ = std::aligned_alloc(4096, wanted);
+    if (data_ == nullptr) throw std::bad_alloc();
+    bytes_ = wanted;
+  }
+  return data_;
+}
+
 Pool::Pool(int threads, const int* cores, int num_cores) {
   auto workers = std::make_unique<Workers>(threads, cores, num_cores);
-  buffers_ = new Buffer[threads + 4];
+  buffers_ = new Buffer[caller_slots + threads];
   workers_ = workers.release();
 }
 
 Pool::~Pool() {
-  const int slots = threads() + 4;
   delete workers_;
-  for (int slot = 0; slot < slots; ++slot) std::free(buffers_[slot].data);
   delete[] buffers_;
 }
 
@@ -161,15 +175,8 @@ int Pool::threads() const { return workers_->count() + 1; }
 
 void Pool::run(Body body, void* context) { workers_->run(body, context); }
 
-void* Pool::scratch(int slot, std::size_t bytes) {
-  Buffer& buffer = buffers_[slot];
-  if (buffer.bytes < bytes) {
-    std::free(buffer.data);
-    buffer.bytes = (bytes + bytes / 4 + 4095) / 4096 * 4096;
-    buffer.data = std::aligned_alloc(4096, buffer.bytes);
-    if (buffer.data == nullptr) std::abort();
-  }
-  return buffer.data;
+void Pool::reserve(std::size_t bytes) {
+  for (int worker = 0; worker < threads(); ++worker) buffers_[caller_slots + worker].reserve(bytes);
 }
 
 }  // namespace inflight

@@ -11,6 +11,22 @@
 
 namespace inflight {
 
+// Memory that grows, aligned to pages; what it held is lost when it does.
+class Buffer {
+ public:
+  Buffer() = default;
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  void* reserve(std::size_t bytes);  // throws std::bad_alloc
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
 class Pool {
  public:
   using Body = void (*)(void* context, int worker);
@@ -30,17 +46,17 @@ class Pool {
   // callers take turns.
   void run(Body body, void* context);
 
-  // Memory of at least `bytes`, 64-byte aligned, that stays valid until the next call with the same slot.
-  // Slots 0 … threads − 1 belong to the workers, `shared_slot()` + 0 … 3 to the caller of `run`.
-  void* scratch(int slot, std::size_t bytes);
-  int shared_slot() const { return threads(); }
+  // Memory of at least `bytes` for the caller of `run`, that stays valid until the next call with the same slot (0 … 3).
+  // Throws std::bad_alloc.
+  void* scratch(int slot, std::size_t bytes) { return buffers_[slot].reserve(bytes); }
+
+  // Every worker's own memory will have at least `bytes`. Called before `run`, since a worker has nobody to throw to.
+  void reserve(std::size_t bytes);
+  void* own(int worker) const { return buffers_[caller_slots + worker].data(); }
 
  private:
   class Workers;
-  struct Buffer {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-  };
+  static constexpr int caller_slots = 4;
 
   Workers* workers_;
   Buffer* buffers_;

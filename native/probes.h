@@ -36,7 +36,7 @@ inline double read_bandwidth(Pool& pool, const void* data, std::int64_t bytes) {
 template <class V, class Step>
 double rate(Pool& pool, double seconds, double operations_per_step, Step&& step) {
   constexpr int chains = 12;  // enough to hide an instruction's latency
-  double* rates = static_cast<double*>(pool.scratch(pool.shared_slot(), pool.threads() * sizeof(double)));
+  double* rates = static_cast<double*>(pool.scratch(0, pool.threads() * sizeof(double)));
   for (int i = 0; i < pool.threads(); ++i) rates[i] = 0;
   const double start = now();
   on_all(pool, false, [&](int worker) {

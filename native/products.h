@@ -11,8 +11,8 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-// Activations held as Value, weights as F reads them, keys and values of the arena as Keys and Values read them.
+// Activations held as Value, weights as F reads them, keys and values of the cache as Keys and Values read them.
 template <class Value, class F, class Keys = F, class Values = F>
-constexpr ProductKernels products = {gemm<F, Value>, attention<Value, Keys, Values>, peak<F>};
+constexpr ProductKernels products = {gemm<F, Value>, divide<Value, Keys, Values>, attention<Value, Keys, Values>, peak<F>};
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -54,14 +54,14 @@ void rms_norm(Pool& pool, Format format, const float* x, const float* weight, fl
   });
 }
 
-void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const Arena& arena,
-                    std::int64_t layer, const Layout& layout, const Rope& rope, void* q_out) {
+void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const KVCache& cache,
+                    std::int64_t layer, const AttentionMetadata& metadata, const Rope& rope, void* q_out) {
   with(format, [&](auto value) {
     auto* to = static_cast<decltype(value)*>(q_out);
-    if (arena.bytes) {
-      rotate_and_write<true>(pool, qkv, heads, arena, layer, layout, rope, to);
+    if (cache.bytes) {
+      rotate_and_write<true>(pool, qkv, heads, cache, layer, metadata, rope, to);
     } else {
-      rotate_and_write<false>(pool, qkv, heads, arena, layer, layout, rope, to);
+      rotate_and_write<false>(pool, qkv, heads, cache, layer, metadata, rope, to);
     }
   });
 }

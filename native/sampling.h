@@ -455,8 +455,9 @@ class Row {
 // work(Row, row) for every row of logits; few and short ones are not worth waking anybody.
 template <class Work>
 void each_row(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary, const Work& work) {
+  pool.reserve(Row::scratch_bytes(vocabulary));
   const auto one = [&](std::int64_t row, int worker) {
-    char* scratch = static_cast<char*>(pool.scratch(worker, Row::scratch_bytes(vocabulary)));
+    char* scratch = static_cast<char*>(pool.own(worker));
     work(Row(logits + row * vocabulary, vocabulary, scratch), row);
   };
   parallel_for(pool, rows, one, rows * vocabulary < 1 << 15);

@@ -11,6 +11,7 @@
 namespace inflight::INFLIGHT_ISA {
 
 // x as the kernel reads it. int8: value = q · scale of its token, and 128 · Σ q is what the weights' 128 adds to a sum.
+// Over many columns either may pass 32 bits; what is left when one is taken off the other does not, so both wrap.
 template <class F>
 struct Staged {
   const typename F::X* x;
@@ -27,7 +28,7 @@ Staged<F> stage_values(Pool& pool, const Value* from, std::int64_t tokens, const
   constexpr bool same = sizeof(X) == sizeof(Value) * F::values_per_step / F::x_per_step;
   if (same && columns == w.steps * F::values_per_step) return {reinterpret_cast<const X*>(from), stride, nullptr, nullptr};
   const std::int64_t width = w.steps * F::values_per_step;  // columns, rounded up to whole steps
-  X* to = static_cast<X*>(pool.scratch(pool.shared_slot(), tokens * stride * sizeof(X)));
+  X* to = static_cast<X*>(pool.scratch(0, tokens * stride * sizeof(X)));
   parallel_rows(pool, tokens, tokens * columns * 2, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t t = first; t < last; ++t) {
       const Value* row = from + t * columns;
@@ -52,7 +53,7 @@ template <class F, class Value>
 Staged<F> stage_bytes(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   using X = typename F::X;
   const std::int64_t columns = w.columns, stride = w.steps * F::x_per_step, width = w.steps * F::values_per_step;
-  X* to = static_cast<X*>(pool.scratch(pool.shared_slot(), tokens * (stride * sizeof(X) + 8)));
+  X* to = static_cast<X*>(pool.scratch(0, tokens * (stride * sizeof(X) + 8)));
   float* scales = reinterpret_cast<float*>(to + tokens * stride);
   std::int32_t* excess = reinterpret_cast<std::int32_t*>(scales + tokens);
   parallel_rows(pool, tokens, tokens * columns * 4, [&](std::int64_t first, std::int64_t last) {
@@ -62,7 +63,7 @@ Staged<F> stage_bytes(Pool& pool, const Value* from, std::int64_t tokens, const 
       scales[t] = scale.scale;
       // Where bytes are widened they stand at the end of the row's own place, and are overtaken from its beginning.
       std::int8_t* bytes = reinterpret_cast<std::int8_t*>(to + (t + 1) * stride) - width;
-      excess[t] = 128 * quantize(row, columns, scale, bytes);
+      excess[t] = static_cast<std::int32_t>(128u * static_cast<std::uint32_t>(quantize(row, columns, scale, bytes)));
       std::memset(bytes + columns, 0, width - columns);
       if constexpr (F::x_per_step == 2) F::lay(bytes, w.steps, to + t * stride);
     }

@@ -8,29 +8,29 @@
 #pragma once
 #include <cstdint>
 
-namespace inflight {
+#include "pool.h"
 
-class Pool;
+namespace inflight {
 
 enum class Format : std::int32_t { bf16, f32 };                // how weights, keys, values and activations are held
 enum class Source : std::int32_t { bf16, f16, f32 };           // how a checkpoint holds its weights
-enum class Epilogue : std::int32_t { store, add, gated };      // what becomes of a sum of products
+enum class Epilogue : std::int32_t { store, residual, gate_up };      // what becomes of a sum of products
 
 constexpr std::int64_t most_head_dim = 1024;
 constexpr std::int64_t panel = 16;                             // outputs that stand side by side
 constexpr std::int64_t group_lanes = 32;                       // outputs of a group: two panels
 
 // W[N, K] as [groups][steps][32] lanes: a group's memory is read front to back by whoever computes its outputs.
-// Gated: panel 0 of a group is gate outputs, panel 1 the up outputs of the same rows.
+// gate_up: panel 0 of a group is gate outputs, panel 1 the up outputs of the same rows.
 // Lanes past N and values past K are zero.
 // int8: bytes hold value + 128, and the weight is value · scale of its output.
 struct Weights {
   std::uint32_t* data;
   float* scales;               // int8: [groups][32]; else null
-  std::int64_t rows, columns;  // N (gated: F), K
+  std::int64_t rows, columns;  // N (gate_up: F), K
   std::int64_t steps, groups;
   const float* bias;           // [rows] or null
-  bool gated;
+  bool gate_up;
 };
 
 struct SourceMatrix {
@@ -40,18 +40,33 @@ struct SourceMatrix {
 };
 
 // One block of one layer and head: keys as [D / per_step][B] lanes, then values as [B / per_step][padded D] lanes.
-// Arena: [layers][blocks][G] of these. int8: four to a lane (the last ones of a key may be none), of keys value + 128,
+// KVCache: [layers][blocks][G] of these. int8: four to a lane (the last ones of a key may be none), of keys value + 128,
 // and [2][B] scales follow, of each position's key and values.
-struct Arena {
+struct KVCache {
   std::uint32_t* data;
   std::int64_t layers, blocks, block_size, kv_heads, head_dim, padded_dim;
   std::int64_t key_lanes, scales_at, head_lanes;  // lanes of one head's keys; up to its scales; of all
   bool bytes;                                     // int8
 };
 
-struct Layout {
-  const std::int32_t *positions, *offsets, *starts, *tables;
+struct AttentionMetadata {
+  const std::int32_t *positions, *query_start, *context_len, *block_tables;
   std::int64_t tokens, chunks, table_width;
+};
+
+// One key/value head of one chunk for a few queries, or a piece of that.
+struct AttentionTask {
+  std::int32_t chunk, head, token, tokens;  // token: row of q
+  std::int32_t first, last;                 // partitions
+  std::int32_t part;                        // of a cut task: where the result of partition `first` is kept; else −1
+};
+
+// How attention under one window is divided: once for a pass, for all of its layers.
+struct AttentionPlan {
+  std::int64_t heads, window;
+  AttentionTask *tasks, *wholes;  // tasks and pieces of tasks, the longest first; the tasks that were cut, as they were
+  std::int64_t count, cut, parts, cost;  // of tasks; of wholes; results of pieces that are kept; of all together
+  Buffer memory;
 };
 
 struct Rope {
@@ -91,8 +106,8 @@ struct RowKernels {
                      std::int64_t tokens, float* out);
   void (*rms_norm)(Pool&, Format, const float* x, const float* weight, float eps, std::int64_t tokens,
                    std::int64_t width, void* out);
-  void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const Arena&, std::int64_t layer,
-                         const Layout&, const Rope&, void* q_out);
+  void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const KVCache&, std::int64_t layer,
+                         const AttentionMetadata&, const Rope&, void* q_out);
   void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
   void (*score)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const std::int32_t* token_ids,
                 const Logprobs&);
@@ -102,8 +117,9 @@ struct RowKernels {
 // Sums of products: activations in one format by weights, keys and values as they are held.
 struct ProductKernels {
   void (*gemm)(Pool&, const void* x, const Weights&, std::int64_t tokens, Epilogue, void* out);
-  void (*attention)(Pool&, const void* q, std::int64_t heads, const Arena&, std::int64_t layer, const Layout&,
-                    float scale, std::int64_t window, void* out);
+  void (*divide)(Pool&, const KVCache&, const AttentionMetadata&, AttentionPlan&);  // for its heads and window
+  void (*attention)(Pool&, const void* q, const KVCache&, std::int64_t layer, const AttentionMetadata&,
+                    const AttentionPlan&, float scale, void* out);
   double (*peak)(Pool&, double seconds);  // operations per second
 };
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from execution.driver import op_sets
+from execution.driver import backends
 from models import FAMILIES, write_model
 
 from inflight.build import Engine, build_engine
@@ -24,7 +24,7 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
 
-NATIVE = [isa for isa in op_sets() if isa != "reference"]
+NATIVE = [isa for isa in backends() if isa != "reference"]
 SHAPES: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "one at a time": {"max_num_seqs": 1, "max_num_batched_tokens": 24},

@@ -26,8 +26,8 @@ from benchmarks.peers.workload import mixed
 from benchmarks.results import write_section
 from benchmarks.shapes import SHAPES
 from inflight.config.engine import EngineSettings, resolve_threads
-from inflight.execution.ops import native
-from inflight.execution.ops.protocol import Quantization
+from inflight.execution.backends import native
+from inflight.execution.backends.protocol import Quantization
 from inflight.execution.sizes import kv_bytes_per_token
 from inflight.models.registry import read_folder
 

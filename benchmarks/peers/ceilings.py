@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inflight.execution.ops.protocol import Quantization
+from inflight.execution.backends.protocol import Quantization
 from inflight.execution.roofline import Machine, decode_ceiling, prefill_ceiling
 from inflight.models.spec import ModelSpec
 

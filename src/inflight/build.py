@@ -33,13 +33,13 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
+from inflight.execution.backends import open_backend
+from inflight.execution.backends.protocol import Backend, DType, KVShape
 from inflight.execution.checkpoint import Checkpoint, resolve_model
 from inflight.execution.decoder import Decoder
 from inflight.execution.dummy import DummyWeights
-from inflight.execution.executor import ModelExecutor, copy_seconds
 from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
-from inflight.execution.ops import open_ops
-from inflight.execution.ops.protocol import DType, KVShape, OpSet
+from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import ModelWeights, load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 
 BUILT_IN = Path(__file__).parent / "builtin_model"
 Progress = Callable[[int, int], None]
+_DEPTHS = {1: "the CPU that would plan ahead is the one that computes", 2: "the next is made while one is computed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ def _assemble(
     )
     # Before the weights: a mistake in these settings is told at once.
     rules = make_rules(scheduling, int(limits.budget.value), int(limits.length.value), int(limits.rows.value))
-    ops = _open_ops(_dtype_of(limits.dtype), int(limits.threads.value), cores_of(settings))
+    backend = _open_backend(_dtype_of(limits.dtype), int(limits.threads.value), cores_of(settings))
 
     def packed(done: int, total: int) -> None:
         if text.done():
@@ -148,10 +149,10 @@ def _assemble(
             progress(done, total)
 
     shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8")
-    executor, size = _executor(folder, model, shape, settings, scheduling, limits, ops, packed)
+    executor, size = _executor(folder, model, shape, settings, scheduling, limits, backend, packed)
     tokenizer, template = text.result()
     ends = _end_tokens(model, tokenizer)
-    in_force = {**_in_force(settings, scheduling, limits, model, ops.name, size), "end_token_ids": ends.resolved()}
+    in_force = {**_in_force(settings, scheduling, limits, model, backend, size), "end_token_ids": ends.resolved()}
     clock = MonotonicClock()
     observers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
     scheduler = make_scheduler(
@@ -163,7 +164,7 @@ def _assemble(
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
     )
     return Engine(
-        loop=EngineLoop(scheduler, executor, clock, observers=observers),
+        loop=EngineLoop(scheduler, executor, clock, depth=backend.depth, observers=observers),
         executor=executor,
         tokenizer=tokenizer,
         prompts=PromptEncoder(tokenizer, template, settings.seed),
@@ -171,7 +172,7 @@ def _assemble(
         capacity=executor.capacity,
         settings=in_force,
         defaults=sampling_defaults(read_json(generation) if generation.is_file() else None),
-        kv_bytes_per_token=ops.bytes_per_block(shape) / shape.block_size,
+        kv_bytes_per_token=backend.bytes_per_block(shape) / shape.block_size,
     )
 
 
@@ -182,13 +183,13 @@ def _executor(
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     limits: _Limits,
-    ops: OpSet,
+    backend: Backend,
     progress: Progress | None,
-) -> tuple[ModelExecutor, KVSize]:
-    """Weights, then the KV arena in what memory they leave, then a decoder over both."""
+) -> tuple[ModelRunner, KVSize]:
+    """Weights, then the KV cache in what memory they leave, then a decoder over both."""
     length = int(limits.length.value)
-    weights = _weights(folder, model, settings, ops, length, progress)
-    bytes_per_block = ops.bytes_per_block(shape)
+    weights = _weights(folder, model, settings, backend, length, progress)
+    bytes_per_block = backend.bytes_per_block(shape)
     size = kv_size(
         shape,
         bytes_per_block,
@@ -198,7 +199,7 @@ def _executor(
         num_blocks=settings.num_blocks,
     )
     host_blocks = swap_blocks(scheduling.swap_space, bytes_per_block)
-    arena = ops.kv_arena(shape, size.num_blocks + 1 + host_blocks)  # one more, for padding
+    kv_cache = backend.kv_cache(shape, size.num_blocks + 1 + host_blocks)  # one more, for padding
     capacity = Capacity(
         num_blocks=size.num_blocks,
         block_size=settings.block_size,
@@ -206,10 +207,10 @@ def _executor(
         max_model_len=length,
         vocab_size=model.vocab_size,
         host_blocks=host_blocks,
-        copy_seconds=copy_seconds(arena) if host_blocks else 0.0,
+        copy_seconds=copy_seconds(backend, kv_cache) if host_blocks else 0.0,
     )
-    decoder = Decoder(model, weights, ops, arena, int(limits.budget.value), LOGIT_ROWS)
-    return ModelExecutor(decoder, ops, arena, capacity), size
+    decoder = Decoder(model, weights, backend, int(limits.budget.value), LOGIT_ROWS)
+    return ModelRunner(decoder, backend, kv_cache, capacity), size
 
 
 def _in_force(
@@ -217,7 +218,7 @@ def _in_force(
     scheduling: SchedulingSettings,
     limits: _Limits,
     model: ModelSpec,
-    kernels: str,
+    backend: Backend,
     size: KVSize,
 ) -> dict[str, Resolved]:
     """Every setting with its reason."""
@@ -227,7 +228,7 @@ def _in_force(
         "dtype": limits.dtype,
         "quantization": limits.quantization,
         "kv_cache_dtype": limits.kv_cache,
-        "kernels": Resolved(kernels, "the best instruction set of this CPU that the kernels know"),
+        "kernels": Resolved(backend.name, "the best instruction set of this CPU that the kernels know"),
         "threads": limits.threads,
         "pin_threads": Resolved(
             settings.pin_threads, "each but the first has a core" if settings.pin_threads else "the system moves them"
@@ -240,7 +241,7 @@ def _in_force(
         "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
-        "depth": Resolved(1, "plans in flight: the CPU that would plan ahead is the one that computes"),
+        "depth": Resolved(backend.depth, f"plans in flight: {_DEPTHS[backend.depth]}"),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
 
@@ -266,18 +267,23 @@ def _dtype_of(resolved: Resolved) -> DType:
     return "float32" if resolved.value == "float32" else "bfloat16"
 
 
-def _open_ops(dtype: DType, threads: int, cores: Sequence[int]) -> OpSet:
+def _open_backend(dtype: DType, threads: int, cores: Sequence[int]) -> Backend:
     try:
-        return open_ops(dtype, threads, cores=cores)
+        return open_backend(dtype, threads, cores=cores)
     except (ImportError, ValueError) as error:  # not built, or INFLIGHT_ISA names one that is not here
         raise SettingsError(f"The kernels cannot be used: {str(error).rstrip('.')}.") from error
 
 
 def _weights(
-    folder: Path, model: ModelSpec, settings: EngineSettings, ops: OpSet, positions: int, progress: Progress | None
+    folder: Path,
+    model: ModelSpec,
+    settings: EngineSettings,
+    backend: Backend,
+    positions: int,
+    progress: Progress | None,
 ) -> ModelWeights:
-    source = DummyWeights(ops.dtype, settings.seed) if settings.load_format == "dummy" else Checkpoint(folder)
-    return load_weights(model, source, ops, positions, progress, settings.quantization)
+    source = DummyWeights(backend.dtype, settings.seed) if settings.load_format == "dummy" else Checkpoint(folder)
+    return load_weights(model, source, backend, positions, progress, settings.quantization)
 
 
 @dataclass(frozen=True, slots=True)

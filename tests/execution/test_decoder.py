@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inflight.execution.backends import open_backend
+from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoint import Checkpoint
-from inflight.execution.ops import open_ops
-from inflight.execution.ops.protocol import Quantization
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 
 from .conftest import OracleOf
-from .driver import BLOCK, Driver, op_sets
+from .driver import BLOCK, Driver, backends
 from .variants import VARIANTS
 
-OPS = op_sets()
+BACKENDS = backends()
 CHUNK = 32
 # One variant per mechanism, for the tests that need not see all of them.
 DISTINCT = ["llama32_tied", "mistral_window", "qwen2_some_windows", "qwen3_biases"]
@@ -28,7 +28,7 @@ def relative_error(ours: np.ndarray, oracle: np.ndarray) -> float:
     return float(np.abs(ours - oracle).max() / np.abs(oracle).max())
 
 
-@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("isa", BACKENDS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_agree_in_f32(oracle_of: OracleOf, variant: str, isa: str) -> None:
     oracle = oracle_of(variant)
@@ -43,7 +43,7 @@ def test_logits_agree_in_f32(oracle_of: OracleOf, variant: str, isa: str) -> Non
         assert relative_error(logits, oracle.logits[:length]) < 1e-4, f"prompt of {length}"
 
 
-@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("isa", BACKENDS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_bf16_errs_no_more_than_bf16_does_in_torch(oracle_of: OracleOf, variant: str, isa: str) -> None:
     oracle = oracle_of(variant)
@@ -57,7 +57,7 @@ def test_bf16_errs_no_more_than_bf16_does_in_torch(oracle_of: OracleOf, variant:
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8-all"])
-@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("isa", BACKENDS)
 @pytest.mark.parametrize("variant", DISTINCT)
 def test_int8_errs_by_a_few_percent(oracle_of: OracleOf, variant: str, isa: str, quantization: Quantization) -> None:
     """Each rounding to 1/127 of the largest errs by about 1 % of a normal distribution's deviation; layers add up."""
@@ -68,7 +68,7 @@ def test_int8_errs_by_a_few_percent(oracle_of: OracleOf, variant: str, isa: str,
     assert 0.01 < error < 0.12
 
 
-@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("isa", BACKENDS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_tokens_agree_over_64_steps(oracle_of: OracleOf, variant: str, isa: str) -> None:
     oracle = oracle_of(variant)
@@ -78,7 +78,7 @@ def test_greedy_tokens_agree_over_64_steps(oracle_of: OracleOf, variant: str, is
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("isa", BACKENDS)
 @pytest.mark.parametrize("variant", DISTINCT)
 def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa: str, dtype: str) -> None:
     oracle = oracle_of(variant)
@@ -106,17 +106,17 @@ def test_logits_are_those_of_the_rows_asked_for(oracle_of: OracleOf) -> None:
     oracle = oracle_of("llama2")
     driver = Driver.of(oracle.folder, "float32", "reference")
     everything = driver.step([(driver.start(oracle.prompt[:20]), 20)])
-    rows = np.array([19, 0, 7, 7], np.int32)
-    assert np.array_equal(driver.decoder.logits(rows), everything[rows])
+    places = [19, 0, 7, 7]
+    assert np.array_equal(driver.logits(places), everything[places])
 
 
 def test_dynamic_rope_is_fixed_for_the_configured_length(oracle_of: OracleOf) -> None:
     """Beyond the trained length the oracle's frequencies follow the sequence; ours are those of the longest."""
     folder = oracle_of("llama_dynamic").folder
     config = read_folder(folder, to_run=True)
-    ops = open_ops("float32", 1, "reference")
-    short = load_weights(config, Checkpoint(folder), ops, config.default_model_len).rope
-    stretched = load_weights(config, Checkpoint(folder), ops, config.longest_model_len).rope
+    backend = open_backend("float32", 1, "reference")
+    short = load_weights(config, Checkpoint(folder), backend, config.default_model_len).rope
+    stretched = load_weights(config, Checkpoint(folder), backend, config.longest_model_len).rope
     assert (len(short.cos), len(stretched.cos)) == (160, 320)
     assert not np.array_equal(stretched.cos[:160], short.cos)
 
@@ -127,7 +127,7 @@ def test_too_many_tokens_or_rows_are_refused(oracle_of: OracleOf) -> None:
     with pytest.raises(ValueError, match="300 tokens does not fit a decoder made for 256"):
         driver.step([(driver.start(np.zeros(300)), 300)])
     with pytest.raises(ValueError, match="logits of 257 rows"):
-        driver.decoder.logits(np.zeros(257, np.int32))
+        driver.logits([0] * 257)
     assert driver.decoder.nbytes > 256 * 320 * 4
 
 

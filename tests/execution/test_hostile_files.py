@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inflight.core.types.sampling import SamplingParams
+from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.checkpoint import Checkpoint
 from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import MachineMemory
-from inflight.execution.ops.reference import ReferenceOps
 from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.safetensors_file import SafetensorsFile
 from inflight.execution.sizes import parts
@@ -201,7 +201,7 @@ def test_a_model_that_memory_cannot_hold_is_refused_before_anything_is_allocated
     config = read_spec({**BASE, "vocab_size": 2**24, "hidden_size": 2**15, "intermediate_size": 2**22})
     memory = MachineMemory(2**34, 2**34, "the machine")
     with pytest.raises(ModelError, match=r"the model needs \d+\.\d GiB for .* but there are 16.0 GiB of memory in all"):
-        load_weights(config, DummyWeights("float32"), ReferenceOps("float32"), 16, memory=memory)
+        load_weights(config, DummyWeights("float32"), ReferenceBackend("float32"), 16, memory=memory)
 
 
 class TestReader:

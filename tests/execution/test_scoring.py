@@ -12,14 +12,14 @@ import pytest
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.scoring import joined
+from inflight.execution.passes import joined
 
 from .conftest import OracleOf
-from .driver import op_sets
+from .driver import backends
 from .test_decoder import DISTINCT
-from .test_executor import Rig
+from .test_runner import Rig
 
-OPS = op_sets()
+BACKENDS = backends()
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -39,7 +39,7 @@ def compare(prompt: np.ndarray, entries: list[TokenLogprob], expected: np.ndarra
         assert values == pytest.approx([expected[position, token] for token, _ in entry.top], abs=tolerance)
 
 
-@pytest.mark.parametrize("isa", OPS)
+@pytest.mark.parametrize("isa", BACKENDS)
 @pytest.mark.parametrize("variant", DISTINCT)
 def test_scores_are_the_oracles(oracle_of: OracleOf, variant: str, isa: str) -> None:
     """Over the whole of a prompt as long as the model allows, to its last token; in two chunks."""
@@ -51,7 +51,7 @@ def test_scores_are_the_oracles(oracle_of: OracleOf, variant: str, isa: str) -> 
     compare(oracle.prompt, output.prompt_token_logprobs, log_softmax(oracle.logits), 5, 2e-3)
 
 
-@pytest.fixture(params=OPS[:2])
+@pytest.fixture(params=BACKENDS[:2])
 def rigs(request: pytest.FixtureRequest, tiny: Path) -> Iterator[tuple[Rig, Rig]]:
     """Logits three rows at a time, and sixty-four."""
     yield Rig(tiny, request.param, logit_rows=3), Rig(tiny, request.param, logit_rows=64)
@@ -70,7 +70,7 @@ def test_chunks_that_score_beside_others_in_slabs(rigs: tuple[Rig, Rig]) -> None
         Chunk(11, 1, 0, 9, (2,), True),
         Chunk(12, 2, 0, 7, (3,), False, score=range(7)),
     )
-    narrow, wide = (rig.executor.submit(BatchPlan(0, chunks, rows)).result() for rig in rigs)
+    narrow, wide = (rig.runner.submit(BatchPlan(0, chunks, rows)).result() for rig in rigs)
     assert narrow.error is None
     assert (narrow.scored, narrow.sampled) == (wide.scored, wide.sampled)
     assert [(one.sequence_id, one.start, len(one.logprobs)) for one in narrow.scored] == [(10, 5, 9), (12, 1, 7)]
@@ -85,8 +85,8 @@ def test_a_chunk_of_several_passes_yields_one_entry(tiny: Path) -> None:
     """The decoder takes 128 tokens at a time; the whole prompt is one chunk."""
     prompt = tuple(np.random.default_rng(2).integers(0, 384, 190).tolist())
     chunk = Chunk(7, 0, 0, 190, tuple(range(12)), True, score=range(189))
-    rig = Rig(tiny, OPS[-1])
-    result = rig.executor.submit(BatchPlan(0, (chunk,), (new(0, prompt, prompt_logprobs=1),))).result()
+    rig = Rig(tiny, BACKENDS[-1])
+    result = rig.runner.submit(BatchPlan(0, (chunk,), (new(0, prompt, prompt_logprobs=1),))).result()
     assert result.error is None
     (one,) = result.scored
     assert (one.sequence_id, one.start, len(one.logprobs)) == (7, 1, 189)
@@ -94,6 +94,6 @@ def test_a_chunk_of_several_passes_yields_one_entry(tiny: Path) -> None:
 
 
 def test_nothing_scored_is_nothing_told(tiny: Path) -> None:
-    rig = Rig(tiny, OPS[-1])
-    result = rig.executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0,), True),), (new(0, (1, 2, 3)),))).result()
+    rig = Rig(tiny, BACKENDS[-1])
+    result = rig.runner.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0,), True),), (new(0, (1, 2, 3)),))).result()
     assert result.scored == () == joined([])

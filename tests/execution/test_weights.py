@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inflight.execution.backends import open_backend
+from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.checkpoint import Checkpoint
 from inflight.execution.dummy import DummyWeights
-from inflight.execution.ops import open_ops
-from inflight.execution.ops.bf16 import from_bf16
 from inflight.execution.weights import load_weights
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
@@ -22,7 +22,7 @@ from inflight.models.registry import read_folder
 from .conftest import OracleOf
 from .driver import Driver
 
-REFERENCE = open_ops("float32", 1, "reference")
+REFERENCE = open_backend("float32", 1, "reference")
 
 
 def load(folder: Path, **settings: Any) -> Any:
@@ -142,7 +142,7 @@ def test_int8_packs_the_matrices_it_names(oracle_of: OracleOf, variant: str) -> 
         got = load(folder, quantization=quantization)
         sizes.append(got.nbytes)
         for layer in got.layers:
-            matrices = (layer.qkv, layer.output, layer.gated.gate, layer.gated.up, layer.down)
+            matrices = (layer.qkv, layer.output, layer.gate_up.gate, layer.gate_up.up, layer.down)
             assert {matrix.weight.itemsize for matrix in matrices} == {layers}
         assert got.output.weight.itemsize == output
         assert got.table.weight.itemsize == (output if tied else 4)

@@ -1,7 +1,7 @@
 """`inflight doctor`: what this machine can do and what a model can reach on it at best.
 
-Knows how to tell it; the rates are measured with the kernels' own instructions (`ops.native`), the ceiling computed by
-`execution.roofline`.
+Knows how to tell it; the rates are measured with the kernels' own instructions (`backends.native`), the ceiling
+computed by `execution.roofline`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def command(model: str | None, quantization: str, kv_cache_dtype: str, threads: 
 
 
 def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
+    from inflight.execution.backends import native
     from inflight.execution.memory import machine_memory
-    from inflight.execution.ops import native
     from inflight.execution.roofline import Machine
 
     # The best of some tries: a ceiling is what the machine can do, not what its neighbours leave.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from inflight.execution.ops.protocol import Array
+from inflight.execution.backends.protocol import Array
 from inflight.execution.safetensors_file import SafetensorsFile
 from inflight.json_file import shown
 from inflight.models.errors import ModelError

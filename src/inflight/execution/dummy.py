@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inflight.execution.ops.bf16 import to_bf16
-from inflight.execution.ops.protocol import Array, DType
+from inflight.execution.backends.bf16 import to_bf16
+from inflight.execution.backends.protocol import Array, DType
 
 _SCALE = 0.02
 # Drawing a normal value costs a hundred times what copying it does, so one pool is drawn and every tensor is cut from

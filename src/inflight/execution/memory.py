@@ -1,7 +1,7 @@
 """How much memory there is, and how many KV blocks to take of it.
 
 Knows what the kernel and a container's limit say, the settings that ask for KV memory, and the sentences for asking
-too little or too much. Does not allocate anything, and does not know what a block holds beyond its bytes (the op set
+too little or too much. Does not allocate anything, and does not know what a block holds beyond its bytes (the backend
 says how many).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight.execution.ops.protocol import KVShape
+from inflight.execution.backends.protocol import KVShape
 from inflight.execution.sizes import parts
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec

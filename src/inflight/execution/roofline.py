@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.execution.ops.protocol import DType, Quantization
+from inflight.execution.backends.protocol import DType, Quantization
 from inflight.execution.sizes import context_bytes, kv_bytes_per_token, step_weight_bytes
 from inflight.models.arithmetic import attention_flops_per_token, layer_flops_per_token, logit_flops_per_token
 from inflight.models.spec import ModelSpec

@@ -1,7 +1,7 @@
 """Rotary position embedding: the table of cosines and sines that a model's rope settings mean.
 
 Repeats the float32 steps by which `transformers` computes the frequencies of each scaling variant, so that both round
-at the same places. Does not know how a table is applied (the op set does that) or which positions a request will use.
+at the same places. Does not know how a table is applied (the backend does that) or which positions a request will use.
 
 `dynamic` lets its frequencies follow the current sequence length in `transformers`. A key that is written once into a
 cache, shared between requests and recomputed in chunks cannot do that, so here they are fixed for the longest position
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from inflight.execution.ops.protocol import Array, RopeTable
+from inflight.execution.backends.protocol import Array, RopeTable
 from inflight.models.errors import ModelError
 from inflight.models.rope import RopeSettings
 from inflight.models.spec import ModelSpec

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from inflight.execution.ops.protocol import Array
+from inflight.execution.backends.protocol import Array
 from inflight.json_file import LONGEST_FILE, JsonFileError, parse_json_object, shown
 from inflight.models.errors import ModelError
 

@@ -1,12 +1,12 @@
 """What a model takes as this engine holds it: the parts of its layers, and bytes by data type and quantization.
 
-Knows which elements are packed in what (matrices in the op set's type or int8, norms and biases in float32) and that
+Knows which elements are packed in what (matrices in the backend's type or int8, norms and biases in float32) and that
 every layer keeps all positions, windows or not. The counting is `models.arithmetic`.
 """
 
 from __future__ import annotations
 
-from inflight.execution.ops.protocol import DType, Quantization
+from inflight.execution.backends.protocol import DType, Quantization
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
 from inflight.models.errors import ModelError
@@ -40,7 +40,7 @@ def packing(dtype: DType, quantization: Quantization = "none") -> Packing:
 
 
 def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none") -> int:
-    """Bytes of all weights held in `dtype`, or some of them in int8, but for what an op set adds in padding."""
+    """Bytes of all weights held in `dtype`, or some of them in int8, but for what a backend adds in padding."""
     return round(arithmetic.weight_bytes(model, packing(dtype, quantization)))
 
 

@@ -1,4 +1,4 @@
-"""A model's weights as the op set holds them: named as Hugging Face names them, packed once, then only read.
+"""A model's weights as the backend holds them: named as Hugging Face names them, packed once, then only read.
 
 Knows the tensor names of the supported families and the order in which to pack them so that memory never peaks above
 the packed model. Does not know where tensors come from (`checkpoint`, `dummy`) or how a forward pass uses them
@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from inflight.execution.backends.bf16 import from_bf16
+from inflight.execution.backends.protocol import Array, Backend, GateUp, Linear, Quantization, Rope, Table, Vector
 from inflight.execution.memory import MachineMemory, gib, machine_memory
-from inflight.execution.ops.bf16 import from_bf16
-from inflight.execution.ops.protocol import Array, Gated, Linear, OpSet, Quantization, RopeTable, Table
 from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.sizes import parts, weight_bytes
 from inflight.models.arithmetic import parameters
@@ -44,13 +44,13 @@ class TensorSource(Protocol):
 class LayerWeights:
     """One layer. Norms are float32[E], or float32[D] where they act on heads."""
 
-    attention_norm: Array
+    attention_norm: Vector
     qkv: Linear
-    q_norm: Array | None
-    k_norm: Array | None
+    q_norm: Vector | None
+    k_norm: Vector | None
     output: Linear
-    mlp_norm: Array
-    gated: Gated
+    mlp_norm: Vector
+    gate_up: GateUp
     down: Linear
     window: int  # tokens, 0 sees all
 
@@ -61,16 +61,16 @@ class ModelWeights:
 
     table: Table
     layers: tuple[LayerWeights, ...]
-    final_norm: Array
+    final_norm: Vector
     output: Linear  # the projection to logits; of a tied model the table's own
-    rope: RopeTable
+    rope: Rope
     nbytes: int  # of everything above
 
 
 def load_weights(
     model: ModelSpec,
     source: TensorSource,
-    ops: OpSet,
+    backend: Backend,
     max_positions: int,
     progress: Progress | None = None,
     quantization: Quantization = "none",
@@ -88,20 +88,20 @@ def load_weights(
             f"the model has positions for {model.longest_model_len} tokens, not for {max_positions}; "
             f"set --max-model-len between 1 and {model.longest_model_len}."
         )
-    _check_memory(model, ops, max_positions, quantization, (memory or machine_memory()).total)
-    packer = _Packer(model, source, ops, progress, quantization)
+    _check_memory(model, backend, max_positions, quantization, (memory or machine_memory()).total)
+    packer = _Packer(model, source, backend, progress, quantization)
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
     table, output = packer.tables()
     layers = tuple(packer.layer(index) for index in range(len(model.layers)))
-    final_norm = packer.vector(_FINAL_NORM, model.hidden_size)
+    final_norm = packer.norm(_FINAL_NORM, model.hidden_size)
     rope = rope_table(rope_settings(model), max_positions)
-    nbytes = packer.nbytes + final_norm.nbytes + rope.cos.nbytes + rope.sin.nbytes
-    return ModelWeights(table, layers, final_norm, output, rope, nbytes)
+    nbytes = packer.nbytes + rope.cos.nbytes + rope.sin.nbytes
+    return ModelWeights(table, layers, final_norm, output, backend.pack_rope(rope), nbytes)
 
 
-def _check_memory(model: ModelSpec, ops: OpSet, positions: int, quantization: Quantization, total: int) -> None:
+def _check_memory(model: ModelSpec, backend: Backend, positions: int, quantization: Quantization, total: int) -> None:
     # Weights, and a cosine and a sine for every other value of a head.
-    needed = weight_bytes(model, ops.dtype, quantization) + positions * rope_settings(model).head_dim * 4
+    needed = weight_bytes(model, backend.dtype, quantization) + positions * rope_settings(model).head_dim * 4
     if needed > total:
         raise ModelError(
             f"the model needs {gib(needed)} for {parameters(model):,} weights and {positions:,} positions, but there "
@@ -110,17 +110,17 @@ def _check_memory(model: ModelSpec, ops: OpSet, positions: int, quantization: Qu
 
 
 class _Packer:
-    """Takes tensors from the source, hands them to the op set, and counts."""
+    """Takes tensors from the source, hands them to the backend, and counts."""
 
     def __init__(
         self,
         model: ModelSpec,
         source: TensorSource,
-        ops: OpSet,
+        backend: Backend,
         progress: Progress | None,
         quantization: Quantization,
     ) -> None:
-        self._model, self._source, self._ops, self._progress = model, source, ops, progress
+        self._model, self._source, self._backend, self._progress = model, source, backend, progress
         self._int8_layers, self._int8_output = quantization != "none", quantization == "int8-all"
         self._packed, self._parameters = 0, parameters(model)
         self.nbytes = 0
@@ -128,12 +128,12 @@ class _Packer:
     # -- pieces of a model ------------------------------------------------------------------------------------------
     def tables(self) -> tuple[Table, Linear]:
         """The embedding table, and the output projection: the same memory where the model ties them."""
-        model, ops, source = self._model, self._ops, self._source
+        model, backend, source = self._model, self._backend, self._source
         shape = (model.vocab_size, model.hidden_size)
         # A tied model may have been saved under either name, or under both.
         name = _HEAD if model.head.tied and _TABLE not in source and _HEAD in source else _TABLE
         tied = model.head.tied and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
-        table = ops.pack_table(source.tensor(name, shape), tied, tied and self._int8_output)
+        table = backend.pack_table(source.tensor(name, shape), tied, tied and self._int8_output)
         self._done(table.nbytes, (name, shape))
         if tied:
             return table, table.linear
@@ -149,39 +149,39 @@ class _Packer:
         int8 = self._int8_layers
         rows = {"q_proj": query, "k_proj": keys, "v_proj": keys}
         return LayerWeights(
-            attention_norm=self._norm(prefix + "input_layernorm.weight", hidden),
+            attention_norm=self.norm(prefix + "input_layernorm.weight", hidden),
             qkv=self._linear(
                 [(f"{at}{part}.weight", (count, hidden)) for part, count in rows.items()],
                 [(f"{at}{part}.bias", count) for part, count in rows.items()] if attention.qkv_bias else [],
                 int8,
             ),
-            q_norm=self._norm(at + "q_norm.weight", width) if normed else None,
-            k_norm=self._norm(at + "k_norm.weight", width) if normed else None,
+            q_norm=self.norm(at + "q_norm.weight", width) if normed else None,
+            k_norm=self.norm(at + "k_norm.weight", width) if normed else None,
             output=self._linear(
                 [(at + "o_proj.weight", (hidden, query))],
                 [(at + "o_proj.bias", hidden)] if attention.output_bias else [],
                 int8,
             ),
-            mlp_norm=self._norm(prefix + "post_attention_layernorm.weight", hidden),
-            gated=self._gated(
+            mlp_norm=self.norm(prefix + "post_attention_layernorm.weight", hidden),
+            gate_up=self._gate_up(
                 (mlp_at + "gate_proj.weight", (inner, hidden)), (mlp_at + "up_proj.weight", (inner, hidden))
             ),
             down=self._linear([(mlp_at + "down_proj.weight", (hidden, inner))], quantized=int8),
             window=attention.window,
         )
 
-    def vector(self, name: str, length: int) -> Array:
+    def norm(self, name: str, length: int) -> Vector:
+        vector = self._vector(name, length)
+        self.nbytes += vector.nbytes
+        return self._backend.pack_vector(vector)
+
+    # -- packing ----------------------------------------------------------------------------------------------------
+    def _vector(self, name: str, length: int) -> Array:
         """A norm or bias: a float32 copy [length]."""
         values = self._source.tensor(name, (length,))
         copy = from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
         self._done(0, (name, (length,)))
         return copy
-
-    # -- packing ----------------------------------------------------------------------------------------------------
-    def _norm(self, name: str, length: int) -> Array:
-        vector = self.vector(name, length)
-        self.nbytes += vector.nbytes
-        return vector
 
     def _linear(
         self,
@@ -189,13 +189,13 @@ class _Packer:
         biases: Sequence[tuple[str, int]] = (),
         quantized: bool = False,
     ) -> Linear:
-        bias = np.concatenate([self.vector(name, length) for name, length in biases]) if biases else None
-        packed = self._ops.pack_linear([self._source.tensor(name, shape) for name, shape in parts], bias, quantized)
+        bias = np.concatenate([self._vector(name, length) for name, length in biases]) if biases else None
+        packed = self._backend.pack_linear([self._source.tensor(name, shape) for name, shape in parts], bias, quantized)
         self._done(packed.nbytes, *parts)
         return packed
 
-    def _gated(self, gate: tuple[str, tuple[int, int]], up: tuple[str, tuple[int, int]]) -> Gated:
-        packed = self._ops.pack_gated(self._source.tensor(*gate), self._source.tensor(*up), self._int8_layers)
+    def _gate_up(self, gate: tuple[str, tuple[int, int]], up: tuple[str, tuple[int, int]]) -> GateUp:
+        packed = self._backend.pack_gate_up(self._source.tensor(*gate), self._source.tensor(*up), self._int8_layers)
         self._done(packed.nbytes, gate, up)
         return packed
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution import arrays
+from inflight.execution.backends import arrays
 
 from .conftest import ISAS, ops_for
 from .material import act, held, normal, read
@@ -32,7 +32,13 @@ SHAPES = [
 
 
 def expected_product(ops, reference, x, weight, bias=None):
-    return reference._product(x, reference.pack_linear([weight], bias))
+    return product(reference, x, reference.pack_linear([weight], bias))
+
+
+def product(ops, x, packed):
+    out = np.empty((len(x), packed.rows), np.float32)
+    ops.linear(x, packed, out)
+    return out
 
 
 def tolerance(x, weight):
@@ -51,7 +57,7 @@ def test_linear(ops, reference, dtype, tokens, rows, columns):
 
     residual = normal(4, tokens, rows)
     added = residual.copy()
-    ops.linear_add(x, ops.pack_linear([weight], bias), added)
+    ops.linear_residual(x, ops.pack_linear([weight], bias), added)
     np.testing.assert_array_equal(added, residual + out)
 
 
@@ -73,8 +79,8 @@ def test_logits_are_the_same_past_the_caches(ops, reference, dtype):
 def test_gated(ops, reference, dtype, tokens, rows, columns):
     gate, up, x = normal(1, rows, columns), normal(2, rows, columns), held(dtype, normal(3, tokens, columns))
     out, want = act(dtype, tokens, rows), act(dtype, tokens, rows)
-    ops.gated(x, ops.pack_gated(gate, up), out)
-    reference.gated(x, reference.pack_gated(gate, up), want)
+    ops.gate_up(x, ops.pack_gate_up(gate, up), out)
+    reference.gate_up(x, reference.pack_gate_up(gate, up), want)
     scale = np.abs(read(dtype, want)).max()
     rtol = 2**-7 if dtype == "bfloat16" else 1e-5
     np.testing.assert_allclose(read(dtype, out), read(dtype, want), rtol=rtol, atol=1e-5 * scale)
@@ -84,7 +90,7 @@ def test_silu_of_extremes(ops, dtype):
     weight = np.array([[1.0, 0.0]], np.float32)
     x = held(dtype, np.array([[v, 0.0] for v in (-1e4, -100, -88, -1, 0, 1, 88, 100, 1e4)], np.float32))
     out = act(dtype, len(x), 1)
-    ops.gated(x, ops.pack_gated(weight, np.array([[0.0, 0.0]], np.float32) + weight), out)
+    ops.gate_up(x, ops.pack_gate_up(weight, np.array([[0.0, 0.0]], np.float32) + weight), out)
     v = read(dtype, x)[:, 0].astype(np.float64)
     want = np.where(v < -700, 0, v / (1 + np.exp(-np.maximum(v, -700)))) * v
     np.testing.assert_allclose(read(dtype, out)[:, 0], want, rtol=2**-7, atol=1e-30)
@@ -123,7 +129,7 @@ def test_table(ops, reference, dtype, tied):
         x = held(dtype, normal(2, 3, 48))
         logits = np.empty((3, 150), np.float32)
         ops.linear(x, packed.linear, logits)
-        np.testing.assert_allclose(logits, reference._product(x, expected.linear), atol=1e-4)
+        np.testing.assert_allclose(logits, product(reference, x, expected.linear), atol=1e-4)
 
 
 @pytest.mark.parametrize(("tokens", "width"), [(1, 64), (3, 50), (70, 896), (5, 7)])
@@ -140,10 +146,10 @@ def test_rms_norm(ops, reference, dtype, tokens, width):
 def test_a_token_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa, rows, columns):
     weight, gate, x = normal(1, rows, columns), normal(2, rows, columns), held(dtype, normal(3, 200, columns))
     many = ops_for(dtype, isa, 1)
-    linear, gated = many.pack_linear([weight], normal(4, rows)), many.pack_gated(gate, weight)
+    linear, gated = many.pack_linear([weight], normal(4, rows)), many.pack_gate_up(gate, weight)
     whole, whole_gated = np.empty((200, rows), np.float32), act(dtype, 200, rows)
     many.linear(x, linear, whole)
-    many.gated(x, gated, whole_gated)
+    many.gate_up(x, gated, whole_gated)
     for threads in (1, 2, 3):
         ops = ops_for(dtype, isa, threads)
         for first, count in [
@@ -160,7 +166,7 @@ def test_a_token_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa,
         ]:
             out, out_gated = np.empty((count, rows), np.float32), act(dtype, count, rows)
             ops.linear(x[first : first + count], linear, out)
-            ops.gated(x[first : first + count], gated, out_gated)
+            ops.gate_up(x[first : first + count], gated, out_gated)
             np.testing.assert_array_equal(out, whole[first : first + count])
             np.testing.assert_array_equal(out_gated, whole_gated[first : first + count])
 
@@ -189,7 +195,7 @@ def test_wrong_arrays_are_refused_with_a_sentence(ops, dtype):
         (x.astype(np.int32), out),
         ([1, 2], out),
     ]:
-        with pytest.raises(ValueError, match=r"^(x|out) must"):
+        with pytest.raises(ValueError, match=r"^(x|out|an activation) must"):
             ops.linear(bad_x, linear, bad_out)
     out.setflags(write=False)
     with pytest.raises(ValueError, match="out must be writable"):
@@ -197,5 +203,5 @@ def test_wrong_arrays_are_refused_with_a_sentence(ops, dtype):
     table = ops.pack_table(normal(1, 5, 4), False)
     with pytest.raises(ValueError, match="token id 5"):
         ops.embed(table, np.array([5], np.int32), np.empty((1, 4), np.float32))
-    with pytest.raises(ValueError, match="gated"):
-        ops.gated(x, linear, act(dtype, 3, 8))
+    with pytest.raises(ValueError, match="gate_up"):
+        ops.gate_up(x, linear, act(dtype, 3, 8))

@@ -1,4 +1,4 @@
-"""What the tests of the op sets share: every op set this machine can run, and random material for it."""
+"""What the tests of the backends share: every one that this machine can run, and random material for it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from functools import lru_cache
 
 import pytest
 
-from inflight.execution.ops import native
-from inflight.execution.ops.native import NativeOps
-from inflight.execution.ops.reference import ReferenceOps
+from inflight.execution.backends import native
+from inflight.execution.backends.native import NativeBackend
+from inflight.execution.backends.reference import ReferenceBackend
+
+from .material import OnArrays
 
 try:
     ISAS = native.available_isas()
@@ -19,8 +21,8 @@ except ImportError:
 
 
 @lru_cache
-def ops_for(dtype: str, isa: str, threads: int) -> NativeOps:
-    return NativeOps(dtype, threads, isa)  # type: ignore[arg-type]
+def ops_for(dtype: str, isa: str, threads: int) -> OnArrays:
+    return OnArrays(NativeBackend(dtype, threads, isa))  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=["bfloat16", "float32"])
@@ -34,13 +36,13 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def ops(dtype: str, isa: str) -> NativeOps:
+def ops(dtype: str, isa: str) -> OnArrays:
     return ops_for(dtype, isa, 2)
 
 
 @pytest.fixture
-def reference(dtype: str) -> ReferenceOps:
-    return ReferenceOps(dtype)  # type: ignore[arg-type]
+def reference(dtype: str) -> OnArrays:
+    return OnArrays(ReferenceBackend(dtype))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,7 @@
-"""The op set of C++ kernels (`native/`), and probes of what the machine can do.
+"""The backend of C++ kernels (`native/`), and probes of what the machine can do.
 
 Knows how the contract in `protocol.py` maps to the compiled module: structs become arrays, nothing is checked or
-computed here. Shapes and dtypes are checked by the module, which raises ValueError.
+computed here. The module checks what a pass is prepared with, and sizes and types in its operations (ValueError).
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inflight.execution.ops.protocol import (
+from inflight.core.types.plan import Chunk
+from inflight.execution.backends.host import HostBackend, HostPass
+from inflight.execution.backends.protocol import (
+    Array,
     DType,
     KVShape,
     RopeTable,
     SampledBatch,
     SamplingBatch,
     ScoredBatch,
-    StepLayout,
 )
-
-Array = np.ndarray[Any, Any]
+from inflight.execution.backends.slots import PassInputs, RequestSlots
 
 
 def _module() -> Any:
     try:
-        return importlib.import_module("inflight.execution.ops._native")
+        return importlib.import_module("inflight.execution.backends._native")
     except ImportError as error:
         raise ImportError(
             "the native kernels are not built: install the package with `pip install .` (needs a C++20 compiler), "
-            'or use the slow numpy op set with isa="reference"'
+            'or use the slow numpy backend with isa="reference"'
         ) from error
 
 
@@ -41,85 +42,63 @@ def available_isas() -> list[str]:
     return list(_module().available_isas())
 
 
-class NativeOps:
-    """OpSet over the compiled kernels, with threads of its own."""
+class NativeBackend(HostBackend):
+    """Backend over the compiled kernels, with threads of its own."""
 
     def __init__(self, dtype: DType, threads: int, isa: str = "auto", cores: Sequence[int] = ()) -> None:
         """cores: if any, thread t but the first, which is the caller's, stays on cores[t]."""
-        self._ops = _module().Ops(dtype, threads, isa, list(cores))
-        self.isa: str = self._ops.isa
+        self._module = _module()
+        self._kernels = self._module.Backend(dtype, threads, isa, list(cores))
+        self.isa: str = self._kernels.isa
         self.name = f"native {self.isa}"
         self.dtype: DType = dtype
         self.threads = threads
 
     # -- once, at load ----------------------------------------------------------------------------------------------
-    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Any:
-        return self._ops.pack_linear(list(parts), bias, quantized)
+    def pack_vector(self, values: Array) -> Any:
+        return self._module.Vector(np.array(values, np.float32))
 
-    def pack_gated(self, gate: Array, up: Array, quantized: bool = False) -> Any:
-        return self._ops.pack_gated(gate, up, quantized)
+    def pack_rope(self, table: RopeTable) -> Any:
+        return self._module.RopeTable(table.cos, table.sin)
+
+    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Any:
+        return self._kernels.pack_linear(list(parts), bias, quantized)
+
+    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> Any:
+        return self._kernels.pack_gate_up(gate, up, quantized)
 
     def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Any:
-        return self._ops.pack_table(table, tied, quantized)
+        return self._kernels.pack_table(table, tied, quantized)
 
     def bytes_per_block(self, shape: KVShape) -> int:
-        return int(self._ops.bytes_per_block(*astuple(shape)))
+        return int(self._kernels.bytes_per_block(*astuple(shape)))
 
-    def kv_arena(self, shape: KVShape, num_blocks: int) -> Any:
-        arena = self._ops.kv_arena(*astuple(shape), num_blocks)
-        arena.shape = shape
-        return arena
+    def kv_cache(self, shape: KVShape, num_blocks: int) -> Any:
+        cache = self._kernels.kv_cache(*astuple(shape), num_blocks)
+        cache.shape = shape
+        return cache
+
+    def activation_of(self, array: Array) -> Any:
+        return self._module.Activation(array)
 
     # -- per step ---------------------------------------------------------------------------------------------------
-    def embed(self, table: Any, token_ids: Array, out: Array) -> None:
-        self._ops.embed(table, token_ids, out)
+    def copy_blocks(self, kv_cache: Any, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        self._kernels.copy_blocks(kv_cache, sources, destinations)
 
-    def rms_norm(self, x: Array, weight: Array, eps: float, out: Array) -> None:
-        self._ops.rms_norm(x, weight, eps, out)
-
-    def linear(self, x: Array, weight: Any, out: Array) -> None:
-        self._ops.linear(x, weight, out)
-
-    def linear_add(self, x: Array, weight: Any, out: Array) -> None:
-        self._ops.linear_add(x, weight, out)
-
-    def gated(self, x: Array, weight: Any, out: Array) -> None:
-        self._ops.gated(x, weight, out)
-
-    def rope_and_write_kv(
-        self,
-        qkv: Array,
-        arena: Any,
-        layer: int,
-        layout: StepLayout,
-        rope: RopeTable,
-        q_norm: Array | None,
-        k_norm: Array | None,
-        eps: float,
-        q_out: Array,
-    ) -> None:
-        self._ops.rope_and_write_kv(
-            qkv,
-            arena,
-            layer,
-            layout.positions,
-            layout.offsets,
-            layout.starts,
-            layout.tables,
-            rope.cos,
-            rope.sin,
-            q_norm,
-            k_norm,
-            eps,
-            q_out,
+    def forward_pass(
+        self, inputs: PassInputs, kv_cache: Any, slots: RequestSlots, chunks: Sequence[Chunk]
+    ) -> NativePass:
+        where = inputs.metadata
+        prepared = self._module.PreparedPass(
+            self._kernels,
+            kv_cache,
+            inputs.token_ids,
+            where.positions,
+            where.query_start,
+            where.context_len,
+            where.block_tables,
         )
-
-    def attention(
-        self, q: Array, arena: Any, layer: int, layout: StepLayout, scale: float, window: int, out: Array
-    ) -> None:
-        self._ops.attention(
-            q, arena, layer, layout.positions, layout.offsets, layout.starts, layout.tables, scale, window, out
-        )
+        return NativePass(prepared, self, inputs, slots, chunks)
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         rows, vocabulary = logits.shape
@@ -131,7 +110,7 @@ class NativeOps:
             np.zeros((rows, widest), np.int32),
             np.zeros((rows, widest), np.float32),
         )
-        self._ops.sample(
+        self._kernels.sample(
             logits,
             batch.temperature,
             batch.top_k,
@@ -163,24 +142,41 @@ class NativeOps:
         yielded = ScoredBatch(
             np.zeros(rows, np.float32), np.zeros((rows, widest), np.int32), np.zeros((rows, widest), np.float32)
         )
-        self._ops.score(logits, token_ids, top_logprobs, yielded.logprobs, yielded.top_ids, yielded.top_logprobs)
+        self._kernels.score(logits, token_ids, top_logprobs, yielded.logprobs, yielded.top_ids, yielded.top_logprobs)
         return yielded
 
     # -- probes -----------------------------------------------------------------------------------------------------
     def read_bandwidth_bytes_per_s(self, gib: float = 0.5, passes: int = 3) -> float:
         """The best of a few passes of all threads over memory that no cache holds."""
-        return float(self._ops.read_bandwidth(int(gib * 2**30), passes))
+        return float(self._kernels.read_bandwidth(int(gib * 2**30), passes))
 
     def peak_flops(self, kind: Literal["bf16", "f32", "int8"], seconds: float = 0.1) -> float:
         """Operations per second (two per multiply-add) of all threads on registers."""
-        return float(self._ops.peak(kind, seconds))
+        return float(self._kernels.peak(kind, seconds))
 
 
 def read_bandwidth_bytes_per_s(threads: int, isa: str = "auto") -> float:
     """Measured read bandwidth of `threads` threads."""
-    return NativeOps("float32", threads, isa).read_bandwidth_bytes_per_s()
+    return NativeBackend("float32", threads, isa).read_bandwidth_bytes_per_s()
 
 
 def peak_flops(kind: Literal["bf16", "f32", "int8"], threads: int, isa: str = "auto") -> float:
     """Measured peak of multiply-adds, two operations each, of `threads` threads."""
-    return NativeOps("float32", threads, isa).peak_flops(kind)
+    return NativeBackend("float32", threads, isa).peak_flops(kind)
+
+
+class NativePass(HostPass):
+    """The compiled pass's operations, called without a detour: with small models such a call is most of a step."""
+
+    def __init__(
+        self,
+        prepared: Any,
+        backend: NativeBackend,
+        inputs: PassInputs,
+        slots: RequestSlots,
+        chunks: Sequence[Chunk],
+    ):
+        super().__init__(backend, inputs, slots, chunks)
+        self.embed, self.rms_norm, self.gather = prepared.embed, prepared.rms_norm, prepared.gather
+        self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
+        self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention

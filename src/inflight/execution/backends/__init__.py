@@ -1,6 +1,6 @@
-"""Op sets: what the decoder needs from a device (`protocol`), and who offers it (`reference`, `native`).
+"""Backends: what the decoder needs from a device (`protocol`), and who offers it (`reference`, `native`, `null`).
 
-Importing this package loads no kernels; `open_ops` loads the one that is asked for.
+Importing this package loads no kernels; `open_backend` loads the one that is asked for.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from inflight.execution.ops.protocol import DType, OpSet
+    from inflight.execution.backends.protocol import Backend, DType
 
-__all__ = ["open_ops"]
+__all__ = ["open_backend"]
 
 
-def open_ops(
+def open_backend(
     dtype: DType = "bfloat16", threads: int | None = None, isa: str = "auto", cores: Sequence[int] = ()
-) -> OpSet:
-    """The op set for this machine.
+) -> Backend:
+    """The backend for this machine.
 
     `threads` None takes the CPUs this process may run on. `isa` is "auto" (the best this CPU has, unless the
     environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, or "reference" (numpy).
-    `cores`: as of `NativeOps`.
+    `cores`: as of `NativeBackend`.
     """
     if threads is None:
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if isa == "auto":
         isa = os.environ.get("INFLIGHT_ISA") or "auto"
     if isa == "reference":
-        from inflight.execution.ops.reference import ReferenceOps
+        from inflight.execution.backends.reference import ReferenceBackend
 
-        return ReferenceOps(dtype, threads)
-    from inflight.execution.ops.native import NativeOps
+        return ReferenceBackend(dtype, threads)
+    from inflight.execution.backends.native import NativeBackend
 
-    return NativeOps(dtype, threads, isa, cores)
+    return NativeBackend(dtype, threads, isa, cores)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inflight.core.types.plan import NewRow
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.row_bias import row_bias
+from inflight.execution.backends.token_bias import token_bias
 
 VOCABULARY = 10
 
@@ -18,7 +18,7 @@ VOCABULARY = 10
 def added(output: list[int], *, banned: tuple[int, ...] = (), bad: Any = (), **settings: Any) -> dict[int, float]:
     """Token id → sum of what is added to its logit after this output."""
     new = NewRow(0, (1, 2), 2, SamplingParams(**settings), 0, 0, banned, bad)
-    bias = row_bias(new, VOCABULARY)
+    bias = token_bias(new, VOCABULARY)
     sums: dict[int, float] = {}
     if bias is not None:
         for token, value in zip(*bias.at(np.array(output, np.int32)), strict=True):
@@ -27,7 +27,7 @@ def added(output: list[int], *, banned: tuple[int, ...] = (), bad: Any = (), **s
 
 
 def test_nothing_is_added_where_nothing_is_asked() -> None:
-    assert row_bias(NewRow(0, (1,), 1, SamplingParams(), 0, 0), VOCABULARY) is None
+    assert token_bias(NewRow(0, (1,), 1, SamplingParams(), 0, 0), VOCABULARY) is None
 
 
 def test_wishes_and_end_tokens() -> None:
@@ -63,6 +63,6 @@ def test_bad_words_are_found_as_by_looking_at_each(bad: list[tuple[int, ...]], o
 
 def test_only_sequences_that_the_last_token_continues_are_looked_at() -> None:
     new = NewRow(0, (1,), 1, SamplingParams(), 0, 0, (), ((4,), (1, 2), (3, 1, 2), (5, 6)))
-    bias = row_bias(new, VOCABULARY)
+    bias = token_bias(new, VOCABULARY)
     assert bias is not None and bias.bad == {1: [(1, 2), (3, 1, 2)], 5: [(5, 6)]}
     assert bias.always[0].tolist() == [4]

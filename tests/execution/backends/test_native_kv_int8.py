@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution.ops import int8
-from inflight.execution.ops.protocol import KVShape, RopeTable
-from inflight.execution.ops.reference import ReferenceOps
+from inflight.execution.backends import int8
+from inflight.execution.backends.protocol import KVShape, RopeTable
+from inflight.execution.backends.reference import ReferenceBackend
 
 from .conftest import ISAS, ops_for
-from .material import Case, act, held, layout_of, normal, read, rope_table
+from .material import Case, OnArrays, act, held, metadata_of, normal, read, rope_table
 
 
 def quantized(layers: int, block: int, kv_heads: int, dim: int) -> KVShape:
@@ -73,7 +73,7 @@ def test_half_the_memory(ops, dtype):
     full, half = (ops.bytes_per_block(shape) for shape in (KVShape(2, 16, 2, 64), quantized(2, 16, 2, 64)))
     assert half == 2 * 2 * 16 * 2 * (64 + 4)
     assert half / full == pytest.approx((64 + 4) / (64 * (2 if dtype == "bfloat16" else 4)))
-    assert ReferenceOps(dtype).bytes_per_block(quantized(2, 16, 2, 64)) == half
+    assert ReferenceBackend(dtype).bytes_per_block(quantized(2, 16, 2, 64)) == half
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,7 +88,7 @@ def test_attention_of_any_chunks(data):
     threads = data.draw(st.integers(1, 3))
     whole = Case.build(ops_for(dtype, isa, threads), shape, kv_heads * group, lengths)
     want = [whole.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
-    twin = Case.build(ReferenceOps(dtype), shape, kv_heads * group, lengths)
+    twin = Case.build(OnArrays(ReferenceBackend(dtype)), shape, kv_heads * group, lengths)
     for i, n in enumerate(lengths):
         close(dtype, want[i], twin.run([(i, 0, n)], window=window)[0])
     cut = Case.build(ops_for(dtype, isa, threads), shape, kv_heads * group, lengths)
@@ -141,12 +141,12 @@ def test_long_decode_is_right(ops, reference, dtype):
     length, results = 1100, []
     for one in (ops, reference):
         case = Case.build(one, quantized(1, 16, 1, 64), 2, [length])
-        layout = layout_of([(0, length, case.blocks[0])])
+        metadata = metadata_of([(0, length, case.blocks[0])])
         q = act(dtype, length, 128)
-        one.rope_and_write_kv(case.qkv[0], case.arena, 0, layout, rope_table(length, 64), None, None, 1e-6, q)
+        one.rope_and_write_kv(case.qkv[0], case.cache, 0, metadata, rope_table(length, 64), None, None, 1e-6, q)
         out = act(dtype, 1, 128)
-        last = layout_of([(length - 1, 1, case.blocks[0])])
-        one.attention(np.ascontiguousarray(q[-1:]), case.arena, 0, last, 0.125, 0, out)
+        last = metadata_of([(length - 1, 1, case.blocks[0])])
+        one.attention(np.ascontiguousarray(q[-1:]), case.cache, 0, last, 0.125, 0, out)
         results.append(out)
     close(dtype, *results)
 
@@ -171,11 +171,11 @@ def test_scores_that_rise_or_fall_with_the_position(ops, reference, dtype, rise)
     qkv[:, :dim] = 1
     qkv[:, dim : 2 * dim] = rise * np.arange(length)[:, None] / dim
     still = RopeTable(np.ones((length, dim // 2), np.float32), np.zeros((length, dim // 2), np.float32))
-    layout, results = layout_of([(0, length, list(range(44)))]), []
+    metadata, results = metadata_of([(0, length, list(range(44)))]), []
     for one in (ops, reference):
-        arena, q, out = one.kv_arena(quantized(1, 16, 1, dim), 44), act(dtype, length, dim), act(dtype, length, dim)
-        one.rope_and_write_kv(qkv, arena, 0, layout, still, None, None, 1e-6, q)
-        one.attention(q, arena, 0, layout, 1.0, 0, out)
+        cache, q, out = one.kv_cache(quantized(1, 16, 1, dim), 44), act(dtype, length, dim), act(dtype, length, dim)
+        one.rope_and_write_kv(qkv, cache, 0, metadata, still, None, None, 1e-6, q)
+        one.attention(q, cache, 0, metadata, 1.0, 0, out)
         results.append(read(dtype, out))
     # Scores reach 2,800, and float32 has them to one part in 2²⁴.
     np.testing.assert_allclose(*results, atol=2e-2 if dtype == "bfloat16" else 2e-3)

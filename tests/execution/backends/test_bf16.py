@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inflight.execution.ops.bf16 import from_bf16, round_to_bf16, to_bf16
+from inflight.execution.backends.bf16 import from_bf16, round_to_bf16, to_bf16
 
 
 def test_every_bf16_value_survives():

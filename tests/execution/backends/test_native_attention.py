@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution.ops.protocol import KVShape, RopeTable, StepLayout
+from inflight.execution.backends.protocol import AttentionMetadata, KVShape, RopeTable
 
 from .conftest import ISAS, ops_for
-from .material import Case, act, layout_of, normal, read, rope_table
+from .material import Case, act, metadata_of, normal, read, rope_table
 
 
 def close(dtype, out, want):
@@ -31,9 +31,9 @@ def test_rotation_of_queries(ops, reference, dtype, dim, heads, kv_heads, norms)
     for one in (ops, reference):
         q = act(dtype, 9, heads * dim)
         weights = (1 + normal(1, dim), 1 + normal(2, dim)) if norms else (None, None)
-        layout = layout_of([(30, 5, [3, 1, 0]), (0, 4, [2])])
+        metadata = metadata_of([(30, 5, [3, 1, 0]), (0, 4, [2])])
         qkv = normal(3, 9, (heads + 2 * kv_heads) * dim)
-        one.rope_and_write_kv(qkv, one.kv_arena(shape, 4), 1, layout, rope_table(40, dim), *weights, 1e-6, q)
+        one.rope_and_write_kv(qkv, one.kv_cache(shape, 4), 1, metadata, rope_table(40, dim), *weights, 1e-6, q)
         got.append(read(dtype, q))
     np.testing.assert_allclose(*got, rtol=2**-7 if dtype == "bfloat16" else 1e-5, atol=1e-6)
 
@@ -106,16 +106,16 @@ def test_scores_that_rise_or_fall_with_the_position(ops, reference, dtype, rise)
     qkv[:, :dim] = 1
     qkv[:, dim : 2 * dim] = rise * np.arange(length)[:, None] / dim  # scores are exact in float32
     still = RopeTable(np.ones((length, dim // 2), np.float32), np.zeros((length, dim // 2), np.float32))
-    layout, results = layout_of([(0, length, list(range(44)))]), []
+    metadata, results = metadata_of([(0, length, list(range(44)))]), []
     for one in (ops, reference):
-        arena, q, out = one.kv_arena(shape, 44), act(dtype, length, dim), act(dtype, length, dim)
-        one.rope_and_write_kv(qkv, arena, 0, layout, still, None, None, 1e-6, q)
-        one.attention(q, arena, 0, layout, 1.0, 0, out)
+        cache, q, out = one.kv_cache(shape, 44), act(dtype, length, dim), act(dtype, length, dim)
+        one.rope_and_write_kv(qkv, cache, 0, metadata, still, None, None, 1e-6, q)
+        one.attention(q, cache, 0, metadata, 1.0, 0, out)
         results.append(read(dtype, out))
         if one is ops:  # whatever was scaled when, a chunk's queries have the bits that they have in the whole
             chunk = act(dtype, 300, dim)
             ops.attention(
-                np.ascontiguousarray(q[400:]), arena, 0, layout_of([(400, 300, list(range(44)))]), 1.0, 0, chunk
+                np.ascontiguousarray(q[400:]), cache, 0, metadata_of([(400, 300, list(range(44)))]), 1.0, 0, chunk
             )
             np.testing.assert_array_equal(chunk, out[400:])
     # Scores reach 2,800, and are rounded once more (to 2⁻²⁴) where multiply-adds are not fused.
@@ -127,12 +127,12 @@ def test_long_decode_is_right(ops, reference, dtype):
     results = []
     for one in (ops, reference):
         case = Case.build(one, shape, 2, [length])
-        layout = layout_of([(0, length, case.blocks[0])])
+        metadata = metadata_of([(0, length, case.blocks[0])])
         q = act(dtype, length, 128)
-        one.rope_and_write_kv(case.qkv[0], case.arena, 0, layout, rope_table(length, 64), None, None, 1e-6, q)
-        last = layout_of([(length - 1, 1, case.blocks[0])])
+        one.rope_and_write_kv(case.qkv[0], case.cache, 0, metadata, rope_table(length, 64), None, None, 1e-6, q)
+        last = metadata_of([(length - 1, 1, case.blocks[0])])
         out = act(dtype, 1, 128)
-        one.attention(np.ascontiguousarray(q[-1:]), case.arena, 0, last, 0.125, 0, out)
+        one.attention(np.ascontiguousarray(q[-1:]), case.cache, 0, last, 0.125, 0, out)
         results.append(out)
     close(dtype, *results)
 
@@ -189,11 +189,11 @@ def test_garbage_in_unwritten_slots_does_not_matter(dtype, isa, length, quantize
     clean = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
     want = clean.run([(0, 0, length)])[0]
     dirty = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
-    blocks = list(range(dirty.arena.num_blocks))
+    blocks = list(range(dirty.cache.num_blocks))
     n = len(blocks) * 16
     nan = np.full((n, 5 * 32), np.nan, np.float32)
     dirty.ops.rope_and_write_kv(
-        nan, dirty.arena, 0, layout_of([(0, n, blocks)]), rope_table(n, 32), None, None, 1e-6, act(dtype, n, 96)
+        nan, dirty.cache, 0, metadata_of([(0, n, blocks)]), rope_table(n, 32), None, None, 1e-6, act(dtype, n, 96)
     )
     np.testing.assert_array_equal(dirty.run([(0, 0, length)])[0], want)
     assert np.isfinite(read(dtype, want)).all()
@@ -210,16 +210,22 @@ def test_blocks_before_the_window_are_never_looked_up(dtype, isa):
 
 def test_a_step_without_tokens(ops, dtype):
     shape = KVShape(1, 16, 1, 32)
-    none = StepLayout(*(np.zeros(n, np.int32) for n in (0, 1, 0)), np.zeros((0, 1), np.int32))
+    none = AttentionMetadata(*(np.zeros(n, np.int32) for n in (0, 1, 0)), np.zeros((0, 1), np.int32))
     q = act(dtype, 0, 64)
     ops.rope_and_write_kv(
-        np.zeros((0, 128), np.float32), ops.kv_arena(shape, 1), 0, none, rope_table(1, 32), None, None, 1e-6, q
+        np.zeros((0, 128), np.float32), ops.kv_cache(shape, 1), 0, none, rope_table(1, 32), None, None, 1e-6, q
     )
-    ops.attention(q, ops.kv_arena(shape, 1), 0, none, 1.0, 0, act(dtype, 0, 64))
-    with pytest.raises(ValueError, match="offsets"):
+    ops.attention(q, ops.kv_cache(shape, 1), 0, none, 1.0, 0, act(dtype, 0, 64))
+    with pytest.raises(ValueError, match="query_start"):
         empty = np.zeros(0, np.int32)
         ops.attention(
-            q, ops.kv_arena(shape, 1), 0, StepLayout(empty, empty, empty, none.tables), 1.0, 0, act(dtype, 0, 64)
+            q,
+            ops.kv_cache(shape, 1),
+            0,
+            AttentionMetadata(empty, empty, empty, none.block_tables),
+            1.0,
+            0,
+            act(dtype, 0, 64),
         )
 
 
@@ -229,30 +235,30 @@ def test_copied_blocks_hold_what_their_sources_held(ops, reference, quantized):
     for one in (ops, reference):
         case = Case.build(one, shape, 4, [40])
         want = [case.run([(0, 0, 40)], layer)[0] for layer in range(3)]
-        spare = [b for b in range(case.arena.num_blocks) if b not in case.blocks[0]]
-        case.arena.copy_blocks(case.blocks[0], spare)
+        spare = [b for b in range(case.cache.num_blocks) if b not in case.blocks[0]]
+        one.copy_blocks(case.cache, case.blocks[0], spare)
         case.blocks[0] = spare
         for layer in range(3):
             np.testing.assert_array_equal(case.run([(0, 39, 1)], layer)[0], want[layer][39:])
-        assert case.arena.shape == shape
-        assert case.arena.nbytes == case.arena.num_blocks * one.bytes_per_block(shape)
+        assert case.cache.shape == shape
+        assert case.cache.nbytes == case.cache.num_blocks * one.bytes_per_block(shape)
 
 
 def test_wrong_tables_are_refused_with_a_sentence(ops, dtype):
     shape = KVShape(1, 16, 1, 32)
-    arena, q, out = ops.kv_arena(shape, 2), act(dtype, 3, 64), act(dtype, 3, 64)
+    cache, q, out = ops.kv_cache(shape, 2), act(dtype, 3, 64), act(dtype, 3, 64)
     for chunks, why in [
         ([(20, 3, [0])], "too short"),
         ([(0, 3, [2])], "names block 2"),
         ([(20, 3, [-1, 0])], "block -1"),
     ]:
         with pytest.raises(ValueError, match=why):
-            ops.attention(q, arena, 0, layout_of(chunks), 1.0, 0, out)
+            ops.attention(q, cache, 0, metadata_of(chunks), 1.0, 0, out)
     with pytest.raises(ValueError, match="layer 1"):
-        ops.attention(q, arena, 1, layout_of([(0, 3, [0])]), 1.0, 0, out)
+        ops.attention(q, cache, 1, metadata_of([(0, 3, [0])]), 1.0, 0, out)
     with pytest.raises(ValueError, match="rope table"):
         ops.rope_and_write_kv(
-            normal(0, 3, 128), arena, 0, layout_of([(0, 3, [0])]), rope_table(2, 32), None, None, 1e-6, q
+            normal(0, 3, 128), cache, 0, metadata_of([(0, 3, [0])]), rope_table(2, 32), None, None, 1e-6, q
         )
     with pytest.raises(ValueError, match="multiple of 16"):
-        ops.kv_arena(KVShape(1, 20, 1, 32), 2)
+        ops.kv_cache(KVShape(1, 20, 1, 32), 2)

@@ -1,4 +1,4 @@
-"""Cutting a step into forward passes that fit the decoder's activation memory.
+"""Cutting a step into forward passes that fit the decoder's activations, and joining what they score.
 
 Knows chunks and a limit. A plan may hold more tokens than one pass takes (a whole long prompt, a padded batch); because
 a token's bits do not depend on how its sequence is cut, several passes yield what one would.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from inflight.core.types.plan import Chunk
+from inflight.core.types.plan import Chunk, Scored
 
 
-def slices(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
+def passes(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
     """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, sampling with
     its last, each scored position with its own."""
     part: list[Chunk] = []
@@ -29,3 +29,19 @@ def slices(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
         room -= chunk.length
     if part:
         yield part
+
+
+def joined(pieces: Iterable[Scored]) -> tuple[Scored, ...]:
+    """One entry per sequence, whose positions were scored in several pieces, in order; of one that could not be scored
+    the first error, and no log-probability."""
+    of: dict[int, list[Scored]] = {}
+    for piece in pieces:
+        of.setdefault(piece.sequence_id, []).append(piece)
+    return tuple(_one(together) for together in of.values())
+
+
+def _one(pieces: list[Scored]) -> Scored:
+    number, start = pieces[0].sequence_id, pieces[0].start
+    if error := next((piece.error for piece in pieces if piece.error is not None), None):
+        return Scored(number, start, (), error)
+    return Scored(number, start, tuple(entry for piece in pieces for entry in piece.logprobs))

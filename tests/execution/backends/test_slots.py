@@ -1,4 +1,4 @@
-"""Row state: what is kept of each row, compared with the plain lists it stands for."""
+"""Request slots: what is kept of each row, compared with the plain lists it stands for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.rows import RowStore
+from inflight.execution.backends.protocol import AttentionMetadata
+from inflight.execution.backends.slots import RequestSlots
 
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50)
 
@@ -20,52 +21,55 @@ def new_row(row: int, tokens: list[int], prompt: int | None = None, **settings: 
     return NewRow(row, tuple(tokens), len(tokens) if prompt is None else prompt, params, 9, 1, banned)  # type: ignore[arg-type]
 
 
-def test_layout_gathers_the_chunks_of_many_rows() -> None:
-    store = RowStore(CAPACITY, CAPACITY.num_blocks)
+def gathered(store: RequestSlots, chunks: list[Chunk]) -> tuple[np.ndarray, AttentionMetadata]:
+    inputs = store.gather(chunks)
+    return inputs.token_ids, inputs.metadata
+
+
+def test_gather_finds_the_chunks_of_many_rows() -> None:
+    store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(2, list(range(40))))
     store.start(new_row(0, [7, 8, 9]))
-    tokens, layout = store.layout([Chunk(1, 2, 0, 20, (5, 3), False), Chunk(2, 0, 0, 3, (9,), True)])
+    tokens, where = gathered(store, [Chunk(1, 2, 0, 20, (5, 3), False), Chunk(2, 0, 0, 3, (9,), True)])
     assert tokens.tolist() == [*range(20), 7, 8, 9]
-    assert layout.positions.tolist() == [*range(20), 0, 1, 2]
-    assert (layout.offsets.tolist(), layout.starts.tolist()) == ([0, 20, 23], [0, 0])
-    assert layout.tables[0, :2].tolist() == [5, 3] and layout.tables[1, 0] == 9
+    assert where.positions.tolist() == [*range(20), 0, 1, 2]
+    assert (where.query_start.tolist(), where.context_len.tolist()) == ([0, 20, 23], [0, 0])
+    assert where.block_tables[0, :2].tolist() == [5, 3] and where.block_tables[1, 0] == 9
 
     store.append(np.array([0], np.int32), np.array([30], np.int32))
-    tokens, layout = store.layout([Chunk(2, 0, 3, 1, (), True), Chunk(1, 2, 20, 20, (8,), True)])
+    tokens, where = gathered(store, [Chunk(2, 0, 3, 1, (), True), Chunk(1, 2, 20, 20, (8,), True)])
     assert tokens.tolist() == [30, *range(20, 40)]
-    assert layout.positions.tolist() == [3, *range(20, 40)]
-    assert layout.tables[1].tolist() == [5, 3, 8]
-    assert {array.dtype for array in (tokens, layout.positions, layout.offsets, layout.starts, layout.tables)} == {
-        np.dtype(np.int32)
-    }
+    assert where.positions.tolist() == [3, *range(20, 40)]
+    assert where.block_tables[1].tolist() == [5, 3, 8]
+    assert {
+        array.dtype for array in (tokens, where.positions, where.query_start, where.context_len, where.block_tables)
+    } == {np.dtype(np.int32)}
 
 
 def test_a_new_sequence_finds_nothing_of_the_one_before() -> None:
-    store = RowStore(CAPACITY, CAPACITY.num_blocks)
+    store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(1, list(range(30)), logit_bias={3: 1.0}, logprobs=4, temperature=0.5, top_k=9))
-    store.layout([Chunk(1, 1, 0, 30, (1, 2), True)])
+    store.gather([Chunk(1, 1, 0, 30, (1, 2), True)])
     store.free(1)
     store.start(new_row(1, [4, 5], temperature=0.0))
-    tokens, layout = store.layout([Chunk(2, 1, 0, 2, (6,), True)])
-    assert tokens.tolist() == [4, 5] and layout.tables.tolist() == [[6]]
+    tokens, where = gathered(store, [Chunk(2, 1, 0, 2, (6,), True)])
+    assert tokens.tolist() == [4, 5] and where.block_tables.tolist() == [[6]]
     batch = store.sampling(np.array([1], np.int32))
     assert (batch.temperature[0], batch.top_k[0], batch.want_logprobs[0], batch.top_logprobs[0]) == (0, 0, False, 0)
     assert batch.bias_offsets.tolist() == [0, 0]
 
 
 def test_what_is_scored_is_the_token_that_follows() -> None:
-    store = RowStore(CAPACITY, CAPACITY.num_blocks)
+    store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1, 2, 3, 4], prompt_logprobs=0))
     store.start(new_row(3, [11, 12, 13, 14, 15], prompt_logprobs=7))
-    token_ids, wanted = store.scoring(
-        [Chunk(0, 3, 1, 3, (), False, range(1, 4)), Chunk(1, 0, 0, 4, (), True, range(2, 3))]
-    )
+    token_ids, wanted = store.scoring(np.array([3, 3, 3, 0], np.int32), np.array([1, 2, 3, 2], np.int32))
     assert token_ids.tolist() == [13, 14, 15, 4] and wanted.tolist() == [7, 7, 7, 0]
     assert token_ids.dtype == wanted.dtype == np.int32
 
 
 def test_settings_of_the_sampled_rows_in_their_order() -> None:
-    store = RowStore(CAPACITY, CAPACITY.num_blocks)
+    store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1, 2, 3], temperature=0.5, top_p=0.9, logit_bias={7: 2.0, 8: -3.0}))
     store.start(new_row(3, [1, 2, 3, 4, 5], prompt=2, repetition_penalty=1.5, logprobs=0))
     batch = store.sampling(np.array([3, 0], np.int32))
@@ -80,7 +84,7 @@ def test_settings_of_the_sampled_rows_in_their_order() -> None:
 
 
 def test_end_tokens_are_banned_until_enough_was_said() -> None:
-    store = RowStore(CAPACITY, CAPACITY.num_blocks)
+    store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1], min_tokens=2, logit_bias={4: 1.0, 9: 50.0}, banned=(9, 11)))
     row = np.array([0], np.int32)
     for _ in range(2):
@@ -94,14 +98,14 @@ def test_end_tokens_are_banned_until_enough_was_said() -> None:
 
 @pytest.mark.parametrize("top_k", [50, 51, 2**31, 10**30])
 def test_more_candidates_than_tokens_are_all_of_them(top_k: int) -> None:
-    store = RowStore(CAPACITY, CAPACITY.num_blocks)
+    store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1], top_k=top_k))
     assert store.sampling(np.array([0], np.int32)).top_k.tolist() == [50]
 
 
 @pytest.mark.parametrize("seed", [0, -1, -(2**63), 2**64 - 1])
 def test_every_seed_that_is_allowed_fits(seed: int) -> None:
-    store = RowStore(CAPACITY, CAPACITY.num_blocks)
+    store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(NewRow(0, (1,), 1, SamplingParams(), seed, 1023))
     batch = store.sampling(np.array([0], np.int32))
     assert (int(batch.seed[0]), int(batch.sample_index[0])) == (seed % 2**64, 1023)
@@ -109,7 +113,7 @@ def test_every_seed_that_is_allowed_fits(seed: int) -> None:
 
 def test_random_plans_against_plain_lists() -> None:
     chance = random.Random(4)
-    store = RowStore(CAPACITY, CAPACITY.num_blocks)
+    store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     rows: dict[int, tuple[list[int], int, list[int]]] = {}  # row → known tokens, computed, table
     for _ in range(300):
         for row in range(CAPACITY.max_rows):
@@ -128,11 +132,11 @@ def test_random_plans_against_plain_lists() -> None:
             if end == len(tokens):
                 sampled.append(row)
             rows[row] = (tokens, end, table)
-        got, layout = store.layout(chunks)
+        got, where = gathered(store, chunks)
         assert got.tolist() == [token for part in expected for token in part]
         for index, chunk in enumerate(chunks):
             used = -(-(chunk.start + chunk.length) // 16)
-            assert layout.tables[index, :used].tolist() == rows[chunk.row][2][:used]
+            assert where.block_tables[index, :used].tolist() == rows[chunk.row][2][:used]
         drawn = np.array([chance.randrange(50) for _ in sampled], np.int32)
         store.append(np.array(sampled, np.int32), drawn)
         for row, token in zip(sampled, drawn.tolist(), strict=True):

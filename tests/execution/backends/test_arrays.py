@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inflight.execution import arrays
+from inflight.execution.backends import arrays
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (7, 1024), (300, 4099)])

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution.ops.reference import ReferenceOps, philox4x32_10, uniform
+from inflight.execution.backends.reference import ReferenceBackend
+from inflight.execution.backends.reference_sampling import philox4x32_10, uniform
 
 from .conftest import ISAS, ops_for
 from .material import normal, sampling
@@ -17,7 +18,7 @@ def both(isa, logits, threads=2, **given_settings):
     """What both samplers make of the same rows; asserts that they agree."""
     rows = len(logits)
     got = ops_for("float32", isa, threads).sample(logits.copy(), sampling(rows, **given_settings))
-    want = ReferenceOps("float32").sample(logits.copy(), sampling(rows, **given_settings))
+    want = ReferenceBackend("float32").sample(logits.copy(), sampling(rows, **given_settings))
     np.testing.assert_array_equal(got.token_ids, want.token_ids)
     wants = np.broadcast_to(given_settings.get("want_logprobs", False), rows)
     np.testing.assert_allclose(got.logprobs[wants], want.logprobs[wants], rtol=1e-6, atol=1e-6)
@@ -120,7 +121,7 @@ def test_a_score_is_what_drawing_the_token_would_report(isa, vocabulary):
         logits.copy(), sampling(rows, temperature=1.5, seed=np.arange(rows), want_logprobs=True, top_logprobs=tops)
     )
     got = ops.score(logits.copy(), drawn.token_ids, tops)
-    want = ReferenceOps("float32").score(logits.copy(), drawn.token_ids, tops)
+    want = ReferenceBackend("float32").score(logits.copy(), drawn.token_ids, tops)
     assert got.top_ids.shape == got.top_logprobs.shape == (rows, min(20, vocabulary))
     for row in range(rows):
         assert got.logprobs[row] == drawn.logprobs[row]

@@ -1,4 +1,4 @@
-"""The executor: what a step yields, compared with the plain decoder and a plain sampler; and what a fault ends."""
+"""The model runner: what a step yields, compared with the plain decoder and a plain sampler; and what a fault ends."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
+from inflight.execution.backends import open_backend
 from inflight.execution.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
-from inflight.execution.executor import ModelExecutor
 from inflight.execution.memory import kv_shape
-from inflight.execution.ops import open_ops
+from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
 from inflight.models.registry import read_folder
 
-from .driver import BLOCK, Driver, op_sets
+from .driver import BLOCK, Driver, backends
 
 PROMPT = tuple(range(40, 75))
 END = 361
 
 
 class Rig:
-    """An executor on a tiny model, a loop over it, and a plain driver that says what the logits are."""
+    """A runner on a tiny model, a loop over it, and a plain driver that says what the logits are."""
 
     def __init__(self, folder: Path, isa: str, logit_rows: int = 4, rows: int = 12) -> None:
         config = read_folder(folder, to_run=True)
-        ops = open_ops("float32", 2, isa)
+        self.backend = backend = open_backend("float32", 2, isa)
         self.capacity = Capacity(64, BLOCK, rows, min(200, config.default_model_len), config.vocab_size)
-        weights = load_weights(config, Checkpoint(folder), ops, self.capacity.max_model_len)
-        arena = ops.kv_arena(kv_shape(config, BLOCK), self.capacity.num_blocks + 1 + self.capacity.host_blocks)
-        self.decoder = Decoder(config, weights, ops, arena, 128, logit_rows)
-        self.executor = ModelExecutor(self.decoder, ops, arena, self.capacity)
+        weights = load_weights(config, Checkpoint(folder), backend, self.capacity.max_model_len)
+        cache = backend.kv_cache(kv_shape(config, BLOCK), self.capacity.num_blocks + 1 + self.capacity.host_blocks)
+        self.decoder = Decoder(config, weights, backend, 128, logit_rows)
+        self.runner = ModelRunner(self.decoder, backend, cache, self.capacity)
         ends = frozenset({END} if config.vocab_size > END else ())
         scheduler = Scheduler(self.capacity, Chunked(128), Fcfs(), end_token_ids=ends)
-        self.offline = Offline(EngineLoop(scheduler, self.executor, MonotonicClock()), None)
+        self.offline = Offline(EngineLoop(scheduler, self.runner, MonotonicClock()), None)
         self.plain = Driver.of(folder, "float32", isa)
 
     def generate(self, *params: SamplingParams, prompt: tuple[int, ...] = PROMPT) -> list[Any]:
@@ -68,7 +68,7 @@ class Rig:
         return logits
 
 
-@pytest.fixture(params=op_sets()[:2])
+@pytest.fixture(params=backends()[:2])
 def rig(request: pytest.FixtureRequest, tiny: Path) -> Rig:
     return Rig(tiny, request.param)
 
@@ -132,7 +132,7 @@ def test_no_end_before_min_tokens(rig: Rig) -> None:
 
 def test_more_rows_than_the_logit_slab(tiny: Path) -> None:
     """Twelve rows sample in one step, four at a time: each gets its own token and log-probabilities."""
-    isa = op_sets()[-1]
+    isa = backends()[-1]
     params = [
         SamplingParams(temperature=1.0, seed=number, max_tokens=6, logprobs=number % 3 or None, ignore_eos=True)
         for number in range(12)
@@ -142,12 +142,12 @@ def test_more_rows_than_the_logit_slab(tiny: Path) -> None:
 
 
 def test_slabs_keep_the_plans_order(tiny: Path) -> None:
-    rig = Rig(tiny, op_sets()[-1], logit_rows=3)
+    rig = Rig(tiny, backends()[-1], logit_rows=3)
     tokens = [tuple(range(n, n + 5 + n)) for n in range(8)]
     new = tuple(NewRow(n, t, len(t), SamplingParams(temperature=0), 0, 0) for n, t in enumerate(tokens))
     # Every other chunk stops short of its last token and samples nothing.
     chunks = tuple(Chunk(100 + n, n, 0, len(t) - n % 2, (n,), n % 2 == 0) for n, t in enumerate(tokens))
-    result = rig.executor.submit(BatchPlan(0, chunks, new)).result()
+    result = rig.runner.submit(BatchPlan(0, chunks, new)).result()
     assert result.error is None
     assert [one.sequence_id for one in result.sampled] == [100, 102, 104, 106]
     for one in result.sampled:
@@ -160,11 +160,11 @@ def test_a_broken_step_ends_its_requests_only(rig: Rig, monkeypatch: pytest.Monk
     (expected,) = rig.generate(params)
     forward, steps = rig.decoder.forward, []
 
-    def breaks(token_ids: Any, layout: Any) -> Any:
-        steps.append(len(token_ids))
+    def breaks(batch: Any) -> Any:
+        steps.append(batch)
         if len(steps) == 3:
             raise FloatingPointError("no such luck")
-        return forward(token_ids, layout)
+        return forward(batch)
 
     monkeypatch.setattr(rig.decoder, "forward", breaks)
     first, second = rig.generate(params, params)
@@ -178,9 +178,9 @@ def test_a_broken_step_ends_its_requests_only(rig: Rig, monkeypatch: pytest.Monk
 
 
 def test_a_fault_is_told_in_the_result_not_raised(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rig.decoder, "logits", lambda rows: 1 / 0)
+    monkeypatch.setattr(rig.decoder, "logits", lambda batch, places: 1 / 0)
     new = NewRow(0, PROMPT, len(PROMPT), SamplingParams(), 0, 0)
-    result = rig.executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 35, (1, 2, 3), True),), (new,))).result()
+    result = rig.runner.submit(BatchPlan(0, (Chunk(0, 0, 0, 35, (1, 2, 3), True),), (new,))).result()
     assert isinstance(result, StepResult) and result.sampled == () and result.seconds >= 0
     assert result.error == "Step 0 with 35 tokens failed: ZeroDivisionError: division by zero"
 
@@ -204,11 +204,11 @@ def test_logits_that_mean_nothing_end_their_own_sequence_alone(
     expected = rig.generate(*params)
     logits, calls = rig.decoder.logits, []
 
-    def breaks(rows: Any) -> Any:
-        made = logits(rows)
-        calls.append(len(rows))
+    def breaks(batch: Any, places: Any) -> Any:
+        made = logits(batch, places)
+        calls.append(len(places))
         if len(calls) == 4:
-            made[1] = value
+            made.array[1] = value
         return made
 
     monkeypatch.setattr(rig.decoder, "logits", breaks)
@@ -223,35 +223,25 @@ def test_logits_that_mean_nothing_end_their_own_sequence_alone(
 def test_of_several_samples_the_sound_ones_go_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(temperature=1, n=2, max_tokens=5, ignore_eos=True, seed=1)
     ((expected, _),) = [output.outputs for output in rig.outputs(params)]
-    sample = rig.executor._ops.sample
+    sample = rig.backend.sample  # type: ignore[attr-defined]
 
     def breaks(logits: Any, batch: Any) -> Any:
         logits[(batch.sample_index == 1) & (batch.draw_index == 2)] = np.nan
         return sample(logits, batch)
 
-    monkeypatch.setattr(rig.executor, "_ops", _Other(rig.executor._ops, breaks))
+    monkeypatch.setattr(rig.backend, "sample", breaks)
     ((sound, broken),) = [output.outputs for output in rig.outputs(params)]
     assert (sound.token_ids, sound.finish_reason) == (expected.token_ids, "length")
     assert (len(broken.token_ids), broken.finish_reason) == (2, "error")
-
-
-class _Other:
-    """An op set with another `sample`."""
-
-    def __init__(self, ops: Any, sample: Any) -> None:
-        self._ops, self.sample = ops, sample
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ops, name)
 
 
 def test_a_prompt_that_cannot_be_scored_ends_with_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(max_tokens=0, prompt_logprobs=1)
     logits = rig.decoder.logits
 
-    def breaks(rows: Any) -> Any:
-        made = logits(rows)
-        made[rows == 6] = np.nan
+    def breaks(batch: Any, places: Any) -> Any:
+        made = logits(batch, places)
+        made.array[: len(places)][np.array(places) == 6] = np.nan
         return made
 
     monkeypatch.setattr(rig.decoder, "logits", breaks)

@@ -1,6 +1,6 @@
 """What is added to a row's logits before a token is drawn: wishes, and tokens that may not be drawn at all.
 
-Knows the settings of one row and its output so far; not how a token is drawn. What never changes is put together once.
+Knows the settings of one slot and its output so far; not how a token is drawn. What never changes is put together once.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from inflight.core.types.plan import NewRow
-from inflight.execution.ops.protocol import Array
+from inflight.execution.backends.protocol import Array
 
 Bias = tuple[Array, Array]  # token ids int32[B], and what is added to their logits float32[B]; -inf bans
 NO_BIAS: Bias = (np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True)
-class RowBias:
+class TokenBias:
     """always: at every position. early: in addition, before min_tokens output tokens exist. bad: sequences of two and
     more tokens, whose last one is not drawn where the others have just been; by the last of those others, so that a
     step looks at few of them."""
@@ -45,7 +45,7 @@ class RowBias:
         return [one[-1] for one in begun if recent[1 - len(one) :] == one[:-1]]
 
 
-def row_bias(new: NewRow, vocab_size: int) -> RowBias | None:
+def token_bias(new: NewRow, vocab_size: int) -> TokenBias | None:
     """None where nothing is ever added."""
     params = new.params
     if not (params.logit_bias or params.allowed_token_ids is not None or new.banned_token_ids or new.bad_token_ids):
@@ -61,7 +61,7 @@ def row_bias(new: NewRow, vocab_size: int) -> RowBias | None:
     for one in new.bad_token_ids:
         if len(one) > 1:
             bad.setdefault(one[-2], []).append(one)
-    return RowBias(
+    return TokenBias(
         always=(np.concatenate([ids for ids, _ in always]), np.concatenate([values for _, values in always])),
         early=_banned(np.array(new.banned_token_ids, np.int32)),
         min_tokens=params.min_tokens,

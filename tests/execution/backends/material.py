@@ -1,4 +1,4 @@
-"""Random arrays, layouts and settings for the tests of the op sets."""
+"""Random arrays, metadata and settings for the tests of the backends, and their operations on plain arrays."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from inflight.execution.ops.bf16 import from_bf16, to_bf16
-from inflight.execution.ops.protocol import KVShape, RopeTable, SamplingBatch, StepLayout
+from inflight.core.types.plan import Capacity
+from inflight.execution.backends.bf16 import from_bf16, to_bf16
+from inflight.execution.backends.protocol import AttentionMetadata, KVShape, RopeTable, SamplingBatch
+from inflight.execution.backends.slots import PassInputs, RequestSlots
 
 Array = np.ndarray[Any, Any]
 
@@ -51,29 +53,29 @@ class Blocks:
         return [self.free.pop() for _ in range(-(-positions // block_size))]
 
 
-def layout_of(chunks: list[tuple[int, int, list[int]]]) -> StepLayout:
+def metadata_of(chunks: list[tuple[int, int, list[int]]]) -> AttentionMetadata:
     """Chunks as (start, length, blocks)."""
-    width = max(len(blocks) for _, _, blocks in chunks)
+    width = max((len(blocks) for _, _, blocks in chunks), default=1)
     tables = np.full((len(chunks), width), -1, np.int32)
     for row, (_, _, blocks) in enumerate(chunks):
         tables[row, : len(blocks)] = blocks
-    return StepLayout(
-        positions=np.concatenate([np.arange(s, s + n) for s, n, _ in chunks]).astype(np.int32),
-        offsets=np.cumsum([0] + [n for _, n, _ in chunks]).astype(np.int32),
-        starts=np.array([s for s, _, _ in chunks], np.int32),
-        tables=tables,
+    return AttentionMetadata(
+        positions=np.concatenate([np.zeros(0), *(np.arange(s, s + n) for s, n, _ in chunks)]).astype(np.int32),
+        query_start=np.cumsum([0] + [n for _, n, _ in chunks]).astype(np.int32),
+        context_len=np.array([s for s, _, _ in chunks], np.int32),
+        block_tables=tables,
     )
 
 
 @dataclass
 class Case:
-    """Sequences whose keys and values stand in an arena, and the queries of their last tokens."""
+    """Sequences whose keys and values stand in a KV cache, and the queries of their last tokens."""
 
     ops: Any
     shape: KVShape
     heads: int
     lengths: list[int]
-    arena: Any
+    cache: Any
     blocks: list[list[int]]
     qkv: list[Array] = field(default_factory=list)
 
@@ -82,7 +84,7 @@ class Case:
         """Sequence i is the same for the same (seed, i), whatever the others are."""
         needed = sum(-(-n // shape.block_size) for n in lengths) + 3
         pool = Blocks.shuffled(needed, seed + 1)
-        case = cls(ops, shape, heads, lengths, ops.kv_arena(shape, needed), [])
+        case = cls(ops, shape, heads, lengths, ops.kv_cache(shape, needed), [])
         width = (heads + 2 * shape.kv_heads) * shape.head_dim
         for i, length in enumerate(lengths):
             case.blocks.append(pool.take(length, shape.block_size))
@@ -94,14 +96,78 @@ class Case:
     ) -> list[Array]:
         """One step over chunks (sequence, start, length): writes keys and values, attends; per chunk what came out."""
         dim = self.shape.head_dim
-        layout = layout_of([(start, n, self.blocks[i]) for i, start, n in chunks])
+        metadata = metadata_of([(start, n, self.blocks[i]) for i, start, n in chunks])
         qkv = np.concatenate([self.qkv[i][start : start + n] for i, start, n in chunks])
         q, out = act(self.ops.dtype, len(qkv), self.heads * dim), act(self.ops.dtype, len(qkv), self.heads * dim)
         q_norm, k_norm = (1 + 0.1 * normal(5, dim), 1 + 0.1 * normal(6, dim)) if norms else (None, None)
         rope = rope_table(max(self.lengths), dim)
-        self.ops.rope_and_write_kv(qkv, self.arena, layer, layout, rope, q_norm, k_norm, 1e-6, q)
-        self.ops.attention(q, self.arena, layer, layout, dim**-0.5, window, out)
-        return np.split(out, layout.offsets[1:-1])
+        self.ops.rope_and_write_kv(qkv, self.cache, layer, metadata, rope, q_norm, k_norm, 1e-6, q)
+        self.ops.attention(q, self.cache, layer, metadata, dim**-0.5, window, out)
+        return np.split(out, metadata.query_start[1:-1])
+
+
+class OnArrays:
+    """A backend whose operations take arrays: each gets activations around them, in a pass of its own."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self._empty = self._inputs(np.zeros(0, np.int32), metadata_of([]))
+        self._slots = RequestSlots(Capacity(1, 16, 1, 16, 1), 0)
+        self._cache = backend.kv_cache(KVShape(1, 16, 1, 32), 1)
+
+    def __getattr__(self, name: str) -> Any:
+        """What takes arrays anyway."""
+        return getattr(self.backend, name)
+
+    @staticmethod
+    def _inputs(token_ids: Array, metadata: AttentionMetadata) -> PassInputs:
+        none = np.zeros(0, np.int32)
+        return PassInputs(none, none, token_ids, metadata)
+
+    def _pass(self, inputs: PassInputs | None = None, cache: Any = None) -> Any:
+        return self.backend.forward_pass(inputs or self._empty, cache or self._cache, self._slots, ())
+
+    def over(self, metadata: AttentionMetadata, cache: Any) -> Any:
+        """A pass over these positions, whatever their tokens are."""
+        return self._pass(self._inputs(np.zeros(len(metadata.positions), np.int32), metadata), cache)
+
+    def embed(self, table: Any, token_ids: Array, out: Array) -> None:
+        inputs = self._inputs(token_ids, metadata_of([(0, len(token_ids), [0])]))
+        self._pass(inputs).embed(table, self.activation_of(out))
+
+    def rms_norm(self, x: Array, weight: Array, eps: float, out: Array) -> None:
+        self._pass().rms_norm(self.activation_of(x), self.pack_vector(weight), eps, self.activation_of(out))
+
+    def linear(self, x: Array, weight: Any, out: Array) -> None:
+        self._pass().linear(self.activation_of(x), weight, self.activation_of(out))
+
+    def linear_residual(self, x: Array, weight: Any, out: Array) -> None:
+        self._pass().linear_residual(self.activation_of(x), weight, self.activation_of(out))
+
+    def gate_up(self, x: Array, weight: Any, out: Array) -> None:
+        self._pass().gate_up(self.activation_of(x), weight, self.activation_of(out))
+
+    def rope_and_write_kv(
+        self,
+        qkv: Array,
+        cache: Any,
+        layer: int,
+        metadata: AttentionMetadata,
+        rope: RopeTable,
+        q_norm: Array | None,
+        k_norm: Array | None,
+        eps: float,
+        q_out: Array,
+    ) -> None:
+        norms = [None if norm is None else self.pack_vector(norm) for norm in (q_norm, k_norm)]
+        self.over(metadata, cache).rope_and_write_kv(
+            self.activation_of(qkv), layer, self.pack_rope(rope), *norms, eps, self.activation_of(q_out)
+        )
+
+    def attention(
+        self, q: Array, cache: Any, layer: int, metadata: AttentionMetadata, scale: float, window: int, out: Array
+    ) -> None:
+        self.over(metadata, cache).attention(self.activation_of(q), layer, scale, window, self.activation_of(out))
 
 
 def sampling(rows: int, **settings: Any) -> SamplingBatch:

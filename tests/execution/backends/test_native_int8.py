@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution.ops import int8
-from inflight.execution.ops.reference import ReferenceOps
+from inflight.execution.backends import int8
+from inflight.execution.backends.reference import ReferenceBackend
 
 from .conftest import ISAS, ops_for
-from .material import act, held, normal, read
+from .material import OnArrays, act, held, normal, read
 
 SHAPES = [
     (0, 20, 12),
@@ -41,7 +41,7 @@ def test_linear_has_the_bits_of_its_twin(ops, reference, dtype, tokens, rows, co
         out = np.full((tokens, rows), np.nan, np.float32)
         one.linear(x, packed, out)
         added = normal(4, tokens, rows)
-        one.linear_add(x, packed, added)
+        one.linear_residual(x, packed, added)
         outs.append((out, added))
     np.testing.assert_array_equal(outs[0][0], outs[1][0])
     np.testing.assert_array_equal(outs[0][1], outs[1][1])
@@ -52,8 +52,8 @@ def test_linear_has_the_bits_of_its_twin(ops, reference, dtype, tokens, rows, co
 def test_gated(ops, reference, dtype, tokens, rows, columns):
     gate, up, x = normal(1, rows, columns), normal(2, rows, columns), held(dtype, normal(3, tokens, columns))
     out, want = act(dtype, tokens, rows), act(dtype, tokens, rows)
-    ops.gated(x, ops.pack_gated(gate, up, quantized=True), out)
-    reference.gated(x, reference.pack_gated(gate, up, quantized=True), want)
+    ops.gate_up(x, ops.pack_gate_up(gate, up, quantized=True), out)
+    reference.gate_up(x, reference.pack_gate_up(gate, up, quantized=True), want)
     rtol = 2**-7 if dtype == "bfloat16" else 1e-5
     scale = np.abs(read(dtype, want)).max(initial=0)
     np.testing.assert_allclose(read(dtype, out), read(dtype, want), rtol=rtol, atol=1e-6 * scale)
@@ -68,7 +68,7 @@ def test_linear_of_any_shape(data):
         data.draw(st.integers(1, 150)),
         data.draw(st.integers(1, 150)),
     )
-    ops, twin = ops_for(dtype, isa, data.draw(st.integers(1, 3))), ReferenceOps(dtype)
+    ops, twin = ops_for(dtype, isa, data.draw(st.integers(1, 3))), OnArrays(ReferenceBackend(dtype))
     weight, x = normal(tokens, rows, columns), held(dtype, normal(rows, tokens, columns))
     out, want = np.full((tokens, rows), np.nan, np.float32), np.empty((tokens, rows), np.float32)
     ops.linear(x, ops.pack_linear([weight], quantized=True), out)
@@ -118,16 +118,16 @@ def test_a_token_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa,
     rows, weight, gate, x = 80, normal(1, 80, columns), normal(2, 80, columns), held(dtype, normal(3, 200, columns))
     one = ops_for(dtype, isa, 1)
     linear = one.pack_linear([weight], normal(4, rows), quantized=True)
-    gated = one.pack_gated(gate, weight, quantized=True)
+    gated = one.pack_gate_up(gate, weight, quantized=True)
     whole, whole_gated = np.empty((200, rows), np.float32), act(dtype, 200, rows)
     one.linear(x, linear, whole)
-    one.gated(x, gated, whole_gated)
+    one.gate_up(x, gated, whole_gated)
     for threads in (1, 2, 3):
         ops = ops_for(dtype, isa, threads)
         for first, count in [(0, 1), (3, 2), (10, 5), (20, 6), (30, 12), (40, 13), (50, 33), (5, 195)]:
             out, out_gated = np.empty((count, rows), np.float32), act(dtype, count, rows)
             ops.linear(x[first : first + count], linear, out)
-            ops.gated(x[first : first + count], gated, out_gated)
+            ops.gate_up(x[first : first + count], gated, out_gated)
             np.testing.assert_array_equal(out, whole[first : first + count])
             np.testing.assert_array_equal(out_gated, whole_gated[first : first + count])
 

@@ -1,4 +1,4 @@
-"""The kernels' threads: many op sets at once, many calls, calls from several Python threads, and no work when idle."""
+"""The kernels' threads: many backends at once, many calls, calls from several Python threads, and no work when idle."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from inflight.execution.ops import open_ops
-from inflight.execution.ops.native import NativeOps, available_isas
-from inflight.execution.ops.protocol import OpSet
+from inflight.execution.backends import open_backend
+from inflight.execution.backends.native import NativeBackend, available_isas
+from inflight.execution.backends.protocol import Backend
 
-from .material import normal
+from .material import OnArrays, normal
 
 TASKS = Path("/proc/self/task")
 
 
-def test_open_ops_gives_what_is_asked_for(monkeypatch):
+def made(*settings: Any, **more: Any) -> OnArrays:
+    return OnArrays(NativeBackend(*settings, **more))
+
+
+def test_open_backend_gives_what_is_asked_for(monkeypatch):
     for isa in [*available_isas(), "reference"]:
-        ops = open_ops("float32", 1, isa)
-        assert isinstance(ops, OpSet)
+        ops = open_backend("float32", 1, isa)
+        assert isinstance(ops, Backend)
         assert ops.name in (isa, f"native {isa}")
         monkeypatch.setenv("INFLIGHT_ISA", isa)
-        assert open_ops("bfloat16", 1).name == ops.name
+        assert open_backend("bfloat16", 1).name == ops.name
 
 
 def test_pinned_threads_stay_on_their_cores():
     cores = sorted(os.sched_getaffinity(0))
     before = {task.name for task in TASKS.iterdir()}
-    ops = NativeOps("float32", 4, cores=[cores[0], cores[-1], cores[0], cores[-1]])
+    ops = made("float32", 4, cores=[cores[0], cores[-1], cores[0], cores[-1]])
     linear, x, out = ops.pack_linear([normal(1, 600, 64)]), normal(2, 9, 64), np.empty((9, 600), np.float32)
     ops.linear(x, linear, out)
     want = sorted([[cores[-1]], [cores[0]], [cores[-1]]])  # all but the caller
@@ -48,7 +53,7 @@ def test_many_small_jobs_on_several_pools():
     weight, x = normal(1, 600, 64), normal(2, 9, 64)
     want = x @ weight.T
     for _ in range(20):
-        pools = [NativeOps("float32", threads) for threads in (1, 2, 4)]
+        pools = [made("float32", threads) for threads in (1, 2, 4)]
         packed = [ops.pack_linear([weight]) for ops in pools]
         for _ in range(50):
             for ops, linear in zip(pools, packed, strict=True):
@@ -61,18 +66,18 @@ def test_every_group_of_outputs_is_computed_once():
     """Threads take runs of neighbouring groups and halve each other's: an addition would show what is done twice."""
     x = normal(2, 3, 400)
     for threads in (1, 2, 3, 5, 8):
-        ops = NativeOps("float32", threads)
+        ops = made("float32", threads)
         for rows in (1, 64, 65, 200, 640, 2500):
             weight = normal(rows, rows, 400)
             linear, want = ops.pack_linear([weight]), x @ weight.T
             for _ in range(30):
                 out = np.zeros((3, rows), np.float32)
-                ops.linear_add(x, linear, out)
+                ops.linear_residual(x, linear, out)
                 np.testing.assert_allclose(out, want, atol=1e-3)
 
 
 def test_calls_from_several_threads_take_turns():
-    ops = NativeOps("float32", 2)
+    ops = made("float32", 2)
     linear, x = ops.pack_linear([normal(1, 600, 64)]), normal(2, 9, 64)
     want = np.empty((9, 600), np.float32)
     ops.linear(x, linear, want)
@@ -94,7 +99,7 @@ def test_calls_from_several_threads_take_turns():
 
 
 def test_idle_threads_sleep():
-    ops = NativeOps("float32", 3)
+    ops = made("float32", 3)
     linear, out = ops.pack_linear([normal(1, 600, 64)]), np.empty((9, 600), np.float32)
     ops.linear(normal(2, 9, 64), linear, out)
     time.sleep(0.05)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from inflight.execution.ops.protocol import Array
+from inflight.execution.backends.protocol import Array
 
 _LINE = 64  # bytes
 

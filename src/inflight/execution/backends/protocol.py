@@ -1,0 +1,286 @@
+"""The backend: what the model runner and the decoder need from a device.
+
+Knows the shapes, dtypes and meaning of each operation, and nothing of models, schedulers or requests. A backend owns
+all memory: packed weights, the KV cache, request slots, activations. It takes back only what it gave out, and nobody
+else looks inside. `prepare` is called once for each forward pass: it takes up what is new of the slots, gathers the
+pass's tokens, checks positions and block tables, and divides the work; the operations of all layers are methods of what
+it returns. `reference` (numpy, slow and readable) is the definition of what is right, `native` (C++ kernels) the
+default on a CPU, and `null` computes nothing.
+
+Letters: T tokens of the pass, C chunks, S rows of a product (all tokens, or those gathered), H query heads, G key/value
+heads, D head dimension, E hidden size, F feed-forward size, V vocabulary, B block size in tokens.
+
+Number formats. `dtype` is "bfloat16" or "float32" and names how weights, keys, values and activations (`act`) are
+held; numpy has no bfloat16, so bf16 arrays are uint16 arrays of the upper half of a float32. The residual stream,
+norm weights, biases, accumulators and logits are always float32. Where an operation turns float32 into `act` it
+rounds to nearest even.
+
+A weight matrix may be held in int8 beside either of them: whole numbers with a scale for each output. A product then
+quantizes each token of x too, with a scale of its own (`int8.py` has the rule), and multiplies whole numbers. So may
+keys and values (`KVShape.quantized`). Everything else, `act` included, stays as it is.
+
+Batch invariance is part of the contract: what an operation computes for one token, one query or one sampled row must
+have the same bits whatever other tokens, queries or rows are in the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from inflight.core.types.plan import Capacity, Chunk, NewRow, Sampled, Scored
+
+Array = np.ndarray[Any, Any]
+DType = Literal["bfloat16", "float32"]
+# Which matrices a model's loader packs in int8: none, those of the layers, or the output projection too, and with it a
+# tied embedding table.
+Quantization = Literal["none", "int8", "int8-all"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetadata:
+    """Where the tokens of one forward pass lie. Built and checked once for each.
+
+    Tokens of chunk c are rows `query_start[c]:query_start[c + 1]` of every [T, …] array; `context_len[c]` tokens of its
+    sequence came before. Position p of that sequence lives in block `block_tables[c, p // B]`, slot `p % B`.
+    """
+
+    positions: Array  # int32[T], position of each token in its own sequence
+    query_start: Array  # int32[C + 1], ascending, query_start[0] = 0, query_start[C] = T
+    context_len: Array  # int32[C]
+    block_tables: Array  # int32[C, any width]; entries past a chunk's last block are never read
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """One block of one layer holds B positions of G heads of D values, twice (keys and values).
+
+    quantized: in int8, with a scale for each position and head of the keys, and of the values, by the rule of `int8.py`
+    from what `act` would hold. Attention then multiplies whole numbers: queries are rounded once more, to 16 bits with
+    a scale of their own, and so are probabilities (times the scales of their values), instead of to `act`.
+    """
+
+    layers: int
+    block_size: int  # tokens per block, a multiple of 16
+    kv_heads: int
+    head_dim: int  # even
+    quantized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """Rotary embedding by halves (Hugging Face convention: x[i] pairs with x[i + D/2]); scaling is already in."""
+
+    cos: Array  # float32[positions, D / 2]
+    sin: Array  # float32[positions, D / 2]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBatch:
+    """Settings of the S rows to sample, as arrays (struct of arrays, so that one native call serves all rows).
+
+    Order of work per row, as vLLM does it: log-probabilities are taken from the untouched logits; then `bias`, then
+    the repetition penalty (tokens of prompt and output), frequency and presence penalties (tokens of the output);
+    temperature 0 takes the largest logit (lowest id on a tie); otherwise logits / temperature, min-p, top-k, top-p,
+    and one draw. top-k keeps exactly k tokens; top-p keeps a token while the mass before it is below top_p times the
+    mass that min-p and top-k left, and always one. NaN logits count as -inf; where the largest scaled logit is not
+    finite, the row is greedy.
+    The draw is u = ((w1 << 32 | w0) >> 11) · 2⁻⁵³ of the words w = philox4x32_10(key=seed, counter=(draw_index,
+    sample_index, 0, 0)), against the cumulative float64 probabilities of the kept tokens in order of falling
+    probability (ties by rising id); with nothing filtered (top_k 0, top_p 1, min_p 0) in order of rising id.
+    """
+
+    temperature: Array  # float32[S], 0 = greedy
+    top_k: Array  # int32[S], 0 = off
+    top_p: Array  # float32[S], 1 = off
+    min_p: Array  # float32[S], 0 = off
+    repetition_penalty: Array  # float32[S], 1 = off
+    presence_penalty: Array  # float32[S], 0 = off
+    frequency_penalty: Array  # float32[S], 0 = off
+    seed: Array  # uint64[S]
+    sample_index: Array  # uint32[S], i of "sample i of a request"
+    draw_index: Array  # uint32[S], how many tokens this sample has drawn before
+    histories: Sequence[Array | None]  # per row int32[known tokens]; None unless a penalty needs it
+    prompt_lengths: Array  # int32[S]; histories[s][prompt_lengths[s]:] is the output
+    bias_offsets: Array  # int32[S + 1]: row s adds bias_values[o[s]:o[s+1]] at token ids bias_ids[…] (-inf bans)
+    bias_ids: Array  # int32[…]
+    bias_values: Array  # float32[…]
+    want_logprobs: Array  # bool[S]
+    top_logprobs: Array  # int32[S], alternatives wanted beside the sampled token, 0 = none
+
+
+@dataclass(frozen=True, slots=True)
+class SampledBatch:
+    """What sampling yielded. Log-probabilities are valid only in rows that asked; alternatives beyond a row's count
+    are not meaningful. Alternatives come in order of falling log-probability (ties by rising id)."""
+
+    token_ids: Array  # int32[S]
+    logprobs: Array  # float32[S], of the sampled token under the untouched logits
+    top_ids: Array  # int32[S, widest row]
+    top_logprobs: Array  # float32[S, widest row]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredBatch:
+    """Log-probabilities of S given tokens, with alternatives as in `SampledBatch`."""
+
+    logprobs: Array  # float32[S]
+    top_ids: Array  # int32[S, widest row]
+    top_logprobs: Array  # float32[S, widest row]
+
+
+class KVCache(Protocol):
+    """Keys and values of all layers, in blocks."""
+
+    @property
+    def shape(self) -> KVShape: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Activation(Protocol):
+    """Memory for rows of numbers, written anew by every pass. An operation reads the rows that were written last, and
+    writes as many."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+# Packed weights: what a backend makes of them is its own.
+Vector = Any  # float32[N]: the weight of a norm
+Rope = Any  # a RopeTable
+Linear = Any  # a weight matrix [N, K] with optional bias, packed; exposes .rows (N), .columns (K), .nbytes
+GateUp = Any  # gate and up projections packed together; exposes .rows (F), .columns (E), .nbytes
+Table = Any  # an embedding table [V, E]; exposes .rows, .columns, .nbytes, and .linear (Linear, or None when untied)
+RequestSlots = Any  # per running sequence: tokens, block table, settings
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What one forward pass yielded, and when it was done (seconds of `time.perf_counter`)."""
+
+    sampled: Sequence[Sampled]
+    scored: Sequence[Scored]
+    finished: float
+
+
+class PendingPass(Protocol):
+    def result(self) -> PassResult:
+        """Wait for the device. Raises what broke the pass."""
+
+
+class ForwardPass(Protocol):
+    """A pass that is prepared: the operations over its tokens, in the order in which they are asked for. They may still
+    be under way when a call returns; what an activation holds is nobody's business before `finish`."""
+
+    num_tokens: int
+
+    def embed(self, table: Table, out: Activation) -> None:
+        """The pass's tokens → out float32[T, E]."""
+
+    def rms_norm(self, x: Activation, weight: Vector, eps: float, out: Activation) -> None:
+        """x float32[S, E], weight float32[E] → out act[S, E] = x / sqrt(mean(x²) + eps) · weight."""
+
+    def linear(self, x: Activation, weight: Linear, out: Activation) -> None:
+        """x act[S, K] → out float32[S, N] = x · Wᵀ + bias."""
+
+    def linear_residual(self, x: Activation, weight: Linear, out: Activation) -> None:
+        """As `linear`, added to `out` (the residual stream)."""
+
+    def gate_up(self, x: Activation, weight: GateUp, out: Activation) -> None:
+        """x act[S, E] → out act[S, F] = silu(x · gateᵀ) · (x · upᵀ), the product formed in float32."""
+
+    def rope_and_write_kv(
+        self,
+        qkv: Activation,
+        layer: int,
+        rope: Rope,
+        q_norm: Vector | None,
+        k_norm: Vector | None,
+        eps: float,
+        q_out: Activation,
+    ) -> None:
+        """qkv float32[T, (H + 2G)·D], heads in the order q, k, v. Applies the optional per-head RMS norms (float32[D],
+        Qwen3), rotates q and k, writes k and v of every token into the KV cache, and q into q_out act[T, H·D].
+        All keys and values of the pass are written before any is read: chunks may read each other's blocks."""
+
+    def attention(self, q: Activation, layer: int, scale: float, window: int, out: Activation) -> None:
+        """q act[T, H·D] → out act[T, H·D]. A query at position p sees positions max(0, p - window + 1) … p of its own
+        chunk's block table; window 0 sees all. Query head h reads key/value head h // (H / G). In bfloat16 the
+        probabilities are rounded before they meet the values (over quantized ones, see `KVShape`); their sum is not.
+        scale > 0."""
+
+    def gather(self, x: Activation, places: Sequence[int], out: Activation) -> None:
+        """Rows of x float32[T, E] at `places` (indices into the pass's tokens) → out float32[S, E]."""
+
+    def sample(self, logits: Activation, places: Sequence[int]) -> None:
+        """Draws what follows the tokens at `places`, whose logits are the rows of float32[S, V], which may be
+        overwritten, and appends it to their slots."""
+
+    def score(self, logits: Activation, places: Sequence[int]) -> None:
+        """Log-probabilities of the known tokens that follow those at `places`, which rise; logits as for `sample`."""
+
+    def finish(self) -> PendingPass: ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Weights are given as numpy arrays [N, K] of float32, float16 or uint16 (= bf16) and may be read-only memory
+    maps; packing converts to `dtype` or to int8 and copies, so that the source can be released at once."""
+
+    name: str  # e.g. "reference", "native avx512_bf16"
+    dtype: DType
+    threads: int
+    depth: int  # steps worth having in flight: 2 where `finish` returns before the device is done
+
+    # -- once, at load ------------------------------------------------------------------------------------------
+    def pack_vector(self, values: Array) -> Vector:
+        """values float32[N]."""
+
+    def pack_rope(self, table: RopeTable) -> Rope: ...
+
+    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Linear:
+        """`parts` are stacked along N (q, k, v) without building the stack. bias float32[N] or None. `quantized` holds
+        the weights in int8; raises ValueError for more than 133,144 columns, whose sums could pass 32 bits."""
+
+    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> GateUp: ...
+
+    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Table:
+        """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it
+        may be `quantized` (else ValueError)."""
+
+    def bytes_per_block(self, shape: KVShape) -> int: ...
+
+    def kv_cache(self, shape: KVShape, num_blocks: int) -> KVCache: ...
+
+    def request_slots(self, capacity: Capacity, padding_block: int) -> RequestSlots:
+        """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone."""
+
+    def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Activation:
+        """Memory for up to `rows` rows; pages that no pass reaches are never touched."""
+
+    # -- per step -----------------------------------------------------------------------------------------------
+    def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        """Copy whole blocks (all layers), in order."""
+
+    def prepare(
+        self,
+        slots: RequestSlots,
+        kv_cache: KVCache,
+        chunks: Sequence[Chunk],
+        new: Sequence[NewRow] = (),
+        freed: Sequence[int] = (),
+    ) -> ForwardPass:
+        """Begins a pass over the tokens of `chunks`. Before it, slots are given up, then taken; the chunks' new blocks
+        are appended to their slots' tables. Raises ValueError for positions or tables that cannot be."""
+
+    def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
+        """The pass of these slots failed: what is computed for them before they are taken anew counts for nothing, and
+        reads and writes no block of anybody."""

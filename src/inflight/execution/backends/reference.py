@@ -1,0 +1,384 @@
+"""The backend in numpy: slow, readable, and the definition of what is right.
+
+Knows the same contract as the kernels (`protocol.py`) and rounds to bf16 at the points that it names: activations,
+keys, values and weights are held in bf16, everything between is float32. Two more points where the fast kernels round,
+so that both stay comparable: attention's probabilities are rounded to `act` before they meet the values (their sum is
+not), and nothing else. Over int8 keys and values, where the kernels round to 16 bits, it rounds neither queries nor
+probabilities.
+
+Batch invariance is had by brute force: every token, query and sampled row is computed alone, in a call whose shapes
+depend on itself only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from inflight.core.types.plan import Chunk
+from inflight.execution.backends import int8, reference_sampling
+from inflight.execution.backends.bf16 import from_bf16, to_bf16
+from inflight.execution.backends.host import HostBackend, HostPass
+from inflight.execution.backends.protocol import (
+    Array,
+    DType,
+    KVCache,
+    KVShape,
+    RopeTable,
+    SampledBatch,
+    SamplingBatch,
+    ScoredBatch,
+)
+from inflight.execution.backends.slots import PassInputs, RequestSlots
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceLinear:
+    """A weight matrix [N, K], as stored (uint16, float32, or int8 with scales float32[N]), and its bias."""
+
+    weight: Array
+    bias: Array | None
+    scales: Array | None = None
+
+    @property
+    def rows(self) -> int:
+        return int(self.weight.shape[0])
+
+    @property
+    def columns(self) -> int:
+        return int(self.weight.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (self.weight, self.bias, self.scales) if array is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceGateUp:
+    """Gate and up projections [F, E]."""
+
+    gate: ReferenceLinear
+    up: ReferenceLinear
+
+    @property
+    def rows(self) -> int:
+        return self.gate.rows
+
+    @property
+    def columns(self) -> int:
+        return self.gate.columns
+
+    @property
+    def nbytes(self) -> int:
+        return self.gate.nbytes + self.up.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceTable:
+    """An embedding table [V, E]; tied, the same array is the output projection."""
+
+    weight: Array
+    linear: ReferenceLinear | None
+
+    @property
+    def rows(self) -> int:
+        return int(self.weight.shape[0])
+
+    @property
+    def columns(self) -> int:
+        return int(self.weight.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.weight.nbytes) if self.linear is None else self.linear.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceHeld:
+    """Keys or values of a cache: `act`, or int8 with scales."""
+
+    values: Array
+    scales: Array | None
+
+    @classmethod
+    def zeros(cls, sizes: tuple[int, ...], dtype: DType, quantized: bool) -> ReferenceHeld:
+        if quantized:
+            return cls(np.zeros(sizes, np.int8), np.zeros(sizes[:-1], np.float32))
+        return cls(np.zeros(sizes, np.uint16 if dtype == "bfloat16" else np.float32), None)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.values.nbytes) + (0 if self.scales is None else int(self.scales.nbytes))
+
+    def copy_block(self, source: int, destination: int) -> None:
+        self.values[:, destination] = self.values[:, source]
+        if self.scales is not None:
+            self.scales[:, destination] = self.scales[:, source]
+
+
+@dataclass(slots=True)
+class ReferenceKVCache:
+    """Keys and values, [layers, blocks, B, G, D] each; quantized, with scales [layers, blocks, B, G]."""
+
+    shape: KVShape
+    num_blocks: int
+    dtype: DType
+    keys: ReferenceHeld = field(init=False)
+    values: ReferenceHeld = field(init=False)
+
+    def __post_init__(self) -> None:
+        s = self.shape
+        sizes = (s.layers, self.num_blocks, s.block_size, s.kv_heads, s.head_dim)
+        self.keys = ReferenceHeld.zeros(sizes, self.dtype, s.quantized)
+        self.values = ReferenceHeld.zeros(sizes, self.dtype, s.quantized)
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+
+@dataclass(slots=True)
+class ReferenceActivation:
+    """rows: those that were written last."""
+
+    array: Array  # [capacity, width]
+    rows: int
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.array.nbytes)
+
+    @property
+    def written(self) -> Array:
+        return self.array[: self.rows]
+
+    def write(self, values: Array) -> None:
+        self.rows = len(values)
+        self.array[: self.rows] = values
+
+
+class ReferenceBackend(HostBackend):
+    """Backend over numpy. `threads` is accepted and ignored."""
+
+    def __init__(self, dtype: DType, threads: int = 1) -> None:
+        if dtype not in ("bfloat16", "float32"):
+            raise ValueError(f"dtype must be bfloat16 or float32, not {dtype!r}")
+        self.name = "reference"
+        self.dtype: DType = dtype
+        self.threads = threads
+
+    def _convert(self, source: Array) -> Array:
+        """A checkpoint's array → `dtype`, copied."""
+        if source.dtype == np.uint16 and self.dtype == "bfloat16":
+            return source.copy()
+        return hold(self.dtype, _float32(source))
+
+    # -- once, at load ----------------------------------------------------------------------------------------------
+    def pack_linear(
+        self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False
+    ) -> ReferenceLinear:
+        held_bias = None if bias is None else np.array(bias, np.float32)
+        if quantized:
+            weight, scales = int8.quantize(np.concatenate([_float32(part) for part in parts]))
+            return ReferenceLinear(weight, held_bias, scales)
+        return ReferenceLinear(np.concatenate([self._convert(part) for part in parts]), held_bias)
+
+    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> ReferenceGateUp:
+        return ReferenceGateUp(
+            self.pack_linear([gate], quantized=quantized), self.pack_linear([up], quantized=quantized)
+        )
+
+    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> ReferenceTable:
+        if not tied:
+            if quantized:
+                raise ValueError("only a tied table, which is a product too, can be quantized")
+            return ReferenceTable(self._convert(table), None)
+        linear = self.pack_linear([table], quantized=quantized)
+        return ReferenceTable(linear.weight, linear)
+
+    def bytes_per_block(self, shape: KVShape) -> int:
+        item = 2 if self.dtype == "bfloat16" else 4
+        head = shape.head_dim + 4 if shape.quantized else shape.head_dim * item
+        return 2 * shape.layers * shape.block_size * shape.kv_heads * head
+
+    def kv_cache(self, shape: KVShape, num_blocks: int) -> ReferenceKVCache:
+        return ReferenceKVCache(shape, num_blocks, self.dtype)
+
+    def pack_vector(self, values: Array) -> Array:
+        return np.array(values, np.float32)
+
+    def pack_rope(self, table: RopeTable) -> RopeTable:
+        return table
+
+    # -- per step ---------------------------------------------------------------------------------------------------
+    def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        assert isinstance(kv_cache, ReferenceKVCache)
+        for source, destination in zip(sources, destinations, strict=True):
+            kv_cache.keys.copy_block(source, destination)
+            kv_cache.values.copy_block(source, destination)
+
+    def activation_of(self, array: Array) -> ReferenceActivation:
+        return ReferenceActivation(array, len(array))
+
+    def forward_pass(
+        self, inputs: PassInputs, kv_cache: KVCache, slots: RequestSlots, chunks: Sequence[Chunk]
+    ) -> ReferencePass:
+        assert isinstance(kv_cache, ReferenceKVCache)
+        return ReferencePass(self, inputs, kv_cache, slots, chunks)
+
+    def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
+        return reference_sampling.sample(logits, batch)
+
+    def score(self, logits: Array, token_ids: Array, top_logprobs: Array) -> ScoredBatch:
+        return reference_sampling.score(logits, token_ids, top_logprobs)
+
+
+class ReferencePass(HostPass):
+    """The operations of one pass."""
+
+    def __init__(
+        self,
+        backend: ReferenceBackend,
+        inputs: PassInputs,
+        kv_cache: ReferenceKVCache,
+        slots: RequestSlots,
+        chunks: Sequence[Chunk],
+    ):
+        super().__init__(backend, inputs, slots, chunks)
+        self._dtype, self._kv_cache = backend.dtype, kv_cache
+
+    def _hold(self, values: Array) -> Array:
+        return hold(self._dtype, values)
+
+    def _read(self, held: Array) -> Array:
+        """`act` → float32."""
+        return from_bf16(held) if self._dtype == "bfloat16" else np.asarray(held, np.float32)
+
+    def embed(self, table: ReferenceTable, out: ReferenceActivation) -> None:
+        rows = table.weight[self._inputs.token_ids]
+        if table.linear is not None and table.linear.scales is not None:
+            out.write(rows.astype(np.float32) * table.linear.scales[self._inputs.token_ids, None])
+        else:
+            out.write(self._read(rows))
+
+    def rms_norm(self, x: ReferenceActivation, weight: Array, eps: float, out: ReferenceActivation) -> None:
+        out.write(self._hold(_normalised(x.written, weight, eps)))
+
+    def linear(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
+        out.write(self._product(x, weight))
+
+    def linear_residual(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
+        out.written[:] += self._product(x, weight)
+
+    def gate_up(self, x: ReferenceActivation, weight: ReferenceGateUp, out: ReferenceActivation) -> None:
+        gate, up = self._product(x, weight.gate), self._product(x, weight.up)
+        with np.errstate(over="ignore"):
+            out.write(self._hold(gate / (np.float32(1) + np.exp(-gate)) * up))
+
+    def _product(self, x: ReferenceActivation, weight: ReferenceLinear) -> Array:
+        tokens = self._read(x.written)
+        if weight.scales is not None:
+            result = int8.product(*int8.quantize(tokens), weight.weight, weight.scales)
+        else:
+            matrix = self._read(weight.weight)
+            result = np.empty((len(tokens), weight.rows), np.float32)
+            for t, token in enumerate(tokens):
+                result[t] = matrix @ token
+        return result if weight.bias is None else result + weight.bias
+
+    def rope_and_write_kv(
+        self,
+        qkv: ReferenceActivation,
+        layer: int,
+        rope: RopeTable,
+        q_norm: Array | None,
+        k_norm: Array | None,
+        eps: float,
+        q_out: ReferenceActivation,
+    ) -> None:
+        cache, metadata = self._kv_cache, self._inputs.metadata
+        shape = cache.shape
+        tokens, width = qkv.rows, shape.head_dim
+        heads = qkv.written.reshape(tokens, -1, width)
+        q, k, v = np.split(heads, [heads.shape[1] - 2 * shape.kv_heads, heads.shape[1] - shape.kv_heads], axis=1)
+        if q_norm is not None:
+            q = _normalised(q, q_norm, eps)
+        if k_norm is not None:
+            k = _normalised(k, k_norm, eps)
+        cos, sin = rope.cos[metadata.positions][:, None], rope.sin[metadata.positions][:, None]
+        q_out.write(self._hold(_rotated(q, cos, sin)).reshape(tokens, -1))
+        k, v = self._hold(_rotated(k, cos, sin)), self._hold(v)
+        for chunk in range(len(metadata.context_len)):
+            rows = slice(metadata.query_start[chunk], metadata.query_start[chunk + 1])
+            positions = metadata.positions[rows]
+            at = (layer, metadata.block_tables[chunk, positions // shape.block_size], positions % shape.block_size)
+            self._write(cache.keys, at, k[rows])
+            self._write(cache.values, at, v[rows])
+
+    def attention(
+        self, q: ReferenceActivation, layer: int, scale: float, window: int, out: ReferenceActivation
+    ) -> None:
+        cache, metadata = self._kv_cache, self._inputs.metadata
+        shape, out.rows = cache.shape, q.rows
+        queries = self._read(q.written).reshape(q.rows, shape.kv_heads, -1, shape.head_dim)  # [T, G, H / G, D]
+        for chunk, start in enumerate(metadata.context_len):
+            first, last = metadata.query_start[chunk], metadata.query_start[chunk + 1]
+            if first == last:
+                continue
+            seen = np.arange(start + last - first)
+            at = (layer, metadata.block_tables[chunk, seen // shape.block_size], seen % shape.block_size)
+            keys, values = self._written(cache.keys, at), self._written(cache.values, at)  # [G, positions, D]
+            for t in range(first, last):
+                position = int(metadata.positions[t])
+                span = slice(max(0, position - window + 1) if window else 0, position + 1)
+                for group in range(shape.kv_heads):
+                    scores = queries[t, group] @ keys[group, span].T * np.float32(scale)  # [H / G, span]
+                    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+                    rounded = weights if shape.quantized else self._read(self._hold(weights))
+                    mixed = rounded @ values[group, span]
+                    held = self._hold(mixed / weights.sum(axis=1, keepdims=True))
+                    out.array[t].reshape(shape.kv_heads, -1)[group] = held.reshape(-1)
+
+    def gather(self, x: ReferenceActivation, places: Sequence[int], out: ReferenceActivation) -> None:
+        out.write(x.written[list(places)])
+
+    def _write(self, held: ReferenceHeld, at: tuple[int, Array, Array], x: Array) -> None:
+        """act[N, G, D] → slots of blocks of a layer."""
+        if held.scales is None:
+            held.values[at] = x
+        else:
+            whole, scales = int8.quantize(self._read(x).reshape(-1, x.shape[-1]))
+            held.values[at], held.scales[at] = whole.reshape(x.shape), scales.reshape(x.shape[:-1])
+
+    def _written(self, held: ReferenceHeld, at: tuple[int, Array, Array]) -> Array:
+        """float32[G, N, D] of what `_write` wrote."""
+        x = held.values[at]
+        meant = self._read(x) if held.scales is None else x.astype(np.float32) * held.scales[at][..., None]
+        return meant.transpose(1, 0, 2)
+
+
+def hold(dtype: DType, values: Array) -> Array:
+    """float32 → `act`."""
+    return to_bf16(values) if dtype == "bfloat16" else np.asarray(values, np.float32)
+
+
+def _float32(source: Array) -> Array:
+    """A checkpoint's array (uint16 = bf16, float16, float32) → float32."""
+    if source.dtype == np.uint16:
+        return from_bf16(source)
+    if source.dtype not in (np.float16, np.float32):
+        raise ValueError(f"weights must be float32, float16 or uint16 (bf16), not {source.dtype}")
+    return source.astype(np.float32)
+
+
+def _normalised(x: Array, weight: Array, eps: float) -> Array:
+    mean = np.mean(np.square(x, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
+    return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32)
+
+
+def _rotated(x: Array, cos: Array, sin: Array) -> Array:
+    half = x.shape[-1] // 2
+    low, high = x[..., :half], x[..., half:]
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)

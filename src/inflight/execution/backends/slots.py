@@ -1,0 +1,155 @@
+"""Request slots in host memory: what is kept of each running sequence between passes, as arrays indexed by row.
+
+Knows plans and arrays; not models. Tokens, block tables and sampling settings live here, so that preparing a pass is a
+few array operations whatever the batch: its inputs are gathered by row, and sampled tokens are scattered back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch
+from inflight.execution.backends.token_bias import NO_BIAS, TokenBias, token_bias
+
+# One column of an array for each setting, so that those of a batch are gathered at once.
+_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_ROW, _START, _LENGTH = attrgetter("row"), attrgetter("start"), attrgetter("length")
+
+
+@dataclass(frozen=True, slots=True)
+class PassInputs:
+    """What one forward pass computes."""
+
+    rows: Array  # int32[C], the slot of each chunk
+    chunk_of: Array  # int32[T], the chunk of each token
+    token_ids: Array  # int32[T]
+    metadata: AttentionMetadata
+
+
+class RequestSlots:
+    def __init__(self, capacity: Capacity, padding_block: int):
+        """padding_block: where padding writes its keys and values; nobody reads them."""
+        rows = capacity.max_rows + 1
+        self._block_size = capacity.block_size
+        self._vocab_size = capacity.vocab_size
+        self._padding_block = padding_block
+        # Untouched pages of these cost nothing: they come zeroed from the kernel when first written.
+        self._tokens = np.zeros((rows, capacity.max_model_len + 1), np.int32)
+        self._block_tables = np.zeros((rows, -(-capacity.max_model_len // capacity.block_size)), np.int32)
+        self._num_tokens = np.zeros(rows, np.int32)
+        self._num_blocks = np.zeros(rows, np.int32)  # entries used of each table
+        self._prompt_lengths = np.zeros(rows, np.int32)
+        self._floats = np.zeros((len(_FLOATS), rows), np.float32)
+        self._top_k = np.zeros(rows, np.int32)
+        self._seed = np.zeros(rows, np.uint64)
+        self._sample_index = np.zeros(rows, np.uint32)
+        self._want_logprobs = np.zeros(rows, np.bool_)
+        self._top_logprobs = np.zeros(rows, np.int32)
+        self._prompt_logprobs = np.zeros(rows, np.int32)
+        self._needs_history = np.zeros(rows, np.bool_)
+        self._biases: dict[int, TokenBias] = {}
+        self._void = {capacity.max_rows}  # rows whose blocks are not theirs
+        self._block_tables[capacity.max_rows] = padding_block
+
+    def start(self, new: NewRow) -> None:
+        """A sequence takes the row; whatever was there before is gone."""
+        row, params = new.row, new.params
+        count = len(new.token_ids)
+        self._void.discard(row)
+        self._tokens[row, :count] = new.token_ids
+        self._num_tokens[row] = count
+        self._num_blocks[row] = 0
+        self._prompt_lengths[row] = new.prompt_length
+        self._floats[:, row] = [getattr(params, name) for name in _FLOATS]
+        # More candidates may be asked for than there are tokens, in numbers that no array holds.
+        self._top_k[row] = min(params.top_k, self._vocab_size)
+        self._seed[row] = new.seed % 2**64
+        self._sample_index[row] = new.sample_index
+        self._want_logprobs[row] = params.logprobs is not None
+        self._top_logprobs[row] = params.logprobs or 0
+        self._prompt_logprobs[row] = params.prompt_logprobs or 0
+        self._needs_history[row] = params.needs_history
+        self.free(row)
+        if bias := token_bias(new, self._vocab_size):
+            self._biases[row] = bias
+
+    def free(self, row: int) -> None:
+        self._biases.pop(row, None)
+
+    def discard(self, rows: Sequence[int]) -> None:
+        """What is computed for these rows from now on is padding, until they are taken anew: their tables may lack the
+        blocks of a step that failed, and what stands there instead belongs to others."""
+        for row in rows:
+            self._void.add(row)
+            self._block_tables[row] = self._padding_block
+            self._tokens[row] = 0
+            self._num_tokens[row] = self._prompt_lengths[row]
+
+    def gather(self, chunks: Sequence[Chunk]) -> PassInputs:
+        """The tokens of a pass, and where they lie. Appends the chunks' new blocks to their tables."""
+        for chunk in chunks:
+            if chunk.new_blocks and chunk.row not in self._void:
+                used = self._num_blocks[chunk.row]
+                end = used + len(chunk.new_blocks)
+                self._block_tables[chunk.row, used:end] = chunk.new_blocks
+                self._num_blocks[chunk.row] = end
+        count = len(chunks)
+        rows = np.fromiter(map(_ROW, chunks), np.int32, count)
+        context_len = np.fromiter(map(_START, chunks), np.int32, count)
+        lengths = np.fromiter(map(_LENGTH, chunks), np.int32, count)
+        query_start = np.zeros(count + 1, np.int32)
+        np.cumsum(lengths, out=query_start[1:])
+        chunk_of = np.arange(count, dtype=np.int32)
+        positions, slots = context_len, rows
+        if query_start[-1] != count:  # not decodes alone
+            chunk_of = np.repeat(chunk_of, lengths)
+            slots = rows[chunk_of]
+            positions = (context_len - query_start[:-1])[chunk_of] + np.arange(query_start[-1], dtype=np.int32)
+        width = -(-int((context_len + lengths).max(initial=0)) // self._block_size)
+        tables = np.ascontiguousarray(self._block_tables[rows, :width])
+        metadata = AttentionMetadata(positions, query_start, context_len, tables)
+        return PassInputs(rows, chunk_of, self._tokens[slots, positions], metadata)
+
+    def sampling(self, rows: Array) -> SamplingBatch:
+        """Settings of the rows to sample, int32[S]."""
+        num_tokens, prompt_lengths = self._num_tokens[rows], self._prompt_lengths[rows]
+        histories: list[Array | None] = [None] * len(rows)
+        for index in np.flatnonzero(self._needs_history[rows]).tolist():
+            histories[index] = self._tokens[rows[index], : num_tokens[index]]
+        offsets = np.zeros(len(rows) + 1, np.int32)
+        biases = [NO_BIAS]
+        if self._biases:
+            for index, row in enumerate(rows.tolist()):
+                if bias := self._biases.get(row):
+                    biases.append(bias.at(self._tokens[row, prompt_lengths[index] : num_tokens[index]]))
+                    offsets[index + 1] = len(biases[-1][0])
+            np.cumsum(offsets, out=offsets)
+        return SamplingBatch(
+            **dict(zip(_FLOATS, self._floats.take(rows, axis=1), strict=True)),
+            top_k=self._top_k[rows],
+            seed=self._seed[rows],
+            sample_index=self._sample_index[rows],
+            draw_index=(num_tokens - prompt_lengths).astype(np.uint32),
+            histories=histories,
+            prompt_lengths=prompt_lengths,
+            bias_offsets=offsets,
+            bias_ids=np.concatenate([ids for ids, _ in biases]),
+            bias_values=np.concatenate([values for _, values in biases]),
+            want_logprobs=self._want_logprobs[rows],
+            top_logprobs=self._top_logprobs[rows],
+        )
+
+    def scoring(self, rows: Array, positions: Array) -> tuple[Array, Array]:
+        """Of positions int32[S] of rows int32[S]: the tokens that follow, int32[S], and the alternatives wanted beside
+        each, int32[S]."""
+        return self._tokens[rows, positions + 1], self._prompt_logprobs[rows]
+
+    def append(self, rows: Array, token_ids: Array) -> None:
+        """The sampled tokens become known. rows, token_ids: int32[S]."""
+        self._tokens[rows, self._num_tokens[rows]] = token_ids
+        self._num_tokens[rows] += 1

@@ -1,0 +1,137 @@
+"""The model runner: runs a plan on a backend and gives back its tokens.
+
+Knows plans, the decoder and the order of a step; not why the plan looks as it does, and no tensor. One step is: copies
+between blocks, then forward passes over all its tokens, each followed by the logits of the positions that score, then
+of those that sample (in slabs, so that a wide batch over a large vocabulary needs little memory). Slots, tokens and
+settings are the backend's. Where that computes beside the caller, `submit` returns before the step is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
+
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, Transferred
+from inflight.execution.backends.protocol import Backend, KVCache, PassResult, PendingPass
+from inflight.execution.decoder import Decoder
+from inflight.execution.passes import joined, passes
+
+log = logging.getLogger(__name__)
+
+
+class ModelRunner:
+    def __init__(self, decoder: Decoder, backend: Backend, kv_cache: KVCache, capacity: Capacity):
+        """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks (on a CPU both
+        memories are the same, but the copies are real)."""
+        self._decoder = decoder
+        self._backend = backend
+        self._kv_cache = kv_cache
+        self._capacity = capacity
+        self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks)
+        self.finished = 0.0  # when the last step was: the next one cannot have begun before
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def submit(self, plan: BatchPlan) -> _InFlight:
+        flight = _InFlight(self, plan)
+        try:
+            self._run(plan, flight.passes)
+        except Exception as fault:  # whatever breaks a step must end its requests, not the engine
+            flight.fault = fault
+            self.discard(plan)
+        return flight
+
+    def discard(self, plan: BatchPlan) -> None:
+        """The step failed: those of the next one may be in flight already, and must not touch what it left undone."""
+        self._backend.discard(self._slots, [chunk.row for chunk in plan.chunks])
+
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        """Transfers are done within their step."""
+        return None
+
+    def close(self) -> None:
+        """Nothing outlives the runner's own references."""
+
+    def _run(self, plan: BatchPlan, pending: list[PendingPass]) -> None:
+        if plan.transfers:
+            self._copy(plan)
+        padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
+        new, freed = plan.new_rows, plan.freed_rows
+        for chunks in list(passes((*plan.chunks, *padding), self._decoder.max_tokens)) or [[]]:
+            batch = self._backend.prepare(self._slots, self._kv_cache, chunks, new, freed)
+            new, freed = (), ()
+            if chunks:
+                self._decoder.forward(batch)
+            ends = list(accumulate((chunk.length for chunk in chunks), initial=0))
+            for places in self._slabs(list(_scored(chunks, ends))):
+                batch.score(self._decoder.logits(batch, places), places)
+            for places in self._slabs([end - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.sample]):
+                batch.sample(self._decoder.logits(batch, places), places)
+            pending.append(batch.finish())
+
+    def _slabs(self, places: list[int]) -> Iterator[list[int]]:
+        for first in range(0, len(places), self._decoder.max_logit_rows):
+            yield places[first : first + self._decoder.max_logit_rows]
+
+    def _copy(self, plan: BatchPlan) -> None:
+        """What is stored first: it may make room for what is loaded."""
+        first_host, copy = self._capacity.num_blocks + 1, self._backend.copy_blocks
+        if stored := plan.copies("store"):
+            copy(self._kv_cache, [block for block, _ in stored], [first_host + host for _, host in stored])
+        if loaded := plan.copies("load"):
+            copy(self._kv_cache, [first_host + host for _, host in loaded], [block for block, _ in loaded])
+
+
+class _InFlight:
+    """A step that was submitted. fault: what broke it off before all of it was, if anything did."""
+
+    def __init__(self, runner: ModelRunner, plan: BatchPlan):
+        self._runner, self._plan, self._started = runner, plan, time.perf_counter()
+        self.passes: list[PendingPass] = []
+        self.fault: Exception | None = None
+
+    def result(self) -> StepResult:
+        done: list[PassResult] = []
+        try:
+            done += [one.result() for one in self.passes]
+        except Exception as fault:
+            self.fault = self.fault or fault
+        finished = done[-1].finished if done and self.fault is None else time.perf_counter()
+        seconds = finished - max(self._started, self._runner.finished)
+        self._runner.finished = finished
+        step = self._plan.step
+        if self.fault is not None:
+            return StepResult(step, (), seconds, _sentence(self._plan, self.fault))
+        sampled = tuple(chain.from_iterable(one.sampled for one in done))
+        return StepResult(step, sampled, seconds, scored=joined(chain.from_iterable(one.scored for one in done)))
+
+
+def _scored(chunks: Sequence[Chunk], starts: Sequence[int]) -> Iterator[int]:
+    """Places in a pass of the positions that its chunks score; chunk c is tokens starts[c] … of it."""
+    for chunk, start in zip(chunks, starts, strict=False):
+        yield from range(chunk.score.start - chunk.start + start, chunk.score.stop - chunk.start + start)
+
+
+def _sentence(plan: BatchPlan, fault: Exception) -> str:
+    log.error("step %d with %d tokens failed", plan.step, plan.tokens, exc_info=fault)
+    if isinstance(fault, MemoryError):
+        return (
+            f"Step {plan.step} with {plan.tokens} tokens failed: the machine's memory is used up; lower "
+            "--max-num-batched-tokens, --max-num-seqs or --kv-memory."
+        )
+    return f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
+
+
+def copy_seconds(backend: Backend, kv_cache: KVCache, blocks: int = 8) -> float:
+    """Measured time to copy one block within the cache, which must hold twice as many as are tried."""
+    blocks = min(blocks, kv_cache.num_blocks // 2)
+    best = float("inf")
+    for _ in range(3):  # the first touches the pages
+        started = time.perf_counter()
+        backend.copy_blocks(kv_cache, list(range(blocks)), list(range(blocks, 2 * blocks)))
+        best = min(best, time.perf_counter() - started)
+    return best / blocks
