@@ -203,5 +203,5 @@ def sampling(rows: int, temperature: float, top_k: int = 0, top_p: float = 1.0) 
         full(temperature, np.float32), full(top_k, np.int32), full(top_p, np.float32), full(0, np.float32),
         full(1, np.float32), full(0, np.float32), full(0, np.float32), np.arange(rows, dtype=np.uint64),
         full(0, np.uint32), full(0, np.uint32), [None] * rows, full(0, np.int32), np.zeros(rows + 1, np.int32),
-        np.zeros(0, np.int32), np.zeros(0, np.float32), full(0, np.bool_), full(0, np.int32),
+        np.zeros(0, np.int32), np.zeros(0, np.float32), [None] * rows, full(0, np.bool_), full(0, np.int32),
     )  # fmt: skip

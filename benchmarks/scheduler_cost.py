@@ -185,9 +185,11 @@ class Bench:
             self._rows.free(row)
         for new in plan.new_rows:
             self._rows.start(new)
-        self._rows.gather(plan.chunks)
+        where = self._rows.gather(plan.chunks).metadata
+        last = where.positions[where.query_start[1:] - 1]
+        samples = np.array([index for index, chunk in enumerate(plan.chunks) if chunk.sample], np.int32)
         rows = np.array([chunk.row for chunk in plan.chunks if chunk.sample], np.int32)
-        self._rows.sampling(rows)
+        self._rows.sampling(rows, last[samples])
         self._rows.append(rows, rows)
 
 

@@ -26,6 +26,32 @@
 namespace inflight {
 namespace {
 
+// An array for each of n rows, or none.
+template <class T>
+class OptionalRows {
+ public:
+  OptionalRows(nb::sequence rows, std::int64_t n, const char* name, Kind kind, std::int64_t size)
+      : held_(static_cast<std::size_t>(n)), pointers_(held_.size(), nullptr), lengths_(held_.size(), 0) {
+    if (static_cast<std::int64_t>(nb::len(rows)) != n) refuse(std::string(name) + " must have one entry per row");
+    std::size_t row = 0;
+    for (nb::handle one : rows) {
+      if (!one.is_none()) {
+        held_[row].emplace(one, name, kind, std::initializer_list<std::int64_t>{size});
+        pointers_[row] = held_[row]->template data<T>();
+        lengths_[row] = held_[row]->size(0);
+      }
+      ++row;
+    }
+  }
+  const T* const* data() const { return pointers_.data(); }
+  const std::int64_t* lengths() const { return lengths_.data(); }
+
+ private:
+  std::vector<std::optional<Array>> held_;
+  std::vector<const T*> pointers_;
+  std::vector<std::int64_t> lengths_;
+};
+
 // Packed weights and what they own.
 struct Linear {
   Weights weights{};
@@ -284,8 +310,8 @@ class Backend {
   void sample(nb::handle logits, nb::handle temperature, nb::handle top_k, nb::handle top_p, nb::handle min_p,
               nb::handle repetition, nb::handle presence, nb::handle frequency, nb::handle seed,
               nb::handle sample_index, nb::handle draw_index, nb::sequence histories, nb::handle prompt_lengths,
-              nb::handle bias_offsets, nb::handle bias_ids, nb::handle bias_values, nb::handle want_logprobs,
-              nb::handle top_logprobs, nb::handle token_ids, nb::handle logprobs, nb::handle top_ids,
+              nb::handle bias_offsets, nb::handle bias_ids, nb::handle bias_values, nb::sequence allowed,
+              nb::handle want_logprobs, nb::handle top_logprobs, nb::handle token_ids, nb::handle logprobs, nb::handle top_ids,
               nb::handle top_values) {
     Array rows(logits, "logits", Kind::f32, {any, any}, true);
     const std::int64_t n = rows.size(0), vocabulary = rows.size(1);
@@ -311,24 +337,13 @@ class Backend {
       if (a_ids.data<std::int32_t>()[i] < 0 || a_ids.data<std::int32_t>()[i] >= vocabulary)
         refuse("bias_ids must be token ids");
 
-    std::vector<std::optional<Array>> held(static_cast<std::size_t>(n));
-    std::vector<const std::int32_t*> pointers(static_cast<std::size_t>(n), nullptr);
-    std::vector<std::int64_t> lengths(static_cast<std::size_t>(n), 0);
-    if (static_cast<std::int64_t>(nb::len(histories)) != n) refuse("histories must have one entry per row");
-    std::size_t row = 0;
-    for (nb::handle history : histories) {
-      if (!history.is_none()) {
-        held[row].emplace(history, "a history", Kind::i32, std::initializer_list<std::int64_t>{any});
-        pointers[row] = held[row]->data<std::int32_t>();
-        lengths[row] = held[row]->size(0);
-      }
-      ++row;
-    }
+    const OptionalRows<std::int32_t> known(histories, n, "histories", Kind::i32, any);
+    const OptionalRows<std::uint32_t> masks(allowed, n, "allowed", Kind::u32, (vocabulary + 31) / 32);
     const Sampling s{a_temperature.data<float>(), a_top_p.data<float>(), a_min_p.data<float>(),
                      a_repetition.data<float>(), a_presence.data<float>(), a_frequency.data<float>(),
                      a_top_k.data<std::int32_t>(), a_lengths.data<std::int32_t>(), at, a_ids.data<std::int32_t>(),
                      a_seed.data<std::uint64_t>(), a_sample.data<std::uint32_t>(), a_draw.data<std::uint32_t>(),
-                     a_want.data<bool>(), a_values.data<float>(), pointers.data(), lengths.data(),
+                     a_want.data<bool>(), a_values.data<float>(), known.data(), known.lengths(), masks.data(),
                      a_tokens.data<std::int32_t>(), report.logprobs()};
     run([&] { kernels_->rows.sample(*pool_, rows.data<float>(), n, vocabulary, s); });
   }

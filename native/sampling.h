@@ -99,7 +99,8 @@ class Row {
   void run(const Sampling& s, std::int64_t row) {
     look();
     const bool wants = s.want_logprobs[row];
-    const bool changes = s.histories[row] != nullptr || s.bias_offsets[row + 1] > s.bias_offsets[row];
+    const bool changes = s.histories[row] != nullptr || s.allowed[row] != nullptr ||
+                         s.bias_offsets[row + 1] > s.bias_offsets[row];
     double norm = 0;
     const float* untouched = logits_;
     if (wants) {
@@ -241,7 +242,19 @@ class Row {
     }
   }
 
+  // Who has no bit may not be drawn.
+  void mask(const std::uint32_t* allowed) {
+    for (std::int64_t word = 0; word * 32 < count_; ++word) {
+      const std::int64_t first = word * 32, past = first + 32 < count_ ? first + 32 : count_;
+      if (allowed[word] == 0xffffffffu) continue;
+      for (std::int64_t i = first; i < past; ++i)
+        if ((allowed[word] >> (i - first) & 1) == 0) logits_[i] = minus_infinity;
+    }
+    look();
+  }
+
   void penalise(const Sampling& s, std::int64_t row) {
+    if (s.allowed[row] != nullptr) mask(s.allowed[row]);
     for (std::int32_t i = s.bias_offsets[row]; i < s.bias_offsets[row + 1]; ++i) {
       logits_[s.bias_ids[i]] += s.bias_values[i];
       look(s.bias_ids[i] / sample_block);

@@ -93,6 +93,7 @@ struct Sampling {
   const float* bias_values;
   const std::int32_t* const* histories;  // null where there is none
   const std::int64_t* history_lengths;
+  const std::uint32_t* const* allowed;  // a bit for each token that may be drawn; null: all
   std::int32_t* token_ids;
   Logprobs logprobs;
 };

@@ -208,6 +208,7 @@ def _executor(
         vocab_size=model.vocab_size,
         host_blocks=host_blocks,
         copy_seconds=copy_seconds(backend, kv_cache) if host_blocks else 0.0,
+        embedding_size=model.hidden_size,
     )
     decoder = Decoder(model, weights, backend, int(limits.budget.value), LOGIT_ROWS)
     return ModelRunner(decoder, backend, kv_cache, capacity), size

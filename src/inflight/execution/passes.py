@@ -12,16 +12,20 @@ from inflight.core.types.plan import Chunk, Scored
 
 
 def passes(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
-    """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, sampling with
-    its last, each scored position with its own."""
+    """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, drafts,
+    samples and a vector with its last, each scored position with its own. What a chunk samples is never cut: ValueError for one
+    that samples at more than `limit` positions."""
     part: list[Chunk] = []
     room = limit
     for chunk in chunks:
+        if chunk.sample > limit:
+            raise ValueError(f"a chunk samples at {chunk.sample} positions, but a pass has room for {limit} tokens")
         while chunk.length > room:
+            room = min(room, chunk.length - chunk.sample)
             if room:
                 cut, score = chunk.start + room, chunk.score
                 before, after = range(score.start, min(score.stop, cut)), range(max(score.start, cut), score.stop)
-                part.append(chunk._replace(length=room, sample=0, score=before))
+                part.append(chunk._replace(length=room, sample=0, score=before, draft_token_ids=(), pool=False))
                 chunk = chunk._replace(start=cut, length=chunk.length - room, new_blocks=(), score=after)
             yield part
             part, room = [], limit

@@ -2,8 +2,8 @@
 
 Knows plans, the decoder and the order of a step; not why the plan looks as it does, and no tensor. One step is: copies
 between blocks, then forward passes over all its tokens, each followed by the logits of the positions that score, then
-of those that sample (in slabs, so that a wide batch over a large vocabulary needs little memory). Slots, tokens and
-settings are the backend's. Where that computes beside the caller, `submit` returns before the step is done.
+of those that sample (in slabs, so that a wide batch over a large vocabulary needs little memory), then vectors. Slots,
+tokens and settings are the backend's. Where that computes beside the caller, `submit` returns before the step is done.
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ class ModelRunner:
             ends = list(accumulate((chunk.length for chunk in chunks), initial=0))
             for places in self._slabs(list(_scored(chunks, ends))):
                 batch.score(self._decoder.logits(batch, places), places)
-            for places in self._slabs([end - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.sample]):
+            for places in self._slabs(list(_sampled(chunks, ends[1:]))):
                 batch.sample(self._decoder.logits(batch, places), places)
+            for places in self._slabs([end - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.pool]):
+                batch.pool(self._decoder.last_hidden(batch, places), places)
             pending.append(batch.finish())
 
     def _slabs(self, places: list[int]) -> Iterator[list[int]]:
@@ -107,13 +109,21 @@ class _InFlight:
         if self.fault is not None:
             return StepResult(step, (), seconds, _sentence(self._plan, self.fault))
         sampled = tuple(chain.from_iterable(one.sampled for one in done))
-        return StepResult(step, sampled, seconds, scored=joined(chain.from_iterable(one.scored for one in done)))
+        scored = joined(chain.from_iterable(one.scored for one in done))
+        pooled = tuple(chain.from_iterable(one.pooled for one in done))
+        return StepResult(step, sampled, seconds, scored=scored, pooled=pooled)
 
 
 def _scored(chunks: Sequence[Chunk], starts: Sequence[int]) -> Iterator[int]:
     """Places in a pass of the positions that its chunks score; chunk c is tokens starts[c] … of it."""
     for chunk, start in zip(chunks, starts, strict=False):
         yield from range(chunk.score.start - chunk.start + start, chunk.score.stop - chunk.start + start)
+
+
+def _sampled(chunks: Sequence[Chunk], ends: Sequence[int]) -> Iterator[int]:
+    """Places in a pass of the positions that its chunks sample; chunk c is its tokens up to ends[c]."""
+    for chunk, end in zip(chunks, ends, strict=True):
+        yield from range(end - chunk.sample, end)
 
 
 def _sentence(plan: BatchPlan, fault: Exception) -> str:

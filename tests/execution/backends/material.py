@@ -192,6 +192,7 @@ def sampling(rows: int, **settings: Any) -> SamplingBatch:
         bias_offsets=settings.pop("bias_offsets", np.zeros(rows + 1, np.int32)),
         bias_ids=settings.pop("bias_ids", np.zeros(0, np.int32)),
         bias_values=settings.pop("bias_values", np.zeros(0, np.float32)),
+        allowed=settings.pop("allowed", [None] * rows),
         want_logprobs=column("want_logprobs", np.bool_, False),
         top_logprobs=column("top_logprobs", np.int32, 0),
     )

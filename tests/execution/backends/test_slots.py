@@ -54,7 +54,7 @@ def test_a_new_sequence_finds_nothing_of_the_one_before() -> None:
     store.start(new_row(1, [4, 5], temperature=0.0))
     tokens, where = gathered(store, [Chunk(2, 1, 0, 2, (6,), True)])
     assert tokens.tolist() == [4, 5] and where.block_tables.tolist() == [[6]]
-    batch = store.sampling(np.array([1], np.int32))
+    batch = store.sampling(np.array([1], np.int32), np.array([1], np.int32))
     assert (batch.temperature[0], batch.top_k[0], batch.want_logprobs[0], batch.top_logprobs[0]) == (0, 0, False, 0)
     assert batch.bias_offsets.tolist() == [0, 0]
 
@@ -72,7 +72,7 @@ def test_settings_of_the_sampled_rows_in_their_order() -> None:
     store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1, 2, 3], temperature=0.5, top_p=0.9, logit_bias={7: 2.0, 8: -3.0}))
     store.start(new_row(3, [1, 2, 3, 4, 5], prompt=2, repetition_penalty=1.5, logprobs=0))
-    batch = store.sampling(np.array([3, 0], np.int32))
+    batch = store.sampling(np.array([3, 0], np.int32), np.array([4, 2], np.int32))
     assert batch.temperature.tolist() == [1.0, 0.5]
     assert batch.draw_index.tolist() == [3, 0]
     assert batch.prompt_lengths.tolist() == [2, 3]
@@ -87,12 +87,12 @@ def test_end_tokens_are_banned_until_enough_was_said() -> None:
     store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1], min_tokens=2, logit_bias={4: 1.0, 9: 50.0}, banned=(9, 11)))
     row = np.array([0], np.int32)
-    for _ in range(2):
-        batch = store.sampling(row)
+    for position in range(2):
+        batch = store.sampling(row, np.array([position], np.int32))
         bias = dict(zip(batch.bias_ids.tolist(), batch.bias_values.tolist(), strict=True))
         assert bias == {4: 1.0, 9: -np.inf, 11: -np.inf}
         store.append(row, np.array([4], np.int32))
-    batch = store.sampling(row)
+    batch = store.sampling(row, np.array([2], np.int32))
     assert batch.bias_ids.tolist() == [4, 9]
 
 
@@ -100,14 +100,14 @@ def test_end_tokens_are_banned_until_enough_was_said() -> None:
 def test_more_candidates_than_tokens_are_all_of_them(top_k: int) -> None:
     store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_row(0, [1], top_k=top_k))
-    assert store.sampling(np.array([0], np.int32)).top_k.tolist() == [50]
+    assert store.sampling(*np.zeros((2, 1), np.int32)).top_k.tolist() == [50]
 
 
 @pytest.mark.parametrize("seed", [0, -1, -(2**63), 2**64 - 1])
 def test_every_seed_that_is_allowed_fits(seed: int) -> None:
     store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(NewRow(0, (1,), 1, SamplingParams(), seed, 1023))
-    batch = store.sampling(np.array([0], np.int32))
+    batch = store.sampling(*np.zeros((2, 1), np.int32))
     assert (int(batch.seed[0]), int(batch.sample_index[0])) == (seed % 2**64, 1023)
 
 

@@ -21,8 +21,12 @@ def added(output: list[int], *, banned: tuple[int, ...] = (), bad: Any = (), **s
     bias = token_bias(new, VOCABULARY)
     sums: dict[int, float] = {}
     if bias is not None:
-        for token, value in zip(*bias.at(np.array(output, np.int32)), strict=True):
+        added, mask = bias.at(np.array(output, np.int32))
+        for token, value in zip(*added, strict=True):
             sums[int(token)] = sums.get(int(token), 0.0) + float(value)
+        if mask is not None:
+            marks = np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCABULARY]
+            sums.update(dict.fromkeys(np.flatnonzero(marks == 0).tolist(), -np.inf))
     return sums
 
 

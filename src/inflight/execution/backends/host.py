@@ -10,13 +10,15 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 
 from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
-from inflight.core.types.plan import Capacity, Chunk, NewRow, Sampled, Scored
+from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
 from inflight.execution.backends import arrays
+from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import (
     Array,
     DType,
@@ -34,6 +36,10 @@ ALL_BANNED = (
 UNSOUND = (
     "The model's logits after {position} tokens are not finite (NaN or infinite), so they mean no token; its weights "
     "are damaged, or its numbers overflow on this text: check the checkpoint, or try --dtype float32."
+)
+UNSOUND_VECTOR = (
+    "The model's hidden state after {position} tokens is not finite (NaN or infinite), so that it is no vector; its "
+    "weights are damaged, or its numbers overflow on this text: check the checkpoint, or try --dtype float32."
 )
 
 
@@ -54,30 +60,48 @@ class HostPass:
         self._backend, self._inputs, self._slots, self._chunks = backend, inputs, slots, chunks
         self.num_tokens = len(inputs.token_ids)
         self._sampled: list[Sampled] = []
+        self._draws: list[Sampled] = []  # of the chunk that is being drawn for
         self._scored: list[Scored] = []
+        self._pooled: list[Pooled] = []
         self._finished = 0.0
 
     def sample(self, logits: Any, places: Sequence[int]) -> None:
-        of = self._inputs.chunk_of[np.fromiter(places, np.int32, len(places))]
-        rows = self._inputs.rows[of]
-        batch = self._slots.sampling(rows)
+        at = np.fromiter(places, np.int32, len(places))
+        of = self._inputs.chunk_of[at]
+        rows, positions = self._inputs.rows[of], self._inputs.metadata.positions[at]
+        batch = self._slots.sampling(rows, positions)
         values = logits.array[: len(places)]
         drawn = self._backend.sample(values, batch)
-        self._slots.append(rows, drawn.token_ids)
         chosen = values[np.arange(len(rows)), drawn.token_ids]
         chunks = [self._chunks[index] for index in of.tolist()]
+        is_plain = all(chunk.sample == 1 for chunk in chunks)
+        if is_plain:
+            self._slots.append(rows, drawn.token_ids)
         tokens = drawn.token_ids.tolist()
-        if not batch.want_logprobs.any() and np.isfinite(chosen).all():
+        if is_plain and not batch.want_logprobs.any() and np.isfinite(chosen).all():
             self._sampled += [Sampled(chunk.sequence_id, (token,)) for chunk, token in zip(chunks, tokens, strict=True)]
             return
         for row, (chunk, token) in enumerate(zip(chunks, tokens, strict=True)):
             if not np.isfinite(chosen[row]):
-                self._sampled.append(_unsound(chunk, batch, row, chosen[row]))
+                one = _unsound(chunk.sequence_id, batch, row, positions[row] + 1, chosen[row])
             elif batch.want_logprobs[row]:
                 logprobs = (_token_logprob(drawn, row, token, int(batch.top_logprobs[row])),)
-                self._sampled.append(Sampled(chunk.sequence_id, (token,), logprobs))
+                one = Sampled(chunk.sequence_id, (token,), logprobs)
             else:
-                self._sampled.append(Sampled(chunk.sequence_id, (token,)))
+                one = Sampled(chunk.sequence_id, (token,))
+            if is_plain:
+                self._sampled.append(one)
+            else:
+                self._verify(chunk, one)
+
+    def _verify(self, chunk: Chunk, drawn: Sampled) -> None:
+        """The next draw of a chunk. With the last of them, those that count are kept."""
+        self._draws.append(drawn)
+        if len(self._draws) == chunk.sample:
+            kept = verified(chunk.draft_token_ids, self._draws)
+            self._draws = []
+            self._slots.extend(chunk.row, kept.token_ids)
+            self._sampled.append(kept)
 
     def score(self, logits: Any, places: Sequence[int]) -> None:
         at = np.fromiter(places, np.int32, len(places))
@@ -90,12 +114,25 @@ class HostPass:
             error = UNSOUND.format(position=position + 1) if math.isnan(entry.logprob) else None
             self._scored.append(Scored(self._chunks[chunk].sequence_id, position + 1, (entry,), error))
 
+    def pool(self, hidden: Any, places: Sequence[int]) -> None:
+        of = self._inputs.chunk_of[np.fromiter(places, np.int32, len(places))]
+        vectors = self._backend.float32(hidden.array[: len(places)])
+        lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
+        divisors = np.where(self._slots.normalizes(self._inputs.rows[of]) & (lengths > 0), lengths, 1)
+        for index, vector, divisor in zip(of.tolist(), vectors, divisors, strict=True):
+            chunk = self._chunks[index]
+            if np.isfinite(vector).all():
+                self._pooled.append(Pooled(chunk.sequence_id, tuple((vector / divisor).tolist())))
+            else:
+                error = UNSOUND_VECTOR.format(position=chunk.start + chunk.length)
+                self._pooled.append(Pooled(chunk.sequence_id, (), error))
+
     def finish(self) -> HostPass:
         self._finished = time.perf_counter()
         return self
 
     def result(self) -> PassResult:
-        return PassResult(self._sampled, self._scored, self._finished)
+        return PassResult(self._sampled, self._scored, self._pooled, self._finished)
 
 
 class HostBackend(ABC):
@@ -131,6 +168,10 @@ class HostBackend(ABC):
         """An activation over memory [rows, width] of the caller's, all of whose rows count as written; `array` is that
         memory."""
 
+    def float32(self, values: Array) -> Array:
+        """act → float32."""
+        return from_bf16(values) if values.dtype == np.uint16 else values
+
     @abstractmethod
     def forward_pass(
         self, inputs: PassInputs, kv_cache: KVCache, slots: RequestSlots, chunks: Sequence[Chunk]
@@ -155,8 +196,24 @@ def _token_logprob(told: SampledBatch | ScoredBatch, row: int, token_id: int, to
     return TokenLogprob(token_id, float(told.logprobs[row]), alternatives)
 
 
-def _unsound(chunk: Chunk, batch: SamplingBatch, row: int, logit: float) -> Sampled:
+def verified(drafts: Sequence[int], draws: Sequence[Sampled]) -> Sampled:
+    """What counts of the draws of a chunk, one behind each draft and one before them: those up to the first that is not
+    what was drafted. Of a draw that let nothing be drawn only the first is told; a later one comes again."""
+    right = 0
+    while right < len(drafts) and draws[right].token_ids == (drafts[right],):
+        right += 1
+    kept = draws[: right + 1]
+    if kept[-1].error is not None:
+        if not right:
+            return kept[0]
+        kept = kept[:-1]
+    tokens = tuple(one.token_ids[0] for one in kept)
+    logprobs = None if kept[0].logprobs is None else tuple(chain.from_iterable(one.logprobs or () for one in kept))
+    return Sampled(kept[0].sequence_id, tokens, logprobs)
+
+
+def _unsound(sequence_id: int, batch: SamplingBatch, row: int, position: int, logit: float) -> Sampled:
     added = batch.bias_values[batch.bias_offsets[row] : batch.bias_offsets[row + 1]]
-    is_banned = logit == -np.inf and bool(np.isneginf(added).any())
+    is_banned = logit == -np.inf and (batch.allowed[row] is not None or bool(np.isneginf(added).any()))
     told = ALL_BANNED if is_banned else UNSOUND
-    return Sampled(chunk.sequence_id, (), error=told.format(position=chunk.start + chunk.length))
+    return Sampled(sequence_id, (), error=told.format(position=position))

@@ -127,6 +127,7 @@ class NativeBackend(HostBackend):
             batch.bias_offsets,
             batch.bias_ids,
             batch.bias_values,
+            batch.allowed,
             batch.want_logprobs,
             batch.top_logprobs,
             yielded.token_ids,

@@ -31,7 +31,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from inflight.core.types.plan import Capacity, Chunk, NewRow, Sampled, Scored
+from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
 
 Array = np.ndarray[Any, Any]
 DType = Literal["bfloat16", "float32"]
@@ -82,7 +82,8 @@ class RopeTable:
 class SamplingBatch:
     """Settings of the S rows to sample, as arrays (struct of arrays, so that one native call serves all rows).
 
-    Order of work per row, as vLLM does it: log-probabilities are taken from the untouched logits; then `bias`, then
+    Order of work per row, as vLLM does it: log-probabilities are taken from the untouched logits; then logits of tokens
+    that are not `allowed` become -inf; then `bias`, then
     the repetition penalty (tokens of prompt and output), frequency and presence penalties (tokens of the output);
     temperature 0 takes the largest logit (lowest id on a tie); otherwise logits / temperature, min-p, top-k, top-p,
     and one draw. top-k keeps exactly k tokens; top-p keeps a token while the mass before it is below top_p times the
@@ -108,6 +109,7 @@ class SamplingBatch:
     bias_offsets: Array  # int32[S + 1]: row s adds bias_values[o[s]:o[s+1]] at token ids bias_ids[…] (-inf bans)
     bias_ids: Array  # int32[…]
     bias_values: Array  # float32[…]
+    allowed: Sequence[Array | None]  # per row uint32[V / 32], bit i % 32 of word i // 32 lets token i be drawn; or all
     want_logprobs: Array  # bool[S]
     top_logprobs: Array  # int32[S], alternatives wanted beside the sampled token, 0 = none
 
@@ -168,6 +170,7 @@ class PassResult:
 
     sampled: Sequence[Sampled]
     scored: Sequence[Scored]
+    pooled: Sequence[Pooled]
     finished: float
 
 
@@ -221,11 +224,15 @@ class ForwardPass(Protocol):
         """Rows of x float32[T, E] at `places` (indices into the pass's tokens) → out float32[S, E]."""
 
     def sample(self, logits: Activation, places: Sequence[int]) -> None:
-        """Draws what follows the tokens at `places`, whose logits are the rows of float32[S, V], which may be
-        overwritten, and appends it to their slots."""
+        """Draws what follows the tokens at `places`, which rise, each as if all tokens before it were the slot's,
+        drafts too; logits are the rows of float32[S, V], which may be overwritten. Of a chunk that has been drawn for whole,
+        the slot keeps what was drawn up to the first draft that was wrong."""
 
     def score(self, logits: Activation, places: Sequence[int]) -> None:
         """Log-probabilities of the known tokens that follow those at `places`, which rise; logits as for `sample`."""
+
+    def pool(self, hidden: Activation, places: Sequence[int]) -> None:
+        """The vectors of the tokens at `places`: rows of act[S, E], as their slots want them."""
 
     def finish(self) -> PendingPass: ...
 

@@ -58,7 +58,11 @@ def _report(logits: Array, token_id: int, wanted: int, out: SampledBatch | Score
 
 
 def _penalised(logits: Array, batch: SamplingBatch, row: int) -> Array:
-    """Bias, then repetition, frequency and presence penalties, each in float32."""
+    """The mask, bias, then repetition, frequency and presence penalties, each in float32."""
+    allowed = batch.allowed[row]
+    if allowed is not None:
+        marks = np.unpackbits(allowed.view(np.uint8), bitorder="little")[: len(logits)]
+        logits[marks == 0] = -np.inf
     span = slice(batch.bias_offsets[row], batch.bias_offsets[row + 1])
     np.add.at(logits, batch.bias_ids[span], batch.bias_values[span])
     history = batch.histories[row]

@@ -53,6 +53,7 @@ class RequestSlots:
         self._prompt_logprobs = np.zeros(rows, np.int32)
         self._needs_history = np.zeros(rows, np.bool_)
         self._biases: dict[int, TokenBias] = {}
+        self._normalize = np.zeros(rows, np.bool_)  # of a vector
         self._void = {capacity.max_rows}  # rows whose blocks are not theirs
         self._block_tables[capacity.max_rows] = padding_block
 
@@ -74,6 +75,7 @@ class RequestSlots:
         self._top_logprobs[row] = params.logprobs or 0
         self._prompt_logprobs[row] = params.prompt_logprobs or 0
         self._needs_history[row] = params.needs_history
+        self._normalize[row] = new.pooling is not None and new.pooling.normalize
         self.free(row)
         if bias := token_bias(new, self._vocab_size):
             self._biases[row] = bias
@@ -91,8 +93,12 @@ class RequestSlots:
             self._num_tokens[row] = self._prompt_lengths[row]
 
     def gather(self, chunks: Sequence[Chunk]) -> PassInputs:
-        """The tokens of a pass, and where they lie. Appends the chunks' new blocks to their tables."""
+        """The tokens of a pass, and where they lie. Appends the chunks' new blocks to their tables, and puts drafts
+        behind the known tokens."""
         for chunk in chunks:
+            if chunk.draft_token_ids and chunk.row not in self._void:
+                known = self._num_tokens[chunk.row]
+                self._tokens[chunk.row, known : known + len(chunk.draft_token_ids)] = chunk.draft_token_ids
             if chunk.new_blocks and chunk.row not in self._void:
                 used = self._num_blocks[chunk.row]
                 end = used + len(chunk.new_blocks)
@@ -115,19 +121,22 @@ class RequestSlots:
         metadata = AttentionMetadata(positions, query_start, context_len, tables)
         return PassInputs(rows, chunk_of, self._tokens[slots, positions], metadata)
 
-    def sampling(self, rows: Array) -> SamplingBatch:
-        """Settings of the rows to sample, int32[S]."""
-        num_tokens, prompt_lengths = self._num_tokens[rows], self._prompt_lengths[rows]
-        histories: list[Array | None] = [None] * len(rows)
+    def sampling(self, rows: Array, positions: Array) -> SamplingBatch:
+        """Settings for draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known."""
+        prompt_lengths = self._prompt_lengths[rows]
+        # Of a row that was discarded there may be fewer.
+        num_tokens = np.maximum(positions + 1, prompt_lengths)
+        histories = _nothing(len(rows))
         for index in np.flatnonzero(self._needs_history[rows]).tolist():
             histories[index] = self._tokens[rows[index], : num_tokens[index]]
         offsets = np.zeros(len(rows) + 1, np.int32)
-        biases = [NO_BIAS]
+        biases, allowed = [NO_BIAS], _nothing(len(rows))
         if self._biases:
             for index, row in enumerate(rows.tolist()):
-                if bias := self._biases.get(row):
-                    biases.append(bias.at(self._tokens[row, prompt_lengths[index] : num_tokens[index]]))
-                    offsets[index + 1] = len(biases[-1][0])
+                if rule := self._biases.get(row):
+                    bias, allowed[index] = rule.at(self._tokens[row, prompt_lengths[index] : num_tokens[index]])
+                    biases.append(bias)
+                    offsets[index + 1] = len(bias[0])
             np.cumsum(offsets, out=offsets)
         return SamplingBatch(
             **dict(zip(_FLOATS, self._floats.take(rows, axis=1), strict=True)),
@@ -140,6 +149,7 @@ class RequestSlots:
             bias_offsets=offsets,
             bias_ids=np.concatenate([ids for ids, _ in biases]),
             bias_values=np.concatenate([values for _, values in biases]),
+            allowed=allowed,
             want_logprobs=self._want_logprobs[rows],
             top_logprobs=self._top_logprobs[rows],
         )
@@ -150,6 +160,20 @@ class RequestSlots:
         return self._tokens[rows, positions + 1], self._prompt_logprobs[rows]
 
     def append(self, rows: Array, token_ids: Array) -> None:
-        """The sampled tokens become known. rows, token_ids: int32[S]."""
+        """A sampled token of each row becomes known. rows, token_ids: int32[S]."""
         self._tokens[rows, self._num_tokens[rows]] = token_ids
         self._num_tokens[rows] += 1
+
+    def extend(self, row: int, token_ids: Sequence[int]) -> None:
+        """So do several of one row."""
+        known = self._num_tokens[row]
+        self._tokens[row, known : known + len(token_ids)] = token_ids
+        self._num_tokens[row] += len(token_ids)
+
+    def normalizes(self, rows: Array) -> Array:
+        """Whether the vectors of these rows are to have length 1, bool[S]."""
+        return self._normalize[rows]
+
+
+def _nothing(rows: int) -> list[Array | None]:
+    return [None] * rows

@@ -1,11 +1,13 @@
-"""What is added to a row's logits before a token is drawn: wishes, and tokens that may not be drawn at all.
+"""What a row's logits go through before a token is drawn: wishes, and tokens that may not be drawn at all.
 
-Knows the settings of one slot and its output so far; not how a token is drawn. What never changes is put together once.
+Knows the settings of one slot and its output so far, with drafts that are taken for right; not how a token is drawn. It
+is asked late, between the forward pass and the draw, when the tokens before are known. What never changes is put
+together once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,23 +23,30 @@ NO_BIAS: Bias = (np.zeros(0, np.int32), np.zeros(0, np.float32))
 class TokenBias:
     """always: at every position. early: in addition, before min_tokens output tokens exist. bad: sequences of two and
     more tokens, whose last one is not drawn where the others have just been; by the last of those others, so that a
-    step looks at few of them."""
+    step looks at few of them. allowed: bits of the tokens that may be drawn, uint32[V / 32, rounded up]; None: all.
+    forced: the output's first tokens."""
 
     always: Bias
     early: Bias
     min_tokens: int
     bad: Mapping[int, Sequence[tuple[int, ...]]]
+    allowed: Array | None
+    forced: tuple[int, ...]
+    vocab_size: int
 
-    def at(self, output: Array) -> Bias:
-        """output: tokens so far, int32[N]."""
+    def at(self, output: Array) -> tuple[Bias, Array | None]:
+        """What is added, and the bits of those that may be drawn at all. output: tokens so far, int32[N]."""
+        if len(output) < len(self.forced):
+            return NO_BIAS, bits([self.forced[len(output)]], self.vocab_size)
         parts = [self.always]
         if len(output) < self.min_tokens:
             parts.append(self.early)
         if ended := self._ended(output) if self.bad and len(output) else ():
             parts.append(_banned(np.array(ended, np.int32)))
         if len(parts) == 1:
-            return self.always
-        return np.concatenate([ids for ids, _ in parts]), np.concatenate([values for _, values in parts])
+            return self.always, self.allowed
+        bias = np.concatenate([ids for ids, _ in parts]), np.concatenate([values for _, values in parts])
+        return bias, self.allowed
 
     def _ended(self, output: Array) -> list[int]:
         begun = self.bad.get(int(output[-1]), ())
@@ -46,27 +55,33 @@ class TokenBias:
 
 
 def token_bias(new: NewRow, vocab_size: int) -> TokenBias | None:
-    """None where nothing is ever added."""
+    """None where nothing is ever added, and everything may be drawn."""
     params = new.params
-    if not (params.logit_bias or params.allowed_token_ids is not None or new.banned_token_ids or new.bad_token_ids):
+    banned = new.banned_token_ids or new.bad_token_ids
+    if not (params.logit_bias or params.allowed_token_ids is not None or banned or new.forced_token_ids):
         return None
     wished = np.fromiter(params.logit_bias, np.int32), np.fromiter(params.logit_bias.values(), np.float32)
-    always = [wished]
-    if params.allowed_token_ids is not None:
-        others = np.ones(vocab_size, np.bool_)
-        others[list(params.allowed_token_ids)] = False
-        always.append(_banned(np.flatnonzero(others).astype(np.int32)))
-    always.append(_banned(np.array([one[0] for one in new.bad_token_ids if len(one) == 1], np.int32)))
+    single = _banned(np.array([one[0] for one in new.bad_token_ids if len(one) == 1], np.int32))
     bad: dict[int, list[tuple[int, ...]]] = {}
     for one in new.bad_token_ids:
         if len(one) > 1:
             bad.setdefault(one[-2], []).append(one)
     return TokenBias(
-        always=(np.concatenate([ids for ids, _ in always]), np.concatenate([values for _, values in always])),
+        always=(np.concatenate([wished[0], single[0]]), np.concatenate([wished[1], single[1]])),
         early=_banned(np.array(new.banned_token_ids, np.int32)),
         min_tokens=params.min_tokens,
         bad=bad,
+        allowed=None if params.allowed_token_ids is None else bits(params.allowed_token_ids, vocab_size),
+        forced=new.forced_token_ids,
+        vocab_size=vocab_size,
     )
+
+
+def bits(token_ids: Iterable[int], vocab_size: int) -> Array:
+    """Bit i % 32 of word i // 32 for each token i, uint32[V / 32, rounded up]."""
+    marks = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
+    marks[list(token_ids)] = 1
+    return np.packbits(marks, bitorder="little").view(np.uint32)
 
 
 def _banned(token_ids: Array) -> Bias:
