@@ -80,13 +80,15 @@ def build_engine(
     scheduling: SchedulingSettings | None = None,
     record: Path | None = None,
     progress: Progress | None = None,
+    wrap: Callable[[Executor], Executor] = lambda executor: executor,
 ) -> Engine:
     """Load a model and put an engine around it.
 
-    record: file for the step record. progress(done, total): called while weights are packed.
+    record: file for the step record. progress(done, total): called while weights are packed. wrap: puts something
+    between the engine and the model's executor, or in its place (`engine.scripted`).
     """
     try:
-        return _build(settings, scheduling or SchedulingSettings(), record, progress)
+        return _build(settings, scheduling or SchedulingSettings(), record, progress, wrap)
     except MemoryError as error:
         raise SettingsError(
             f"The machine's memory is not enough ({error}); lower --max-num-seqs, --max-num-batched-tokens or "
@@ -108,13 +110,17 @@ class _Limits:
 
 
 def _build(
-    settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None, progress: Progress | None
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    record: Path | None,
+    progress: Progress | None,
+    wrap: Callable[[Executor], Executor],
 ) -> Engine:
     folder = model_folder(settings)
     model = read_folder(folder, to_run=True)
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
         text = aside.submit(_text, folder, settings)
-        return _assemble(folder, model, text, settings, scheduling, record, progress)
+        return _assemble(folder, model, text, settings, scheduling, record, progress, wrap)
 
 
 def _assemble(
@@ -125,6 +131,7 @@ def _assemble(
     scheduling: SchedulingSettings,
     record: Path | None,
     progress: Progress | None,
+    wrap: Callable[[Executor], Executor],
 ) -> Engine:
     """The parts, and the engine of them. text: is waited for when the weights are there."""
     generation = folder / "generation_config.json"
@@ -153,7 +160,7 @@ def _assemble(
     tokenizer, template = text.result()
     ends = _end_tokens(model, tokenizer)
     in_force = {**_in_force(settings, scheduling, limits, model, backend, size), "end_token_ids": ends.resolved()}
-    clock = MonotonicClock()
+    clock, driven = MonotonicClock(), wrap(executor)
     observers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
     scheduler = make_scheduler(
         executor.capacity,
@@ -164,8 +171,8 @@ def _assemble(
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
     )
     return Engine(
-        loop=EngineLoop(scheduler, executor, clock, depth=backend.depth, observers=observers),
-        executor=executor,
+        loop=EngineLoop(scheduler, driven, clock, depth=backend.depth, observers=observers),
+        executor=driven,
         tokenizer=tokenizer,
         prompts=PromptEncoder(tokenizer, template, settings.seed),
         model=model,

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 class Server:
-    """One process. `url` when it is ready; `log` holds its lines."""
+    """One process. `url` when it is ready; `log` holds its lines. program: what stands for the command line."""
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None):
+    def __init__(
+        self, *arguments: str, env: dict[str, str] | None = None, program: Sequence[str] = ("-m", "inflight.cli")
+    ):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "inflight.cli", "serve", "--port", "0", *arguments],
+            [sys.executable, *program, "serve", "--port", "0", *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -97,9 +97,8 @@ class NullExecutor:
                 sampled.append(Sampled(chunk.sequence_id, self._sample(row, chunk)))
             if chunk.pool:
                 pooled.append(Pooled(chunk.sequence_id, self._pool(row, chunk)))
-        return Done(
-            StepResult(plan.step, tuple(sampled), self._seconds(plan), scored=tuple(scored), pooled=tuple(pooled))
-        )
+        result = StepResult(plan.step, tuple(sampled), self._seconds(plan), scored=tuple(scored), pooled=tuple(pooled))
+        return Done(result)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         if not self._out:

@@ -13,8 +13,8 @@ from inflight.core.types.plan import Chunk, Scored
 
 def passes(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
     """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, drafts,
-    samples and a vector with its last, each scored position with its own. What a chunk samples is never cut: ValueError for one
-    that samples at more than `limit` positions."""
+    samples and a vector with its last, each scored position with its own. What a chunk samples is never cut: ValueError
+    for one that samples at more than `limit` positions."""
     part: list[Chunk] = []
     room = limit
     for chunk in chunks:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.reference_sampling import philox4x32_10, uniform
+from inflight.execution.backends.token_bias import bits
 
 from .conftest import ISAS, ops_for
 from .material import normal, sampling
@@ -99,6 +100,40 @@ def test_penalties_and_bias(isa):
             want_logprobs=True,
             top_logprobs=np.arange(rows),
         )
+
+
+@pytest.mark.parametrize("vocabulary", [1, 31, 32, 33, 1000])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}, {"repetition_penalty": 1.3}])
+def test_only_what_is_allowed_is_drawn(isa, vocabulary, filters):
+    rows, rng = 10, np.random.default_rng(6)
+    allowed = [set(rng.integers(0, vocabulary, 1 + row // 2).tolist()) for row in range(rows)]
+    histories = [rng.integers(0, vocabulary, 20).astype(np.int32) for _ in range(rows)]
+    got = both(
+        isa,
+        3 * normal(8, rows, vocabulary),
+        temperature=[0.0, 0.9] * 5,
+        seed=np.arange(rows),
+        histories=histories,
+        allowed=[bits(one, vocabulary) if row != 4 else None for row, one in enumerate(allowed)],
+        want_logprobs=True,
+        top_logprobs=2,
+        **filters,
+    )
+    assert all(
+        int(token) in one for row, (token, one) in enumerate(zip(got.token_ids, allowed, strict=True)) if row != 4
+    )
+
+
+def test_where_nothing_is_allowed_the_logit_says_so(isa):
+    logits = normal(9, 2, 70)
+    batch = sampling(2, allowed=[np.zeros(3, np.uint32), None], temperature=[1.0, 0.0])
+    drawn = ops_for("float32", isa, 1).sample(logits, batch).token_ids
+    assert logits[0, drawn[0]] == -np.inf and np.isfinite(logits[1, drawn[1]])
+
+
+def test_masks_of_another_size_are_refused(isa):
+    with pytest.raises(ValueError, match="allowed must have shape"):
+        ops_for("float32", isa, 1).sample(normal(9, 1, 70), sampling(1, allowed=[np.zeros(2, np.uint32)]))
 
 
 def test_log_probabilities(isa):

@@ -225,8 +225,8 @@ class ForwardPass(Protocol):
 
     def sample(self, logits: Activation, places: Sequence[int]) -> None:
         """Draws what follows the tokens at `places`, which rise, each as if all tokens before it were the slot's,
-        drafts too; logits are the rows of float32[S, V], which may be overwritten. Of a chunk that has been drawn for whole,
-        the slot keeps what was drawn up to the first draft that was wrong."""
+        drafts too; logits are the rows of float32[S, V], which may be overwritten. Of a chunk that has been drawn for
+        whole, the slot keeps what was drawn up to the first draft that was wrong."""
 
     def score(self, logits: Activation, places: Sequence[int]) -> None:
         """Log-probabilities of the known tokens that follow those at `places`, which rise; logits as for `sample`."""

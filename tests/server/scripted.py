@@ -1,0 +1,39 @@
+"""`inflight` with scripted answers, on a device that computes nothing: run by `test_scripted` in place of the command
+line. A prompt that holds one of these words is answered by its text; any other ends at once."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from inflight import build
+from inflight.core.types.plan import Executor
+from inflight.engine.null import NullExecutor
+from inflight.engine.scripted import ScriptedExecutor
+from inflight.text import Tokenizer
+
+ANSWERS = {
+    "weather": '{"city": "Zürich", "unit": "°C"}',
+    "count": "one two three four five",
+}
+
+
+def scripted(executor: Executor) -> Executor:
+    tokenizer = Tokenizer.load(build.BUILT_IN)
+    end = tokenizer.eos_token_id
+    assert end is not None
+
+    def script(prompt: tuple[int, ...], sample: int) -> list[int]:
+        asked = tokenizer.decode(list(prompt))
+        text = next((answer for word, answer in ANSWERS.items() if word in asked), "")
+        return [*tokenizer.encode(text), end]
+
+    return ScriptedExecutor(NullExecutor(executor.capacity), script)
+
+
+if __name__ == "__main__":
+    build.build_engine = partial(build.build_engine, wrap=scripted)
+    from inflight.cli import main
+
+    sys.argv[0] = "inflight"
+    main()
