@@ -75,6 +75,11 @@ def host_blocks_in_use(scheduler: Scheduler) -> int:
     return swap.host_blocks - swap.free
 
 
+def is_storing(scheduler: Scheduler) -> bool:
+    """Whether device blocks wait to be free until their content is stored."""
+    return bool(scheduler._memory.swap.storing)
+
+
 def cached_blocks(scheduler: Scheduler) -> int:
     return len(scheduler._memory.prefix)
 
