@@ -43,7 +43,17 @@ from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult, WaitUntil
+from inflight.core.types.plan import (
+    BatchPlan,
+    Capacity,
+    Chunk,
+    NewRow,
+    StepResult,
+    Transfer,
+    Transferred,
+    WaitForTransfers,
+    WaitUntil,
+)
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
@@ -117,12 +127,19 @@ class Setup:
     oracle: bool = False
     lane_floor: float = 0.0
     right_drafts: float | None = None  # share; None: nothing is drafted
+    transfer_polls: tuple[int, ...] = ()  # by ticket, in turn: how often asynchronous transfers are asked for in vain
+    lost_transfers: int = 0  # of so many one fails; 0: none
 
     @property
     def capacity(self) -> Capacity:
-        host = (self.host_blocks, self.copy_seconds)
+        host = (self.host_blocks, self.copy_seconds, bool(self.transfer_polls))
         sizes = (self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY)
         return Capacity(*sizes, *host, embedding_size=4)
+
+    def fate(self, transfer: Transfer) -> tuple[int, bool]:
+        """Of an asynchronous transfer."""
+        polls = self.transfer_polls[transfer.ticket % len(self.transfer_polls)]
+        return polls, bool(self.lost_transfers) and not transfer.ticket % self.lost_transfers
 
     @property
     def together(self) -> bool:
@@ -169,7 +186,7 @@ class Setup:
         return Chunked(self.token_budget, self.early_end)
 
     def loop(self, depth: int | None = None) -> EngineLoop:
-        executor = NullExecutor(self.capacity, seconds=lambda plan: 0.01 * plan.tokens)
+        executor = NullExecutor(self.capacity, lambda plan: 0.01 * plan.tokens, self.fate)
         return EngineLoop(self.scheduler(), executor, VirtualClock(), depth=depth or self.depth)
 
 
@@ -289,7 +306,8 @@ class Harness:
 
     def __post_init__(self) -> None:
         self.scheduler = self.setup.scheduler()
-        self.executor = FaultyExecutor(self.setup.capacity, seconds)
+        self.executor = FaultyExecutor(self.setup.capacity, seconds, self.setup.fate)
+        self.loading: dict[int, tuple[int, ...]] = {}  # device blocks of the loads that are out, by ticket
         self.doomed: set[int] = set()  # identities of clients whose step broke, in a batch that has not ended
         self.flights: deque[tuple[BatchPlan, StepResult]] = deque()
         self.alive: dict[str, Client] = {}
@@ -350,7 +368,7 @@ class Harness:
         self._take(events)
         return events
 
-    def plan(self, fail: bool = False) -> BatchPlan | WaitUntil | None:
+    def plan(self, fail: bool = False) -> BatchPlan | WaitUntil | WaitForTransfers | None:
         assert len(self.flights) < self.setup.depth
         self.log.append(("plan", fail, self.now))
         shared = [(s, b) for s in inside.alive(self.scheduler) for b in s.blocks if self._ref_counts(b) > 1]
@@ -363,9 +381,13 @@ class Harness:
             # Whoever gave way to others has given its blocks up: theirs to write.
             self._check_plan(plan, {block for sequence, block in shared if block in sequence.blocks})
             self._check_floor(plan, kept, overdue)
+            if self.setup.transfer_polls:
+                self.loading |= {one.ticket: one.blocks for one in plan.transfers if one.kind == "load"}
             self.plans.append(plan)
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
+        elif isinstance(plan, WaitForTransfers):
+            assert self.executor.underway, "it waits for nothing"
         else:
             assert plan is None or plan.time > self.now, "it waits for the past"
             is_late = isinstance(plan, WaitUntil) or self.scheduler.idle or self.flights
@@ -381,6 +403,7 @@ class Harness:
         together = inside.batches_together(self.scheduler)
         clients = dict(self.alive)
         plan, result = self.flights.popleft()
+        result = replace(result, transferred=self._poll())
         self.freed_again |= set(plan.freed_rows) if result.error is not None else set()
         self._verify(plan, result)
         events = self.scheduler.commit(plan, result, self.now)
@@ -398,11 +421,17 @@ class Harness:
         self._take(events)
         return events
 
+    def poll(self) -> None:
+        """Takes in the transfers that have ended."""
+        self.log.append(("poll", self.now))
+        self.scheduler.transferred(self._poll(), self.now)
+        self.check()
+
     def step(self, fail: bool = False) -> list[Event]:
         """One round of the engine's loop."""
         while len(self.flights) < self.setup.depth and isinstance(self.plan(fail), BatchPlan):
             fail = False
-        events = self.commit() if self.flights else []
+        events = self.commit() if self.flights else self.poll() or []
         self.now += 0.25
         return events
 
@@ -462,14 +491,21 @@ class Harness:
             self.drafted[0] += len(tokens) - 1
             self.drafted[1] += len(chunk.draft_token_ids)
 
+    def _poll(self) -> tuple[Transferred, ...]:
+        ended = self.executor.poll() or ()
+        for one in ended:
+            self.loading.pop(one.ticket, None)
+        return ended
+
     def _ref_counts(self, block: int) -> int:
         return self.scheduler._memory.pool.ref_count(block)
 
     def _check_plan(self, plan: BatchPlan, shared: set[int]) -> None:
         """Invariants 3 to 5 of one plan. shared: blocks in two tables before it, and in one of these yet."""
         size = self.setup.block_size
-        assert plan.chunks
-        self._check_limits(plan)
+        assert plan.chunks or (plan.transfers and self.setup.transfer_polls)
+        if plan.chunks:
+            self._check_limits(plan)
         assert len({chunk.sequence_id for chunk in plan.chunks}) == len(plan.chunks) <= self.setup.max_rows
         for row in plan.freed_rows:
             assert row in self._rows or row in self.freed_again, "a row is given up twice"
@@ -486,6 +522,7 @@ class Harness:
             assert chunk.start % size == 0, "only whole blocks are found in the cache"
             self._rows[new.row] = Row(chunk.sequence_id, [], chunk.start)
         written: set[int] = set()
+        loading = {block for blocks in self.loading.values() for block in blocks}
         for chunk in plan.chunks:
             row, sequence = self._rows[chunk.row], by_number[chunk.sequence_id]
             assert row.sequence == chunk.sequence_id and sequence.row == chunk.row
@@ -494,6 +531,7 @@ class Harness:
             row.table += chunk.new_blocks
             row.num_computed += chunk.length
             assert row.table == sequence.blocks, "the plans do not tell the table"
+            assert not loading & set(row.table), "it is computed on a block that is being loaded"
             assert row.num_computed == sequence.num_computed <= len(row.table) * size
             drafts = len(chunk.draft_token_ids)
             assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk)) + drafts
@@ -503,9 +541,11 @@ class Harness:
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
 
-    def _check_preempted(self, plan: BatchPlan | WaitUntil | None, victims: list[Any], wanting: set[int]) -> None:
+    def _check_preempted(self, plan: object, victims: list[Any], wanting: set[int]) -> None:
         """Invariant 9: nobody is preempted in vain, but somebody else gets blocks; or a victim itself needed one."""
         numbers = {one.number for one in victims}
+        if inside.is_storing(self.scheduler):
+            return  # the blocks are there when that has ended
         if not numbers or numbers & wanting or self.setup.depth > 1 or self.setup.lane_floor:
             return  # ahead, victims are chosen a step before they go; and what a lane is owed may change meanwhile
         chunks = plan.chunks if isinstance(plan, BatchPlan) else ()
@@ -518,8 +558,8 @@ class Harness:
         if not kept <= {one.number for one in running}:
             assert all(one.protected for one in running), "what was kept was pushed out for somebody"
         served = {self.owners[chunk.sequence_id][0].request.lane for chunk in plan.chunks}
-        if self.setup.together:
-            return  # batches run to their ends
+        if self.setup.together or self.setup.transfer_polls:
+            return  # batches run to their ends; nobody gives way while blocks are stored
         if any(lane.get("min_rows") or lane.get("max_rows") or lane.get("max_tokens") for lane in self.setup.lanes):
             return  # what lanes keep of rows, and so of blocks, goes before the floor, and so do their limits
         self.starved = {lane: self.starved.get(lane, 0) + 1 for lane in overdue - served}

@@ -38,7 +38,7 @@ def alive(scheduler: Scheduler) -> list[Sequence]:
 
 def row_of(view: SequenceView) -> NewRow:
     """What an executor is told of a sequence that takes a row."""
-    return _new_row(view._sequence, 0)
+    return _new_row(view._sequence)
 
 
 def waiting(scheduler: Scheduler) -> set[int]:
@@ -79,6 +79,11 @@ def overdue(scheduler: Scheduler) -> set[str]:
 def host_blocks_in_use(scheduler: Scheduler) -> int:
     swap = scheduler._memory.swap
     return swap.host_blocks - swap.free
+
+
+def is_storing(scheduler: Scheduler) -> bool:
+    """Whether device blocks wait to be free until their content is stored."""
+    return bool(scheduler._memory.swap.storing)
 
 
 def cached_blocks(scheduler: Scheduler) -> int:

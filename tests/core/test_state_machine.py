@@ -67,6 +67,8 @@ def setups(draw: st.DrawFn) -> Setup:
         oracle=draw(st.booleans()),
         lane_floor=draw(st.sampled_from([0.0, 0.05, 0.4])),
         right_drafts=draw(st.sampled_from([None, 0.0, 0.5, 0.9, 1.0])),
+        transfer_polls=draw(st.sampled_from([(), (), (0,), (1, 0, 3), (2, 5)])),
+        lost_transfers=draw(st.sampled_from([0, 1, 2, 3])),
     )
 
 
@@ -168,6 +170,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         self.harness.commit()
+
+    @precondition(lambda self: self.harness.executor.underway)
+    @rule()
+    def poll(self) -> None:
+        self.harness.poll()
 
     @rule(rounds=st.integers(1, 4), fail=st.sampled_from([False, False, True]))
     def steps(self, rounds: int, fail: bool) -> None:

@@ -49,7 +49,7 @@ class Done:
 
 
 @dataclass(slots=True)
-class _Out:
+class _Underway:
     """An asynchronous transfer: polls that do not find it ended yet, and whether it fails."""
 
     transfer: Transfer
@@ -69,7 +69,7 @@ class NullExecutor:
         self._capacity = capacity
         self._seconds = seconds
         self._fate = fate
-        self._out: list[_Out] = []
+        self.underway: list[_Underway] = []
         self._slots: dict[int, int] = {}  # block * block_size + offset → hash of the prefix that ends there
         self._host: dict[int, list[int]] = {}  # host block → its slots
         self._rows: dict[int, _Row] = {}
@@ -101,10 +101,10 @@ class NullExecutor:
         return Done(result)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        if not self._out:
+        if not self.underway:
             return None
-        ended = [one for one in self._out if not one.polls]
-        self._out = [replace(one, polls=one.polls - 1) for one in self._out if one.polls]
+        ended = [one for one in self.underway if not one.polls]
+        self.underway = [replace(one, polls=one.polls - 1) for one in self.underway if one.polls]
         for one in ended:
             if not one.fails:
                 self._copy(one.transfer)
@@ -123,7 +123,7 @@ class NullExecutor:
             for block in transfer.blocks:
                 for slot in self._slots_of(block):
                     self._slots.pop(slot, None)
-        self._out.append(_Out(transfer, *self._fate(transfer)))
+        self.underway.append(_Underway(transfer, *self._fate(transfer)))
 
     def _copy(self, transfer: Transfer) -> None:
         for block, host_block in zip(transfer.blocks, transfer.remote_blocks, strict=True):

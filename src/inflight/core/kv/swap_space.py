@@ -59,9 +59,9 @@ class SwapSpace:
                 self._free.append(place.host_block)
 
     def evicted(self, block: int) -> None:
-        """A device block with findable content is about to be reused."""
+        """A device block with findable content is about to be reused, and what it holds is stored or forgotten."""
         place = self._prefix.at(block)
-        if place.node in self._wanted and self._free:
+        if place.node in self._wanted and self._free and not self._transfers.asynchronous:
             host_block = self._free.pop()
             self._transfers.begin("store", HOST, (block,), (host_block,), lambda done: None)
             self._prefix.move(place, None, host_block)

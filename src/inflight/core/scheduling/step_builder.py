@@ -145,9 +145,7 @@ class StepBuilder:
         preemptions = self.running.preemptions
         mine = {lane.settings.name for lane in lanes}
         for sequence in draft.decodes:
-            if sequence.row is None or sequence.preempt_pending or sequence.finish is not None or draft.budget <= 0:
-                continue
-            if sequence.request.lane not in mine or sequence.number in draft.served:
+            if draft.budget <= 0 or sequence.request.lane not in mine or not self._is_ready(draft, sequence):
                 continue
             new_blocks = self.running.allocate_or_preempt(sequence, now)
             if new_blocks is not None:
@@ -270,9 +268,7 @@ class StepBuilder:
             quota = min(quota, most - draft.used[name])
         upto = draft.budget - quota  # the budget at which the quota is used up
         for sequence in draft.prompts:
-            if self._lanes.of(sequence) is not lane or sequence.row is None:
-                continue
-            if sequence.preempt_pending or sequence.finish is not None or sequence.number in draft.served:
+            if self._lanes.of(sequence) is not lane or not self._is_ready(draft, sequence):
                 continue
             left = self._left(draft, lane, upto)
             if left > 0 and (sequence.started or draft.has_room_for(sequence, left)):
@@ -280,6 +276,14 @@ class StepBuilder:
         # Whoever was promised the next row and blocks has them before who is preempted now comes back.
         waits = short and not lane.owed.rows
         draft.lacks[name] = "blocks" if waits else self._admit_from(draft, lane, upto, now)
+
+    @staticmethod
+    def _is_ready(draft: StepDraft, sequence: Sequence) -> bool:
+        """Whether one that ran when the step began may have a chunk: it may have lost its row since, and got another
+        one for which content is still to be loaded."""
+        if sequence.row is None or sequence.waiting_for_kv or sequence.number in draft.served:
+            return False
+        return not sequence.preempt_pending and sequence.finish is None
 
     @staticmethod
     def _left(draft: StepDraft, lane: Lane, upto: int) -> int:
@@ -317,7 +321,7 @@ class StepBuilder:
         """A batch that starts and ends as one: its decodes, or those that the strategy lets join."""
         self._serve_decodes(draft, list(self._lanes.all()), now)
         for sequence in draft.prompts:  # those that waited for their keys and values
-            if sequence.finish is None:
+            if self._is_ready(draft, sequence):
                 self._add_prompt(draft, sequence, self._lanes.of(sequence), UNLIMITED, now)
         reason = "window"
         for sequence in self._joining(draft.shape):

@@ -1,0 +1,234 @@
+"""Asynchronous transfers: blocks are held by tickets, sequences wait for their keys and values, lost ones are computed
+again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from inflight.core.kv.block_pool import BlockPool
+from inflight.core.kv.transfers import Transfers
+from inflight.core.types.events import FinishedEvent
+from inflight.core.types.plan import HOST, BatchPlan, WaitForTransfers
+from inflight.engine.clock import VirtualClock
+from inflight.engine.loop import EngineLoop
+from inflight.engine.null import NullExecutor
+
+from .. import inspect_scheduler as inside
+from ..builders import request
+from ..harness import BATCH, POLICIES, STRATEGIES, Harness, LaneSetup, Setup
+from ..test_state_machine import check_against_alone, check_ledgers, repeat
+from .test_swap_space import SCARCE
+
+SLOW = replace(SCARCE, transfer_polls=(4,))
+
+
+def pressed(setup: Setup) -> Harness:
+    """Two that do not fit together."""
+    harness = Harness(setup)
+    harness.add(request("a", [0] * 5, output=6), request("b", [1] * 5, output=6))
+    return harness
+
+
+def until(harness: Harness, kind: str) -> BatchPlan:
+    """Steps until such a transfer has begun; returns its plan."""
+    for _ in range(60):
+        harness.step()
+        for plan in harness.plans[-1:]:
+            if plan.copies(kind):  # type: ignore[arg-type]
+                return plan
+    raise AssertionError(f"no {kind}")
+
+
+def check(harness: Harness) -> None:
+    harness.drain()
+    for client in harness.clients:
+        check_against_alone(client, harness.setup)
+    check_ledgers(harness)
+
+
+def test_a_ticket_holds_its_blocks_until_it_has_ended() -> None:
+    pool = BlockPool(2, on_evict=lambda block: None)
+    transfers, told = Transfers(pool, lambda block: False, asynchronous=True), []
+    (block,) = pool.allocate(1)
+    ticket = transfers.begin("store", HOST, (block,), (7,), told.append)
+    (transfer,) = transfers.drain()
+    assert (transfer.ticket, transfer.blocks, transfer.remote_blocks) == (ticket, (block,), (7,))
+    pool.release([block], lambda block: False)
+    assert pool.held == 1 and told == []
+    transfers.end(ticket, True)
+    assert pool.held == 0 and told == [True] and not transfers.out
+
+
+def test_of_an_executor_that_does_them_in_their_step_they_have_ended_when_the_plan_is_made() -> None:
+    transfers, told = Transfers(BlockPool(2, on_evict=lambda block: None), lambda block: False, False), []
+    transfers.begin("load", HOST, (0,), (7,), told.append)
+    transfers.begin("store", HOST, (1,), (3,), told.append)
+    assert [one.kind for one in transfers.drain()] == ["store", "load"]
+    assert told == [True, True] and not transfers.out and transfers.drain() == ()
+
+
+def test_a_block_is_given_away_when_its_content_is_stored_and_nobody_is_preempted_meanwhile() -> None:
+    harness = pressed(SLOW)
+    plan = until(harness, "store")
+    ((block, _),), (transfer,) = plan.copies("store"), plan.transfers
+    preemptions = harness.scheduler.snapshot().preemptions
+    while transfer.ticket in harness.scheduler.transfers_out:
+        assert harness._ref_counts(block) == 1
+        assert harness.scheduler.snapshot().preemptions == preemptions
+        harness.step()
+    check(harness)
+
+
+def test_a_sequence_waits_for_its_keys_and_values_while_others_go_on() -> None:
+    harness = pressed(replace(SLOW, transfer_polls=(0, 4, 4, 4)))
+    loaded = until(harness, "load")
+    (ticket,) = [one.ticket for one in loaded.transfers]
+    assert not loaded.chunks, "nobody else was left"
+    harness.add(request("c", [0], output=3))
+    before = len(harness.plans)
+    while ticket in harness.loading:
+        harness.step()
+    others = {chunk.sequence_id for plan in harness.plans[before:] for chunk in plan.chunks}
+    assert others <= {2}
+    check(harness)
+    timings = harness.clients[1].ended.timings
+    assert timings.swapped_blocks > 0 and timings.recomputed_tokens < 2
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_what_a_lost_transfer_should_have_brought_is_computed_again(lost: int) -> None:
+    """All are lost, or the load alone."""
+    harness = pressed(replace(SLOW, lost_transfers=lost))
+    check(harness)
+    assert harness.clients[1].ended.timings.recomputed_tokens > 1
+    assert harness.scheduler.snapshot().preemptions == 1
+
+
+@pytest.mark.parametrize("kind", ["store", "load"])
+def test_one_that_is_aborted_meanwhile_leaves_its_blocks_to_the_ticket(kind: str) -> None:
+    harness = pressed(SLOW)
+    plan = until(harness, kind)
+    harness.abort("b")
+    assert inside.host_blocks_in_use(harness.scheduler) == len(plan.copies(kind))  # type: ignore[arg-type]
+    check(harness)
+
+
+def test_when_nothing_can_be_computed_the_plan_says_what_it_waits_for() -> None:
+    harness = pressed(SLOW)
+    until(harness, "load")
+    assert harness.plan() == WaitForTransfers()
+    assert not harness.scheduler.idle
+    check(harness)
+
+
+def loop_of(setup: Setup, executor: NullExecutor) -> EngineLoop:
+    loop = EngineLoop(setup.scheduler(), executor, VirtualClock(), depth=setup.depth)
+    loop.add(request("a", [0] * 5, output=6))
+    loop.add(request("b", [1] * 5, output=6))
+    return loop
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_loop_waits_for_transfers(depth: int) -> None:
+    """The answers are those of an executor that does them in their step."""
+    answers = []
+    for setup in (replace(SCARCE, depth=depth), replace(SLOW, depth=depth)):
+        events = loop_of(setup, NullExecutor(setup.capacity, fate=setup.fate)).run()
+        answers.append(sorted((event.request_id, event.token_ids) for event in events if hasattr(event, "token_ids")))
+    assert answers[0] == answers[1]
+
+
+class Forgetful(NullExecutor):
+    """Takes a plan's transfers up and loses sight of them, or breaks off before or after it did."""
+
+    def __init__(self, setup: Setup, where: str, kind: str):
+        super().__init__(setup.capacity, fate=setup.fate)
+        self.where, self.kind = where, kind
+
+    def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
+        hit = self.where and any(one.kind == self.kind for one in plan.transfers)
+        where, self.where = self.where, "" if hit else self.where
+        if hit and where == "before":
+            raise KeyboardInterrupt
+        pending = super().submit(plan)
+        if hit and where == "after":
+            raise KeyboardInterrupt
+        if hit:
+            self.underway.clear()
+        return pending
+
+
+@pytest.mark.parametrize("where", ["before", "after", "lost"])
+@pytest.mark.parametrize("kind", ["store", "load"])
+def test_transfers_that_nothing_is_told_of_hold_nothing_for_ever(where: str, kind: str) -> None:
+    executor = Forgetful(SLOW, where, kind)
+    loop = loop_of(SLOW, executor)
+    events = []
+    while not loop.idle:
+        try:
+            events += loop.advance()  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            assert where != "lost"
+    assert executor.where == "" and sum(isinstance(event, FinishedEvent) for event in events) == 2
+    assert loop.snapshot().held_blocks == loop.snapshot().held_host_blocks == 0
+
+
+def test_a_scheduler_that_begins_anew_waits_for_what_is_copied() -> None:
+    executor = NullExecutor(SLOW.capacity, fate=SLOW.fate)
+    loop = loop_of(SLOW, executor)
+    while not executor.underway:
+        loop.advance()
+    loop._verb.broken = True  # as a Ctrl-C within one leaves it
+    loop.add(request("c", [0], output=1))
+    assert not executor.underway and loop.snapshot().held_blocks == 0
+    loop.run()
+
+
+def drawn(seed: int) -> tuple[Setup, random.Random]:
+    draw = random.Random(seed)
+    return Setup(
+        num_blocks=draw.randint(4, 12),
+        block_size=draw.randint(1, 4),
+        max_rows=draw.randint(1, 4),
+        token_budget=draw.randint(1, 9),
+        prefix_caching=draw.random() < 0.6,
+        watermark=draw.choice([0.0, 0.1, 0.5]),
+        depth=draw.randint(1, 2),
+        strategy=draw.choice(STRATEGIES),  # type: ignore[arg-type]
+        batch_size=1,
+        preemption=draw.choice(["swap", "swap", "auto"]),  # type: ignore[arg-type]
+        host_blocks=draw.choice([2, 30]),
+        copy_seconds=1e-4,
+        lane_floor=draw.choice([0.0, 0.4]),
+        lanes=(LaneSetup(policy=draw.choice(POLICIES)), BATCH),
+        transfer_polls=draw.choice([(0,), (1, 0, 3), (2, 5)]),
+        lost_transfers=draw.choice([0, 1, 2, 3]),
+    ), draw
+
+
+def test_under_pressure_tokens_are_those_without_transfers() -> None:
+    """Few blocks, so that many transfers are out, come back in any order, and are lost; every verb is watched."""
+    plans: list[BatchPlan] = []
+    for seed in range(60):
+        setup, draw = drawn(seed)
+        harness = Harness(setup)
+        for number in range(12):
+            tokens = draw.randint(1, min(8, setup.num_blocks * setup.block_size))
+            prompt = [draw.randint(0, 1) for _ in range(tokens)]
+            lane = draw.choice(["interactive", "batch"])
+            harness.add(request(f"r{number}", prompt, output=draw.randint(1, 12), lane=lane))
+            for _ in range(draw.randint(0, 3)):
+                harness.step()
+            if draw.random() < 0.1 and harness.alive:
+                harness.abort(draw.choice(list(harness.alive)))
+            if draw.random() < 0.05:
+                harness.step(fail=True)
+        check(harness)
+        again = Harness(setup)
+        repeat(harness.log, again)
+        assert again.plans == harness.plans
+        plans += harness.plans
+    assert sum(len(plan.copies("store")) for plan in plans) > 50 < 2 * sum(len(plan.copies("load")) for plan in plans)
