@@ -535,7 +535,8 @@ class Harness:
             assert row.num_computed == sequence.num_computed <= len(row.table) * size
             drafts = len(chunk.draft_token_ids)
             assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk)) + drafts
-            assert not drafts or (self._is_whole(chunk) and chunk.length == 1 + drafts and not self.setup.together)
+            is_prompt = self._is_prompt(chunk, {new.row for new in plan.new_rows})
+            assert not drafts or not (is_prompt or self.setup.together), "drafts behind a prompt, or in a padded batch"
             assert not sequence.num_drafts or drafts == sequence.num_drafts
             touched = set(row.table[chunk.start // size : -(-row.num_computed // size)])
             assert not touched & (written | shared), "a shared block is written"

@@ -15,7 +15,6 @@ from inflight.core.kv.prefix_cache import CachedChain
 from inflight.core.queueing.lanes import Lane
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.scheduling.step_builder import _new_row
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.types.plan import BatchPlan, Capacity, NewRow
 
@@ -38,7 +37,9 @@ def alive(scheduler: Scheduler) -> list[Sequence]:
 
 def row_of(view: SequenceView) -> NewRow:
     """What an executor is told of a sequence that takes a row."""
-    return _new_row(view._sequence)
+    one = view._sequence
+    tokens, request = one.token_slice(0, one.num_tokens), one.request
+    return NewRow(0, tokens, len(one.prompt), request.params, request.seed, one.sample_index, one.banned)
 
 
 def waiting(scheduler: Scheduler) -> set[int]:

@@ -50,11 +50,11 @@ class StepBuilder:
             self._serve_lanes(draft, now)
         else:
             self._serve_together(draft, now)
+        if self._drafter is not None and not self.run_to_completion:  # there, drafts would lengthen all rows' padding
+            self._add_drafts(draft, self._drafter, now)
         transfers = self._memory.transfers.drain()
         if not draft.chunks and not transfers:
             return None
-        if self._drafter is not None and not self.run_to_completion:  # there, drafts would lengthen all rows' padding
-            self._add_drafts(draft, self._drafter, now)
         self._lanes.settle(sum(chunk.length for chunk in draft.chunks), now)
         padding = draft.padding(len(self.running)) if self.run_to_completion and draft.chunks else ()
         freed = self.running.drain_freed_rows()
@@ -154,16 +154,16 @@ class StepBuilder:
 
     def _add_drafts(self, draft: StepDraft, drafter: Drafter, now: float) -> None:
         """Each decode whose next token no plan in flight samples has its part of what is left. Background work is
-        drafted for in steps of its own only, within their target."""
-        places = {chunk.sequence_id: place for place, chunk in enumerate(draft.chunks)}
+        drafted for while no other runs, within the target of its steps."""
+        new = {one.row for one in draft.new_rows}  # a decode may have been preempted, and have joined again
+        places = {chunk.sequence_id: place for place, chunk in enumerate(draft.chunks) if chunk.row not in new}
         decodes = [one for one in draft.decodes if one.number in places and one.in_flight == 1]
-        behind = [one for one in decodes if self._lanes.of(one).settings.background]
         budget = draft.left(draft.budget, 0)
-        if behind and len(behind) == len(draft.chunks):
+        if any(lane.running for lane in self._lanes.in_turn(background=False)):
+            decodes = [one for one in decodes if not self._lanes.of(one).settings.background]
+        elif decodes:
             most = self._lanes.background_tokens((), draft.shape.token_budget, now)
             budget = min(budget, most - draft.shape.token_budget + draft.budget)
-        elif behind:
-            decodes = [one for one in decodes if not self._lanes.of(one).settings.background]
         for place, sequence in enumerate(decodes):
             most = min(-(-budget // (len(decodes) - place)), self._room_for_drafts(sequence))
             token_ids = tuple(drafter.propose(SequenceView(sequence), most)) if most > 0 else ()
