@@ -193,8 +193,10 @@ def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Se
     assert server.stop() == 0 and "Traceback" not in log
 
 
-def test_a_dead_engine_is_told_to_everybody(start: Callable[..., Server]) -> None:
-    server = start("--api-processes", "2")
+def test_a_dead_engine_is_told_to_everybody(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--api-processes", "2", env={"TMPDIR": str(tmp_path)})
+    [folder] = tmp_path.glob("inflight-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
     asking = [Asking(server) for _ in range(4)]
     before = children(server)
     server.process.kill()
@@ -203,6 +205,7 @@ def test_a_dead_engine_is_told_to_everybody(start: Callable[..., Server]) -> Non
         assert done == "data: [DONE]" and "engine's process is gone" in json.loads(error[6:])["error"]["message"]
     assert server.process.wait(30) != 0
     assert server.settled(lambda: not any(Path(f"/proc/{one}").exists() for one in before)), "nobody is left"
+    assert not folder.exists(), "and nothing"
 
 
 def test_a_broken_engine_ends_the_command_with_a_sentence(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -276,6 +279,29 @@ def test_limits_of_tenants_hold_over_all_processes(start: Callable[..., Server],
     for one in asking:
         one.ended()
     assert server.settled(lambda: server.post("/v1/completions", body, headers=acme).status_code == 200)
+
+
+def test_connections_are_shared_out(pair: Server) -> None:
+    clients = [httpx.Client(base_url=pair.url) for _ in range(32)]
+    for client in clients:
+        client.get("/version")
+    assert len({owner(pair, client) for client in clients}) == 2
+    for client in clients:
+        client.close()
+
+
+def test_a_taken_port_is_told_at_once(pair: Server) -> None:
+    """Also where its owner shares it among its processes."""
+    result = run("--api-processes", "2", "--port", pair.url.rpartition(":")[2])
+    assert result.returncode == 1 and "cannot be used" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_folder_too_long_for_sockets_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    result = run("--api-processes", "1", "--port", "0", env={"TMPDIR": str(folder)})
+    assert result.returncode == 1 and "set TMPDIR to a shorter one" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

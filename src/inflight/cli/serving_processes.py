@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.server import logs
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.process import listen
+from inflight.server.process import bind, listen
 from inflight.server.processes.supervisor import Engine, Supervisor
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
@@ -40,7 +41,9 @@ def serve_processes(
     logs.configure(log_format, log_level)
     scheduling = with_weights(scheduling, tenants)
     tls_context(settings)  # each process reads it again; a mistake is told at once, and once
-    bound = listen(settings)
+    with listen(settings) as alone:  # told at once, where somebody else has the port
+        settings = replace(settings, port=alone.getsockname()[1])
+    bound = bind(settings, shared=True)  # kept, so that the port stays ours whoever of the others ends
 
     def load(doing: Callable[[str], None], found: Callable[[Path], None]) -> Engine:
         engine, metrics = load_engine(settings, engine_settings, scheduling, record, verbose, doing, found)
@@ -50,7 +53,7 @@ def serve_processes(
 
     begin = partial(tell_ready, settings, tenants, bound, started)
     supervisor = Supervisor(
-        settings, tenants, bound, load, begin, version=__version__, log_format=log_format, log_level=log_level
+        settings, tenants, load, begin, version=__version__, log_format=log_format, log_level=log_level
     )
     code = supervisor.run()
     if supervisor.is_loading:  # told to stop meanwhile

@@ -53,21 +53,37 @@ class AddressError(ValueError):
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """Bound before anything is loaded, so that a port that is taken is told at once."""
+    """Bound before anything is loaded, so that a port that is taken is told at once. Raises AddressError."""
+    bound = bind(settings)
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        raise _unusable(bound, settings, error) from None
+    return bound
+
+
+def bind(settings: ServerSettings, *, shared: bool = False) -> socket.socket:
+    """Does not listen yet. shared: with others like it; of those that listen each takes a part of the connections.
+    Raises AddressError."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # connections inherit it
     try:
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((settings.host, settings.port))
-        bound.listen(BACKLOG)
     except OSError as error:
-        bound.close()
-        raise AddressError(
-            f"The address {settings.host}:{settings.port} cannot be used ({error.strerror or error}); choose another "
-            "with --host and --port."
-        ) from None
+        raise _unusable(bound, settings, error) from None
     return bound
+
+
+def _unusable(bound: socket.socket, settings: ServerSettings, error: OSError) -> AddressError:
+    bound.close()
+    return AddressError(
+        f"The address {settings.host}:{settings.port} cannot be used ({error.strerror or error}); choose another "
+        "with --host and --port."
+    )
 
 
 def url(settings: ServerSettings, bound: socket.socket) -> str:

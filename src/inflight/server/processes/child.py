@@ -1,4 +1,4 @@
-"""An API process: `python -m inflight.server.processes.child CONTROL LISTENING`, both open descriptors.
+"""An API process: `python -m inflight.server.processes.child CONTROL`, an open descriptor.
 
 Serves HTTP as the server in one process does, over an engine that is elsewhere. Obeys what comes over CONTROL instead
 of signals: those that go to all processes of a terminal or a service would end it before what runs is done. Ends when
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import queue
+import shutil
 import signal
 import socket
 import sys
@@ -30,7 +32,7 @@ from inflight.server.loading import make_served
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.wire import receive, send
 from inflight.server.preprocessing.worker import loaded
-from inflight.server.process import Process
+from inflight.server.process import BACKLOG, AddressError, Process, bind
 from inflight.server.processes.messages import (
     Answered,
     AskPage,
@@ -56,7 +58,7 @@ SERIAL_SHIFT = 40  # bits of a process's own numbers for requests without a seed
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    control, bound = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
+    control = socket.socket(fileno=int(sys.argv[1]))
     preprocessing = PreprocessingPool()  # loads its modules meanwhile
     try:
         setup = decode_to_child(receive(control))
@@ -65,13 +67,18 @@ def main() -> int:
     assert isinstance(setup, Setup), "the first message"
     share_one_heap()
     logs.configure(setup.log_format, setup.log_level)
-    return _Child(setup, control, preprocessing).run(bound)
+    try:
+        return _Child(setup, control, preprocessing).run()
+    except (AddressError, OSError) as error:
+        logging.getLogger("inflight.server").error(f"An API process cannot serve: {error}")
+        return 1
 
 
 class _Child:
     def __init__(self, setup: Setup, control: socket.socket, preprocessing: PreprocessingPool):
         self._setup, self._control, self._preprocessing = setup, control, preprocessing
         self._tenants = Tenants(setup.keys)
+        self._bound = bind(setup.settings, shared=True)
         names = self._tenants.names
         counts = SharedCallCounts(setup.counts, names, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
@@ -84,9 +91,11 @@ class _Child:
         self._client: RemoteClient | None = None
         self._sending = threading.Lock()
 
-    def run(self, bound: socket.socket) -> int:
+    def run(self) -> int:
+        if self._setup.early:
+            self._bound.listen(BACKLOG)
         app = make_app(self._service, self._tenants, self._page, self._setup.version, self._observe)
-        return self._process.run(app, bound, tls_context(self._setup.settings))
+        return self._process.run(app, self._bound, tls_context(self._setup.settings))
 
     # -- the server's parts that are elsewhere --------------------------------------------------------------------
 
@@ -121,6 +130,7 @@ class _Child:
         return news
 
     async def _begin(self) -> None:
+        self._bound.listen(BACKLOG)  # once more, where it does already
         self._tell(Up())
 
     async def _end(self) -> None:
@@ -172,6 +182,7 @@ class _Child:
             elif not isinstance(message, Setup):
                 self._news.put(message)
         self._news.put(None)
+        shutil.rmtree(self._setup.counts.parent, ignore_errors=True)  # nobody else is left to do it
         if self._client is not None:
             self._process.loop.call_soon_threadsafe(self._client.stop, GONE)
 

@@ -55,6 +55,7 @@ from inflight.server.tenants import Tenants
 
 SHORT_LIFE = 10.0  # seconds; a process that ends sooner is not started anew at once
 TRIES = 5  # short lives of one place, one after another, until the server gives up
+MOST_FOLDER = 80  # characters; the system's bound for a socket's path is about 104
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
 
 log = logging.getLogger("inflight.server")
@@ -94,7 +95,6 @@ class Supervisor:
         self,
         settings: ServerSettings,
         tenants: Tenants,
-        bound: socket.socket,
         load: Load,
         begin: Callable[[], None],
         *,
@@ -112,12 +112,12 @@ class Supervisor:
                 "option out."
             ) from None
         self._make_server = EngineServer
-        self._settings, self._tenants, self._bound = settings, tenants, bound
+        self._settings, self._tenants = settings, tenants
         self._load, self._begin = load, begin
         self._version = version
         self._log_format: Format = log_format
         self._log_level = log_level
-        self._folder = Path(tempfile.mkdtemp(prefix="inflight-"))  # nobody else may enter it
+        self._folder = _private_folder()
         self._counts = SharedCallCounts(self._folder / "calls", tenants.names, settings.api_processes)
         self._children: dict[int, _Child] = {}
         self._short_lives = [0] * settings.api_processes
@@ -213,7 +213,7 @@ class Supervisor:
     # -- processes ------------------------------------------------------------------------------------------------
 
     def _spawn(self, place: int) -> None:
-        child = self._children[place] = _Child(place, self._serial, self._bound)
+        child = self._children[place] = _Child(place, self._serial)
         self._serial += 1
         child.tell(
             Setup(
@@ -331,18 +331,28 @@ class Supervisor:
             self._fail()
 
 
+def _private_folder() -> Path:
+    """Nobody else may enter it. Raises ProcessesError."""
+    parent = tempfile.gettempdir()
+    if len(parent) > MOST_FOLDER:
+        raise ProcessesError(
+            f"The folder of temporary files has a path of {len(parent)} characters ({parent}), and a socket in it may "
+            f"have {MOST_FOLDER} before its own name; set TMPDIR to a shorter one."
+        )
+    return Path(tempfile.mkdtemp(prefix="inflight-", dir=parent))
+
+
 class _Child:
     """One process, and the socket that is its life."""
 
-    def __init__(self, place: int, serial: int, bound: socket.socket):
+    def __init__(self, place: int, serial: int):
         self.place, self.serial = place, serial
         self.started = time.monotonic()
         self.is_up = False
         self._ours, theirs = socket.socketpair()
-        descriptors = [theirs.fileno(), bound.fileno()]
-        command = [sys.executable, "-m", "inflight.server.processes.child", *map(str, descriptors)]
+        command = [sys.executable, "-m", "inflight.server.processes.child", str(theirs.fileno())]
         with theirs:
-            self._process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self._untold: list[bytes] = []
         self._writer: asyncio.StreamWriter | None = None
 
