@@ -45,8 +45,11 @@ def tell(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def publish(program: str, title: str, body: str, write: bool) -> None:
+def publish(program: str, title: str, body: str, write: bool, variant: str = "") -> None:
+    """variant: of the same program's figures, which stand in a section of their own."""
     print(body)
     if write:
         given = [argument for argument in sys.argv[1:] if argument != "--write"]
-        write_section(program, title, " ".join(["python -m", f"benchmarks.{program}", *given]), body)
+        write_section(
+            f"{program} {variant}".rstrip(), title, " ".join(["python -m", f"benchmarks.{program}", *given]), body
+        )

@@ -110,8 +110,8 @@ def model_folder(folder: Path) -> str:
     return path
 
 
-def compare(model: str | None, streams: Sequence[int], tokens: int, repeats: int) -> str:
-    """model: a folder of random weights, or None for the built-in one."""
+def compare(model: str | None, streams: Sequence[int], tokens: int, repeats: int, api_processes: int) -> str:
+    """model: a folder of random weights, or None for the built-in one. api_processes: of the server."""
     settings: dict[str, object] = {"num_blocks": 12_000, "max_num_seqs": 512, "max_model_len": 512}
     if model is not None:
         settings = {"load_format": "dummy", "num_blocks": 1024, "max_num_seqs": 32, "max_model_len": 512}
@@ -119,7 +119,7 @@ def compare(model: str | None, streams: Sequence[int], tokens: int, repeats: int
     offline = Offline({"model": model, **settings})
     vocabulary = 4096 if model is None else int(str(QWEN25_05B["vocab_size"]))
     rows: list[list[object]] = []
-    with Server(*([model] if model else []), *given) as server:
+    with Server(*([model] if model else []), *given, "--api-processes", str(api_processes)) as server:
         for number in streams:
             pairs = []
             for repeat in range(-1, repeats):  # the first warms up
@@ -159,19 +159,27 @@ def main() -> None:
     parser = options(__doc__, repeats=3)
     parser.add_argument("--tokens", type=int, default=128, help="output tokens of each stream (default 128)")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 32, 128, 500], help="of the built-in model")
+    parser.add_argument("--api-processes", type=int, default=0, help="of the server (default 0: HTTP in the engine's)")
     arguments = parser.parse_args()
     parts = []
     if arguments.model == "qwen":
         with tempfile.TemporaryDirectory() as folder:
-            rows = compare(model_folder(Path(folder)), [32], arguments.tokens, arguments.repeats)
+            rows = compare(
+                model_folder(Path(folder)), [32], arguments.tokens, arguments.repeats, arguments.api_processes
+            )
         parts.append(f"Qwen2.5-0.5B's shape in bf16 with random weights; asked: above {ASKED}.\n\n{rows}")
-    rows = compare(None, arguments.streams, arguments.tokens, arguments.repeats)
+    rows = compare(None, arguments.streams, arguments.tokens, arguments.repeats, arguments.api_processes)
     parts.append(f"The built-in model, whose steps take a few milliseconds (reported):\n\n{rows}")
     intro = (
         f"Prompts of {PROMPT_TOKENS} token ids, {arguments.tokens} output tokens each, greedy. Medians (least to "
         "greatest); CPU in µs per output token, of all threads; the client shares the cores."
     )
-    publish("http_cost", "What HTTP costs", "\n\n".join([intro, *parts]), arguments.write)
+    title, variant = "What HTTP costs", ""
+    if arguments.api_processes:
+        variant = f"--api-processes {arguments.api_processes}"
+        title += f" with {variant}"
+        intro += " The event loop's CPU is that of the API processes, and of what the engine's says to them."
+    publish("http_cost", title, "\n\n".join([intro, *parts]), arguments.write, variant)
 
 
 if __name__ == "__main__":

@@ -185,6 +185,13 @@ server_options = stacked(
         click.option(
             "--port", type=int, default=8000, show_default=True, help="Port to listen on; 0 takes a free one."
         ),
+        click.option(
+            "--api-processes",
+            type=int,
+            default=0,
+            show_default=True,
+            help="Processes for HTTP, preprocessing and streams; 0: in the engine's.",
+        ),
         click.option("--served-model-name", multiple=True, help="Name of the model in requests; several times."),
         click.option(
             "--parse-control-tokens", is_flag=True, help="Let messages spell control tokens; without it they are text."

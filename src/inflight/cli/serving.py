@@ -1,13 +1,16 @@
-"""How `inflight serve` puts the server together: engine, bridge, tenants, application, process."""
+"""How `inflight serve` puts the server together in one process: engine, bridge, tenants, application; and the engine
+alone, where HTTP runs in others (`serving_processes`)."""
 
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inflight import __version__
 from inflight.config.engine import EngineSettings
@@ -22,19 +25,17 @@ from inflight.server.batch.service import BatchService
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
 from inflight.server.line_calls import LineAnswerer
+from inflight.server.loading import Described, make_served
 from inflight.server.metrics import Metrics
 from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import PreprocessingPool
-from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.wire import LONG_MEMORY_BYTES, Limits
 from inflight.server.process import Process, is_open_to_others, listen, url
 from inflight.server.service import Served, Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
-from inflight.server.translating import RequestTranslator
 
-# What reading a prompt as long as the context may take, in a process of its own: the tokenizer keeps that of a token.
-READING_BYTES, READING_BYTES_OF_TOKEN = 24 << 20, 400
+if TYPE_CHECKING:
+    from inflight.build import Engine
 
 
 def serve(
@@ -53,11 +54,11 @@ def serve(
     """Runs until it is told to stop; returns the exit code."""
     share_one_heap()
     logs.configure(log_format, log_level)
-    scheduling = _with_weights(scheduling, tenants)
+    scheduling = with_weights(scheduling, tenants)
     tls = tls_context(settings)
     bound = listen(settings)
     watched = _Watched()
-    service = Service(settings, lambda ended: log_call(ended, watched.metrics))
+    service = Service(settings, lambda ended: log_call(ended, watched.refused))
 
     jobs = _jobs(service, tenants)
 
@@ -65,15 +66,23 @@ def serve(
         if jobs is not None:
             doing("checking the data directory")
             jobs.open()
-        served, watched.metrics = _load(settings, engine_settings, scheduling, preprocessing, record, verbose, doing)
-        return served
+        engine, watched.metrics = load_engine(
+            settings, engine_settings, scheduling, record, verbose, doing, preprocessing.load
+        )
+        return make_served(
+            settings,
+            described(engine, settings, engine_settings, scheduling),
+            AsyncBridge(engine.loop),
+            preprocessing,
+            engine.prompts,
+            engine.tokenizer,
+            engine.loop.clock.now,
+        )
 
     async def begin() -> None:
         if jobs is not None:
             jobs.start(None if watched.metrics is None else watched.metrics.batch)
-        _tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
-        if is_open_to_others(settings) and not tenants.required:
-            _tell(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
+        tell_ready(settings, tenants, bound, started)
 
     async def end() -> None:
         if jobs is not None:
@@ -94,6 +103,10 @@ class _Watched:
     def observe(self, route: str, status: int, seconds: float) -> None:
         if self.metrics is not None:
             self.metrics.observe_http(route, status, seconds)
+
+    def refused(self, code: str) -> None:
+        if self.metrics is not None:
+            self.metrics.refused(code)
 
     async def page(self, service: Service) -> tuple[bytes, str]:
         """Raises ApiError while nothing is loaded."""
@@ -123,62 +136,60 @@ def _jobs(service: Service, tenants: Tenants) -> BatchService | None:
     )
 
 
-def _load(
+def load_engine(
     settings: ServerSettings,
     engine_settings: EngineSettings,
     scheduling: SchedulingSettings,
-    preprocessing: PreprocessingPool,
     record: Path | None,
     verbose: bool,
     doing: Callable[[str], None],
-) -> tuple[Served, Metrics]:
-    from inflight.build import (
-        build_engine,
-        model_folder,
-    )  # here, in the loader's thread: it brings numpy and the kernels
+    found: Callable[[Path], None],
+) -> tuple[Engine, Metrics]:
+    """found: told the model's folder, before the engine is loaded."""
+    # Here, in the loader's thread: it brings numpy and the kernels.
+    from inflight.build import build_engine, model_folder
 
     def progress(done: int, total: int) -> None:
         doing(f"loading the model ({done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters)")
 
     doing("loading the model")
-    preprocessing.load(model_folder(engine_settings))  # beside the engine
+    found(model_folder(engine_settings))
     engine = build_engine(engine_settings, scheduling, record, progress)
     engine.prompts.check_chat()
-    models = settings.served_model_name or (engine_settings.model or "built-in",)
-    limits = Limits(
-        models=models,
-        max_n=settings.max_n,
-        max_prompts=settings.max_prompts,
-        most_sequences=scheduling.most_queued,
-        max_model_len=engine.capacity.max_model_len,
-        vocab_size=engine.capacity.vocab_size,
-        parse_control_tokens=settings.parse_control_tokens,
-        memory_bytes=max(LONG_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.capacity.max_model_len),
-    )
-    preprocessing.configure(limits, Preprocessor(engine.prompts, engine.tokenizer, limits))
     if verbose:
         for name, entry in engine.settings.items():
             _tell(f"{name}: {entry.value} ({entry.reason})")
     lanes = dict.fromkeys(("interactive", "batch", *scheduling.lanes))
-    metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
+    model = _models(settings, engine_settings)[0]
+    metrics = Metrics(model, engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
     engine.loop.watch(metrics.observer)
-    served = Served(
-        bridge=AsyncBridge(engine.loop),
-        preprocessing=preprocessing,
-        translator=RequestTranslator(
-            encoder=engine.prompts,
-            models=models,
-            now=engine.loop.clock.now,
-            defaults=engine.defaults,
-            isolate=settings.isolate_tenants,
-        ),
-        tokenizer=engine.tokenizer,
+    return engine, metrics
+
+
+def described(
+    engine: Engine, settings: ServerSettings, engine_settings: EngineSettings, scheduling: SchedulingSettings
+) -> Described:
+    return Described(
+        models=_models(settings, engine_settings),
         max_model_len=engine.capacity.max_model_len,
+        vocab_size=engine.capacity.vocab_size,
+        most_sequences=scheduling.most_queued,
+        defaults=engine.defaults,
+        seed=engine_settings.seed,
     )
-    return served, metrics
 
 
-def _with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
+def _models(settings: ServerSettings, engine_settings: EngineSettings) -> tuple[str, ...]:
+    return settings.served_model_name or (engine_settings.model or "built-in",)
+
+
+def tell_ready(settings: ServerSettings, tenants: Tenants, bound: socket.socket, started: float) -> None:
+    _tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
+    if is_open_to_others(settings) and not tenants.required:
+        _tell(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
+
+
+def with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
     """Weights of the keys file are those of the policy fair; without that policy they would have no effect."""
     weights = tenants.weights
     if not weights:

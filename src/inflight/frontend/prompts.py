@@ -32,9 +32,11 @@ class PromptEncoder:
         seed: int,
         *,
         parse_control_tokens: bool = False,
+        first: int = 0,
     ):
         """seed: the engine's own; request number k without a seed draws from (seed, k), so that runs repeat.
-        parse_control_tokens: what messages spell as a control token is one, instead of text (see `text.control`)."""
+        parse_control_tokens: what messages spell as a control token is one, instead of text (see `text.control`).
+        first: number of the first request; encoders of one engine draw the same seeds otherwise."""
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._chats = (
@@ -43,7 +45,7 @@ class PromptEncoder:
             else ChatEncoder(tokenizer, chat_template, parse_control_tokens)
         )
         self._seed = seed
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(first)
         self._bad_token_ids = lru_cache(maxsize=64)(self._cut_bad_words)  # a call's prompts have the same
 
     @property

@@ -16,15 +16,14 @@ from inflight.server.generating import Generation
 from inflight.server.ingress.answering import header, state_of
 from inflight.server.ingress.request_id import HEADER, request_id
 from inflight.server.logs import REQUEST_ID, RequestLine, log_request, without_values
-from inflight.server.metrics import Metrics
 from inflight.server.metrics.requests import finish_reason
 from inflight.server.service import GONE, Ended
 
 Observe = Callable[[str, int, float], None]  # route, status, seconds
 
 
-def log_call(ended: Ended, metrics: Metrics | None) -> None:
-    """metrics: None while no engine was loaded yet."""
+def log_call(ended: Ended, refused: Callable[[str], None]) -> None:
+    """refused: told the code of a call that did not reach the engine, which counts its own refusals."""
     call, generation, error = ended.call, ended.generation, ended.error
     request = call.requests[0]
     line = RequestLine(
@@ -41,8 +40,8 @@ def log_call(ended: Ended, metrics: Metrics | None) -> None:
     )
     if generation is not None:
         line = _served(line, generation)
-    elif metrics is not None and not ended.refused_by_engine:
-        metrics.refused(error.code if error is not None and error.code else "other")
+    elif not ended.refused_by_engine:
+        refused(error.code if error is not None and error.code else "other")
     log_request(line)
 
 

@@ -53,21 +53,37 @@ class AddressError(ValueError):
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """Bound before anything is loaded, so that a port that is taken is told at once."""
+    """Bound before anything is loaded, so that a port that is taken is told at once. Raises AddressError."""
+    bound = bind(settings)
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        raise _unusable(bound, settings, error) from None
+    return bound
+
+
+def bind(settings: ServerSettings, *, shared: bool = False) -> socket.socket:
+    """Does not listen yet. shared: with others like it; of those that listen each takes a part of the connections.
+    Raises AddressError."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # connections inherit it
     try:
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((settings.host, settings.port))
-        bound.listen(BACKLOG)
     except OSError as error:
-        bound.close()
-        raise AddressError(
-            f"The address {settings.host}:{settings.port} cannot be used ({error.strerror or error}); choose another "
-            "with --host and --port."
-        ) from None
+        raise _unusable(bound, settings, error) from None
     return bound
+
+
+def _unusable(bound: socket.socket, settings: ServerSettings, error: OSError) -> AddressError:
+    bound.close()
+    return AddressError(
+        f"The address {settings.host}:{settings.port} cannot be used ({error.strerror or error}); choose another "
+        "with --host and --port."
+    )
 
 
 def url(settings: ServerSettings, bound: socket.socket) -> str:
@@ -96,7 +112,9 @@ def _limits(settings: ServerSettings) -> ConnectionLimits:
 class Process:
     """Runs the application until it is told to stop; returns the exit code.
 
-    begin: awaited when the engine is ready (batch jobs go on). end: awaited before the engine is closed.
+    begin: awaited when the engine is ready (batch jobs go on). end: awaited before the engine is closed. hears_signals:
+    the system's; without, `on_signal` is called by whoever does. early: take connections while the engine loads, to
+    say so.
     """
 
     def __init__(
@@ -105,10 +123,14 @@ class Process:
         load: Load,
         begin: Callable[[], Awaitable[None]],
         end: Callable[[], Awaitable[None]],
+        *,
+        hears_signals: bool = True,
+        early: bool = True,
     ):
         self._service = service
         self._load = load
         self._begin, self._end = begin, end
+        self._hears_signals, self._early = hears_signals, early
         self._server: _Server | None = None
         self._signals = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,7 +155,8 @@ class Process:
             timeout_graceful_shutdown=2,
             ssl_context_factory=None if tls is None else lambda *_: tls,
         )
-        self._server = _Server(config, self._on_signal, Connections(_limits(settings), Refusals()))
+        on_signal = self.on_signal if self._hears_signals else _ignore
+        self._server = _Server(config, on_signal, Connections(_limits(settings), Refusals()))
         self._server.run(sockets=[bound])
         self._settled.close()
         if self._service.state == "loading":  # told to stop meanwhile; the loader's thread cannot be interrupted
@@ -143,8 +166,10 @@ class Process:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        self._loop = asyncio.get_running_loop()
-        self._start(self._open())
+        self.loop = asyncio.get_running_loop()
+        opening = self._start(self._open())
+        if not self._early:
+            await opening
         try:
             yield
         finally:
@@ -172,15 +197,15 @@ class Process:
 
     async def _loaded(self) -> Served:
         """In a thread that does not keep the process from ending."""
-        loaded: asyncio.Future[Served] = self._loop.create_future()
+        loaded: asyncio.Future[Served] = self.loop.create_future()
 
         def load() -> None:
             try:
                 served = self._load(self._loading)
             except BaseException as error:
-                self._loop.call_soon_threadsafe(loaded.set_exception, error)
+                self.loop.call_soon_threadsafe(loaded.set_exception, error)
             else:
-                self._loop.call_soon_threadsafe(loaded.set_result, served)
+                self.loop.call_soon_threadsafe(loaded.set_result, served)
 
         threading.Thread(target=load, name="inflight-loader", daemon=True).start()
         return await loaded
@@ -201,13 +226,14 @@ class Process:
         self._code = 1
         self._stop()
 
-    def _start(self, work: Awaitable[None]) -> None:
+    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         async def guarded() -> None:
             await work
 
         task = asyncio.ensure_future(guarded())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _stop(self) -> None:
         if self._server is not None:
@@ -215,22 +241,27 @@ class Process:
 
     # -- signals --------------------------------------------------------------------------------------------------
 
-    def _on_signal(self, number: int) -> None:
-        """The first asks what runs to finish, the second does not wait for it."""
+    def on_signal(self, number: int) -> None:
+        """In any thread. The first asks what runs to finish, the second does not wait for it."""
         self._signals += 1
         if self._service.state in ("loading", "failed"):
             self._stop()
         elif self._signals == 1:
-            self._loop.call_soon_threadsafe(lambda: self._start(self._drain(signal.Signals(number).name)))
+            self.loop.call_soon_threadsafe(lambda: self._start(self._drain(signal.Signals(number).name)))
         else:
-            self._loop.call_soon_threadsafe(self._service.hurry)
+            self.loop.call_soon_threadsafe(self._service.hurry)
 
     async def _drain(self, name: str) -> None:
         left = self._service.under_way
-        log.info(f"{name}: taking no new work; {left} calls are under way." if left else f"{name}: stopping.")
+        if self._hears_signals:
+            log.info(f"{name}: taking no new work; {left} calls are under way." if left else f"{name}: stopping.")
         if ended := await self._service.drain():
             log.info(f"{ended} calls were not done within the drain timeout, and were ended.")
         self._stop()
+
+
+def _ignore(number: int) -> None:
+    """Somebody else hears it."""
 
 
 class _Server(uvicorn.Server):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from inflight.engine.client import EngineClient
 from inflight.server.answer_memory import AnswerMemory
+from inflight.server.call_counts import CallCounts
 from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation, open_generation
@@ -88,8 +88,8 @@ class OpenCall:
 
 
 class Service:
-    def __init__(self, settings: ServerSettings, tell: Callable[[Ended], None]):
-        """tell: called once for every call that has ended (the log)."""
+    def __init__(self, settings: ServerSettings, tell: Callable[[Ended], None], counts: CallCounts | None = None):
+        """tell: called once for every call that has ended (the log). counts: shared, where there are more processes."""
         self.settings = settings
         self.state: State = "loading"
         self.doing = "starting"  # while loading: what; once failed: why
@@ -97,7 +97,7 @@ class Service:
         self._tell = tell
         self._served: Served | None = None
         self._names = self._id_names = TokenNames(None)
-        self._entered: Counter[str] = Counter()  # calls by tenant
+        self.counts = counts or CallCounts()  # of clients' calls
         self._open: set[Delivery] = set()
         self._nothing_left = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -174,8 +174,9 @@ class Service:
 
     @property
     def under_way(self) -> int:
-        """Calls of clients; lines of batch jobs are taken up again at the next start, and nobody waits for them."""
-        return sum(self._entered.values())
+        """Calls of clients, of this process; lines of batch jobs are taken up again at the next start, and nobody
+        waits for them."""
+        return self.counts.mine
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -228,19 +229,24 @@ class Service:
 
     def _enter(self, tenant: Tenant) -> None:
         """Raises ApiError 429 where too many calls are under way. Streams end at any time: a second is a fair pause."""
-        most, mine = self.settings.max_streams, self._entered[tenant.name]
-        if self.under_way >= most:
-            raise _too_many(f"{self.under_way} calls are under way, and the server takes {most} at once")
+        self.counts.enter(tenant.name)
+        self._nothing_left.clear()
+        try:
+            self._check_counts(tenant)
+        except ApiError:
+            self._leave(tenant)
+            raise
+
+    def _check_counts(self, tenant: Tenant) -> None:
+        most, others, mine = self.settings.max_streams, self.counts.everywhere - 1, self.counts.of(tenant.name) - 1
+        if others >= most:
+            raise _too_many(f"{others} calls are under way, and the server takes {most} at once")
         if tenant.max_concurrent is not None and mine >= tenant.max_concurrent:
             raise _too_many(f"{mine} calls of {tenant.name!r} are under way, and it may have {tenant.max_concurrent}")
-        self._entered[tenant.name] += 1
-        self._nothing_left.clear()
 
     def _leave(self, tenant: Tenant) -> None:
-        self._entered[tenant.name] -= 1
-        if not self._entered[tenant.name]:
-            del self._entered[tenant.name]
-        if not self._entered:
+        self.counts.leave(tenant.name)
+        if not self.under_way:
             self._nothing_left.set()
 
 

@@ -24,6 +24,7 @@ _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+")
 class ServerSettings:
     """Seconds, mebibytes, counts.
 
+    api_processes: that run HTTP, preprocessing and streams beside the engine's; 0: the engine's runs all.
     served_model_name: names by which requests may call the model, the first is the one in answers.
     max_n: most samples of one prompt. max_prompts: most prompts of one call. max_streams: most calls under way at once.
     request_timeout: a call that takes longer is ended. drain_timeout: what runs may go on so long after SIGTERM.
@@ -45,6 +46,7 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    api_processes: int = 0
     served_model_name: tuple[str, ...] = ()
     max_n: int = 128
     max_prompts: int = 256
@@ -82,6 +84,13 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise SettingsError(f"--port is {self.port}; give a number from 1 to 65535, or 0 for a free one.")
+        if not 0 <= self.api_processes <= 64:
+            raise SettingsError(f"--api-processes is {self.api_processes}; give a number up to 64, or 0 for none.")
+        if self.api_processes and self.data_dir is not None:
+            raise SettingsError(
+                f"--api-processes {self.api_processes} and --data-dir do not go together: files and batch jobs "
+                "have one owner; leave one of the two out."
+            )
         for name in _ABOVE_ZERO:
             value = getattr(self, name)
             if not 0 < value < 2**31:

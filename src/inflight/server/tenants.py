@@ -69,6 +69,16 @@ class Tenants:
         return bool(self._keys)
 
     @property
+    def keys(self) -> tuple[tuple[bytes, Tenant], ...]:
+        """Digests, and whose they are."""
+        return self._keys
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all whose requests may come."""
+        return tuple(sorted({tenant.name for _, tenant in self._keys})) or (ANYONE.name,)
+
+    @property
     def weights(self) -> dict[str, float]:
         """Of those that are not worth 1."""
         return {tenant.name: tenant.weight for _, tenant in self._keys if tenant.weight != 1.0}

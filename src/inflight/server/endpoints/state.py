@@ -29,7 +29,8 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> APIRouter:
         stopped = None if served is None else served.bridge.stopped
         if stopped is not None:
             return JsonResponse({"status": "failed", "detail": stopped}, 503)
-        detail = {"ready": f"{service.under_way} calls under way", "draining": f"{service.under_way} calls left"}
+        calls = service.counts.everywhere
+        detail = {"ready": f"{calls} calls under way", "draining": f"{calls} calls left"}
         body = {"status": service.state, "detail": detail.get(service.state, service.doing)}
         return JsonResponse(body, 200 if service.state == "ready" else 503)
 

@@ -1,0 +1,113 @@
+"""What the engine's process and an API process tell each other beside calls: frames of msgpack, both sides checking
+types. Knows shapes only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from inflight.server.loading import Described
+from inflight.server.logs import Format
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenant
+
+# -- to an API process ------------------------------------------------------------------------------------------------
+
+
+class Setup(Struct, frozen=True, tag=True):
+    """The first message. keys: digests, and whose they are. place: which of the processes it is; serial: no other one,
+    before or after it, has the same. early: answer while there is no engine; else others do. counts: path of the table
+    of calls under way. version: of this package."""
+
+    settings: ServerSettings
+    keys: tuple[tuple[bytes, Tenant], ...]
+    place: int
+    serial: int
+    early: bool
+    counts: Path
+    version: str
+    log_format: Format
+    log_level: str
+
+
+class Loading(Struct, frozen=True, tag=True):
+    """What is being done before there is an engine."""
+
+    doing: str
+
+
+class Model(Struct, frozen=True, tag=True):
+    """Where tokenizer and template are."""
+
+    folder: Path
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """There is an engine at that address. clock_zero: where its clock began, on the machine's monotonic clock, which
+    is the same in all processes."""
+
+    address: str
+    clock_zero: float
+    engine: Described
+
+
+class Signal(Struct, frozen=True, tag=True):
+    """The engine's process was sent it: the first asks what runs to finish, the second does not wait for it."""
+
+    number: int
+
+
+class Page(Struct, frozen=True, tag=True):
+    """The metrics that were asked for."""
+
+    question: int
+    text: bytes
+    content_type: str
+
+
+# -- from an API process ----------------------------------------------------------------------------------------------
+
+
+class Up(Struct, frozen=True, tag=True):
+    """It takes calls."""
+
+
+class Answered(Struct, frozen=True, tag=True):
+    """An HTTP request was; for the metrics, which outlive the process."""
+
+    route: str
+    status: int
+    seconds: float
+
+
+class NotAsked(Struct, frozen=True, tag=True):
+    """A call was refused before it reached the engine."""
+
+    code: str
+
+
+class AskPage(Struct, frozen=True, tag=True):
+    question: int
+
+
+ToChild = Setup | Loading | Model | Ready | Signal | Page
+FromChild = Up | Answered | NotAsked | AskPage
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} does not travel between processes")
+
+
+def _typed(kind: type, value: Any) -> Any:
+    return kind(value)
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+_to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild, dec_hook=_typed)
+_from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
+decode_to_child, decode_from_child = _to_child.decode, _from_child.decode

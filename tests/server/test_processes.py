@@ -1,0 +1,360 @@
+"""HTTP in processes of its own: what clients and operators see of it is what they see of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from inflight.server.call_counts import SharedCallCounts
+from inflight.server.processes.messages import (
+    Answered,
+    AskPage,
+    Loading,
+    Model,
+    NotAsked,
+    Page,
+    Setup,
+    Signal,
+    Up,
+    decode_from_child,
+    decode_to_child,
+    encode,
+)
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenant
+
+from .conftest import Server
+
+ENDLESS = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True, "n": 8}
+
+
+def children(server: Server) -> list[int]:
+    """Process ids of the API processes, by their order of starting."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if b"inflight.server.processes.child" in words and parent == server.process.pid:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def owner(server: Server, client: httpx.Client) -> int:
+    """The process that has this client's connection."""
+    [connection] = client._transport._pool.connections  # type: ignore[attr-defined]
+    port = connection._connection._network_stream.get_extra_info("client_addr")[1]
+    address = f"0100007F:{int(server.url.rpartition(':')[2]):04X} 0100007F:{port:04X}"
+    [inode] = [line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines() if address in line]
+    for child in children(server):
+        for descriptor in Path(f"/proc/{child}/fd").iterdir():
+            if os.readlink(descriptor) == f"socket:[{inode}]":
+                return child
+    raise AssertionError("nobody has it")
+
+
+class Asking:
+    """A stream that goes on, in a thread; what it said when it ended."""
+
+    def __init__(self, server: Server, key: str = "none", body: dict[str, object] = ENDLESS):
+        self.lines: list[str] = []
+        self.fault: Exception | None = None
+        self.begun = threading.Event()
+        self.client = httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=60)
+        self._url, self._body = server.url, body
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+        assert self.begun.wait(30)
+
+    def _read(self) -> None:
+        try:
+            with self.client.stream("POST", self._url + "/v1/completions", json=self._body) as response:
+                self.status = response.status_code
+                for line in response.iter_lines():
+                    self.lines += [line] if line else []
+                    self.begun.set()
+        except httpx.TransportError as fault:
+            self.fault = fault
+        self.begun.set()
+
+    def ended(self) -> list[str]:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.lines
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Server]:
+    running = Server("--api-processes", "2").ready()
+    yield running
+    assert running.stop() == 0, "".join(running.log)
+    assert "Traceback" not in "".join(running.log)
+
+
+def spread(server: Server, count: int = 2) -> list[httpx.Client]:
+    """Connections, one to each process."""
+    found: dict[int, httpx.Client] = {}
+    for _ in range(200):
+        client = httpx.Client(base_url=server.url, timeout=60)
+        client.get("/health")
+        if found.setdefault(owner(server, client), client) is not client:
+            client.close()
+        if len(found) == count:
+            return list(found.values())
+    raise AssertionError("one process takes all connections")
+
+
+def test_every_route_answers_in_every_process(pair: Server) -> None:
+    for client in spread(pair):
+        assert client.get("/health").json()["status"] == "ready"
+        assert client.get("/version").json()["version"]
+        assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["built-in"]
+        tokens = client.post("/tokenize", json={"prompt": "Once upon a time"}).json()["tokens"]
+        assert client.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == "Once upon a time"
+        body = {"prompt": "Once", "max_tokens": 5, "temperature": 0, "logprobs": 3}
+        answer = client.post("/v1/completions", json=body).json()
+        assert answer["usage"]["completion_tokens"] == 5 and len(answer["choices"][0]["logprobs"]["tokens"]) == 5
+        chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5, "stream": True}
+        lines = [line for line in client.post("/v1/chat/completions", json=chat).text.splitlines() if line]
+        assert lines[-1] == "data: [DONE]" and len(lines) > 1
+        assert client.get("/v1/files").status_code == 404
+        refused = client.post("/v1/completions", json={"prompt": [1] * 2000, "max_tokens": 5})
+        assert refused.status_code == 400 and "context length" in refused.json()["error"]["message"]
+        client.close()
+
+
+def test_answers_do_not_depend_on_the_process(pair: Server) -> None:
+    body = {"prompt": "Once", "max_tokens": 20, "seed": 7, "temperature": 1}
+    texts = {client.post("/v1/completions", json=body).json()["choices"][0]["text"] for client in spread(pair)}
+    assert len(texts) == 1
+    draws = [client.post("/v1/completions", json={**body, "seed": None, "max_tokens": 40}) for client in spread(pair)]
+    assert len({one.json()["choices"][0]["text"] for one in draws}) == 2, "each draws seeds of its own"
+
+
+def test_a_client_that_goes_away_frees_the_engine(pair: Server) -> None:
+    for client in spread(pair):
+        with client.stream("POST", "/v1/completions", json=ENDLESS) as response:
+            lines = response.iter_lines()  # kept: the stream is closed with it
+            next(lines)
+            assert pair.metric("inflight_sequences_running") > 0
+        assert pair.settled(lambda: pair.metric("inflight_sequences_running") == 0)
+        client.close()
+    assert pair.settled(lambda: pair.get("/health").json()["detail"] == "0 calls under way")
+
+
+def test_metrics_are_of_all_processes(pair: Server) -> None:
+    labels = {"endpoint": "/v1/completions", "status": "200"}
+    before = pair.metric("inflight_http_requests_total", **labels)
+    refused = pair.metric("inflight_requests_refused_total")
+    for client in spread(pair):
+        client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+        client.post("/v1/completions", json={"prompt": [1] * 2000, "max_tokens": 5})
+        client.close()
+    assert pair.settled(lambda: pair.metric("inflight_http_requests_total", **labels) == before + 2)
+    assert pair.metric("inflight_requests_refused_total") >= refused
+
+
+def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Server]) -> None:
+    server = start("--api-processes", "2", "--max-num-seqs", "64")
+    streams: dict[int, list[Asking]] = {}
+    while len(streams) < 2:
+        one = Asking(server)
+        streams.setdefault(owner(server, one.client), []).append(one)
+    (killed, broken), (kept, whole) = streams.items()
+    requests = server.metric("inflight_http_requests_total")
+    os.kill(killed, signal.SIGKILL)
+    for one in broken:
+        one.ended()
+        assert one.fault is not None
+    for one in whole:
+        assert one.ended()[-1] == "data: [DONE]" and one.fault is None
+    assert server.settled(lambda: len(children(server)) == 2 and kept in children(server))
+    clients = spread(server)
+    for client in clients:
+        assert client.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
+        assert client.get("/health").json()["detail"] == "0 calls under way"
+    assert server.settled(lambda: server.metric("inflight_sequences_running") == 0)
+    assert server.metric("inflight_http_requests_total") > requests, "counts outlive the process"
+    log = "".join(server.log)
+    assert "ended by signal 9; its calls under way" in log and "is started anew" in log
+    assert server.stop() == 0 and "Traceback" not in log
+
+
+def test_a_dead_engine_is_told_to_everybody(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--api-processes", "2", env={"TMPDIR": str(tmp_path)})
+    [folder] = tmp_path.glob("inflight-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    asking = [Asking(server) for _ in range(4)]
+    before = children(server)
+    server.process.kill()
+    for one in asking:
+        *_, error, done = one.ended()
+        assert done == "data: [DONE]" and "engine's process is gone" in json.loads(error[6:])["error"]["message"]
+    assert server.process.wait(30) != 0
+    assert server.settled(lambda: not any(Path(f"/proc/{one}").exists() for one in before)), "nobody is left"
+    assert not folder.exists(), "and nothing"
+
+
+def test_a_broken_engine_ends_the_command_with_a_sentence(start: Callable[..., Server], tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from inflight.core.scheduling.scheduler import Scheduler\n"
+        "class Break(BaseException): ...\n"
+        "commits = iter(range(20))\n"
+        "plain = Scheduler.commit\n"
+        "def commit(*arguments):\n"
+        "    if next(commits, None) is None: raise Break('on purpose')\n"
+        "    return plain(*arguments)\n"
+        "Scheduler.commit = commit\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif 'inflight.cli' in sys.orig_argv: import broken\n", encoding="utf-8"
+    )
+    server = start("--api-processes", "2", env={"PYTHONPATH": str(tmp_path)})
+    *_, error, done = Asking(server).ended()
+    assert done == "data: [DONE]" and "on purpose" in json.loads(error[6:])["error"]["message"]
+    assert server.process.wait(30) == 1
+    assert any("The engine stopped by a fault" in line for line in server.log)
+
+
+def test_drains_on_sigterm(start: Callable[..., Server]) -> None:
+    server = start("--api-processes", "2", "--drain-timeout", "30")
+    asking = [Asking(server) for _ in range(4)]
+    server.process.send_signal(signal.SIGTERM)
+    for one in asking:
+        assert one.ended()[-1] == "data: [DONE]" and "error" not in one.lines[-2]
+    assert server.process.wait(30) == 0
+    log = "".join(server.log)
+    assert log.count("SIGTERM: taking no new work; 4 calls are under way.") == 1 and "Traceback" not in log
+
+
+def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
+    server = start("--api-processes", "2", "--drain-timeout", "600")
+    asking = [Asking(server, body={**ENDLESS, "n": 64}) for _ in range(2)]
+    server.process.send_signal(signal.SIGINT)
+    assert server.settled(lambda: any("taking no new work" in line for line in server.log))
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(30) == 0
+    for one in asking:
+        assert "error" in one.ended()[-2]
+
+
+def test_told_to_stop_while_it_loads_it_stops(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--api-processes", "2", ready=False)
+    assert server.settled(lambda: len(children(server)) == 2)
+    time.sleep(0.2)
+    assert server.stop() == 0
+    assert "Traceback" not in "".join(server.log)
+
+
+def test_a_model_that_is_not_there_ends_with_a_sentence(tmp_path: Path) -> None:
+    result = run("--api-processes", "2", "--port", "0", str(tmp_path / "nowhere"))
+    assert result.returncode == 1 and "nowhere" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_limits_of_tenants_hold_over_all_processes(start: Callable[..., Server], keys_file: Path) -> None:
+    server = start("--api-processes", "2", "--api-keys-file", str(keys_file))
+    acme, umbrella = {"Authorization": "Bearer sk-acme"}, {"Authorization": "Bearer sk-umbrella"}
+    asking = [Asking(server, "sk-acme") for _ in range(2)]
+    body = {"prompt": "x", "max_tokens": 1}
+    with ThreadPoolExecutor(8) as pool:  # of the two processes, whichever takes the connection
+        answers = list(pool.map(lambda _: server.post("/v1/completions", body, headers=acme), range(16)))
+    assert {one.status_code for one in answers} == {429}
+    assert "2 calls of 'acme' are under way" in answers[0].json()["error"]["message"]
+    assert server.post("/v1/completions", body, headers=umbrella).status_code == 200
+    assert server.post("/v1/completions", body).status_code == 401
+    for one in asking:
+        one.ended()
+    assert server.settled(lambda: server.post("/v1/completions", body, headers=acme).status_code == 200)
+
+
+def test_connections_are_shared_out(pair: Server) -> None:
+    clients = [httpx.Client(base_url=pair.url) for _ in range(32)]
+    for client in clients:
+        client.get("/version")
+    assert len({owner(pair, client) for client in clients}) == 2
+    for client in clients:
+        client.close()
+
+
+def test_a_taken_port_is_told_at_once(pair: Server) -> None:
+    """Also where its owner shares it among its processes."""
+    result = run("--api-processes", "2", "--port", pair.url.rpartition(":")[2])
+    assert result.returncode == 1 and "cannot be used" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_folder_too_long_for_sockets_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    result = run("--api-processes", "1", "--port", "0", env={"TMPDIR": str(folder)})
+    assert result.returncode == 1 and "set TMPDIR to a shorter one" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "inflight.cli", "serve", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **(env or {})})
+
+
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    for arguments, said in (
+        (("--api-processes", "65"), "--api-processes is 65"),
+        (("--api-processes", "2", "--data-dir", str(tmp_path)), "files and batch jobs have one owner"),
+    ):
+        result = run(*arguments)
+        assert result.returncode in (1, 2) and said in result.stderr and "Traceback" not in result.stderr
+
+
+def test_without_its_package_it_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "zmq.py").write_text("raise ModuleNotFoundError('zmq')", encoding="utf-8")
+    result = run("--api-processes", "2", "--port", "0", env={"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 1 and "pip install 'inflight[processes]'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+SETUP = Setup(
+    ServerSettings(api_processes=2, ssl_certfile=Path("/c"), served_model_name=("a", "b")),
+    ((b"\0\xff", Tenant(name="acme", weight=2.0, max_concurrent=3)),),
+    1,
+    7,
+    True,
+    Path("/t"),
+    "1.0",
+    "json",
+    "info",
+)
+
+
+def test_messages_come_out_as_they_went_in() -> None:
+    for message in (SETUP, Loading("x"), Model(Path("/m")), Signal(15), Page(3, b"\xff", "text/plain")):
+        assert decode_to_child(encode(message)) == message
+    for told in (Up(), Answered("/v1/completions", 200, 0.25), NotAsked("draining"), AskPage(9)):
+        assert decode_from_child(encode(told)) == told
+
+
+def test_calls_are_counted_over_processes(tmp_path: Path) -> None:
+    names = ("", "acme")
+    one, other, onlooker = (SharedCallCounts(tmp_path / "calls", names, 2, place) for place in (0, 1, None))
+    for counts in (one, other, other):
+        counts.enter("acme")
+    other.enter("")
+    assert [(counts.mine, counts.everywhere, counts.of("acme")) for counts in (one, other, onlooker)] == [
+        (1, 4, 3),
+        (3, 4, 3),
+        (0, 4, 3),
+    ]
+    other.leave("acme")
+    assert onlooker.clear(1) == 2 and (one.everywhere, one.of("acme"), one.of("")) == (1, 1, 0)
