@@ -273,7 +273,7 @@ class Replay:
         faulty = [(chunk, faults[chunk.sequence_id]) for chunk in chunks if chunk.sequence_id in faults]
         scored = tuple(Scored(chunk.sequence_id, 0, (), fault) for chunk, fault in faulty if chunk.score)
         pooled = tuple(Pooled(chunk.sequence_id, (), fault) for chunk, fault in faulty if chunk.pool)
-        result = StepResult(plan.step, sampled, record["seconds"], record.get("error"), scored, pooled)
+        result = StepResult(plan.step, sampled, record["seconds"], record.get("error"), scored, pooled=pooled)
         self.events.append((record["committed"], self._scheduler.commit(plan, result, record["committed"])))
 
     def _sampled(self, chunk: Chunk, faults: Mapping[int, str]) -> Sampled:
