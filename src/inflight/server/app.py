@@ -20,8 +20,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from inflight.server.access_log import AccessLog, Observe
-from inflight.server.batch.bodies import BatchBody
 from inflight.server.batch.endpoints import router as batch_routes
+from inflight.server.batch.models import BatchBody
 from inflight.server.batch.service import BatchService
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes

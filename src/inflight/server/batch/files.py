@@ -14,9 +14,8 @@ from typing import Protocol
 
 from inflight.server.batch.data import DataDirectory
 from inflight.server.batch.faults import storage_sentence, storage_told
-from inflight.server.batch.file_id import new_file_id
 from inflight.server.batch.quotas import Intake, OverQuota, Quotas
-from inflight.server.batch.records import StoredFile
+from inflight.server.batch.records import StoredFile, new_file_id
 from inflight.server.batch.store import InUse, Missing, Store
 from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError, invalid

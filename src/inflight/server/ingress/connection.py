@@ -18,7 +18,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from inflight.server.errors import ApiError
 from inflight.server.ingress.connections import Connections
-from inflight.server.ingress.lingering import Lingering
 from inflight.server.ingress.pace import GULP_BYTES
 
 _MOST_PIPELINED = 8  # requests that wait for the answers before theirs
@@ -190,7 +189,7 @@ class Connection(HttpToolsProtocol):
         self._given += len(self.url) + self._head_bytes
         self._unset_keepalive_if_required()
         super().on_headers_complete()
-        transport = Lingering(self.transport, self._close_after_answer)
+        transport = _Lingering(self.transport, self._close_after_answer)
         self.cycle.transport = cast(asyncio.Transport, transport)
 
     @property
@@ -309,3 +308,20 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self._closing is None:
             self._closing = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+
+
+class _Lingering:
+    """What uvicorn's cycle uses of a transport, whose end somebody else decides on: uvicorn closes a connection as soon
+    as its answer is written, and a client that is still sending would see a reset instead of it."""
+
+    __slots__ = ("_transport", "close")
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]):
+        self._transport = transport
+        self.close = close
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
