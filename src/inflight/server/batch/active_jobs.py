@@ -15,7 +15,6 @@ from inflight.server.batch.lines import BatchLine
 from inflight.server.batch.records import Job
 from inflight.server.batch.source import PAGE_LINES, JobInput
 
-
 MOST_READING = 16  # jobs whose input is being read: of each line read a digest is held, which makes some MiB a job
 HELD_BYTES = 16 << 20  # of bodies in memory, read ahead or under way, of all jobs; above it nothing more is read
 

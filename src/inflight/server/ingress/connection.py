@@ -265,6 +265,9 @@ class Connection(HttpToolsProtocol):
         """Once all that was written is sent, and after so long at the latest: a client that does not read would keep
         the connection for ever."""
         self.transport.close()
+        self._abort_after(seconds)
+
+    def _abort_after(self, seconds: float) -> None:
         if self._closing is None:
             self._closing = self.loop.call_later(seconds, self.transport.abort)
 
@@ -306,8 +309,7 @@ class Connection(HttpToolsProtocol):
             return
         self.transport.write_eof()
         self.flow.resume_reading()
-        if self._closing is None:
-            self._closing = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+        self._abort_after(_LINGER_SECONDS)
 
 
 class _Lingering:
