@@ -105,7 +105,7 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Dema
     if values["verify"]:
         run = _runner(values, machine, demand, traffic, slos)
         check = Check(run, values["verify"], values["verify_repeats"])
-    tuning = tune(machine, demand, traffic, slos, overrides=overrides, seed=values["seed"], check=check, told=tell)
+    tuning = tune(machine, demand, traffic, slos, overrides=overrides, seed=values["seed"], check=check, progress=tell)
     return machine, demand, tuning
 
 

@@ -132,8 +132,8 @@ def _check_rows(path: Path, connection: sqlite3.Connection, version: int) -> Non
             try:
                 _check_row(table, row)
             except (ValueError, TypeError):
-                told = f"{path} is damaged (row {row['number']} of {table} cannot be right); {_REMEDY}"
-                raise DatabaseError(told) from None
+                sentence = f"{path} is damaged (row {row['number']} of {table} cannot be right); {_REMEDY}"
+                raise DatabaseError(sentence) from None
 
 
 def _identity(path: Path, connection: sqlite3.Connection) -> Identity:

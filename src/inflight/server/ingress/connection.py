@@ -50,8 +50,8 @@ class Connection(HttpToolsProtocol):
         why = self._connections.admit(self, self.client[0] if self.client else "")
         if why is not None:
             self._deaf = True
-            told = f"{why}; try again in 1 s."
-            self._write(ApiError(503, told, type="server_error", code="too_many_connections", retry_after=1.0))
+            sentence = f"{why}; try again in 1 s."
+            self._write(ApiError(503, sentence, type="server_error", code="too_many_connections", retry_after=1.0))
             self._close(_LINGER_SECONDS)
             return
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
