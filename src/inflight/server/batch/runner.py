@@ -64,11 +64,6 @@ class Runner:
         self._reload = True
         self._main: asyncio.Task[None] | None = None
 
-    @property
-    def under_way(self) -> int:
-        """Lines."""
-        return sum(len(active.under_way) for active in self._jobs.values())
-
     def start(self, counts: BatchCounts | None = None) -> None:
         """Take up the jobs that have not ended. Within an event loop. counts: told of what becomes of them."""
         self._lines.counts = counts or self._lines.counts
