@@ -28,8 +28,7 @@ from inflight.planning.demand import Drawn, with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.length import Length, length
 from inflight.planning.machine import Machine, calibrated_machine
-from inflight.planning.measuring import measure_on
-from inflight.planning.simulation import try_out
+from inflight.planning.simulation import measure_on, try_out
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import mixed_step, rows_at, steady_state
 from inflight.simulate.calibration import calibrate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ from inflight.core.types.request import RequestRefused
 
 def strategy(settings: SchedulingSettings) -> Any:
     return make_strategy(settings, StrategyContext(64, 256, 8, LatencyModel()))
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(SchedulingSettings) if item.name != "options"])
+def test_every_setting_is_checked_for_its_kind(name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^--{name.replace('_', '-')} is \[\]; give "):
+        SchedulingSettings(**{name: []})
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

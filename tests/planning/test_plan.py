@@ -11,7 +11,6 @@ import pytest
 from inflight.metrics.slo import parse_slos
 from inflight.planning.data import as_data
 from inflight.planning.demand import Traced
-from inflight.planning.infeasible import infeasible_text
 from inflight.planning.machine import Machine
 from inflight.planning.plan import Infeasible, Plan, PlanError, plan
 from inflight.planning.proposal import Overrides
@@ -148,7 +147,7 @@ def test_impossible_promises_are_answered_with_what_is_possible() -> None:
     question = asked(machine(), rate=2.0, slo="ttft=5(p99)")
     found = plan(question)
     assert isinstance(found, Infeasible)
-    told = infeasible_text(found)
+    told = as_text(found)
     assert "No number of replicas keeps TTFT p99 ≤ 5 ms" in told
     advised = told.partition("--slo ")[2].partition(" ")[0]
     (slo,) = parse_slos([advised])

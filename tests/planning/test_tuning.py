@@ -62,7 +62,7 @@ def test_a_bad_beginning_is_left() -> None:
 def test_a_load_that_any_setting_serves_is_told_apart() -> None:
     told: list[str] = []
     demand = drawn(0.2)
-    easy = tune(machine(), demand, traffic_of(demand), SLOS, requests=60, told=told.append)
+    easy = tune(machine(), demand, traffic_of(demand), SLOS, requests=60, progress=told.append)
     assert easy.indifferent and easy.alike >= 0.8 * len(easy.tried)
     assert not tuned(40.0).indifferent
     trials = [line for line in told if " of about " in line]

@@ -193,13 +193,13 @@ class _Work:
         shown = Progress("bench", "requests")
         total = None if workload.until is not None else len(workload.entries)
 
-        def tell(counts: Counts) -> None:
+        def report(counts: Counts) -> None:
             bad = counts.rejected + counts.failed
             rate = counts.output_tokens / counts.elapsed_s if counts.elapsed_s > 0 else 0.0
             note = f"{counts.under_way:,} under way, {rate:,.0f} tokens/s" + (f", {bad:,} not answered" if bad else "")
             shown.update(counts.completed + bad, total, note)
 
-        self.runner.progress = tell
+        self.runner.progress = report
         try:
             return self.runner.run(workload)
         finally:
@@ -264,8 +264,8 @@ def _settings(values: Mapping[str, Any], url: str, prompt_seed: int) -> dict[str
     """The options in force, as the record has them; keys are never written down."""
     kept = {name.removesuffix("_path"): value for name, value in values.items() if name not in ("api_key", "as_json")}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
-    told = {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
-    return {name: value for name, value in told.items() if value not in (None, False, [])} | {
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+    return {name: value for name, value in given.items() if value not in (None, False, [])} | {
         "url": url,
         "prompt_seed": prompt_seed,
     }

@@ -64,9 +64,9 @@ def print_point(point: Point) -> None:
 
 def print_estimate(measured: Measured, places: int, start: float | None) -> None:
     summary = measured.summary
-    told = f"{summary.requests:,} requests, {places} at a time, came to {summary.requests_per_s:,.4g} requests/s"
+    sentence = f"{summary.requests:,} requests, {places} at a time, came to {summary.requests_per_s:,.4g} requests/s"
     begins = "which tells nothing; the search begins at 1" if start is None else f"the search begins at {start:,.4g}"
-    print(f"estimate     {told}; {begins}", file=sys.stderr)
+    print(f"estimate     {sentence}; {begins}", file=sys.stderr)
 
 
 def print_next(load: Load, seconds: float, left: int | None) -> None:
@@ -89,11 +89,11 @@ def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
     of = f"with {_in_words(targets) or 'the targets of its classes'} for {found.share:.1%} of the offered requests"
     if found.met is None:
         lowest = f"; at {found.missed:,.4g} they were missed" if found.missed is not None else ""
-        told = f"no load was found {of}{lowest}"
+        sentence = f"no load was found {of}{lowest}"
     else:
         missed = f"missed at {found.missed:,.4g}" if found.missed is not None else "no higher one was missed"
-        told = f"{found.met:,.4g} {unit} {of} ({missed}; {len(found.probes)} probes)"
-    print(f"capacity     {told}{found.ended and f'; ended early: {found.ended}'}", file=sys.stderr)
+        sentence = f"{found.met:,.4g} {unit} {of} ({missed}; {len(found.probes)} probes)"
+    print(f"capacity     {sentence}{found.ended and f'; ended early: {found.ended}'}", file=sys.stderr)
 
 
 def _in_words(targets: Targets) -> str:

@@ -57,7 +57,7 @@ def command(output: Path | None, seconds: float, record: Path | None, vllm_resul
         model = fitted_on_result(vllm_result)
     else:
         model = _measured(values, seconds)
-    _tell(model)
+    _report(model)
     if output is not None:
         model.save(output)
         print(f"Written to {output}.", file=sys.stderr)
@@ -104,7 +104,7 @@ def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
         engine.loop.close()
 
 
-def _tell(model: FittedModel) -> None:
+def _report(model: FittedModel) -> None:
     provenance = model.provenance
     assert provenance is not None
     print(f"machine      {provenance.machine}, {provenance.measured}", file=sys.stderr)
@@ -126,8 +126,8 @@ def _tell(model: FittedModel) -> None:
         ("noise", provenance.noise, "how far equal steps are off their middle"),
     ):
         if errors:
-            told = ", ".join(f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in errors.items())
-            print(f"{name:<12} {told}: {meaning}", file=sys.stderr)
+            shown = ", ".join(f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in errors.items())
+            print(f"{name:<12} {shown}: {meaning}", file=sys.stderr)
     if provenance.noise:
         print(
             f"usual        steps take {provenance.usual:.1%} of the mean, which is modelled; slow ones add the rest",

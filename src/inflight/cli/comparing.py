@@ -18,14 +18,14 @@ class Comparison:
         self,
         targets: Sequence[ComparisonTarget],
         begins: Callable[[str], None],
-        told: Callable[[str, int, int], None],
+        progress: Callable[[str, int, int], None],
         stopped: Callable[[], bool],
     ):
         """begins: told of each run before it. told(who and what, requests in all, requests ended). stopped: whether
         somebody wants it to end."""
         self._targets = targets
         self._begins = begins
-        self._told = told
+        self._progress = progress
         self._stopped = stopped
         self._runs: dict[str, list[Run]] = {one.name: [] for one in targets}
 
@@ -37,8 +37,8 @@ class Comparison:
             taken: dict[str, Run] = {}
             for target in (*self._targets[turn:], *self._targets[:turn]):
                 self._begins(f"{target.name}, {load}, round {repeat + 1} of {repeats}")
-                told = partial(self._told, f"{target.name}, {load}", len(workload.entries))
-                taken[target.name] = target.run(workload, load, told)
+                progress = partial(self._progress, f"{target.name}, {load}", len(workload.entries))
+                taken[target.name] = target.run(workload, load, progress)
                 if self._stopped():
                     return
             for name, run in taken.items():

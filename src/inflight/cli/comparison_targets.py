@@ -26,14 +26,14 @@ from inflight.workload.driving import Driver
 from inflight.workload.requests import core_request
 from inflight.workload.workload import Workload
 
-Told = Callable[[int], None]  # requests ended so far
+Progress = Callable[[int], None]  # requests ended so far
 
 
 class ComparisonTarget(Protocol):
     @property
     def name(self) -> str: ...
 
-    def run(self, workload: Workload, load: str, told: Told) -> Run:
+    def run(self, workload: Workload, load: str, progress: Progress) -> Run:
         """One run, with nothing in memory from the ones before. load: the workload in words."""
 
     @property
@@ -58,21 +58,21 @@ class EngineTarget:
     def name(self) -> str:
         return self.variant.name
 
-    def run(self, workload: Workload, load: str, told: Told) -> Run:
+    def run(self, workload: Workload, load: str, progress: Progress) -> Run:
         record = self.records / f"{next(self._numbers)} {self.name.replace('/', '-')}.jsonl"
         engine = build_engine(self.variant.engine, self.variant.scheduling, record)
         self.options = {name: Option(entry.value, entry.reason) for name, entry in engine.settings.items()}
         try:
             _warm(engine)
             begin = engine.loop.clock.now()
-            observations = self._drive(engine, workload, told)
+            observations = self._drive(engine, workload, progress)
         finally:
             engine.loop.close()
         window, _ = measured_part(observations, self.warmup, begin)
         recorded = read_record(record).runs[0].engine
         return Run(observations, summarize(observations, window), window, load, recorded, workload.notes)
 
-    def _drive(self, engine: Engine, workload: Workload, told: Told) -> list[Observation]:
+    def _drive(self, engine: Engine, workload: Workload, progress: Progress) -> list[Observation]:
         encode = None if engine.tokenizer is None else engine.tokenizer.encode
         contents = Contents(workload.entries, engine.capacity.vocab_size, seed=self.prompt_seed, encode=encode)
         prompts = [contents.prompt(index) for index in range(len(workload.entries))]
@@ -81,7 +81,7 @@ class EngineTarget:
         def request(index: int, arrival: float) -> Request:
             return core_request(workload.entries[index], str(index), prompts[index], arrival)
 
-        driver = Driver(engine.loop, workload, request, ended=lambda index, observation: told(next(done)))
+        driver = Driver(engine.loop, workload, request, ended=lambda index, observation: progress(next(done)))
         return driver.run(self.stop)
 
 
@@ -93,8 +93,8 @@ class ServerTarget:
     runner: Runner
     options: dict[str, Option] = field(default_factory=dict)
 
-    def run(self, workload: Workload, load: str, told: Told) -> Run:
-        self.runner.progress = lambda counts: told(counts.completed + counts.rejected + counts.failed)
+    def run(self, workload: Workload, load: str, progress: Progress) -> Run:
+        self.runner.progress = lambda counts: progress(counts.completed + counts.rejected + counts.failed)
         found = self.runner.run(workload)
         notes = (*found.notes, *found.result.health.faults)
         return Run(found.observations, found.summary, found.window, load, notes=notes, valid=found.valid)

@@ -5,13 +5,13 @@ Knows what a line asks for and how its answer is written; when it is served, `ru
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from inflight.build import Engine
 from inflight.cli.resume import line_id
-from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
 from inflight.frontend.outputs import OutputCollector
@@ -33,22 +33,6 @@ class LineRefused(Exception):
     def __init__(self, sentence: str, answer: dict[str, Any]):
         super().__init__(sentence)
         self.answer = answer
-
-
-class Line(Protocol):
-    """What one line asks of the engine."""
-
-    @property
-    def requests(self) -> tuple[Request, ...]: ...
-
-    @property
-    def prompts(self) -> tuple[str | None, ...]:
-        """Their texts, where they came as text."""
-
-    def answer(self, ended: list[OutputCollector]) -> dict[str, Any]:
-        """The output line, once all requests have ended. Raises LineRefused."""
-
-    def refused(self, refusal: RequestRefused) -> LineRefused: ...
 
 
 class Lines:
@@ -102,6 +86,8 @@ class Lines:
 
 
 class _OwnLine:
+    """requests: what it asks of the engine. prompts: their texts, where they came as text."""
+
     def __init__(self, index: int, number: int, data: dict[str, Any], engine: Engine, defaults: SamplingParams):
         """Raises ValueErrors with a sentence."""
         entry = parse_object(data, defaults, engine.prompts)
@@ -119,6 +105,7 @@ class _OwnLine:
         )
 
     def answer(self, ended: list[OutputCollector]) -> dict[str, Any]:
+        """The output line, once all requests have ended. Raises LineRefused."""
         output = ended[0].output()
         failure = next((one.detail for one in output.outputs if one.finish_reason == "error"), None)
         if failure is not None:
@@ -148,6 +135,9 @@ class _OpenAILine:
 
     def _refusal(self, error: ApiError) -> LineRefused:
         return _openai_refusal(self._name, self._line.number, self._line.custom_id, error)
+
+
+Line = _OwnLine | _OpenAILine
 
 
 def _bytes(text: str) -> bytes:

@@ -15,7 +15,6 @@ from inflight.cli.verb import Verb, grouped
 from inflight.metrics.slo import parse_slos
 from inflight.planning.configuration import configuration
 from inflight.planning.data import as_data
-from inflight.planning.infeasible import infeasible_text
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.sizing import Question
@@ -56,12 +55,7 @@ def command(**values: Any) -> int:
     machines = machines_of(values, demand)
     question = Question(machines=machines, demand=demand, slos=slos, overrides=overrides, seed=values["seed"])
     answer = plan(question, strategies=values["compare_strategies"], progress=tell)
-    if values["as_json"]:
-        print(json_text(as_data(answer)))
-    elif isinstance(answer, Plan):
-        print(as_text(answer))
-    else:
-        print(infeasible_text(answer))
+    print(json_text(as_data(answer)) if values["as_json"] else as_text(answer))
     if isinstance(answer, Plan) and values["write_config"] is not None:
         about = (f"{answer.replicas:,} replicas of {answer.chosen.machine.name}, by `inflight plan`.",)
         values["write_config"].write_text(configuration(answer.config.options(), about), encoding="utf-8")

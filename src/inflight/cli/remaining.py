@@ -14,17 +14,17 @@ class Remaining:
         self,
         runs: int,
         seconds: float | None,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         now: Callable[[], float] = time.monotonic,
     ):
         """runs: in all. seconds: that all of them take at least, where requests come at their own times; None: not
         known before the first."""
-        self._runs, self._known, self._tell, self._now = runs, seconds, tell, now
+        self._runs, self._known, self._report, self._now = runs, seconds, report, now
         self._begun = 0
         self._first = now()
         how_long = "how long they take, the first tells" if seconds is None else f"about {duration(seconds)}"
         if runs > 1:
-            tell(f"{runs:,} runs: {how_long}.")
+            report(f"{runs:,} runs: {how_long}.")
 
     def begin(self, what: str) -> None:
         """A run begins. what: which it is, in words."""
@@ -35,7 +35,7 @@ class Remaining:
         else:
             left = (now - self._first) / done * (self._runs - done)
         about = "" if left is None else f"; about {duration(left)} left"
-        self._tell(f"Run {self._begun:,} of {self._runs:,}: {what}{about}")
+        self._report(f"Run {self._begun:,} of {self._runs:,}: {what}{about}")
 
 
 def duration(seconds: float) -> str:

@@ -41,7 +41,7 @@ def command(record: Path, step_model: Path | None, as_json: bool) -> int:
         again, outcome = replay(records)
     except (RecordError, SettingsError) as error:
         raise RecordError(f"{record}: {error}") from None
-    _tell(outcome)
+    _report(outcome)
     result = asdict(outcome)
     if outcome.difference is None and step_model is not None:
         comparison = compare(records, again, read_step_model(step_model))
@@ -56,7 +56,7 @@ def command(record: Path, step_model: Path | None, as_json: bool) -> int:
     return 0 if outcome.difference is None else 1
 
 
-def _tell(outcome: Outcome) -> None:
+def _report(outcome: Outcome) -> None:
     if outcome.difference is not None:
         print(
             f"different    after {outcome.steps:,} of {outcome.recorded_steps:,} steps. {outcome.difference}",
@@ -71,8 +71,8 @@ def _tell(outcome: Outcome) -> None:
 
 
 def _tell_errors(comparison: Comparison) -> None:
-    told = [f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in comparison.step_errors.items()]
-    print(f"step error   {', '.join(told)}: mean of |modelled / recorded - 1|", file=sys.stderr)
+    parts = [f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in comparison.step_errors.items()]
+    print(f"step error   {', '.join(parts)}: mean of |modelled / recorded - 1|", file=sys.stderr)
     recorded, modelled = comparison.recorded, comparison.modelled
     print(f"             {'recorded':>12} {'modelled':>12} {'error':>8}", file=sys.stderr)
     for name, one, other in (

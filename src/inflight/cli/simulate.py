@@ -116,10 +116,10 @@ def command(**values: Any) -> int:
     run = simulate(workload, setup, record)
     summary, why = _summary(run, warmup)
     print(f"Measured: {why}.", file=sys.stderr)
-    _tell(run, summary)
+    _report(run, summary)
     ends = [_summary(simulate(workload, one), warmup)[0] for one in _ends(setup, device, second)]
     if ends:
-        _tell_ends(summary, *ends)
+        _report_ends(summary, *ends)
     if as_json:
         result = _result(run, summary, workload, setup, device, second)
         if ends:
@@ -261,7 +261,7 @@ def _link(values: dict[str, Any], devices: tuple[Device, Device]) -> Link:
     return Link(kv_bytes, gbps, setup_ms / 1e3)
 
 
-def _tell(run: Simulation, summary: Summary) -> None:
+def _report(run: Simulation, summary: Summary) -> None:
     print_summary(summary, run.preemptions)
     refused = [one.error for one in run.observations if one.outcome == "failed"]
     if refused:
@@ -289,7 +289,7 @@ def _ends(setup: Setup, device: Device, second: Device) -> list[Setup]:
     return found
 
 
-def _tell_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
+def _report_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
     """The interval that the answer lies in."""
     if usual.saturated and not fast.saturated:
         print("uncertain    with every efficiency at its fast end the load is within capacity", file=sys.stderr)
@@ -299,14 +299,15 @@ def _tell_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
         print("uncertain    the load is above capacity even with every efficiency at its fast end", file=sys.stderr)
     if usual.saturated or slow.saturated:
         return
-    told = []
+    intervals = []
     for name, share in (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("e2e", "p50")):
         low, high = (getattr(getattr(one, name), share) for one in (fast, slow))
         if low is not None and high is not None:
-            told.append(f"{name.upper()} {share} {low * 1e3:,.0f} to {high * 1e3:,.0f}")
-    if told:
+            intervals.append(f"{name.upper()} {share} {low * 1e3:,.0f} to {high * 1e3:,.0f}")
+    if intervals:
         print(
-            f"uncertain    {', '.join(told)} ms, with every efficiency at its fast and at its slow end", file=sys.stderr
+            f"uncertain    {', '.join(intervals)} ms, with every efficiency at its fast and at its slow end",
+            file=sys.stderr,
         )
 
 

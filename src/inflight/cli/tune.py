@@ -23,8 +23,8 @@ from inflight.planning.demand import Demand, with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.length import length
 from inflight.planning.machine import Machine
-from inflight.planning.measuring import measure_on
 from inflight.planning.proposal import MOST_ROWS, Overrides
+from inflight.planning.simulation import measure_on
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import rows_at
 from inflight.planning.traffic import Traffic
@@ -105,7 +105,7 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Dema
     if values["verify"]:
         run = _runner(values, machine, demand, traffic, slos)
         check = Check(run, values["verify"], values["verify_repeats"])
-    tuning = tune(machine, demand, traffic, slos, overrides=overrides, seed=values["seed"], check=check, told=tell)
+    tuning = tune(machine, demand, traffic, slos, overrides=overrides, seed=values["seed"], check=check, progress=tell)
     return machine, demand, tuning
 
 

@@ -132,8 +132,8 @@ class SchedulingSettings:
         for item in fields(self):
             value = getattr(self, item.name)
             if item.name != "options" and item.name not in shown and value not in (None, {}):
-                told = json.dumps(value, default=dict) if isinstance(value, Mapping) else value
-                shown[item.name] = Resolved(told, "the default" if value == item.default else "as set")
+                plain = json.dumps(value, default=dict) if isinstance(value, Mapping) else value
+                shown[item.name] = Resolved(plain, "the default" if value == item.default else "as set")
         if self.asks_predictor and self.predictor is None:
             shown["predictor"] = Resolved(QUANTILES.name, QUANTILES.reason)
         return shown

@@ -1,4 +1,4 @@
-"""Plans as data, for programs: the answer of `text` and `infeasible` without the words."""
+"""Plans as data, for programs: the answer of `text` without the words."""
 
 from __future__ import annotations
 

@@ -75,16 +75,16 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def take_turns(
-    chosen: Sequence[EvaluatedConfig], run: Run, repeats: int, told: Callable[[str], None] = lambda sentence: None
+    chosen: Sequence[EvaluatedConfig], run: Run, repeats: int, progress: Callable[[str], None] = lambda sentence: None
 ) -> list[EvaluatedConfig]:
     """Each setting on the real engine, `repeats` times in turns (A B A B), so that a machine whose speed drifts drifts
     for all of them."""
     measured: list[list[Summary]] = [[] for _ in chosen]
     for repeat in range(repeats):
         for one, runs in zip(chosen, measured, strict=True):
-            told(f"On the real engine, run {repeat + 1} of {repeats}: {one.config}")
+            progress(f"On the real engine, run {repeat + 1} of {repeats}: {one.config}")
             runs.append(run(one.config))
-            told(
+            progress(
                 f"  goodput {runs[-1].attained_per_s:.3g}/s ({runs[-1].attainment:.0%}), simulated "
                 f"{one.trial.summary.attained_per_s:.3g}/s"
             )

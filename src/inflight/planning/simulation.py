@@ -1,4 +1,5 @@
-"""Trials: a workload on one or several machines under a setting, in virtual time, with the engine's own scheduler.
+"""Trials: a workload on one or several machines under a setting, in virtual time with the engine's own scheduler, or on
+a real engine.
 
 The one place where planning meets the simulator. Knows how a run is made and what is read off it; not what to try.
 """
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.core.types.features import Features
+from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import METRICS, Slo, percentile
 from inflight.metrics.summary import Summary, Window, summarize
@@ -19,6 +21,9 @@ from inflight.planning.machine import Machine
 from inflight.simulate.latency import StepModel
 from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
+from inflight.workload.contents import Contents
+from inflight.workload.driving import Driver
+from inflight.workload.requests import core_request
 from inflight.workload.workload import Workload
 
 ROUTER = "least-loaded"
@@ -176,3 +181,18 @@ def read_off(observations: Sequence[Observation], measured: tuple[float, float])
         replace(summarize(observations, window), ttft_trend=trend),
         [one for one in observations if window.holds(one.intended)],
     )
+
+
+def measure_on(loop: EngineLoop, vocab_size: int, workload: Workload, measured: tuple[float, float]) -> Summary:
+    """A workload on a real engine, read as a trial in virtual time is; runs it to its end and closes the engine.
+    measured: shares of the arrivals' span between which it is read."""
+    contents = Contents(workload.entries, vocab_size, floor=3, stand_in=True)
+    try:
+        observations = Driver(
+            loop,
+            workload,
+            lambda index, arrival: core_request(workload.entries[index], str(index), contents.prompt(index), arrival),
+        ).run()
+    finally:
+        loop.close()
+    return read_off(observations, measured)[0]

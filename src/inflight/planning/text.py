@@ -1,25 +1,28 @@
 """Plans in words: the answer, its reasons, how sure it is, and what would change it.
 
-Knows figures of plans and plain English; nothing is computed here. SLOs that cannot be kept are told by `infeasible`.
+Knows figures of plans and plain English; nothing is computed here but what could be promised instead of SLOs
+that no number of machines keeps.
 """
 
 from __future__ import annotations
 
 import math
 
-from inflight.metrics.slo import METRICS
+from inflight.metrics.slo import METRICS, Slo
 from inflight.planning.outlook import Change
-from inflight.planning.plan import Plan
-from inflight.planning.sizing import Candidate
+from inflight.planning.plan import Infeasible, Plan
+from inflight.planning.sizing import Candidate, Question
 from inflight.planning.traffic import Traffic
-from inflight.planning.wording import NOT_CALIBRATED, count, how_broken, what_it_needs
+from inflight.planning.wording import NOT_CALIBRATED, count, how_broken, milliseconds, what_it_needs
 
 WIDTH = 14
 NEARLY = 0.95  # of the planned rate: then the mean one is not told apart
 
 
-def as_text(plan: Plan) -> str:
+def as_text(plan: Plan | Infeasible) -> str:
     """The whole answer, in paragraphs."""
+    if isinstance(plan, Infeasible):
+        return _infeasible(plan)
     lines = [
         *_head(plan),
         "",
@@ -235,3 +238,47 @@ def _simulated(plan: Plan) -> str:
         what = f"{number} replicas behind a least-loaded router were simulated with the engine's own scheduler"
         more = f"; {plan.replicas:,} are that many times as much, which takes the router to be as good among them"
     return what + (more if plan.extrapolated else "")
+
+
+def _infeasible(answer: Infeasible) -> str:
+    """What is not possible, and what is: the best that each machine does with hardly any load."""
+    promised = " and ".join(str(slo) for slo in answer.question.slos) or "the demand"
+    lines = [
+        f"No number of replicas keeps {promised}; what is possible:",
+        *(f"  {_best(one, answer.question)}" for one in answer.tried),
+    ]
+    advice = _advice(answer)
+    if advice:
+        lines += ["", advice]
+    if not all(one.machine.calibrated for one in answer.tried):
+        lines += ["", NOT_CALIBRATED]
+    return "\n".join(lines)
+
+
+def _best(one: Candidate, question: Question) -> str:
+    trial = one.capacity.broken
+    if trial is None:
+        return f"{one.machine.name}: nothing was found."
+    reached = ", ".join(f"{slo.name} {milliseconds(value)}" for slo, value in trial.values.items())
+    return f"{one.machine.name} with hardly any load ({trial.rate:.2g} requests/s): {reached or how_broken(trial)}."
+
+
+def _advice(answer: Infeasible) -> str:
+    """The limits that the best machine could promise, with a quarter to spare for load."""
+    parts = []
+    for slo in answer.question.slos:
+        best = min((_value(one, slo) for one in answer.tried), default=math.inf)
+        if math.isfinite(best) and best > slo.limit:
+            parts.append(f"{slo.metric}={math.ceil(best * 1.25e3)}(p{slo.share * 100:g})")
+    if not parts:
+        return ""
+    return (
+        f"Ask for --slo {','.join(parts)} instead (a quarter above the best, which leaves room for load), for faster "
+        "GPUs, a lower --weights precision, or shorter prompts."
+    )
+
+
+def _value(one: Candidate, slo: Slo) -> float:
+    trial = one.capacity.broken
+    value = math.inf if trial is None else trial.values.get(slo, math.inf)
+    return math.inf if math.isnan(value) else value

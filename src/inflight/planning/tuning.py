@@ -22,7 +22,7 @@ from inflight.planning.length import length
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import MOST_ROWS, Overrides, early_end, propose, step_limit
 from inflight.planning.simulation import try_out
-from inflight.planning.sizing import check_steps, requests_for
+from inflight.planning.sizing import Progress, check_steps, quiet, requests_for
 from inflight.planning.steady import rows_at
 from inflight.planning.traffic import Traffic
 from inflight.workload.workload import Workload
@@ -33,7 +33,6 @@ BETTER = 0.01  # of goodput that a change must bring
 MOST_ALIKE = 0.8  # share of the settings
 NEARER = 0.05  # of the worst SLO, where goodput is alike
 SPAN = 10.0  # seconds of arrivals, where that is not more than four times the requests
-Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +74,15 @@ class _Search:
     """Trials of settings under one demand, none made twice."""
 
     def __init__(
-        self, machine: Machine, workload: Workload, measured: tuple[float, float], slos: tuple[Slo, ...], told: Told
+        self,
+        machine: Machine,
+        workload: Workload,
+        measured: tuple[float, float],
+        slos: tuple[Slo, ...],
+        progress: Progress,
     ):
         self._machine, self._workload, self._measured, self._slos = machine, workload, measured, slos
-        self._told = told
+        self._progress = progress
         self._known: dict[str, EvaluatedConfig] = {}
         self.expected = 1  # trials in all, about
 
@@ -90,7 +94,7 @@ class _Search:
             )
             self._known[key] = EvaluatedConfig(config, found)
             number = len(self._known)
-            self._told(f"{number} of about {max(number, self.expected)}: {config}: {describe(found)}")
+            self._progress(f"{number} of about {max(number, self.expected)}: {config}: {describe(found)}")
         return replace(self._known[key], config=config)
 
     @property
@@ -108,7 +112,7 @@ def tune(
     requests: int | None = None,
     seed: int = 0,
     check: Check | None = None,
-    told: Told = lambda sentence: None,
+    progress: Progress = quiet,
 ) -> Tuning:
     """demand: of one engine. overrides: where to begin; what they fix stays. requests: that a trial reads, at least;
     None: as many as the promised percentiles need. check: the real engine, which then has the last word: the best
@@ -120,13 +124,15 @@ def tune(
     proposal = propose(machine, traffic, slos, fixed)
     residents = rows_at(machine.model, traffic, demand.rate, proposal.config.max_num_seqs)
     run = length(residents, max(requests, SPAN * demand.rate), 4 * requests)
-    search = _Search(machine, demand.workload(demand.rate, run.requests, seed), (run.begin, run.end), slos, told)
+    search = _Search(machine, demand.workload(demand.rate, run.requests, seed), (run.begin, run.end), slos, progress)
     dimensions = list(_dimensions(machine, traffic, slos, fixed))
     search.expected = len({_key(one) for _, others in dimensions for one in others(proposal.config)})
     began = time.monotonic()
     start = best = search.trial(proposal.config)
     seconds = (time.monotonic() - began) * search.expected
-    told(f"About {search.expected} settings are tried, in {seconds:.0f} s or so; which ones, those before them say.")
+    progress(
+        f"About {search.expected} settings are tried, in {seconds:.0f} s or so; which ones, those before them say."
+    )
     for round_number in range(ROUNDS):
         before = best.config
         for name, others in dimensions:
@@ -137,7 +143,7 @@ def tune(
         if round_number and _key(best.config) == _key(before):
             break
     tuning = Tuning(best, search.all, start)
-    return tuning if check is None else _verified(tuning, check, told)
+    return tuning if check is None else _verified(tuning, check, progress)
 
 
 # -- what is varied --------------------------------------------------------------------------------------------------
@@ -248,10 +254,10 @@ def _value(config: EngineConfig, name: str) -> object:
 # -- on the real engine ----------------------------------------------------------------------------------------------
 
 
-def _verified(tuning: Tuning, check: Check, told: Told) -> Tuning:
+def _verified(tuning: Tuning, check: Check, progress: Progress) -> Tuning:
     """The best measured one wins, the simulator's choice where it is as good."""
     others = [one for one in tuning.tried if _key(one.config) != _key(tuning.best.config)]
-    measured = take_turns([tuning.best, *others][: check.settings], check.run, check.repeats, told)
+    measured = take_turns([tuning.best, *others][: check.settings], check.run, check.repeats, progress)
     decision = Decision(measured[0], measured)
     winner = decision.best
     if winner is not decision.chosen:

@@ -37,9 +37,9 @@ def what_it_needs(one: Strategies, demand: Demand) -> str:
     if not one.candidate.rate:
         at = "" if capacity.broken is None else f": even at {capacity.broken.rate:.3g}/s {how_broken(capacity.broken)}"
         return "keeps the promises at no rate" + at
-    told = [f"{one.candidate.rate:.3g} requests/s each"]
+    parts = [f"{one.candidate.rate:.3g} requests/s each"]
     if capacity.held is not None:
         p99 = {name: capacity.held.percentiles[name][2] for name in ("ttft", "itl")}
         known = [f"{name.upper()} p99 {milliseconds(value)}" for name, value in p99.items() if math.isfinite(value)]
-        told += [f"there {', '.join(known)}"] if known else []
-    return f"{count(one.candidate.replicas(demand), 'replica')} ({'; '.join(told)})"
+        parts += [f"there {', '.join(known)}"] if known else []
+    return f"{count(one.candidate.replicas(demand), 'replica')} ({'; '.join(parts)})"

@@ -41,7 +41,7 @@ def decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
-        raise Malformed(_told(str(error))) from None
+        raise Malformed(_sentence(str(error))) from None
     except UnicodeDecodeError as error:
         raise Malformed(f"not UTF-8 ({error.reason})", 1) from None
     except msgspec.DecodeError as error:
@@ -58,10 +58,10 @@ def converted(value: Any, type_: type[T]) -> T:
     try:
         return msgspec.convert(value, type_)
     except msgspec.ValidationError as error:
-        raise Malformed(_told(str(error))) from None
+        raise Malformed(_sentence(str(error))) from None
 
 
-def _told(message: str) -> str:
+def _sentence(message: str) -> str:
     """msgspec's words: "Expected `int`, got `str` - at `$.chunks[...].row`"."""
     what, _, place = message.partition(" - at ")
     at = f" at {place.strip('`')}" if place else ""

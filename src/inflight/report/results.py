@@ -39,8 +39,8 @@ def read_results(path: Path) -> Setting:
     if not runs:
         raise ResultError(f"{path} holds no run: 0 points were measured.")
     if cut:
-        told = "The series of runs was interrupted; what was measured is shown."
-        runs[0] = replace(runs[0], notes=(told, *runs[0].notes))
+        interrupted = "The series of runs was interrupted; what was measured is shown."
+        runs[0] = replace(runs[0], notes=(interrupted, *runs[0].notes))
     named = {name: Option(value) for name, value in options.items() if value is not None}
     return Setting(path.stem, runs, named, record.get("created", ""), about)
 

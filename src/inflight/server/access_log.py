@@ -13,8 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation
-from inflight.server.ingress.answering import header, state_of
-from inflight.server.ingress.request_id import HEADER, request_id
+from inflight.server.ingress.answering import REQUEST_ID_HEADER, header, request_id, state_of
 from inflight.server.logs import REQUEST_ID, RequestLine, log_request, without_values
 from inflight.server.metrics.requests import finish_reason
 from inflight.server.service import GONE, Ended
@@ -73,7 +72,7 @@ class AccessLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        known = request_id(header(scope, HEADER))
+        known = request_id(header(scope, REQUEST_ID_HEADER))
         state_of(scope)["request_id"] = known
         REQUEST_ID.set(known)
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
@@ -83,7 +82,7 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (HEADER, known.encode("ascii"))]
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID_HEADER, known.encode("ascii"))]
             await send(message)
 
         try:

@@ -20,15 +20,15 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from inflight.server.access_log import AccessLog, Observe
-from inflight.server.batch.bodies import BatchBody
 from inflight.server.batch.endpoints import router as batch_routes
+from inflight.server.batch.models import BatchBody
 from inflight.server.batch.service import BatchService
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.endpoints.state import Metrics, state_routes
 from inflight.server.errors import ApiError, invalid, without_frames
-from inflight.server.ingress import request_id
+from inflight.server.ingress.answering import REQUEST_ID_HEADER
 from inflight.server.ingress.authentication import Authentication
 from inflight.server.ingress.body_budget import BodyBudget
 from inflight.server.ingress.body_reader import BodyReader
@@ -211,7 +211,7 @@ async def _http_error(table: RouteTable, request: Request, error: Exception) -> 
 async def _fault(request: Request, error: Exception) -> Response:
     told = f"The server made a mistake ({type(error).__name__}); its log has the details."
     response = _told(request, ApiError(500, told, type="server_error", code="internal_error"))
-    response.headers[request_id.HEADER.decode()] = request.state.request_id  # answered outside the ingress
+    response.headers[REQUEST_ID_HEADER.decode()] = request.state.request_id  # answered outside the ingress
     return response
 
 

@@ -25,9 +25,8 @@ from fastapi import FastAPI
 from inflight.server.heap import give_back, settled
 from inflight.server.ingress.addresses import Networks
 from inflight.server.ingress.connection import Connection
-from inflight.server.ingress.connections import Connections
+from inflight.server.ingress.connections import ConnectionLimits, Connections
 from inflight.server.ingress.descriptors import RESERVED, raise_descriptor_limit
-from inflight.server.ingress.limits import ConnectionLimits
 from inflight.server.ingress.listener import Listener
 from inflight.server.ingress.refusals import Refusals
 from inflight.server.service import Served, Service

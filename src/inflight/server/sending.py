@@ -63,6 +63,25 @@ class WholeAnswer(CallResponse):
         generation.error = None  # were its time over meanwhile: it was taken
 
 
+class EventStreamResponse(CallResponse):
+    """Server-sent events, sent while they are made. While a slow reader's connection is full, nothing is taken from the
+    engine's events, and the next frames hold them all."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, call: OpenCall, keep_alive: float):
+        super().__init__(call, {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._keep_alive = keep_alive
+
+    async def _send_all(self, send: Send) -> None:
+        self._begun = True
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with contextlib.aclosing(self._call.generation.frames(self._keep_alive)) as frames:
+            async for frame in frames:
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class PreparedResponse(Response):
     """JSON that needs no engine. It counts among its tenant's calls until it is taken."""
 

@@ -6,7 +6,7 @@ Knows a call, its collectors and what changed; not how it is sent.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
@@ -25,22 +25,8 @@ class Change:
     stop_reason: str | int | None = None
 
 
-class ChoiceSerializer(Protocol):
-    """Of one choice, which belongs to one prompt."""
-
-    name: str  # the `object` of whole answers
-    frame_name: str  # and of frames
-
-    def whole(self, output: CompletionOutput) -> dict[str, Any]: ...
-
-    def first(self) -> dict[str, Any] | None:
-        """A frame of the choice before any of its tokens."""
-
-    def part(self, change: Change) -> dict[str, Any]: ...
-
-
 class ChatSerializer:
-    name, frame_name = "chat.completion", "chat.completion.chunk"
+    name, frame_name = "chat.completion", "chat.completion.chunk"  # the `object` of whole answers, and of frames
 
     def __init__(self, call: Call, index: int, collector: OutputCollector, names: TokenNames):
         self._call, self._index, self._names = call, index, names
@@ -57,6 +43,7 @@ class ChatSerializer:
         }
 
     def first(self) -> dict[str, Any] | None:
+        """A frame of the choice before any of its tokens."""
         delta = {"role": "assistant", "content": "", "refusal": None}
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
 
@@ -147,6 +134,7 @@ class CompletionSerializer:
         return extras
 
 
+ChoiceSerializer = ChatSerializer | CompletionSerializer  # of one choice, which belongs to one prompt
 SERIALIZERS: dict[str, type[ChatSerializer] | type[CompletionSerializer]] = {
     "chat": ChatSerializer,
     "completion": CompletionSerializer,

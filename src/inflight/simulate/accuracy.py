@@ -44,8 +44,8 @@ def by_kind(errors: Iterable[tuple[Kind, float]]) -> Errors:
     found: dict[str, list[float]] = {}
     for kind, error in errors:
         found.setdefault(kind, []).append(error)
-    told: dict[str, tuple[float, int]] = {
+    by_kind_of_step: dict[str, tuple[float, int]] = {
         kind: (statistics.fmean(found[kind]), len(found[kind])) for kind in KINDS if kind in found
     }
     every = [error for each in found.values() for error in each]
-    return {**told, "all": (statistics.fmean(every), len(every))} if every else {}
+    return {**by_kind_of_step, "all": (statistics.fmean(every), len(every))} if every else {}

@@ -67,7 +67,7 @@ def judged(rounds: Sequence[Round], measured: Measured) -> FittedModel:
             usual=share,
             others=statistics.fmean(others) if others else None,
             settings=measured.settings,
-            capacity=_told(measured.executor.capacity, measured.bytes_per_token),
+            capacity=_size_of(measured.executor.capacity, measured.bytes_per_token),
         ),
     )
 
@@ -119,8 +119,8 @@ def warnings(model: FittedModel) -> list[str]:
     return found
 
 
-def _told(capacity: Capacity, bytes_per_token: float | None) -> Size:
-    told = converted(asdict(capacity), Size)
+def _size_of(capacity: Capacity, bytes_per_token: float | None) -> Size:
+    size = converted(asdict(capacity), Size)
     if bytes_per_token is not None:
-        told["bytes_per_token"] = bytes_per_token
-    return told
+        size["bytes_per_token"] = bytes_per_token
+    return size

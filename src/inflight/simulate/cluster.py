@@ -61,7 +61,7 @@ class Cluster:
         self._reactive = decode is not None or workload.concurrency is not None
         self._reactive |= any(entry.after is not None for entry in workload.entries)
         self._collector = ObservationCollector(workload)
-        self._told: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
+        self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events whose time has not come
         self._moving: list[tuple[float, int, Request]] = []  # heap of requests on their way to the second pool
         self._tickets = itertools.count()
         self._sent: dict[str, _Sent] = {}
@@ -72,17 +72,17 @@ class Cluster:
         """What became of the entries, in their order. Raises EngineFault when a step fails."""
         now = 0.0
         while not self._pacer.done:
-            told = self._told[0][0] if self._told else math.inf
+            events_due = self._pending[0][0] if self._pending else math.inf
             moved = self._moving[0][0] if self._moving else math.inf
             due = self._pacer.next_due()
             due = math.inf if due is None else max(due, now)  # who waited for a place comes when it is free
             stepper = min(self._replicas, key=_ready)
-            first = min(told, moved, due, _ready(stepper))
+            first = min(events_due, moved, due, _ready(stepper))
             now = first
             if math.isinf(first):
                 raise RuntimeError("requests are left, and nothing will ever happen")
-            if told == first:
-                time, _, replica, events = heapq.heappop(self._told)
+            if events_due == first:
+                time, _, replica, events = heapq.heappop(self._pending)
                 self._take(replica, events, time)
             elif moved == first:
                 time, _, request = heapq.heappop(self._moving)
@@ -90,7 +90,7 @@ class Cluster:
             elif due == first:
                 self._offer(due)
             else:
-                self._step(stepper, min(told, moved, due))
+                self._step(stepper, min(events_due, moved, due))
         self._collector.cut_off(0.0, max(one.now for one in self._replicas))  # what was never to be sent
         return self._collector.observations()
 
@@ -104,7 +104,7 @@ class Cluster:
         for request_id, times in replica.tokens():
             self._collector.tokens(request_id, times)  # nothing else hangs on tokens that end no answer
         if events:
-            heapq.heappush(self._told, (replica.now, next(self._tickets), replica, events))
+            heapq.heappush(self._pending, (replica.now, next(self._tickets), replica, events))
 
     def _offer(self, now: float) -> None:
         """A place that a refusal gives back may be the next one's at once."""

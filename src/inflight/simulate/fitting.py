@@ -117,9 +117,9 @@ def _left_out(table: Array, knots: tuple[int, ...]) -> Array:
     seconds, columns, errors = table[:, 0], _columns(table, knots), np.zeros(len(table))
     for fold in range(FOLDS):
         left = folds == fold
-        told = np.maximum(columns @ _solved(table[~left], knots), 1e-12)
-        mean = np.mean(np.minimum(seconds[~left] / told[~left], STALL))
-        errors[left] = np.abs(mean * told[left] / seconds[left] - 1)
+        predicted = np.maximum(columns @ _solved(table[~left], knots), 1e-12)
+        mean = np.mean(np.minimum(seconds[~left] / predicted[~left], STALL))
+        errors[left] = np.abs(mean * predicted[left] / seconds[left] - 1)
     return errors
 
 

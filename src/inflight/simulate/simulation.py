@@ -108,11 +108,11 @@ def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Si
     observations = cluster.run()
     for one in replicas:
         one.close()
-    told: dict[str, int] = {}
+    extrapolated: dict[str, int] = {}
     for one in replicas:
         for sentence, steps in one.extrapolated.items():
-            told[sentence] = told.get(sentence, 0) + steps
-    return Simulation(observations, [one.figures() for one in replicas], told)
+            extrapolated[sentence] = extrapolated.get(sentence, 0) + steps
+    return Simulation(observations, [one.figures() for one in replicas], extrapolated)
 
 
 def best_split(

@@ -16,7 +16,7 @@ import pytest
 from inflight.server.batch.checking import DatabaseError
 from inflight.server.batch.data import DataDirectory, DataDirectoryError
 from inflight.server.batch.database import Database
-from inflight.server.batch.file_id import new_file_id
+from inflight.server.batch.records import new_file_id
 from inflight.server.batch.reserve import Reserve
 from inflight.server.batch.service import BatchService
 from inflight.server.batch.temp_file import TempFile

@@ -128,7 +128,8 @@ def test_a_line_that_is_given_up_leaves_nothing_for_the_collector(tmp_path: Path
     async def test(rig: Rig) -> None:
         rig.answerer.gate = asyncio.Event()
         job = await rig.create(jsonl(*(request_line(str(number)) for number in range(8))))
-        await until(lambda: rig.service._runner.under_way == 8)
+        jobs = rig.service._runner._jobs
+        await until(lambda: sum(len(one.under_way) for one in jobs.values()) == 8)
         gc.collect()
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inflight.server.batch import ending, input_file, read_ahead
+from inflight.server.batch import active_jobs, ending, input_file
 from inflight.server.batch.lines import line_id
 from inflight.server.batch.records import ENDED
 from inflight.server.batch.temp_file import TempFile
@@ -397,7 +397,7 @@ def test_ends_that_a_crash_cut_off_are_done_again(tmp_path: Path) -> None:
 def test_so_many_jobs_are_read_at_a_time_and_one_of_each_tenant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_ahead, "MOST_READING", 2)
+    monkeypatch.setattr(active_jobs, "MOST_READING", 2)
     content = jsonl(*(request_line(str(number)) for number in range(200)))
     held: list[int] = []
 
@@ -500,7 +500,7 @@ def test_idle_costs_nothing(tmp_path: Path) -> None:
 
 def test_what_is_read_ahead_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all jobs together, beyond what one page brings."""
-    monkeypatch.setattr(read_ahead, "HELD_BYTES", 300_000)
+    monkeypatch.setattr(active_jobs, "HELD_BYTES", 300_000)
     monkeypatch.setattr(input_file, "PAGE_BYTES", 200_000)
     length, held = 100_000, [0]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.server.batch.file_id import new_file_id
+from inflight.server.batch.records import new_file_id
 from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError
 from inflight.server.tenants import ANYONE

@@ -34,12 +34,12 @@ class NotNow(Exception):
 class StepFailed(Exception):
     """The step failed that computed the line, and all that was in flight beside it: whose doing it was, nobody knows.
 
-    told: the line's answer, should it be the line's doing.
+    answer: the line's answer, should it be the line's doing.
     """
 
-    def __init__(self, told: ApiError):
-        super().__init__(told.message)
-        self.told = told
+    def __init__(self, answer: ApiError):
+        super().__init__(answer.message)
+        self.answer = answer
 
 
 class Answerer(Protocol):

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.server.batch.faults import DamagedDatabase, storage_fault
-from inflight.server.batch.file_id import FILE_ID
 from inflight.server.batch.log_check import lost_commits
 from inflight.server.batch.marker import Identity
 from inflight.server.batch.models import Batch, FileObject
-from inflight.server.batch.records import Job, StoredFile
+from inflight.server.batch.records import FILE_ID, Job, StoredFile
 from inflight.server.batch.schema import APPLICATION_ID, TABLES, VERSION
 
 _JOB_ID = re.compile(r"batch_[0-9a-f]{32}")
@@ -133,8 +132,8 @@ def _check_rows(path: Path, connection: sqlite3.Connection, version: int) -> Non
             try:
                 _check_row(table, row)
             except (ValueError, TypeError):
-                told = f"{path} is damaged (row {row['number']} of {table} cannot be right); {_REMEDY}"
-                raise DatabaseError(told) from None
+                sentence = f"{path} is damaged (row {row['number']} of {table} cannot be right); {_REMEDY}"
+                raise DatabaseError(sentence) from None
 
 
 def _identity(path: Path, connection: sqlite3.Connection) -> Identity:

@@ -50,8 +50,8 @@ def directory_told(path: Path) -> Iterator[None]:
             remedy = "make room"
         elif isinstance(error, PermissionError) or error.errno == errno.EROFS or (error.filename and not place):
             remedy = "give a folder that may be written to"
-        told = f"The data directory {path} cannot be used: {error.strerror or error}{place}; {remedy}."
-        raise DataDirectoryError(told) from None
+        sentence = f"The data directory {path} cannot be used: {error.strerror or error}{place}; {remedy}."
+        raise DataDirectoryError(sentence) from None
 
 
 class DataDirectory:

@@ -75,9 +75,9 @@ class Database:
             self._try_to_count_up()
             self._places = self._places_now()
         except (sqlite3.Error, DamagedDatabase) as error:
-            told = error.strerror if isinstance(error, OSError) else error
+            sentence = error.strerror if isinstance(error, OSError) else error
             raise DatabaseError(
-                f"{self._path} cannot be used as a database ({told}); check the disk, or use another --data-dir."
+                f"{self._path} cannot be used as a database ({sentence}); check the disk, or use another --data-dir."
             ) from None
 
     def _connected(self) -> sqlite3.Connection:
@@ -195,5 +195,5 @@ class Database:
         except FileNotFoundError:
             same = False
         if not same:
-            told = f"{self._path.name} or its log was removed or replaced while the server runs"
-            raise DamagedDatabase(errno.EIO, told)
+            sentence = f"{self._path.name} or its log was removed or replaced while the server runs"
+            raise DamagedDatabase(errno.EIO, sentence)

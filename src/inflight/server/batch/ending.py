@@ -56,8 +56,8 @@ class Ending:
                 await self._answer_rest(job, status, broken, ahead)
             left = job.total - len(await self._storage.durably(partial(self._store.answered, job)))
             if left > 0:
-                told = f"{left} of {job.total} lines could not be read or kept, and stand in no file; send them again."
-                errors.append({"code": "lines_lost", "message": told})
+                why = f"{left} of {job.total} lines could not be read or kept, and stand in no file; send them again."
+                errors.append({"code": "lines_lost", "message": why})
         return await self._write(job, status, [{"param": None, "line": None, **error} for error in errors])
 
     async def _write(self, job: Job, status: str, errors: list[dict[str, Any]]) -> Job:

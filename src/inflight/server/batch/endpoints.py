@@ -9,10 +9,11 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from inflight.server.answers import Error
-from inflight.server.batch.bodies import BATCH, BatchBody
 from inflight.server.batch.files import too_large
 from inflight.server.batch.models import (
+    BATCH,
     Batch,
+    BatchBody,
     BatchPage,
     FileDeleted,
     FileObject,

@@ -14,9 +14,8 @@ from typing import Protocol
 
 from inflight.server.batch.data import DataDirectory
 from inflight.server.batch.faults import storage_sentence, storage_told
-from inflight.server.batch.file_id import new_file_id
 from inflight.server.batch.quotas import Intake, OverQuota, Quotas
-from inflight.server.batch.records import StoredFile
+from inflight.server.batch.records import StoredFile, new_file_id
 from inflight.server.batch.store import InUse, Missing, Store
 from inflight.server.batch.temp_file import TempFile
 from inflight.server.errors import ApiError, invalid
@@ -32,8 +31,8 @@ log = logging.getLogger(__name__)
 class Unreadable(LookupError):
     """The content of a file is not what was stored, and will not be. code: a short name for machines."""
 
-    def __init__(self, code: str, told: str):
-        super().__init__(told)
+    def __init__(self, code: str, sentence: str):
+        super().__init__(sentence)
         self.code = code
 
 
@@ -154,8 +153,8 @@ class Files:
                 return file, await asyncio.to_thread(self.opened, file)
             except Unreadable as fault:
                 status = 404 if fault.code == "content_missing" else 409
-                told = f"{fault}; delete the file, or ask the operator to restore it."
-                raise ApiError(status, told, code=fault.code) from None
+                sentence = f"{fault}; delete the file, or ask the operator to restore it."
+                raise ApiError(status, sentence, code=fault.code) from None
 
     def opened(self, file: StoredFile, *, checked: bool = True) -> BufferedReader:
         """The content, from the beginning; waits. checked: only with the length that was stored. Raises Unreadable, or
@@ -165,16 +164,16 @@ class Files:
             content = self._found(file.id)
         except OSError as error:
             if error.errno in _ABSENT:
-                told = f"{content_of} ({file.bytes} bytes) is gone from the data directory"
-                raise Unreadable("content_missing", told) from None
+                sentence = f"{content_of} ({file.bytes} bytes) is gone from the data directory"
+                raise Unreadable("content_missing", sentence) from None
             if error.errno in _BARRED:
                 raise Unreadable("content_damaged", f"{content_of} cannot be read ({error.strerror})") from None
             raise
         there = os.fstat(content.fileno()).st_size
         if checked and there != file.bytes:
             content.close()
-            told = f"{content_of} is damaged: it has {there} bytes, but {file.bytes} were stored"
-            raise Unreadable("content_damaged", told)
+            sentence = f"{content_of} is damaged: it has {there} bytes, but {file.bytes} were stored"
+            raise Unreadable("content_damaged", sentence)
         return content
 
     def _found(self, file_id: str) -> BufferedReader:

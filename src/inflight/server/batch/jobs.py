@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable
@@ -10,13 +9,13 @@ from collections.abc import Callable
 from inflight.server.batch.clock import StoreClock
 from inflight.server.batch.faults import storage_told
 from inflight.server.batch.files import no_file
+from inflight.server.batch.models import WINDOW
 from inflight.server.batch.quotas import OverQuota, Quotas
 from inflight.server.batch.records import ENDED, Job
 from inflight.server.batch.store import Missing, Store, TooMany
 from inflight.server.errors import ApiError, invalid
 from inflight.server.tenants import Tenant
 
-WINDOW = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400}
 
 

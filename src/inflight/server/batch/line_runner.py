@@ -10,12 +10,11 @@ import logging
 from collections.abc import Collection
 from functools import partial
 
-from inflight.server.batch.active_job import ActiveJob
+from inflight.server.batch.active_jobs import ActiveJob, ReadAhead
 from inflight.server.batch.clock import StoreClock
 from inflight.server.batch.ending import line_fault
 from inflight.server.batch.lines import BadLine, BatchLine
 from inflight.server.batch.persistence import Persistence
-from inflight.server.batch.read_ahead import ReadAhead
 from inflight.server.batch.retry_policy import RetryPolicy
 from inflight.server.batch.store import Store
 from inflight.server.metrics.batch import BatchCounts

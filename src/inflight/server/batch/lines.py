@@ -104,15 +104,15 @@ def line_fields(number: int, line: bytes) -> dict[str, Raw]:
         line.decode()  # msgspec leaves text unread until it is asked for
         return _FIELDS_OF(line)
     except UnicodeDecodeError as error:
-        told = f"not UTF-8: byte 0x{line[error.start]:02X} at byte {error.start + 1}; convert the file to UTF-8."
+        sentence = f"not UTF-8: byte 0x{line[error.start]:02X} at byte {error.start + 1}; convert the file to UTF-8."
     except msgspec.ValidationError:
-        told = "a JSON value that is no object; write an object such as {…}."
+        sentence = "a JSON value that is no object; write an object such as {…}."
     except msgspec.DecodeError as error:
         half = HALF_CHARACTER.search(line)
-        told = f"not JSON: {'half a character (a lone surrogate)' if half else without_prefix(error)}."
+        sentence = f"not JSON: {'half a character (a lone surrogate)' if half else without_prefix(error)}."
     except RecursionError:
-        told = "not usable: the JSON is nested too deeply."
-    raise BadLine(number, "invalid_json_line", f"The line is {told}")
+        sentence = "not usable: the JSON is nested too deeply."
+    raise BadLine(number, "invalid_json_line", f"The line is {sentence}")
 
 
 def _text(value: Raw) -> str | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
+from msgspec import Meta, Struct
 from pydantic import BaseModel, ConfigDict, Field
 
 from inflight.server.batch.lines import LinePath
 from inflight.server.batch.persistence import Pause
 from inflight.server.batch.records import ENDED, Job, StoredFile
+from inflight.server.bodies.decoding import BodyDecoder
 
+WINDOW = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 
 
@@ -163,3 +167,24 @@ class BatchPage(BaseModel):
 
 def _ends(rows: list[Any]) -> dict[str, Any]:
     return {"first_id": rows[0].id if rows else None, "last_id": rows[-1].id if rows else None}
+
+
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+
+
+# Its form is told in words by whoever reads it, and by the document.
+_WINDOW = Meta(max_length=30, description="Such as 24h.", extra_json_schema={"pattern": f"^{WINDOW.pattern}$"})
+
+
+class BatchBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """completion_window: minutes, hours or days, such as 24h."""
+
+    input_file_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$", max_length=64)]
+    endpoint: LinePath
+    completion_window: Annotated[str, _WINDOW]
+    metadata: Metadata | None = None
+
+
+BATCH = BodyDecoder(BatchBody, neutral={"output_expires_after": ((), "files are kept until they are deleted.")})

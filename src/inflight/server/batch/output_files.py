@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from inflight.server.batch.file_id import output_file_id
 from inflight.server.batch.files import Files
 from inflight.server.batch.lines import answered, error_of, line_id, unanswered
-from inflight.server.batch.records import Job, LineAnswer, StoredFile
+from inflight.server.batch.records import Job, LineAnswer, StoredFile, output_file_id
 from inflight.server.batch.store import Store
 from inflight.server.batch.temp_file import TempFile
 

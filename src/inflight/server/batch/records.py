@@ -5,7 +5,10 @@ Knows fields and the words of a job's life; who changes them when is the runner'
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+import secrets
 import sqlite3
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -15,6 +18,7 @@ import msgspec
 
 RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
 ENDED = ("completed", "failed", "expired", "cancelled")
+FILE_ID = re.compile(r"file-[0-9a-f]{32}")  # drawn at random, or of the job that writes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,3 +124,12 @@ class Proofs:
     lengths: Mapping[str, int]
     writing: Set[str]
     deleting: Set[str]
+
+
+def new_file_id() -> str:
+    return f"file-{secrets.token_hex(16)}"
+
+
+def output_file_id(job_id: str, kind: str) -> str:
+    """The same however often the job ends. kind: which of its files."""
+    return f"file-{hashlib.sha256(f'{job_id}/{kind}'.encode()).hexdigest()[:32]}"

@@ -45,7 +45,7 @@ class RetryPolicy:
             except StepFailed as failure:
                 failed_steps += 1
                 if failed_steps == MOST_FAILED_STEPS:
-                    return _line_answer(job, line, failure.told.status, _json(failure.told))
+                    return _line_answer(job, line, failure.answer.status, _json(failure.answer))
             except ApiError as error:
                 return _line_answer(job, line, error.status, _json(error))
             except asyncio.CancelledError:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from inflight.server.batch.active_job import ActiveJob
+from inflight.server.batch.active_jobs import ActiveJob, ReadAhead
 from inflight.server.batch.answering import Answerer
 from inflight.server.batch.clock import KEEP_SECONDS, StoreClock
 from inflight.server.batch.ending import Ending, line_fault
@@ -24,7 +24,6 @@ from inflight.server.batch.files import Files
 from inflight.server.batch.line_runner import LineRunner
 from inflight.server.batch.lines import BadLine, BatchLine
 from inflight.server.batch.persistence import InputGone, Persistence
-from inflight.server.batch.read_ahead import ReadAhead
 from inflight.server.batch.records import ENDED, Job
 from inflight.server.batch.retry_policy import RetryPolicy
 from inflight.server.batch.source import JobInput, job_input
@@ -64,11 +63,6 @@ class Runner:
         self._changed = storage.changed
         self._reload = True
         self._main: asyncio.Task[None] | None = None
-
-    @property
-    def under_way(self) -> int:
-        """Lines."""
-        return sum(len(active.under_way) for active in self._jobs.values())
 
     def start(self, counts: BatchCounts | None = None) -> None:
         """Take up the jobs that have not ended. Within an event loop. counts: told of what becomes of them."""

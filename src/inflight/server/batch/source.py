@@ -70,8 +70,8 @@ class JobInput:
             self._refused += self._storage.paused is None  # else the whole disk may be away, and come back
             if self._refused < MOST_TRIES:
                 raise
-            told = f"The content of the file {self._file.id} cannot be read ({error.strerror}); upload it again."
-            raise InputGone(told) from None
+            sentence = f"The content of the file {self._file.id} cannot be read ({error.strerror}); upload it again."
+            raise InputGone(sentence) from None
         self._refused = 0
         return result
 

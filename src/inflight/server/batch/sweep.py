@@ -34,20 +34,20 @@ class Findings:
 
     def sentences(self, lengths: Mapping[str, int]) -> list[str]:
         """For the log."""
-        told = []
+        found = []
         strange = "in the data directory not known to be this server's"
         if self.moved:
-            told.append(f"Things {strange}, moved aside to {self.place}: {self.moved}; look there, and remove them.")
+            found.append(f"Things {strange}, moved aside to {self.place}: {self.moved}; look there, and remove them.")
         if self.stuck:
-            told.append(f"Things {strange} that cannot be moved, and stay: {self.stuck}; make room, or move them.")
+            found.append(f"Things {strange} that cannot be moved, and stay: {self.stuck}; make room, or move them.")
         if self.wrong:
             first, there = next(iter(self.wrong.items()))
             what = "no content" if there is None else f"{there} of {lengths[first]} bytes"
-            told.append(
+            found.append(
                 f"Stored files that have lost their content: {len(self.wrong)} ({first} has {what}); restore them "
                 "from a backup into files/, or delete them."
             )
-        return told
+        return found
 
 
 def sweep(data: DataDirectory, proofs: Proofs) -> Findings:

@@ -121,8 +121,8 @@ class MultipartUpload:
 def _boundary(given: bytes) -> bytes:
     """Raises ApiError where no form can have it."""
     if len(given) > _LONGEST_BOUNDARY:
-        told = f"The form's boundary has {len(given)} characters, but may have {_LONGEST_BOUNDARY}; take a shorter one."
-        raise invalid(told)
+        why = f"The form's boundary has {len(given)} characters, but may have {_LONGEST_BOUNDARY}; take a shorter one."
+        raise invalid(why)
     if not _BOUNDARY.fullmatch(given):
         raise invalid("The form's boundary holds a character that none may hold; take letters and digits.")
     return given

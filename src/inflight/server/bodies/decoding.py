@@ -193,8 +193,8 @@ def _raise_mistake(field: str, begin: bytes, error: ValidationError) -> NoReturn
             f"The field {f'{place}.{name}'!r} is unknown here; leave it out.", f"{place}.{name}", "unknown_field"
         )
     shown = begin.decode("utf-8", "replace")
-    told = f"{place} is {shown};" if not steps and len(shown) <= LONGEST_SHOWN else f"{place}:"
-    raise invalid(f"{told} {_explained(message)}.", place, "invalid_value")
+    begin_sentence = f"{place} is {shown};" if not steps and len(shown) <= LONGEST_SHOWN else f"{place}:"
+    raise invalid(f"{begin_sentence} {_explained(message)}.", place, "invalid_value")
 
 
 def _explained(message: str) -> str:

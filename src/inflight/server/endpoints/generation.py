@@ -13,9 +13,8 @@ from inflight.server.endpoints.registry import GENERATION, EndpointName
 from inflight.server.json import add_endpoint, body_bytes
 from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.preprocessing.wire import PreparedAnswer
-from inflight.server.sending import ClientGone, WholeAnswer, until_gone
+from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer, until_gone
 from inflight.server.service import GONE, Service
-from inflight.server.sse import EventStreamResponse
 from inflight.server.tenants import Tenant
 from inflight.server.translating import Call
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +13,20 @@ from inflight.server.errors import ApiError, without_frames
 from inflight.server.json import error_response
 
 CLOSE = (b"connection", b"close")
+REQUEST_ID_HEADER = b"x-request-id"
+_SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first of that name (in small letters)."""
     return next((value for known, value in scope["headers"] if known == name), None)
+
+
+def request_id(given: bytes | None) -> str:
+    """The client's own if it can be shown everywhere, else a fresh one."""
+    if given is not None and _SAFE.fullmatch(given):
+        return given.decode("ascii")
+    return f"req_{secrets.token_hex(16)}"
 
 
 def has_body(scope: Scope) -> bool:

@@ -18,7 +18,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from inflight.server.errors import ApiError
 from inflight.server.ingress.connections import Connections
-from inflight.server.ingress.lingering import Lingering
 from inflight.server.ingress.pace import GULP_BYTES
 
 _MOST_PIPELINED = 8  # requests that wait for the answers before theirs
@@ -51,8 +50,8 @@ class Connection(HttpToolsProtocol):
         why = self._connections.admit(self, self.client[0] if self.client else "")
         if why is not None:
             self._deaf = True
-            told = f"{why}; try again in 1 s."
-            self._write(ApiError(503, told, type="server_error", code="too_many_connections", retry_after=1.0))
+            sentence = f"{why}; try again in 1 s."
+            self._write(ApiError(503, sentence, type="server_error", code="too_many_connections", retry_after=1.0))
             self._close(_LINGER_SECONDS)
             return
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
@@ -190,7 +189,7 @@ class Connection(HttpToolsProtocol):
         self._given += len(self.url) + self._head_bytes
         self._unset_keepalive_if_required()
         super().on_headers_complete()
-        transport = Lingering(self.transport, self._close_after_answer)
+        transport = _Lingering(self.transport, self._close_after_answer)
         self.cycle.transport = cast(asyncio.Transport, transport)
 
     @property
@@ -266,6 +265,9 @@ class Connection(HttpToolsProtocol):
         """Once all that was written is sent, and after so long at the latest: a client that does not read would keep
         the connection for ever."""
         self.transport.close()
+        self._abort_after(seconds)
+
+    def _abort_after(self, seconds: float) -> None:
         if self._closing is None:
             self._closing = self.loop.call_later(seconds, self.transport.abort)
 
@@ -307,5 +309,21 @@ class Connection(HttpToolsProtocol):
             return
         self.transport.write_eof()
         self.flow.resume_reading()
-        if self._closing is None:
-            self._closing = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+        self._abort_after(_LINGER_SECONDS)
+
+
+class _Lingering:
+    """What uvicorn's cycle uses of a transport, whose end somebody else decides on: uvicorn closes a connection as soon
+    as its answer is written, and a client that is still sending would see a reset instead of it."""
+
+    __slots__ = ("_transport", "close")
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]):
+        self._transport = transport
+        self.close = close
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()

@@ -7,13 +7,32 @@ Knows for each whose it is and what it is doing; nothing of HTTP. A connection i
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from inflight.server.ingress.addresses import address_key
-from inflight.server.ingress.limits import ConnectionLimits
+from inflight.server.ingress.addresses import Networks, address_key
 from inflight.server.ingress.refusals import Refusals
 
 _THROWN_AWAY = 64 << 20  # bytes a second, of all refused clients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Bytes, counts, seconds.
+
+    url_bytes, header_bytes, headers: of one request; header_bytes is of names and values together. head_bytes: of all
+    requests whose headers have begun to come. head_seconds: from a head's first byte to its last.
+    connections: at once, of everybody; per_address: of one address, unless it is one of the trusted proxies.
+    """
+
+    url_bytes: int = 8 << 10
+    header_bytes: int = 32 << 10
+    headers: int = 100
+    head_bytes: int = 16 << 20
+    head_seconds: float
+    connections: int
+    per_address: int
+    trusted: Networks = field(default_factory=lambda: Networks(()))
 
 
 class Member(Protocol):
