@@ -16,12 +16,13 @@ from text.builders import byte_level
 
 from inflight import LLM, SamplingParams
 from inflight.models import families, spec
+from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.registry import read_folder, read_spec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-model.md").read_text(encoding="utf-8")
-SOURCE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+SOURCE, DESCRIBED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 PROMPT_TOKENS, TOKENS = 40, 48
 
 
@@ -32,6 +33,7 @@ def heron(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Orac
     code, folder = tmp_path_factory.mktemp("families"), tmp_path_factory.mktemp("heron")
     assert SOURCE.count("\n") < 60
     (code / "heron.py").write_text(SOURCE, encoding="utf-8")
+    (code / "otter.py").write_text(DESCRIBED, encoding="utf-8")
     oracle = build("qwen3_biases", folder)
     for name, parameter in oracle.model.named_parameters():
         if name.endswith("o_proj.bias"):
@@ -45,7 +47,8 @@ def heron(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Orac
     families.__path__.append(str(code))
     yield folder, oracle
     families.__path__.remove(str(code))
-    del sys.modules[f"{families.__name__}.heron"]
+    for name in ("heron", "otter"):
+        sys.modules.pop(f"{families.__name__}.{name}", None)
 
 
 def test_the_family_of_the_page_generates_the_oracles_tokens(heron: tuple[Path, Oracle]) -> None:
@@ -94,6 +97,18 @@ def test_a_family_of_ones_own_is_named_by_its_place(
     ):
         with pytest.raises(ModelError, match=re.escape(f"--family {place} {cause}")):
             LLM(str(tmp_path), family=place)
+
+
+@pytest.mark.usefixtures("heron")
+def test_the_family_that_is_only_described_is_counted_and_not_run() -> None:
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    data = {"architectures": ["OtterForCausalLM"], "num_hidden_layers": 4, "num_local_experts": 8, **sizes}
+    otter = read_spec({**data, "moe_intermediate_size": 24})
+    attention, plain, sparse = 4 * 64 * 64, 3 * 64 * 96, 8 * 64 + 8 * 3 * 64 * 24
+    assert parameters(otter) == 4 * (attention + 2 * 64) + 2 * (plain + sparse) + 2 * 320 * 64 + 64
+    assert [layer.mixer.window for layer in otter.layers if isinstance(layer.mixer, spec.Attention)] == [4096] * 3 + [0]
+    with pytest.raises(ModelError, match="OtterForCausalLM is a mixture of experts, which is not supported"):
+        read_spec(data, to_run=True)
 
 
 def test_its_flags_are_read_and_what_it_does_not_know_is_refused(heron: tuple[Path, Oracle]) -> None:
