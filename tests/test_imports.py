@@ -56,9 +56,10 @@ def test_running_a_model_loads_its_family_alone_and_no_other_application() -> No
     assert names.isdisjoint({f"inflight.{application}" for application in applications})
 
 
-def test_what_models_are_is_told_without_dataclasses() -> None:
+@pytest.mark.parametrize("module", ["inflight.models.known", "inflight.text.chat_encoder"])
+def test_models_and_text_make_no_dataclasses(module: str) -> None:
     """Each is half a millisecond of every start."""
-    assert "dataclasses" not in modules("import inflight.models.known")
+    assert "dataclasses" not in modules(f"import {module}")
 
 
 def test_the_server_loads_no_torch_and_no_model_code() -> None:

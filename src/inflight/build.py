@@ -44,7 +44,7 @@ from inflight.execution.weights import ModelWeights, load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
 from inflight.models.arithmetic import parameters
-from inflight.models.registry import read_folder, read_json
+from inflight.models.registry import family_at, read_folder, read_json
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
@@ -117,7 +117,7 @@ def _build(
     wrap: Callable[[Executor], Executor],
 ) -> Engine:
     folder = model_folder(settings)
-    model = read_folder(folder, to_run=True)
+    model = read_folder(folder, to_run=True, family=None if settings.family is None else family_at(settings.family))
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
         text = aside.submit(_text, folder, settings)
         return _assemble(folder, model, text, settings, scheduling, record, progress, wrap)

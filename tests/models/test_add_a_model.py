@@ -16,11 +16,13 @@ from text.builders import byte_level
 
 from inflight import LLM, SamplingParams
 from inflight.models import families, spec
+from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.registry import read_folder, read_spec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-model.md").read_text(encoding="utf-8")
+SOURCE, DESCRIBED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 PROMPT_TOKENS, TOKENS = 40, 48
 
 
@@ -29,9 +31,9 @@ def heron(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Orac
     """A checkpoint of the page's family while its file is among the families, and the model that it is to equal:
     Qwen3's with biases, those after attention zero."""
     code, folder = tmp_path_factory.mktemp("families"), tmp_path_factory.mktemp("heron")
-    source = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
-    assert source.count("\n") < 60
-    (code / "heron.py").write_text(source, encoding="utf-8")
+    assert SOURCE.count("\n") < 60
+    (code / "heron.py").write_text(SOURCE, encoding="utf-8")
+    (code / "otter.py").write_text(DESCRIBED, encoding="utf-8")
     oracle = build("qwen3_biases", folder)
     for name, parameter in oracle.model.named_parameters():
         if name.endswith("o_proj.bias"):
@@ -45,7 +47,8 @@ def heron(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Orac
     families.__path__.append(str(code))
     yield folder, oracle
     families.__path__.remove(str(code))
-    del sys.modules[f"{families.__name__}.heron"]
+    for name in ("heron", "otter"):
+        sys.modules.pop(f"{families.__name__}.{name}", None)
 
 
 def test_the_family_of_the_page_generates_the_oracles_tokens(heron: tuple[Path, Oracle]) -> None:
@@ -61,6 +64,51 @@ def test_the_engine_runs_it_on_its_kernels(heron: tuple[Path, Oracle]) -> None:
     params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
     output = llm.generate({"prompt_token_ids": prompt.tolist()}, params)[0].outputs[0]
     assert output.token_ids == oracle.greedy(prompt, TOKENS)
+
+
+def test_a_family_of_ones_own_is_named_by_its_place(
+    heron: tuple[Path, Oracle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, oracle = heron
+    (tmp_path / "my_models.py").write_text(SOURCE.replace("HeronForCausalLM", "SomethingElse"), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["PrivateForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).symlink_to(folder / name)
+    prompt = oracle.prompt[:PROMPT_TOKENS]
+    llm = LLM(str(tmp_path), family="my_models:FAMILY", dtype="float32", threads=1)
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    output = llm.generate({"prompt_token_ids": prompt.tolist()}, params)[0].outputs[0]
+    assert output.token_ids == oracle.greedy(prompt, 8)
+    with pytest.raises(ModelError, match="PrivateForCausalLM is an architecture that is not supported"):
+        LLM(str(tmp_path))
+    for place, cause in (
+        ("my_models", "cannot be loaded (AttributeError: module 'my_models' has no attribute ''); write"),
+        (
+            "my_models:NOTHING",
+            "cannot be loaded (AttributeError: module 'my_models' has no attribute 'NOTHING'); write",
+        ),
+        (
+            "no_models:FAMILY",
+            "cannot be loaded (ModuleNotFoundError: No module named 'no_models'); write package.module",
+        ),
+        ("my_models:layers", "is a function; name a Family that the module makes"),
+    ):
+        with pytest.raises(ModelError, match=re.escape(f"--family {place} {cause}")):
+            LLM(str(tmp_path), family=place)
+
+
+@pytest.mark.usefixtures("heron")
+def test_the_family_that_is_only_described_is_counted_and_not_run() -> None:
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    data = {"architectures": ["OtterForCausalLM"], "num_hidden_layers": 4, "num_local_experts": 8, **sizes}
+    otter = read_spec({**data, "moe_intermediate_size": 24})
+    attention, plain, sparse = 4 * 64 * 64, 3 * 64 * 96, 8 * 64 + 8 * 3 * 64 * 24
+    assert parameters(otter) == 4 * (attention + 2 * 64) + 2 * (plain + sparse) + 2 * 320 * 64 + 64
+    assert [layer.mixer.window for layer in otter.layers if isinstance(layer.mixer, spec.Attention)] == [4096] * 3 + [0]
+    with pytest.raises(ModelError, match="OtterForCausalLM is a mixture of experts, which is not supported"):
+        read_spec(data, to_run=True)
 
 
 def test_its_flags_are_read_and_what_it_does_not_know_is_refused(heron: tuple[Path, Oracle]) -> None:

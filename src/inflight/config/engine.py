@@ -24,7 +24,8 @@ KVCacheChoice = Literal["auto", "int8"]
 class EngineSettings:
     """What a user may set; None means "choose for me". Names as in vLLM where they mean the same.
 
-    model: a folder or a hub id in the format of Hugging Face; None is the built-in model.
+    model: a folder or a hub id in the format of Hugging Face; None is the built-in model. family: package.module:NAME
+    of a family of models that is not ours.
     quantization: "int8" holds the layers' matrices in int8, "int8-all" the output projection (and a tied table) too.
     kv_cache_dtype: "int8" holds keys and values in int8, else they are held as activations are.
     kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins).
@@ -35,6 +36,7 @@ class EngineSettings:
 
     model: str | None = None
     revision: str | None = None
+    family: str | None = None
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
     quantization: QuantizationChoice = "none"

@@ -6,8 +6,10 @@ Knows one line at a time; files, order and progress are the caller's.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
 
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.sampling import SamplingParams
@@ -29,8 +31,7 @@ class LineError(ValueError):
     """An input line cannot be served; the sentence says what is wrong with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class InputLine:
+class InputLine(Struct, frozen=True):
     """One prompt with its settings. forced_output_tokens: design section 4, for traces and benchmarks. placement: lane,
     tenant and the like, as arguments for `PromptEncoder.request`."""
 

@@ -6,7 +6,8 @@ Knows the loop and the collectors; not where requests come from or where outputs
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
@@ -16,8 +17,7 @@ from inflight.frontend.outputs import OutputCollector
 from inflight.text import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """What one step added to one sample; `ends` with the last delta of the request. The collector holds it all."""
 
     collector: OutputCollector

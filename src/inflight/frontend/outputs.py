@@ -5,7 +5,8 @@ Knows one request at a time. Streaming is taking the deltas as they come; not st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
@@ -15,8 +16,7 @@ from inflight.records.timings import Timings
 from inflight.text import TextStream, Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(Struct, frozen=True):
     """rank: 1 for the likeliest; None when it was not among the alternatives asked for."""
 
     logprob: float
@@ -24,8 +24,7 @@ class Logprob:
     decoded_token: str
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionOutput:
+class CompletionOutput(Struct, frozen=True):
     """One sample. finish_reason: "stop", "length", "abort", "error", or None while it runs.
 
     stop_reason: the stop string or stop token id that ended it. detail: a sentence where the end needs one.
@@ -45,8 +44,7 @@ class CompletionOutput:
         return None if self.token_logprobs is None else sum(entry.logprob for entry in self.token_logprobs)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
+class RequestOutput(Struct, frozen=True):
     """All samples of one request. timings and num_cached_tokens come with its end.
 
     prompt_logprobs: if asked, one entry per prompt token: None for the first, which nothing predicts, then token id →
@@ -69,20 +67,18 @@ class RequestOutput:
         return None if self.timings is None else self.timings.cached_tokens
 
 
-@dataclass(slots=True)
-class _Sample:
+class _Sample(Struct):
     stream: TextStream | None
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = []
     logprobs: _Logprobs | None = None
     finish: Finish | None = None
 
 
-@dataclass(slots=True)
-class _Logprobs:
+class _Logprobs(Struct):
     """Log-probabilities as they came, and the first so many of them with names."""
 
-    entries: list[TokenLogprob] = field(default_factory=list)
-    named: list[dict[int, Logprob]] = field(default_factory=list)
+    entries: list[TokenLogprob] = []
+    named: list[dict[int, Logprob]] = []
 
 
 class OutputCollector:

@@ -34,16 +34,36 @@ def families_naming(text: str) -> list[Family]:
     return [one for name in modules for one in vars(import_module(name)).values() if isinstance(one, Family)]
 
 
+def family_at(place: str) -> Family:
+    """Somebody else's, named as `package.module:NAME`. Raises ModelError."""
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except Exception as error:  # whatever their code raises
+        raise ModelError(
+            f"--family {place} cannot be loaded ({type(error).__name__}: {error}); write package.module:NAME, with the "
+            "package on PYTHONPATH."
+        ) from None
+    if not isinstance(found, Family):
+        raise ModelError(f"--family {place} is a {type(found).__name__}; name a Family that the module makes.")
+    return found
+
+
 def read_spec(
-    data: Mapping[str, Any], generation: Mapping[str, Any] | None = None, *, name: str = "", to_run: bool = False
+    data: Mapping[str, Any],
+    generation: Mapping[str, Any] | None = None,
+    *,
+    name: str = "",
+    to_run: bool = False,
+    family: Family | None = None,
 ) -> ModelSpec:
     """The model that the content of a config.json (of its text part, where it sees images too) describes.
 
     generation: the content of generation_config.json, whose end tokens go first. name: what messages call the model.
-    to_run: also refuse what this engine cannot run. Raises ModelError for an architecture or a field that is not
-    understood, and for sizes that are missing or do not fit together.
+    to_run: also refuse what this engine cannot run. family: which it is of, whatever it is called. Raises ModelError
+    for an architecture or a field that is not understood, and for sizes that are missing or do not fit together.
     """
-    family, text = _family(data, to_run)
+    family, text = _family(data, to_run, family)
     fields = Fields(text, family.defaults)
     fields.refuse_changes(family.name, family.understands)
     ends = Fields(generation or {}, {}).token_ids("eos_token_id") or fields.token_ids("eos_token_id")
@@ -77,7 +97,7 @@ def read_spec(
     return spec
 
 
-def read_folder(folder: str | Path, *, to_run: bool = False) -> ModelSpec:
+def read_folder(folder: str | Path, *, to_run: bool = False, family: Family | None = None) -> ModelSpec:
     """Reads config.json and, where there is one, generation_config.json. Errors as in `read_spec`."""
     folder = Path(folder)
     path = folder / "config.json"
@@ -87,9 +107,8 @@ def read_folder(folder: str | Path, *, to_run: bool = False) -> ModelSpec:
             "Give a folder in Hugging Face format, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct."
         )
     generation = folder / "generation_config.json"
-    return read_spec(
-        read_json(path), read_json(generation) if generation.is_file() else None, name=folder.name, to_run=to_run
-    )
+    given = read_json(generation) if generation.is_file() else None
+    return read_spec(read_json(path), given, name=folder.name, to_run=to_run, family=family)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -111,16 +130,16 @@ def _contents(folder: Path) -> str:
     return "it holds " + ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _family(data: Mapping[str, Any], to_run: bool) -> tuple[Family, Mapping[str, Any]]:
+def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tuple[Family, Mapping[str, Any]]:
     """The family, and the fields to read: those of the text part where the model has others beside it."""
     named = _named(data)
     nested = data.get("text_config")
-    if isinstance(nested, Mapping) and "hidden_size" not in data:
+    if isinstance(nested, Mapping) and "hidden_size" not in data and given is None:
         text = {**{key: data[key] for key in _OUTER if key in data}, **nested}
         inner = _known(_named(nested) or named)
         if inner is not None and not to_run:
             return inner, text
-    known = _known(named)
+    known = given or _known(named)
     if known is not None and (known.runs or not to_run):
         return known, data
     all_there_are = sorted(families_naming(""), key=lambda one: not one.runs)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MappingView
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from .errors import ChatTemplateError
 
@@ -23,8 +24,7 @@ _MOST_BITS = 4096  # of a whole number
 _NESTING = (list, tuple, Mapping, MappingView)
 
 
-@dataclass(frozen=True, slots=True)
-class RenderLimits:
+class RenderLimits(Struct, frozen=True):
     """characters: of the prompt, and of any text on the way to it; what max_model_len of the longest tokens come to is
     enough. work: units (see above). items: of one list."""
 

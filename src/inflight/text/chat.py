@@ -7,8 +7,9 @@ either. Does not know Jinja's environment (`sandbox`), tokens, or HTTP.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
 
 from .budget import RenderLimits
 from .conversation import Conversation
@@ -29,8 +30,7 @@ _LONGEST_CAUSE = 500  # characters of what goes wrong in a template
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as transformers does: the space tells whether the template trims
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedChat:
+class CheckedChat(Struct, frozen=True):
     """A conversation in the form that a template takes, with nothing in it but plain JSON values.
 
     variables: the client's own. continues: the prompt ends where the last message ends.

@@ -9,8 +9,10 @@ A conversation without control strings has the very ids that transformers' `appl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .apart import ApartEncoder
 from .chat import ChatTemplate
@@ -19,8 +21,7 @@ from .conversation import Conversation
 from .tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedChat:
+class RenderedChat(Struct, frozen=True):
     """What a template made of a conversation. parts: None, or the same as text and control tokens in turn, where text
     holds what looks like control tokens and is none."""
 
@@ -28,8 +29,7 @@ class RenderedChat:
     parts: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedChat:
+class EncodedChat(Struct, frozen=True):
     text: str
     token_ids: tuple[int, ...]
 

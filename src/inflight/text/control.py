@@ -20,8 +20,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from .errors import ChatTemplateError
 
@@ -33,8 +34,7 @@ _PRIVATE = range(0xF0000, 0x10FFFE)
 _Hide = Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True)
-class AddedToken:
+class AddedToken(Struct, frozen=True):
     """An added token of a tokenizer, as far as it matters here. single_word: it is none within a word."""
 
     content: str

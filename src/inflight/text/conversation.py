@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+
+class Conversation(Struct, frozen=True):
     """messages: `{"role": …, "content": …}` each, with whatever else the template reads. Content is a string or a list
     of `{"type": "text", "text": …}`; such parts are joined by newlines for templates that take strings only. It may be
     missing where there are `tool_calls`.
