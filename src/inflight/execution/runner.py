@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate, chain
 
 from inflight.core.types.plan import BatchPlan, BlockMoves, Capacity, Chunk, StepResult
@@ -62,10 +62,15 @@ class ModelRunner:
             new, freed = (), ()
             if chunks:
                 self._decoder.forward(batch)
-            ends = list(accumulate((chunk.length for chunk in chunks), initial=0))
-            for places in self._slabs(list(_scored(chunks, ends))):
+            starts = list(accumulate((chunk.length for chunk in chunks), initial=0))
+            scored = [
+                range(chunk.score.start - chunk.start + at, chunk.score.stop - chunk.start + at)
+                for chunk, at in zip(chunks, starts, strict=False)
+                if chunk.score
+            ]
+            for places in self._slabs([*chain.from_iterable(scored)]):
                 batch.score(self._decoder.logits(batch, places), places)
-            for places in self._slabs([end - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.sample]):
+            for places in self._slabs([end - 1 for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.sample]):
                 batch.sample(self._decoder.logits(batch, places), places)
             pending.append(batch.finish())
 
@@ -103,12 +108,6 @@ class _InFlight:
             return StepResult(step, (), seconds, _sentence(self._plan, self.fault))
         sampled = tuple(chain.from_iterable(one.sampled for one in done))
         return StepResult(step, sampled, seconds, scored=joined(chain.from_iterable(one.scored for one in done)))
-
-
-def _scored(chunks: Sequence[Chunk], starts: Sequence[int]) -> Iterator[int]:
-    """Places in a pass of the positions that its chunks score; chunk c is tokens starts[c] … of it."""
-    for chunk, start in zip(chunks, starts, strict=False):
-        yield from range(chunk.score.start - chunk.start + start, chunk.score.stop - chunk.start + start)
 
 
 def _sentence(plan: BatchPlan, fault: Exception) -> str:

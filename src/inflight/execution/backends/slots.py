@@ -16,7 +16,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch
 from inflight.execution.backends.token_bias import NO_BIAS, TokenBias, token_bias
 
-# One column of an array for each setting, so that those of a batch are gathered at once.
+# One line of an array for each, so that those of a batch are gathered at once.
 _FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _ROW, _START, _LENGTH = attrgetter("row"), attrgetter("start"), attrgetter("length")
 
@@ -41,17 +41,15 @@ class RequestSlots:
         # Untouched pages of these cost nothing: they come zeroed from the kernel when first written.
         self._tokens = np.zeros((rows, capacity.max_model_len + 1), np.int32)
         self._block_tables = np.zeros((rows, -(-capacity.max_model_len // capacity.block_size)), np.int32)
-        self._num_tokens = np.zeros(rows, np.int32)
         self._num_blocks = np.zeros(rows, np.int32)  # entries used of each table
-        self._prompt_lengths = np.zeros(rows, np.int32)
         self._floats = np.zeros((len(_FLOATS), rows), np.float32)
-        self._top_k = np.zeros(rows, np.int32)
+        self._integers = np.zeros((4, rows), np.int32)
+        self._num_tokens, self._prompt_lengths, self._top_k, self._top_logprobs = self._integers
         self._seed = np.zeros(rows, np.uint64)
         self._sample_index = np.zeros(rows, np.uint32)
         self._want_logprobs = np.zeros(rows, np.bool_)
-        self._top_logprobs = np.zeros(rows, np.int32)
         self._prompt_logprobs = np.zeros(rows, np.int32)
-        self._needs_history = np.zeros(rows, np.bool_)
+        self._histories: set[int] = set()  # rows whose draws depend on which tokens came before
         self._biases: dict[int, TokenBias] = {}
         self._void = {capacity.max_rows}  # rows whose blocks are not theirs
         self._block_tables[capacity.max_rows] = padding_block
@@ -73,13 +71,15 @@ class RequestSlots:
         self._want_logprobs[row] = params.logprobs is not None
         self._top_logprobs[row] = params.logprobs or 0
         self._prompt_logprobs[row] = params.prompt_logprobs or 0
-        self._needs_history[row] = params.needs_history
         self.free(row)
+        if params.needs_history:
+            self._histories.add(row)
         if bias := token_bias(new, self._vocab_size):
             self._biases[row] = bias
 
     def free(self, row: int) -> None:
         self._biases.pop(row, None)
+        self._histories.discard(row)
 
     def discard(self, rows: Sequence[int]) -> None:
         """What is computed for these rows from now on is padding, until they are taken anew: their tables may lack the
@@ -117,31 +117,31 @@ class RequestSlots:
 
     def sampling(self, rows: Array) -> SamplingBatch:
         """Settings of the rows to sample, int32[S]."""
-        num_tokens, prompt_lengths = self._num_tokens[rows], self._prompt_lengths[rows]
+        num_tokens, prompt_lengths, top_k, top_logprobs = self._integers.take(rows, axis=1)
         histories: list[Array | None] = [None] * len(rows)
-        for index in np.flatnonzero(self._needs_history[rows]).tolist():
-            histories[index] = self._tokens[rows[index], : num_tokens[index]]
-        offsets = np.zeros(len(rows) + 1, np.int32)
-        biases = [NO_BIAS]
-        if self._biases:
+        offsets, biases = np.zeros(len(rows) + 1, np.int32), [NO_BIAS]
+        if self._histories or self._biases:
             for index, row in enumerate(rows.tolist()):
+                if row in self._histories:
+                    histories[index] = self._tokens[row, : num_tokens[index]]
                 if bias := self._biases.get(row):
                     biases.append(bias.at(self._tokens[row, prompt_lengths[index] : num_tokens[index]]))
                     offsets[index + 1] = len(biases[-1][0])
             np.cumsum(offsets, out=offsets)
+        bias_ids, bias_values = map(np.concatenate, zip(*biases, strict=True)) if len(biases) > 1 else NO_BIAS
         return SamplingBatch(
             **dict(zip(_FLOATS, self._floats.take(rows, axis=1), strict=True)),
-            top_k=self._top_k[rows],
+            top_k=top_k,
             seed=self._seed[rows],
             sample_index=self._sample_index[rows],
             draw_index=(num_tokens - prompt_lengths).astype(np.uint32),
             histories=histories,
             prompt_lengths=prompt_lengths,
             bias_offsets=offsets,
-            bias_ids=np.concatenate([ids for ids, _ in biases]),
-            bias_values=np.concatenate([values for _, values in biases]),
+            bias_ids=bias_ids,
+            bias_values=bias_values,
             want_logprobs=self._want_logprobs[rows],
-            top_logprobs=self._top_logprobs[rows],
+            top_logprobs=top_logprobs,
         )
 
     def scoring(self, rows: Array, positions: Array) -> tuple[Array, Array]:
