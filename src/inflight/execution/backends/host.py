@@ -65,15 +65,18 @@ class HostPass:
         drawn = self._backend.sample(values, batch)
         self._slots.append(rows, drawn.token_ids)
         chosen = values[np.arange(len(rows)), drawn.token_ids]
-        chunks = [self._chunks[index] for index in of.tolist()]
-        tokens = drawn.token_ids.tolist()
-        if not batch.want_logprobs.any() and np.isfinite(chosen).all():
-            self._sampled += [Sampled(chunk.sequence_id, (token,)) for chunk, token in zip(chunks, tokens, strict=True)]
-            return
-        for row, (chunk, token) in enumerate(zip(chunks, tokens, strict=True)):
-            if not np.isfinite(chosen[row]):
+        all_of = zip(
+            of.tolist(),
+            drawn.token_ids.tolist(),
+            np.isfinite(chosen).tolist(),
+            batch.want_logprobs.tolist(),
+            strict=True,
+        )
+        for row, (index, token, is_sound, wants) in enumerate(all_of):
+            chunk = self._chunks[index]
+            if not is_sound:
                 self._sampled.append(_unsound(chunk, batch, row, chosen[row]))
-            elif batch.want_logprobs[row]:
+            elif wants:
                 logprobs = (_token_logprob(drawn, row, token, int(batch.top_logprobs[row])),)
                 self._sampled.append(Sampled(chunk.sequence_id, (token,), logprobs))
             else:

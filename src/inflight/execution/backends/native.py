@@ -102,7 +102,7 @@ class NativeBackend(HostBackend):
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         rows, vocabulary = logits.shape
-        widest = min(int(batch.top_logprobs.max(initial=0)), vocabulary)
+        widest = min(max(batch.top_logprobs.tolist(), default=0), vocabulary)
         yielded = SampledBatch(
             np.empty(rows, np.int32),
             np.zeros(rows, np.float32),

@@ -7,8 +7,8 @@ few array operations whatever the batch: its inputs are gathered by row, and sam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ _FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_pena
 _ROW, _START, _LENGTH = attrgetter("row"), attrgetter("start"), attrgetter("length")
 
 
-@dataclass(frozen=True, slots=True)
-class PassInputs:
+class PassInputs(NamedTuple):
     """What one forward pass computes."""
 
     rows: Array  # int32[C], the slot of each chunk
