@@ -62,7 +62,7 @@ def first_token_seconds() -> float:
 
 
 def memory(model: str, load_format: str) -> dict[str, float]:
-    """Peak resident memory of a process that loads a model and fills its KV arena with 32 sequences."""
+    """Peak resident memory of a process that loads a model and fills its KV cache with 32 sequences."""
     from inflight.execution.sizes import kv_bytes_per_token, weight_bytes
     from inflight.models.registry import read_folder
 
@@ -71,10 +71,10 @@ def memory(model: str, load_format: str) -> dict[str, float]:
     )
     config = read_folder(model, to_run=True)
     weights = weight_bytes(config, "bfloat16")
-    arena = 448 * 16 * kv_bytes_per_token(config, "bfloat16")
+    cache = 448 * 16 * kv_bytes_per_token(config, "bfloat16")
     peak = json.loads(run.stdout)["peak"]
     mb = 1e6
-    return {"peak": peak / mb, "weights": weights / mb, "arena": arena / mb, "beside": (peak - weights - arena) / mb}
+    return {"peak": peak / mb, "weights": weights / mb, "cache": cache / mb, "beside": (peak - weights - cache) / mb}
 
 
 def idle_cpu_share(seconds: float = 5.0) -> float:
@@ -171,9 +171,9 @@ def main() -> None:
     rows.append(
         [
             "peak memory, 0.5B-shaped checkpoint in 300 MB shards",
-            f"{sizes['peak']:,.0f} MB = weights {sizes['weights']:,.0f} + KV arena {sizes['arena']:,.0f} "
+            f"{sizes['peak']:,.0f} MB = weights {sizes['weights']:,.0f} + KV cache {sizes['cache']:,.0f} "
             f"+ {sizes['beside']:,.0f}",
-            "weights + KV arena + 200 MB",
+            "weights + KV cache + 200 MB",
         ]
     )
     rows.append(["CPU of an idle engine", f"{idle_cpu_share():.2%} of one core", "none"])

@@ -4,7 +4,7 @@
 
 Scenes: 32 rows, and 256 rows with 10,000 requests waiting; each in steady decode (no one comes or goes) and in churn
 (short answers, so that every step ends some requests and admits others). The null executor runs the plans (its time
-does not count), and the real executor's row state prepares them: token ids, layout, block tables, sampling settings.
+does not count), and the real backend's slots prepare them: token ids, metadata, block tables, sampling settings.
 Prompts are 128 tokens, half of them shared with others; the waiting queue is kept at its length by new arrivals, whose
 `add` is timed per request. Two more scenes time the plan alone where the queue is looked at in vain: 200 requests that
 share 8,192 cached tokens wait under the policy `prefix`, and all rows are taken; and the first in the queue, of which
@@ -180,7 +180,7 @@ class Bench:
                 self._add()
 
     def _prepare(self, plan: BatchPlan) -> None:
-        """What the real executor does around its kernels."""
+        """What the real backend does around its kernels."""
         for row in plan.freed_rows:
             self._rows.free(row)
         for new in plan.new_rows:

@@ -193,7 +193,7 @@ class Attention {
 
   // Scores of the m-th row of a tile → probabilities, and their scale.
   float softmax_row(Scratch& s, const Tile& tile, std::int64_t position, std::int64_t row, int m,
-                  const SoftmaxState& to) const {
+                    const SoftmaxState& to) const {
     constexpr int count = tile_positions / lanes, degree = sizeof(Value) == 2 ? 3 : 5;
     const float* scores = s.scores + m * x_rows * tile_positions;
     vf p[count];
@@ -209,8 +209,8 @@ class Attention {
     const std::int64_t low = work_.first_seen(s.last[row]) - position, high = s.last[row] - position;
     const auto softmax_seen = [&](auto all_seen) {
       online_softmax<degree, all_seen.value>(p, scale, static_cast<int>(low > 0 ? low : 0),
-                                    static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + row,
-                                    s.sums + row * lanes, to.mix + row * cache_.padded_dim, cache_.padded_dim);
+                                             static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + row,
+                                             s.sums + row * lanes, to.mix + row * cache_.padded_dim, cache_.padded_dim);
     };
     low <= 0 && high >= tile_positions - 1 ? softmax_seen(std::true_type{}) : softmax_seen(std::false_type{});
     X* probabilities = s.probabilities + m * x_rows * probability_row<Values>;
@@ -284,7 +284,8 @@ class Attention {
 
   // If the tile reaches past the chunk's end: the segment in which that lies becomes a copy with zeros from there on.
   void clean(const AttentionTask& task, Scratch& s, std::int64_t position, Tile& tile) const {
-    const std::int64_t end = metadata_.context_len[task.chunk] + metadata_.query_start[task.chunk + 1] - metadata_.query_start[task.chunk];
+    const std::int32_t* start = metadata_.query_start + task.chunk;
+    const std::int64_t end = metadata_.context_len[task.chunk] + start[1] - start[0];
     if (end >= position + tile_positions || end % panel == 0) return;
     const std::int64_t width = cache_.padded_dim, valid = end % panel, whole = valid / per_step;
     const std::uint32_t*& values = tile.values[(end - position) / panel];

@@ -175,6 +175,10 @@ int Pool::threads() const { return workers_->count() + 1; }
 
 void Pool::run(Body body, void* context) { workers_->run(body, context); }
 
+void* Pool::scratch(int slot, std::size_t bytes) { return buffers_[slot].reserve(bytes); }
+
+void* Pool::own(int worker) const { return buffers_[caller_slots + worker].data_; }
+
 void Pool::reserve(std::size_t bytes) {
   for (int worker = 0; worker < threads(); ++worker) buffers_[caller_slots + worker].reserve(bytes);
 }

@@ -20,9 +20,9 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
   void* reserve(std::size_t bytes);  // throws std::bad_alloc
-  void* data() const { return data_; }
 
  private:
+  friend class Pool;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
@@ -48,11 +48,11 @@ class Pool {
 
   // Memory of at least `bytes` for the caller of `run`, that stays valid until the next call with the same slot (0 … 3).
   // Throws std::bad_alloc.
-  void* scratch(int slot, std::size_t bytes) { return buffers_[slot].reserve(bytes); }
+  void* scratch(int slot, std::size_t bytes);
 
   // Every worker's own memory will have at least `bytes`. Called before `run`, since a worker has nobody to throw to.
   void reserve(std::size_t bytes);
-  void* own(int worker) const { return buffers_[caller_slots + worker].data(); }
+  void* own(int worker) const;
 
  private:
   class Workers;

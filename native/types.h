@@ -14,7 +14,7 @@ namespace inflight {
 
 enum class Format : std::int32_t { bf16, f32 };                // how weights, keys, values and activations are held
 enum class Source : std::int32_t { bf16, f16, f32 };           // how a checkpoint holds its weights
-enum class Epilogue : std::int32_t { store, residual, gate_up };      // what becomes of a sum of products
+enum class Epilogue : std::int32_t { store, residual, gate_up };  // what becomes of a sum of products
 
 constexpr std::int64_t most_head_dim = 1024;
 constexpr std::int64_t panel = 16;                             // outputs that stand side by side
@@ -40,8 +40,8 @@ struct SourceMatrix {
 };
 
 // One block of one layer and head: keys as [D / per_step][B] lanes, then values as [B / per_step][padded D] lanes.
-// KVCache: [layers][blocks][G] of these. int8: four to a lane (the last ones of a key may be none), of keys value + 128,
-// and [2][B] scales follow, of each position's key and values.
+// KVCache: [layers][blocks][G] of these. int8: four to a lane (the last ones of a key may be none), of keys value +
+// 128, and [2][B] scales follow, of each position's key and values.
 struct KVCache {
   std::uint32_t* data;
   std::int64_t layers, blocks, block_size, kv_heads, head_dim, padded_dim;

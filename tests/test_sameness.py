@@ -250,7 +250,7 @@ def test_random_mixes_in_random_engines(seed: int, folders: dict[str, Path]) -> 
     )
 
 
-def test_the_numpy_op_set_keeps_the_promise_too(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_numpy_backend_keeps_the_promise_too(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFLIGHT_ISA", "reference")
     cases = mix(seed=10, count=8, longest=40)
     expected = alone(folders["llama"], cases)

@@ -52,7 +52,6 @@ log = logging.getLogger(__name__)
 
 BUILT_IN = Path(__file__).parent / "builtin_model"
 Progress = Callable[[int, int], None]
-_DEPTHS = {1: "the CPU that would plan ahead is the one that computes", 2: "the next is made while one is computed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +248,15 @@ def _in_force(
         "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
-        "depth": Resolved(backend.depth, f"plans in flight: {_DEPTHS[backend.depth]}"),
+        "depth": Resolved(
+            backend.depth,
+            "plans in flight: "
+            + (
+                "the CPU that would plan ahead is the one that computes"
+                if backend.depth == 1
+                else "the next is made early"
+            ),
+        ),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
 

@@ -248,3 +248,34 @@ def test_a_prompt_that_cannot_be_scored_ends_with_an_error(rig: Rig, monkeypatch
     (output,) = rig.outputs(params)
     assert output.outputs[0].finish_reason == "error"
     assert "logits after 7 tokens are not finite" in str(output.outputs[0].detail)
+
+
+def test_what_a_failed_step_left_undone_touches_nobodys_blocks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two steps in flight a sequence whose first step failed is in the next one, too. Its row still has the block
+    table of whoever was there before, and those blocks belong to somebody else by now."""
+    greedy = SamplingParams(temperature=0, logprobs=5)
+    prompts = [tuple(range(first, first + 20)) for first in (5, 100, 200)]
+
+    def new(row: int, prompt: tuple[int, ...]) -> NewRow:
+        return NewRow(row, prompt, len(prompt), greedy, 0, 0)
+
+    def whole(number: int, row: int, blocks: tuple[int, ...]) -> Chunk:
+        return Chunk(number, row, 0, 20, blocks, True)
+
+    def said(*plans: BatchPlan) -> list[StepResult]:
+        return [rig.runner.submit(plan).result() for plan in plans]
+
+    first = BatchPlan(0, (whole(0, 0, (5, 6)),), (new(0, prompts[0]),))
+    second = BatchPlan(1, (whole(1, 1, (5, 6)),), (new(1, prompts[1]),), freed_rows=(0,))
+    third = BatchPlan(3, (Chunk(1, 1, 20, 1, (), True),))
+    *_, expected = said(first, second, third)
+
+    said(first, second)
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.backend, "prepare", lambda *given: 1 / 0)
+        (failed,) = said(BatchPlan(2, (whole(2, 0, (7, 8)),), (new(0, prompts[2]),)))
+    assert failed.error is not None
+    (after,) = said(BatchPlan(3, (Chunk(1, 1, 20, 1, (), True), Chunk(2, 0, 20, 1, (), True))))
+    assert after.sampled[0] == expected.sampled[0]
+    (again,) = said(BatchPlan(5, (whole(2, 0, (7, 8)),), (new(0, prompts[2]),), freed_rows=(0,)))
+    assert again.sampled[0].token_ids == (int(np.argmax(rig.logits(list(prompts[2]))[-1])),), "taken anew it counts"

@@ -6,15 +6,18 @@ a token's bits do not depend on how its sequence is cut, several passes yield wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from inflight.core.types.plan import Chunk, Scored
 
 
-def passes(chunks: Iterable[Chunk], limit: int) -> Iterator[list[Chunk]]:
+def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
     """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, drafts,
     samples and a vector with its last, each scored position with its own. What a chunk samples is never cut: ValueError
     for one that samples at more than `limit` positions."""
+    if 0 < sum(chunk.length for chunk in chunks) <= limit:  # as most steps do
+        yield list(chunks)
+        return
     part: list[Chunk] = []
     room = limit
     for chunk in chunks:

@@ -66,12 +66,17 @@ class ModelRunner:
             new, freed = (), ()
             if chunks:
                 self._decoder.forward(batch)
-            ends = list(accumulate((chunk.length for chunk in chunks), initial=0))
-            for places in self._slabs(list(_scored(chunks, ends))):
+            starts = list(accumulate((chunk.length for chunk in chunks), initial=0))
+            scored = [
+                range(chunk.score.start - chunk.start + at, chunk.score.stop - chunk.start + at)
+                for chunk, at in zip(chunks, starts, strict=False)
+                if chunk.score
+            ]
+            for places in self._slabs([*chain.from_iterable(scored)]):
                 batch.score(self._decoder.logits(batch, places), places)
-            for places in self._slabs(list(_sampled(chunks, ends[1:]))):
+            for places in self._slabs([*_sampled(chunks, starts[1:])]):
                 batch.sample(self._decoder.logits(batch, places), places)
-            for places in self._slabs([end - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.pool]):
+            for places in self._slabs([end - 1 for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.pool]):
                 batch.pool(self._decoder.last_hidden(batch, places), places)
             pending.append(batch.finish())
 
@@ -112,12 +117,6 @@ class _InFlight:
         scored = joined(chain.from_iterable(one.scored for one in done))
         pooled = tuple(chain.from_iterable(one.pooled for one in done))
         return StepResult(step, sampled, seconds, scored=scored, pooled=pooled)
-
-
-def _scored(chunks: Sequence[Chunk], starts: Sequence[int]) -> Iterator[int]:
-    """Places in a pass of the positions that its chunks score; chunk c is tokens starts[c] … of it."""
-    for chunk, start in zip(chunks, starts, strict=False):
-        yield from range(chunk.score.start - chunk.start + start, chunk.score.stop - chunk.start + start)
 
 
 def _sampled(chunks: Sequence[Chunk], ends: Sequence[int]) -> Iterator[int]:

@@ -91,6 +91,16 @@ class Case:
             case.qkv.append(normal(1000 * seed + i, length, width))
         return case
 
+    def prepared(self, chunks: list[tuple[int, int, int]]) -> tuple[Any, Any]:
+        """A pass over chunks whose keys and values are there, and their rotated queries, which all layers share."""
+        metadata = metadata_of([(start, n, self.blocks[i]) for i, start, n in chunks])
+        qkv = np.concatenate([self.qkv[i][start : start + n] for i, start, n in chunks])
+        batch = self.ops.over(metadata, self.cache)
+        queries = self.ops.activation(len(qkv), self.heads * self.shape.head_dim, "act")
+        rope = self.ops.pack_rope(rope_table(max(self.lengths), self.shape.head_dim))
+        batch.rope_and_write_kv(self.ops.activation_of(qkv), 0, rope, None, None, 1e-6, queries)
+        return batch, queries
+
     def run(
         self, chunks: list[tuple[int, int, int]], layer: int = 0, window: int = 0, norms: bool = False
     ) -> list[Array]:

@@ -21,8 +21,8 @@ def open_backend(
     """The backend for this machine.
 
     `threads` None takes the CPUs this process may run on. `isa` is "auto" (the best this CPU has, unless the
-    environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, or "reference" (numpy).
-    `cores`: as of `NativeBackend`.
+    environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, "reference" (numpy), or
+    "null" (computes nothing). `cores`: as of `NativeBackend`.
     """
     if threads is None:
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -32,6 +32,10 @@ def open_backend(
         from inflight.execution.backends.reference import ReferenceBackend
 
         return ReferenceBackend(dtype, threads)
+    if isa == "null":
+        from inflight.execution.backends.null import NullBackend
+
+        return NullBackend(dtype, threads)
     from inflight.execution.backends.native import NativeBackend
 
     return NativeBackend(dtype, threads, isa, cores)

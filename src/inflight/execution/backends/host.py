@@ -60,6 +60,7 @@ class HostPass:
         self._backend, self._inputs, self._slots, self._chunks = backend, inputs, slots, chunks
         self.num_tokens = len(inputs.token_ids)
         self._sampled: list[Sampled] = []
+        self._has_drafts = any(chunk.draft_token_ids for chunk in chunks)
         self._draws: list[Sampled] = []  # of the chunk that is being drawn for
         self._scored: list[Scored] = []
         self._pooled: list[Pooled] = []
@@ -73,26 +74,28 @@ class HostPass:
         values = logits.array[: len(places)]
         drawn = self._backend.sample(values, batch)
         chosen = values[np.arange(len(rows)), drawn.token_ids]
-        chunks = [self._chunks[index] for index in of.tolist()]
-        is_plain = all(chunk.sample == 1 for chunk in chunks)
-        if is_plain:
+        if not self._has_drafts:
             self._slots.append(rows, drawn.token_ids)
-        tokens = drawn.token_ids.tolist()
-        if is_plain and not batch.want_logprobs.any() and np.isfinite(chosen).all():
-            self._sampled += [Sampled(chunk.sequence_id, (token,)) for chunk, token in zip(chunks, tokens, strict=True)]
-            return
-        for row, (chunk, token) in enumerate(zip(chunks, tokens, strict=True)):
-            if not np.isfinite(chosen[row]):
+        all_of = zip(
+            of.tolist(),
+            drawn.token_ids.tolist(),
+            np.isfinite(chosen).tolist(),
+            batch.want_logprobs.tolist(),
+            strict=True,
+        )
+        for row, (index, token, is_sound, wants) in enumerate(all_of):
+            chunk = self._chunks[index]
+            if not is_sound:
                 one = _unsound(chunk.sequence_id, batch, row, positions[row] + 1, chosen[row])
-            elif batch.want_logprobs[row]:
+            elif wants:
                 logprobs = (_token_logprob(drawn, row, token, int(batch.top_logprobs[row])),)
                 one = Sampled(chunk.sequence_id, (token,), logprobs)
             else:
                 one = Sampled(chunk.sequence_id, (token,))
-            if is_plain:
-                self._sampled.append(one)
-            else:
+            if self._has_drafts:
                 self._verify(chunk, one)
+            else:
+                self._sampled.append(one)
 
     def _verify(self, chunk: Chunk, drawn: Sampled) -> None:
         """The next draw of a chunk. With the last of them, those that count are kept."""

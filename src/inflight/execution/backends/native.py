@@ -102,8 +102,7 @@ class NativeBackend(HostBackend):
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         rows, vocabulary = logits.shape
-        wanted = np.where(batch.want_logprobs, batch.top_logprobs, 0)
-        widest = min(int(wanted.max(initial=0)), vocabulary)
+        widest = min(max(batch.top_logprobs.tolist(), default=0), vocabulary)
         yielded = SampledBatch(
             np.empty(rows, np.int32),
             np.zeros(rows, np.float32),

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -40,9 +40,9 @@ DType = Literal["bfloat16", "float32"]
 Quantization = Literal["none", "int8", "int8-all"]
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionMetadata:
-    """Where the tokens of one forward pass lie. Built and checked once for each.
+class AttentionMetadata(NamedTuple):
+    """Where the tokens of one forward pass lie. Built and checked once for each. (What each pass has is a named tuple,
+    since those are made faster than frozen dataclasses.)
 
     Tokens of chunk c are rows `query_start[c]:query_start[c + 1]` of every [T, …] array; `context_len[c]` tokens of its
     sequence came before. Position p of that sequence lives in block `block_tables[c, p // B]`, slot `p % B`.
@@ -78,8 +78,7 @@ class RopeTable:
     sin: Array  # float32[positions, D / 2]
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingBatch:
+class SamplingBatch(NamedTuple):
     """Settings of the S rows to sample, as arrays (struct of arrays, so that one native call serves all rows).
 
     Order of work per row, as vLLM does it: log-probabilities are taken from the untouched logits; then logits of tokens
@@ -114,8 +113,7 @@ class SamplingBatch:
     top_logprobs: Array  # int32[S], alternatives wanted beside the sampled token, 0 = none
 
 
-@dataclass(frozen=True, slots=True)
-class SampledBatch:
+class SampledBatch(NamedTuple):
     """What sampling yielded. Log-probabilities are valid only in rows that asked; alternatives beyond a row's count
     are not meaningful. Alternatives come in order of falling log-probability (ties by rising id)."""
 
@@ -125,8 +123,7 @@ class SampledBatch:
     top_logprobs: Array  # float32[S, widest row]
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredBatch:
+class ScoredBatch(NamedTuple):
     """Log-probabilities of S given tokens, with alternatives as in `SampledBatch`."""
 
     logprobs: Array  # float32[S]
@@ -164,8 +161,7 @@ Table = Any  # an embedding table [V, E]; exposes .rows, .columns, .nbytes, and 
 RequestSlots = Any  # per running sequence: tokens, block table, settings
 
 
-@dataclass(frozen=True, slots=True)
-class PassResult:
+class PassResult(NamedTuple):
     """What one forward pass yielded, and when it was done (seconds of `time.perf_counter`)."""
 
     sampled: Sequence[Sampled]

@@ -7,8 +7,8 @@ few array operations whatever the batch: its inputs are gathered by row, and sam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,13 +16,12 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch
 from inflight.execution.backends.token_bias import NO_BIAS, TokenBias, token_bias
 
-# One column of an array for each setting, so that those of a batch are gathered at once.
+# One line of an array for each, so that those of a batch are gathered at once.
 _FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _ROW, _START, _LENGTH = attrgetter("row"), attrgetter("start"), attrgetter("length")
 
 
-@dataclass(frozen=True, slots=True)
-class PassInputs:
+class PassInputs(NamedTuple):
     """What one forward pass computes."""
 
     rows: Array  # int32[C], the slot of each chunk
@@ -41,17 +40,15 @@ class RequestSlots:
         # Untouched pages of these cost nothing: they come zeroed from the kernel when first written.
         self._tokens = np.zeros((rows, capacity.max_model_len + 1), np.int32)
         self._block_tables = np.zeros((rows, -(-capacity.max_model_len // capacity.block_size)), np.int32)
-        self._num_tokens = np.zeros(rows, np.int32)
         self._num_blocks = np.zeros(rows, np.int32)  # entries used of each table
-        self._prompt_lengths = np.zeros(rows, np.int32)
         self._floats = np.zeros((len(_FLOATS), rows), np.float32)
-        self._top_k = np.zeros(rows, np.int32)
+        self._integers = np.zeros((4, rows), np.int32)
+        self._num_tokens, self._prompt_lengths, self._top_k, self._top_logprobs = self._integers
         self._seed = np.zeros(rows, np.uint64)
         self._sample_index = np.zeros(rows, np.uint32)
         self._want_logprobs = np.zeros(rows, np.bool_)
-        self._top_logprobs = np.zeros(rows, np.int32)
         self._prompt_logprobs = np.zeros(rows, np.int32)
-        self._needs_history = np.zeros(rows, np.bool_)
+        self._histories: set[int] = set()  # rows whose draws depend on which tokens came before
         self._biases: dict[int, TokenBias] = {}
         self._normalize = np.zeros(rows, np.bool_)  # of a vector
         self._void = {capacity.max_rows}  # rows whose blocks are not theirs
@@ -74,14 +71,16 @@ class RequestSlots:
         self._want_logprobs[row] = params.logprobs is not None
         self._top_logprobs[row] = params.logprobs or 0
         self._prompt_logprobs[row] = params.prompt_logprobs or 0
-        self._needs_history[row] = params.needs_history
         self._normalize[row] = new.pooling is not None and new.pooling.normalize
         self.free(row)
+        if params.needs_history:
+            self._histories.add(row)
         if bias := token_bias(new, self._vocab_size):
             self._biases[row] = bias
 
     def free(self, row: int) -> None:
         self._biases.pop(row, None)
+        self._histories.discard(row)
 
     def discard(self, rows: Sequence[int]) -> None:
         """What is computed for these rows from now on is padding, until they are taken anew: their tables may lack the
@@ -123,35 +122,35 @@ class RequestSlots:
 
     def sampling(self, rows: Array, positions: Array) -> SamplingBatch:
         """Settings for draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known."""
-        prompt_lengths = self._prompt_lengths[rows]
-        # Of a row that was discarded there may be fewer.
-        num_tokens = np.maximum(positions + 1, prompt_lengths)
-        histories = _nothing(len(rows))
-        for index in np.flatnonzero(self._needs_history[rows]).tolist():
-            histories[index] = self._tokens[rows[index], : num_tokens[index]]
-        offsets = np.zeros(len(rows) + 1, np.int32)
-        biases, allowed = [NO_BIAS], _nothing(len(rows))
-        if self._biases:
+        _, prompt_lengths, top_k, top_logprobs = self._integers.take(rows, axis=1)
+        num_tokens = np.maximum(positions + 1, prompt_lengths)  # of a row that was discarded there may be fewer
+        histories: list[Array | None] = [None] * len(rows)
+        allowed: list[Array | None] = [None] * len(rows)
+        offsets, biases = np.zeros(len(rows) + 1, np.int32), [NO_BIAS]
+        if self._histories or self._biases:
             for index, row in enumerate(rows.tolist()):
+                if row in self._histories:
+                    histories[index] = self._tokens[row, : num_tokens[index]]
                 if rule := self._biases.get(row):
                     bias, allowed[index] = rule.at(self._tokens[row, prompt_lengths[index] : num_tokens[index]])
                     biases.append(bias)
                     offsets[index + 1] = len(bias[0])
             np.cumsum(offsets, out=offsets)
+        bias_ids, bias_values = map(np.concatenate, zip(*biases, strict=True)) if len(biases) > 1 else NO_BIAS
         return SamplingBatch(
             **dict(zip(_FLOATS, self._floats.take(rows, axis=1), strict=True)),
-            top_k=self._top_k[rows],
+            top_k=top_k,
             seed=self._seed[rows],
             sample_index=self._sample_index[rows],
             draw_index=(num_tokens - prompt_lengths).astype(np.uint32),
             histories=histories,
             prompt_lengths=prompt_lengths,
             bias_offsets=offsets,
-            bias_ids=np.concatenate([ids for ids, _ in biases]),
-            bias_values=np.concatenate([values for _, values in biases]),
+            bias_ids=bias_ids,
+            bias_values=bias_values,
             allowed=allowed,
             want_logprobs=self._want_logprobs[rows],
-            top_logprobs=self._top_logprobs[rows],
+            top_logprobs=top_logprobs,
         )
 
     def scoring(self, rows: Array, positions: Array) -> tuple[Array, Array]:
@@ -173,7 +172,3 @@ class RequestSlots:
     def normalizes(self, rows: Array) -> Array:
         """Whether the vectors of these rows are to have length 1, bool[S]."""
         return self._normalize[rows]
-
-
-def _nothing(rows: int) -> list[Array | None]:
-    return [None] * rows

@@ -1,0 +1,157 @@
+"""The backend that computes nothing: every pass is over at once, and tokens come by a rule.
+
+Knows the protocol and nothing of numbers; what is left of an engine's time is its own. The token after position p of a
+sequence is a function of the token there and of p, so that it depends on nothing else, as in a model. Log-probabilities
+are 0, without alternatives, and so is every vector. (`engine.null` is another thing: an executor that notices every mistake in a plan.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from inflight.core.types.logprobs import TokenLogprob
+from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
+from inflight.execution.backends.host import verified
+from inflight.execution.backends.protocol import Array, DType, KVCache, KVShape, PassResult, RopeTable
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """In the place of weights and activations."""
+
+    rows: int = 0
+    columns: int = 0
+    nbytes: int = 0
+    linear: Nothing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NullKVCache:
+    shape: KVShape
+    num_blocks: int
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class _Slot:
+    new: NewRow
+    tokens: list[int]
+
+
+class NullSlots(dict[int, _Slot]):
+    def __init__(self, vocab_size: int):
+        self.vocab_size = vocab_size
+
+
+class NullBackend:
+    name = "null"
+    depth = 1
+
+    def __init__(self, dtype: DType = "bfloat16", threads: int = 1):
+        self.dtype: DType = dtype
+        self.threads = threads
+
+    def pack_vector(self, values: Array) -> Nothing:
+        return Nothing(len(values))
+
+    def pack_rope(self, table: RopeTable) -> Nothing:
+        return Nothing()
+
+    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Nothing:
+        return Nothing(sum(len(part) for part in parts), parts[0].shape[1])
+
+    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> Nothing:
+        return Nothing(len(gate), gate.shape[1])
+
+    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Nothing:
+        size = len(table), table.shape[1]
+        return Nothing(*size, linear=Nothing(*size) if tied else None)
+
+    def bytes_per_block(self, shape: KVShape) -> int:
+        """Of a block in bf16, so that as many are taken as for a model that is computed."""
+        return 4 * shape.layers * shape.block_size * shape.kv_heads * shape.head_dim
+
+    def kv_cache(self, shape: KVShape, num_blocks: int) -> NullKVCache:
+        return NullKVCache(shape, num_blocks)
+
+    def request_slots(self, capacity: Capacity, padding_block: int) -> NullSlots:
+        return NullSlots(capacity.vocab_size)
+
+    def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Nothing:
+        return Nothing(rows, width)
+
+    def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        """There is nothing in them."""
+
+    def prepare(
+        self,
+        slots: NullSlots,
+        kv_cache: KVCache,
+        chunks: Sequence[Chunk],
+        new: Sequence[NewRow] = (),
+        freed: Sequence[int] = (),
+    ) -> NullPass:
+        for row in freed:
+            slots.pop(row, None)
+        for one in new:
+            slots[one.row] = _Slot(one, list(one.token_ids))
+        for chunk in chunks:
+            if chunk.draft_token_ids:
+                slots[chunk.row].tokens += chunk.draft_token_ids
+        return NullPass(slots, chunks)
+
+    def discard(self, slots: NullSlots, rows: Sequence[int]) -> None:
+        """Nobody's blocks can be hurt."""
+
+
+class NullPass:
+    """It is its own result."""
+
+    def __init__(self, slots: NullSlots, chunks: Sequence[Chunk]):
+        self._slots = slots
+        self._places = [(chunk, position) for chunk in chunks for position in range(chunk.start, _end(chunk))]
+        self.num_tokens = len(self._places)
+        self._sampled: list[Sampled] = []
+        self._draws: list[Sampled] = []  # of the chunk that is being drawn for
+        self._scored: list[Scored] = []
+        self._pooled: list[Pooled] = []
+
+    def compute(self, *arguments: Any, **named: Any) -> None:
+        """Any of the operations over activations."""
+
+    embed = rms_norm = linear = linear_residual = gate_up = rope_and_write_kv = attention = gather = compute
+
+    def sample(self, logits: object, places: Sequence[int]) -> None:
+        for chunk, position in (self._places[place] for place in places):
+            slot = self._slots[chunk.row]
+            output = position + 1 - slot.new.prompt_length
+            forced = slot.new.forced_token_ids[output : output + 1]
+            token = forced[0] if forced else (31 * slot.tokens[position] + position + 1) % self._slots.vocab_size
+            logprobs = None if slot.new.params.logprobs is None else (TokenLogprob(token, 0.0),)
+            self._draws.append(Sampled(chunk.sequence_id, (token,), logprobs))
+            if len(self._draws) == chunk.sample:
+                kept, self._draws = verified(chunk.draft_token_ids, self._draws), []
+                slot.tokens[chunk.start + chunk.length - len(chunk.draft_token_ids) :] = kept.token_ids
+                self._sampled.append(kept)
+
+    def score(self, logits: object, places: Sequence[int]) -> None:
+        for chunk, position in (self._places[place] for place in places):
+            token = self._slots[chunk.row].tokens[position + 1]
+            self._scored.append(Scored(chunk.sequence_id, position + 1, (TokenLogprob(token, 0.0),)))
+
+    def pool(self, hidden: Nothing, places: Sequence[int]) -> None:
+        for chunk, _ in (self._places[place] for place in places):
+            self._pooled.append(Pooled(chunk.sequence_id, (0.0,) * hidden.columns))
+
+    def finish(self) -> NullPass:
+        return self
+
+    def result(self) -> PassResult:
+        return PassResult(self._sampled, self._scored, self._pooled, time.perf_counter())
+
+
+def _end(chunk: Chunk) -> int:
+    return chunk.start + chunk.length

@@ -1,0 +1,56 @@
+"""The page on adding an operation: its code runs, and its two twins keep the contract that it states."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .backends.material import OnArrays
+from .driver import backends
+
+PAGE = Path(__file__).parents[2] / "docs/add-a-backend-op.md"
+Operation = Callable[[np.ndarray, float], np.ndarray]
+
+
+def page() -> dict[str, Any]:
+    """What the page's code defines."""
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        exec(code, names)
+    return names
+
+
+def on_arrays(backend: Any) -> Operation:
+    def run(x: np.ndarray, cap: float) -> np.ndarray:
+        held = backend.activation_of(x.copy())
+        OnArrays(backend)._pass().soft_cap(held, cap)
+        return np.asarray(held.array)
+
+    return run
+
+
+@pytest.mark.skipif(backends() == ["reference"], reason="the kernels are not built")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_twins_of_the_page_keep_their_contract(threads: int) -> None:
+    names = page()
+    reference, native = names["CappedReference"]("float32"), names["CappedNative"]("float32", threads)
+    names["check"](on_arrays(reference), on_arrays(native))
+
+
+@pytest.mark.skipif(backends() == ["reference"], reason="the kernels are not built")
+def test_a_twin_that_looks_at_its_neighbours_is_found_out() -> None:
+    names = page()
+    reference = on_arrays(names["CappedReference"]("float32"))
+    with pytest.raises(AssertionError):
+        names["check"](reference, lambda x, cap: reference(x, cap) + np.float32(1e-6) * len(x))
+
+
+def test_what_the_page_names_is_there() -> None:
+    text = PAGE.read_text()
+    for name in re.findall(r"`((?:src|tests|native)/[\w/.-]+?)/?`", text):
+        assert (PAGE.parents[1] / name).exists(), name
