@@ -2,7 +2,8 @@
 
 Knows the protocol and nothing of numbers; what is left of an engine's time is its own. The token after position p of a
 sequence is a function of the token there and of p, so that it depends on nothing else, as in a model. Log-probabilities
-are 0, without alternatives, and so is every vector. (`engine.null` is another thing: an executor that notices every mistake in a plan.)
+are 0, without alternatives, and so is every vector. (`engine.null` is another thing: an executor that notices every
+mistake in a plan.)
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class NullPass:
             token = self._slots[chunk.row].tokens[position + 1]
             self._scored.append(Scored(chunk.sequence_id, position + 1, (TokenLogprob(token, 0.0),)))
 
-    def pool(self, hidden: Nothing, places: Sequence[int]) -> None:
+    def pool(self, hidden: Any, places: Sequence[int]) -> None:
         for chunk, _ in (self._places[place] for place in places):
             self._pooled.append(Pooled(chunk.sequence_id, (0.0,) * hidden.columns))
 
