@@ -10,7 +10,7 @@ from ..harness import Harness, Setup
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_background_work_stays_while_prompts_that_run_leave_a_newcomer_no_token(depth: int) -> None:
-    """A decode and a prompt take the two tokens of each step; whoever comes next gets the third row only behind them."""
+    """A decode and a prompt take the two tokens of each step; who comes next gets the third row only behind them."""
     harness = Harness(Setup(num_blocks=30, block_size=4, max_rows=3, token_budget=2, depth=depth))
     harness.add(request("decode", [0], output=20))
     harness.step()
