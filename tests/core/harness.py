@@ -547,8 +547,8 @@ class Harness:
         numbers = {one.number for one in victims}
         if inside.is_storing(self.scheduler):
             return  # the blocks are there when that has ended
-        if not numbers or numbers & wanting or self.setup.depth > 1 or self.setup.lane_floor:
-            return  # ahead, victims are chosen a step before they go; and what a lane is owed may change meanwhile
+        if not numbers or numbers & wanting:
+            return
         chunks = plan.chunks if isinstance(plan, BatchPlan) else ()
         assert any(chunk.new_blocks and chunk.sequence_id not in numbers for chunk in chunks), "preempted in vain"
 

@@ -178,11 +178,23 @@ class Running:
                 return victims
         return []
 
-    def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, own_lane: bool) -> bool:
-        """Preempt whom the head may push out, until it could join; nobody, if even all of them would not help."""
+    def preempt_background(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+        """Preempt background sequences until the head could join; nobody, if even all of them would not help."""
         if self._could_admit(head, lane, shape):
             return True
-        return self._preempt_all(self._preemptible_for(head, lane, now, own_lane), head, lane, shape, now)
+        victims = self._preemptible_for(head, lane, now, own_lane=False)
+        return self._preempt_all(self._fewest(victims, head, lane, shape), now)
+
+    def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, tokens: int) -> None:
+        """The same with those of its own lane that it may push out, where background ones are not enough. tokens: that
+        the lane's prompts may have in this step; those that go on are served before the head."""
+        if self._could_admit(head, lane, shape):
+            return
+        victims = self._fewest(self._preemptible_for(head, lane, now, own_lane=True), head, lane, shape)
+        if any(self._lanes.of(victim) is lane for victim in victims):
+            own = (one for one in self.sequences if self._lanes.of(one) is lane and one not in victims)
+            if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
+                self._preempt_all(victims, now)
 
     def preempt_foreground_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """The same for a background sequence that was owed its place for long: foreground work gives way, lowest ranks
@@ -196,19 +208,26 @@ class Running:
                 kept[one.request.lane] -= 1
                 if kept[one.request.lane] < 0:
                     victims.append(one)
-        return self._preempt_all(victims[::-1], head, lane, shape, now)
+        return self._preempt_all(self._fewest(victims[::-1], head, lane, shape), now)
 
-    def _preempt_all(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+    def _fewest(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape) -> list[Sequence]:
+        """The first of these, as many as must give way for the head to join; none, if even all would not help, or while
+        blocks are being stored that may be enough."""
         if not victims or self._memory.swap.storing or not self._could_admit(head, lane, shape, victims):
+            return []
+        fewest = range(1, len(victims) + 1)
+        return victims[: next(count for count in fewest if self._could_admit(head, lane, shape, victims[:count]))]
+
+    def _preempt_all(self, victims: list[Sequence], now: float) -> bool:
+        """All at once: whoever is in flight computes nothing more, and can be preempted in the next plan; nobody goes
+        before, since until then the head may have its place without."""
+        if any(victim.in_flight for victim in victims):
+            for victim in victims:
+                victim.preempt_pending = True
             return False
         for victim in victims:
-            if victim.in_flight:
-                victim.preempt_pending = True  # computes nothing more, and can be preempted in the next plan
-                return False
             self.preempt(victim, now)
-            if self._could_admit(head, lane, shape):
-                return True
-        return False
+        return bool(victims)
 
     def _could_admit(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
         """Whether there are a row and blocks for it; at best, if some of those that run did not."""

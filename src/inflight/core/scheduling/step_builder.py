@@ -110,33 +110,35 @@ class StepBuilder:
 
     def _claim(self, lane: Lane, shape: StepShape, now: float) -> bool:
         """The first in the lane's queue has the next row and blocks; those of foreground work, if it was owed them for
-        long."""
+        long, and those that are served before it leave it a token."""
         head = next(lane.queue.in_order(now), None)
         if head is None or not self._lanes.may_grow(lane):
             return False
         lane.owed.rows, lane.owed.blocks = 1, self._memory.needs(head)
-        if lane.owed.is_overdue:
+        before = sum(
+            one.num_uncomputed
+            for one in self.running.sequences
+            if (one.num_uncomputed == 1 and self._lanes.of(one).settings.background) or self._lanes.of(one) is lane
+        )
+        if lane.owed.is_overdue and before < self._lanes.floor.most(shape.token_budget):
             self.running.preempt_foreground_for(head, lane, shape, now)
         return True
 
     def _make_way(self, shape: StepShape, now: float) -> None:
-        """The first of a foreground lane pushes out background sequences to get in; and others of its own lane where
-        the policy allows it."""
-        somebody_behind = any(lane.running for lane in self._lanes.in_turn(background=True))
+        """The first of a foreground lane pushes out others of its lane where the policy allows it, before those have
+        their tokens. (Background sequences, which have theirs later, go when the head has its: `_oust`.)"""
         for lane in self._lanes.in_turn(background=False):
-            if not len(lane.queue) or not (somebody_behind or lane.queue.preempts):
-                continue
-            head = next(lane.queue.in_order(now), None)
-            if head is not None and self._has_tokens(lane, shape):
-                self.running.preempt_for(head, lane, shape, now, own_lane=True)
+            head = next(lane.queue.in_order(now), None) if lane.queue.preempts else None
+            if head is not None and (tokens := self._prompt_tokens(lane, shape)) > 0:
+                self.running.preempt_for(head, lane, shape, now, tokens)
 
-    def _has_tokens(self, lane: Lane, shape: StepShape) -> bool:
-        """Whether decodes, and what other lanes keep, leave the lane a token of the step."""
+    def _prompt_tokens(self, lane: Lane, shape: StepShape) -> int:
+        """What decodes, and what other lanes keep, leave of the step."""
         decodes = sum(
             one.num_uncomputed == 1 and not self._lanes.of(one).settings.background for one in self.running.sequences
         )
         kept = sum(other.least_tokens for other in self._lanes.all() if other is not lane and other.busy)
-        return shape.token_budget > decodes + kept
+        return shape.token_budget - decodes - kept
 
     # -- running sequences that need one token ------------------------------------------------------------------
 
@@ -145,7 +147,10 @@ class StepBuilder:
         preemptions = self.running.preemptions
         mine = {lane.settings.name for lane in lanes}
         for sequence in draft.decodes:
-            if draft.budget <= 0 or sequence.request.lane not in mine or not self._is_ready(draft, sequence):
+            # As `_is_ready`, in place: there are hundreds of them.
+            if sequence.row is None or sequence.preempt_pending or sequence.finish is not None or draft.budget <= 0:
+                continue
+            if sequence.request.lane not in mine or sequence.number in draft.served or sequence.waiting_for_kv:
                 continue
             new_blocks = self.running.allocate_or_preempt(sequence, now)
             if new_blocks is not None:
@@ -309,9 +314,9 @@ class StepBuilder:
         return OTHER
 
     def _oust(self, sequence: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
-        """Background work makes room for a foreground newcomer beyond the first; it is planned after foreground work,
-        so that it has no chunk in this step yet."""
-        return self._can_oust(lane) and self.running.preempt_for(sequence, lane, shape, now, own_lane=False)
+        """Background work makes room for a foreground newcomer; it is planned after foreground work, so that it has no
+        chunk in this step yet."""
+        return self._can_oust(lane) and self.running.preempt_background(sequence, lane, shape, now)
 
     def _can_oust(self, lane: Lane) -> bool:
         """Whether there is any background work that would make room for this lane's."""
