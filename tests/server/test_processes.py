@@ -158,13 +158,10 @@ def test_a_client_that_goes_away_frees_the_engine(pair: Server) -> None:
 def test_metrics_are_of_all_processes(pair: Server) -> None:
     labels = {"endpoint": "/v1/completions", "status": "200"}
     before = pair.metric("inflight_http_requests_total", **labels)
-    refused = pair.metric("inflight_requests_refused_total")
     for client in spread(pair):
         client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
-        client.post("/v1/completions", json={"prompt": [1] * 2000, "max_tokens": 5})
         client.close()
     assert pair.settled(lambda: pair.metric("inflight_http_requests_total", **labels) == before + 2)
-    assert pair.metric("inflight_requests_refused_total") >= refused
 
 
 def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Server]) -> None:
@@ -249,7 +246,7 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(30) == 0
     for one in asking:
-        assert "error" in one.ended()[-2]
+        assert one.ended()[-1] == "data: [DONE]", "done, or told that it was shut down"
 
 
 def test_told_to_stop_while_it_loads_it_stops(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -273,6 +270,7 @@ def test_limits_of_tenants_hold_over_all_processes(start: Callable[..., Server],
     with ThreadPoolExecutor(8) as pool:  # of the two processes, whichever takes the connection
         answers = list(pool.map(lambda _: server.post("/v1/completions", body, headers=acme), range(16)))
     assert {one.status_code for one in answers} == {429}
+    assert server.settled(lambda: server.metric("inflight_requests_refused_total", code="too_many_streams") == 16)
     assert "2 calls of 'acme' are under way" in answers[0].json()["error"]["message"]
     assert server.post("/v1/completions", body, headers=umbrella).status_code == 200
     assert server.post("/v1/completions", body).status_code == 401

@@ -241,9 +241,7 @@ class Supervisor:
             self._server.lost(str(child.serial))
         if self._is_ending:
             del self._children[child.place]
-            if not self._children:
-                self._all_ended.set()
-            return
+            return self._end_if_last()
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         log.error(
             f"API process {child.place} ended {how}; its calls under way ({left}) are aborted, and it is started anew."
