@@ -135,6 +135,8 @@ class KVCacheManager:
         """Make full blocks findable whose tokens are known and computed (or planned: steps run in order, and a step
         writes all keys and values of a layer before it reads any)."""
         size, computed = self.block_size, sequence.num_computed
+        if computed < (sequence.published + 1) * size:
+            return  # as after most tokens
         full = (computed if computed < sequence.num_tokens else sequence.num_tokens) // size
         while sequence.published < full:
             start = sequence.published * size

@@ -19,6 +19,7 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.floor import CHUNK
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import OTHER
+from inflight.core.scheduling.draft_planner import DraftPlanner
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_draft import StepDraft
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
@@ -33,7 +34,7 @@ class StepBuilder:
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
         self._memory = memory
         self._lanes = lanes
-        self._drafter = drafter
+        self._drafts = None if drafter is None else DraftPlanner(drafter, memory, lanes, running)
 
     def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
         """The plan of this step, or None when no token can be computed now, and nothing copied."""
@@ -50,8 +51,8 @@ class StepBuilder:
             self._serve_lanes(draft, now)
         else:
             self._serve_together(draft, now)
-        if self._drafter is not None and not self.run_to_completion:  # there, drafts would lengthen all rows' padding
-            self._add_drafts(draft, self._drafter, now)
+        if self._drafts is not None and not self.run_to_completion:  # there, drafts would lengthen all rows' padding
+            self._drafts.add(draft, now)
         transfers = self._memory.transfers.drain()
         if not draft.chunks and not transfers:
             return None
@@ -156,41 +157,6 @@ class StepBuilder:
             if new_blocks is not None:
                 self._add_chunk(draft, sequence, 1, new_blocks, now)
         return self.running.preemptions > preemptions
-
-    def _add_drafts(self, draft: StepDraft, drafter: Drafter, now: float) -> None:
-        """Each decode whose next token no plan in flight samples has its part of what is left. Background work is
-        drafted for while no other runs, within the target of its steps."""
-        new = {one.row for one in draft.new_rows}  # a decode may have been preempted, and have joined again
-        places = {chunk.sequence_id: place for place, chunk in enumerate(draft.chunks) if chunk.row not in new}
-        decodes = [one for one in draft.decodes if one.number in places and one.in_flight == 1]
-        budget = draft.left(draft.budget, 0)
-        if any(lane.running for lane in self._lanes.in_turn(background=False)):
-            decodes = [one for one in decodes if not self._lanes.of(one).settings.background]
-        elif decodes:
-            most = self._lanes.background_tokens((), draft.shape.token_budget, now)
-            budget = min(budget, most - draft.shape.token_budget + draft.budget)
-        for place, sequence in enumerate(decodes):
-            most = min(-(-budget // (len(decodes) - place)), self._room_for_drafts(sequence))
-            token_ids = tuple(drafter.propose(SequenceView(sequence), most)) if most > 0 else ()
-            if not token_ids:
-                continue
-            new_blocks = self._memory.grow(sequence, sequence.num_computed + len(token_ids))
-            assert new_blocks is not None
-            draft.add_drafts(places[sequence.number], token_ids, new_blocks)
-            sequence.draft(len(token_ids))
-            budget -= len(token_ids)
-            lane = self._lanes.of(sequence)
-            lane.served(len(token_ids))
-            lane.owed.take(len(token_ids), sequence.protected)
-
-    def _room_for_drafts(self, sequence: Sequence) -> int:
-        """Those that its blocks hold, and others that nobody needs, with a token behind them that it may have; none,
-        where its blocks are wanted."""
-        if sequence.preempt_pending:
-            return 0
-        spare = self._memory.pool.available - self.running.spare_for(self._lanes.of(sequence))
-        held = (len(sequence.blocks) + max(0, spare)) * self._memory.block_size
-        return min(held - sequence.num_computed, sequence.most_output - len(sequence.output) - 1)
 
     # -- prompts ------------------------------------------------------------------------------------------------
 
@@ -411,7 +377,7 @@ class StepBuilder:
         sample = int(length == sequence.num_tokens + sequence.num_pending - start and sequence.generates)
         score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
         pool = start + length == prompt_tokens and sequence.request.pooling is not None
-        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, pool=pool))
+        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool))
         sequence.num_computed = start + length
         if start < sequence.recompute_until:
             again = min(sequence.num_computed, sequence.recompute_until) - start
