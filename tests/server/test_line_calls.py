@@ -88,7 +88,7 @@ def test_a_failed_step_is_told_as_one() -> None:
     told = ApiError(500, "The step failed.", code="step_failed")
     with pytest.raises(StepFailed) as failure:
         ask(serving(answered=told))
-    assert failure.value.told is told
+    assert failure.value.answer is told
 
 
 @pytest.mark.parametrize("place", ["prepared", "opened", "answered"])

@@ -160,12 +160,13 @@ class NullExecutor:
     def _sample(self, row: _Row, chunk: Chunk) -> tuple[int, ...]:
         """The tokens that follow the last positions, one by one while the drafts are right; the row keeps these."""
         size, first = self._capacity.block_size, chunk.start + chunk.length - chunk.sample
-        del row.tokens[first + 1 :]
+        known = len(row.tokens) - len(chunk.draft_token_ids)
+        del row.tokens[known:]
         for place in range(chunk.sample):
             row.tokens.append(self._draw(row, self._slots[self._slot(row, first + place, size)]))
             if chunk.draft_token_ids[place : place + 1] != (row.tokens[-1],):
                 break
-        return tuple(row.tokens[first + 1 :])
+        return tuple(row.tokens[known:])
 
     def _pool(self, row: _Row, chunk: Chunk) -> tuple[float, ...]:
         last = self._slots[self._slot(row, chunk.start + chunk.length - 1, self._capacity.block_size)]
@@ -178,7 +179,7 @@ class NullExecutor:
         """The token behind those that are there, of which the last one's slot holds `value`."""
         start = row.start
         output = len(row.tokens) - start.prompt_length
-        if output < len(start.forced_token_ids):
+        if 0 <= output < len(start.forced_token_ids):
             return start.forced_token_ids[output]
         if start.params.temperature > 0:
             value = _mix(_mix(value, start.seed), start.sample_index)
