@@ -99,6 +99,7 @@ def compare(workers: tuple[Worker, Worker], tasks: tuple[Task, ...], repeats: in
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the steps of two checkouts in turns.")
     parser.add_argument("--other", required=True, help="the Python that has the other checkout installed")
+    parser.add_argument("--name", default="another checkout", help="what the other is called, its commit for example")
     parser.add_argument("--repeats", type=int, default=12, help="turns of each measurement (default 12)")
     parser.add_argument("--only", choices=["built-in", "bf16", "int8"], help="one part alone")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
@@ -118,12 +119,9 @@ def main() -> None:
     body = table(["weights", "step", "here, ms", "other, ms", "ratio", "95 %"], rows)
     print(body)
     if arguments.write:
-        other = subprocess.run(
-            ["git", "-C", str(Path(arguments.other).parent), "rev-parse", "--short", "HEAD"],
-            capture_output=True, text=True, check=False,
-        ).stdout.strip() or "another checkout"  # fmt: skip
-        command = f"python -m benchmarks.versions --other PYTHON --repeats {arguments.repeats} --write"
-        write_section("versions", f"Steps beside those of {other}", command, body)
+        asked = f"--name {arguments.name} --repeats {arguments.repeats} --write"
+        command = f"python -m benchmarks.versions --other PYTHON {asked}"
+        write_section("versions", f"Steps beside those of {arguments.name}", command, body)
 
 
 if __name__ == "__main__":
