@@ -13,7 +13,6 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-constexpr std::int64_t tile_positions = 64;  // aligned to absolute positions
 constexpr int tile_segments = tile_positions / panel;  // of 16 positions
 constexpr float lowest = -3.402823466e38f;             // the largest score of a query that has seen nothing
 

@@ -170,7 +170,8 @@ struct MetadataArrays {
       refuse("query_start must begin with 0 and end with the number of tokens");
     for (std::int64_t c = 0; c < all.chunks; ++c) {
       const std::int64_t first = all.query_start[c], last = all.query_start[c + 1];
-      if (first > last || all.context_len[c] < 0) refuse("query_start must ascend, and context_len not be negative");
+      if (first > last || last > all.tokens || all.context_len[c] < 0)
+        refuse("query_start must ascend, and context_len not be negative");
       for (std::int64_t t = first; t < last; ++t)
         if (all.positions[t] != all.context_len[c] + t - first)
           refuse("positions of a chunk must rise by one from its start");
@@ -200,10 +201,12 @@ struct MetadataArrays {
     }
   }
 
-  // As far as a window lets queries see; those that are written, besides.
+  // As far as a window lets queries see, from the beginning of a tile; those that are written, besides.
   void check_blocks(const KVCache& cache, std::int64_t window) const {
-    for (std::int64_t c = 0; c < all.chunks; ++c)
-      check_blocks(cache, c, window > 0 ? std::max<std::int64_t>(0, all.context_len[c] + 1 - window) : 0);
+    for (std::int64_t c = 0; c < all.chunks; ++c) {
+      const std::int64_t seen = window > 0 ? std::max<std::int64_t>(0, all.context_len[c] + 1 - window) : 0;
+      check_blocks(cache, c, seen / tile_positions * tile_positions);
+    }
   }
 };
 
@@ -278,7 +281,7 @@ class Backend {
 
   std::shared_ptr<KVCacheMemory> kv_cache(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads,
                                         std::int64_t head_dim, bool quantized, std::int64_t blocks) const {
-    if (blocks < 1) refuse("an cache needs at least one block");
+    if (blocks < 1) refuse("a KV cache needs at least one block");
     auto held = std::make_shared<KVCacheMemory>();
     held->cache = kv_cache_of(layers, block_size, kv_heads, head_dim, format_, quantized);
     held->format = format_;

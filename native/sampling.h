@@ -436,12 +436,12 @@ class Row {
   std::int64_t draw_by_order(double u, double top) {
     double passed = 0;
     const double target = u * kept_mass();
-    std::int64_t last = 0;
+    int last = 0;  // the largest is in the first bucket
     for (int b = 0; b < buckets; ++b) {
-      if (kept_[b] == 0) continue;
+      if (kept_[b] == 0 || !(mass_[b] > 0)) continue;  // what may not be drawn has no mass
+      last = b;
       if (passed + mass_[b] <= target) {
         passed += mass_[b];
-        last = b;
         continue;
       }
       put_in_order(b);
@@ -450,10 +450,12 @@ class Row {
         passed += weight(c.value, top);
         if (passed > target) return c.id;
       }
-      last = b;
     }
-    put_in_order(static_cast<int>(last));
-    return placed_[begin_[last] + kept_[last] - 1].id;
+    // Sums of a bucket, in order or not, differ by their rounding: the last one of any weight.
+    put_in_order(last);
+    std::int32_t i = kept_[last] - 1;
+    while (i > 0 && !(weight(placed_[begin_[last] + i].value, top) > 0)) --i;
+    return placed_[begin_[last] + i].id;
   }
 
   float* logits_;

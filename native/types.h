@@ -17,6 +17,7 @@ enum class Source : std::int32_t { bf16, f16, f32 };           // how a checkpoi
 enum class Epilogue : std::int32_t { store, residual, gate_up };  // what becomes of a sum of products
 
 constexpr std::int64_t most_head_dim = 1024;
+constexpr std::int64_t tile_positions = 64;                    // of keys and values, aligned to absolute positions
 constexpr std::int64_t panel = 16;                             // outputs that stand side by side
 constexpr std::int64_t group_lanes = 32;                       // outputs of a group: two panels
 

@@ -59,11 +59,12 @@ def test_wrong_drafts_bring_one_token_a_step_and_are_computed_again() -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 @pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("polls", [(), (2, 0, 5)])
 def test_in_a_crowd_tokens_are_those_of_decoding_alone(
-    right: float, depth: int, preemption: Any, caching: bool
+    right: float, depth: int, preemption: Any, caching: bool, polls: tuple[int, ...]
 ) -> None:
     setup = replace(CROWDED, right_drafts=right, depth=depth, preemption=preemption, prefix_caching=caching)
-    setup = replace(setup, host_blocks=20)
+    setup = replace(setup, host_blocks=20, transfer_polls=polls)
     sampled = [request(f"r{n}", [0, 1] * 2 + [n % 2], output=9, n=1 + n % 2, temperature=1.0, seed=n) for n in range(5)]
     harness = drained(setup, *sampled)
     assert harness.drafted[1] > 0 and harness.scheduler.snapshot().preemptions > 0

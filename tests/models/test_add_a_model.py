@@ -18,7 +18,8 @@ from inflight import LLM, SamplingParams
 from inflight.models import families, spec
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
-from inflight.models.family import Family
+from inflight.models.family import Family, attention, dense
+from inflight.models.fields import Fields
 from inflight.models.registry import read_folder, read_spec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-model.md").read_text(encoding="utf-8")
@@ -139,3 +140,26 @@ def test_the_page_names_every_tensor(heron: tuple[Path, Oracle]) -> None:
     }
     saved = {re.sub(r"\.\d+\.", ".N.", name) for name in load_file(heron[0] / "model.safetensors")}
     assert saved <= named and read_folder(heron[0]).family == "heron"
+
+
+def test_defaults_hold_for_whatever_is_left_out(heron: tuple[Path, Oracle]) -> None:
+    """Not for sizes and flags alone."""
+    data = json.loads((heron[0] / "config.json").read_text())
+    left_out = {"rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps", "eos_token_id", "dtype", "torch_dtype"}
+    defaults = {"rope_theta": 5e5, "rms_norm_eps": 1e-3, "eos_token_id": 7, "torch_dtype": "float16"}
+    family = Family(
+        name="pelican",
+        architectures=("PelicanForCausalLM",),
+        model_types=("pelican",),
+        layers=_layers,
+        defaults={**defaults, "pelican_heads": 2},
+        runs=True,
+    )
+    read = read_spec({key: value for key, value in data.items() if key not in left_out}, to_run=True, family=family)
+    assert (read.rope.theta, read.norm.eps, read.end_token_ids, read.checkpoint_dtype) == (5e5, 1e-3, (7,), "float16")
+    mixer = read.layers[0].mixer
+    assert isinstance(mixer, spec.Attention) and mixer.kv_heads == 2
+
+
+def _layers(fields: Fields) -> spec.LayerSpec:
+    return spec.LayerSpec(attention(fields, kv_heads="pelican_heads"), dense(fields))

@@ -42,6 +42,8 @@ class Family(Struct, frozen=True, kw_only=True):
 def attention(
     fields: Fields,
     *,
+    heads: str = "num_attention_heads",
+    kv_heads: str = "num_key_value_heads",
     window: int = 0,
     chunked: bool = False,
     qk_norm: QkNorm = "none",
@@ -51,24 +53,24 @@ def attention(
     sinks: bool = False,
     gate: bool = False,
 ) -> Attention:
-    """With the heads that the fields say. bias: the flag of all four projections. Raises ModelError where heads do not
-    fit together."""
-    heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
-    kv_heads = fields.size("num_key_value_heads", heads)
-    head_dim = fields.size("head_dim", hidden // heads)
-    if heads % kv_heads:
+    """heads, kv_heads, bias: names of fields; bias is a flag of all four projections. Raises ModelError where heads do
+    not fit together."""
+    num_heads, hidden = fields.size(heads), fields.size("hidden_size")
+    num_kv_heads = fields.size(kv_heads, num_heads)
+    head_dim = fields.size("head_dim", hidden // num_heads)
+    if num_heads % num_kv_heads:
         raise ModelError(
-            f"num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads}), so that each key "
-            "head serves as many query heads."
+            f"{heads} ({num_heads}) must be a multiple of {kv_heads} ({num_kv_heads}), so that each key head serves as "
+            "many query heads."
         )
     if head_dim % 2:
         raise ModelError(
             f"the head dimension must be even to be rotated in pairs, but it is {head_dim} "
-            f"(hidden_size {hidden}, num_attention_heads {heads})."
+            f"(hidden_size {hidden}, {heads} {num_heads})."
         )
     return Attention(
-        heads=heads,
-        kv_heads=kv_heads,
+        heads=num_heads,
+        kv_heads=num_kv_heads,
         head_dim=head_dim,
         window=window,
         chunked=chunked and window > 0,

@@ -85,7 +85,8 @@ class Fields:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        return self._data
+        """Everything as it is given, and the defaults of what is left out."""
+        return {**self._defaults, **self._data}
 
     # -- sizes ------------------------------------------------------------------------------------------------------
     def size(self, key: str, fallback: int | None = None, least: int = 1) -> int:
@@ -132,7 +133,7 @@ class Fields:
 
     def small(self, key: str, default: float) -> float:
         """The epsilon of a norm."""
-        value = self._data.get(key, default)
+        value = self.raw(key) if key in self._data or key in self._defaults else default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
             raise ModelError(f"{key} in config.json must be a small number, not {shown(value)}.")
         return float(value)
@@ -170,7 +171,7 @@ class Fields:
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id, several, or none."""
-        value = self._data.get(key)
+        value = self.raw(key)
         values = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(item, bool) or not isinstance(item, int) for item in values):
             raise ModelError(f"{key} must be a token id or a list of them, not {shown(value)}.")
@@ -180,7 +181,7 @@ class Fields:
 
     @property
     def dtype(self) -> str | None:
-        name = self._data.get("dtype") or self._data.get("torch_dtype")
+        name = self.raw("dtype") or self.raw("torch_dtype")
         return name.removeprefix("torch.")[:40] if isinstance(name, str) and name else None
 
     # -- what is not understood -------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ def assert_as_alone(harness: Harness) -> None:
         ({"prompt": [-1]}, "holds the token id -1"),
         ({"logit_bias": {1: 1, 8: 1}}, "logit_bias names the token id 8"),
         ({"stop_token_ids": [9]}, "stop_token_ids names the token id 9"),
+        ({"bad_token_ids": ((1,), (2, 8))}, "bad_words are spelled with the token id 8"),
         ({"output": 0}, "output_tokens is 0"),
     ],
 )

@@ -204,7 +204,8 @@ def test_blocks_before_the_window_are_never_looked_up(dtype, isa):
     shape, length, window = KVShape(1, 16, 1, 32), 200, 30
     case = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
     want = case.run([(0, 0, length)], window=window)[0]
-    case.blocks[0][: (length - 10 - window) // 16] = [-1] * ((length - 10 - window) // 16)
+    gone = (length - 10 - window + 1) // 64 * 64 // 16  # positions are taken by 64
+    case.blocks[0][:gone] = [-1] * gone
     np.testing.assert_array_equal(case.run([(0, length - 10, 10)], window=window)[0], want[-10:])
 
 
@@ -254,6 +255,11 @@ def test_wrong_tables_are_refused_with_a_sentence(ops, dtype):
     ]:
         with pytest.raises(ValueError, match=why):
             ops.attention(q, cache, 0, metadata_of(chunks), 1.0, 0, out)
+    with pytest.raises(ValueError, match="block -1"):  # of the tile in which the window begins
+        ops.attention(q, cache, 0, metadata_of([(20, 3, [-1, 0])]), 1.0, 4, out)
+    where = metadata_of([(0, 3, [0]), (0, 0, [0])])
+    with pytest.raises(ValueError, match="query_start must ascend"):
+        ops.attention(q, cache, 0, where._replace(query_start=np.array([0, 2**30, 3], np.int32)), 1.0, 0, out)
     with pytest.raises(ValueError, match="layer 1"):
         ops.attention(q, cache, 1, metadata_of([(0, 3, [0])]), 1.0, 0, out)
     with pytest.raises(ValueError, match="rope table"):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.backends.protocol import AttentionMetadata
+from inflight.execution.backends.protocol import AttentionMetadata, KVShape
+from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.slots import RequestSlots
 
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50)
@@ -141,3 +143,16 @@ def test_random_plans_against_plain_lists() -> None:
         store.append(np.array(sampled, np.int32), drawn)
         for row, token in zip(sampled, drawn.tolist(), strict=True):
             rows[row][0].append(token)
+
+
+def test_where_one_row_cannot_be_started_none_of_the_step_writes_to_anybodys_blocks() -> None:
+    """A later pass of the same step may be under way already."""
+    backend = ReferenceBackend("float32")
+    slots = backend.request_slots(CAPACITY, CAPACITY.num_blocks)
+    slots.start(new_row(0, list(range(20))))
+    slots.gather([Chunk(1, 0, 0, 20, (5, 6), 1)])
+    wrong = replace(new_row(2, [1]), token_ids=(2**40,))
+    cache = backend.kv_cache(KVShape(1, CAPACITY.block_size, 1, 16), CAPACITY.num_blocks + 1)
+    with pytest.raises(OverflowError):
+        backend.prepare(slots, cache, [], [wrong, new_row(0, [1, 2])])
+    assert set(gathered(slots, [Chunk(2, 0, 0, 2, (3,), 1)])[1].block_tables[0].tolist()) == {CAPACITY.num_blocks}

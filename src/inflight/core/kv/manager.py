@@ -1,11 +1,10 @@
 """KV memory as the scheduler sees it: sequences get, share, grow and lose blocks.
 
 Joins the pool (who holds what), the prefix cache (what is where), the swap space (what is kept on the host) and the
-transfers in between. Knows
-sequences' tables; decides nothing: who is admitted and who is preempted is the scheduler's. Allocation is `paged`
-(vLLM, arXiv 2309.06180): blocks for the known tokens at admission, one more whenever a decode crosses a block's end;
-or, as older systems do and for comparison, `reserve-request` (for the longest output that the request allows) and
-`reserve-max` (for the longest sequence that the model allows).
+transfers in between. Knows sequences' tables; decides nothing: who is admitted and who is preempted is the scheduler's.
+Allocation is `paged` (vLLM, arXiv 2309.06180): blocks for the known tokens at admission, one more whenever a decode
+crosses a block's end; or, as older systems do and for comparison, `reserve-request` (for the longest output that the
+request allows) and `reserve-max` (for the longest sequence that the model allows).
 """
 
 from __future__ import annotations

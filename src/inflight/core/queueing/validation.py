@@ -38,6 +38,8 @@ class RequestValidator:
         self._check_token_ids("logit_bias", "logit_bias names", request.params.logit_bias)
         self._check_token_ids("allowed_token_ids", "allowed_token_ids names", request.params.allowed_token_ids or ())
         self._check_token_ids("stop_token_ids", "stop_token_ids names", request.params.stop_token_ids)
+        bad = [token_id for word in request.bad_token_ids for token_id in word]
+        self._check_token_ids("bad_words", "bad_words are spelled with", bad)
         banned, allowed = self.banned(request), request.params.allowed_token_ids
         if len(banned) >= self._capacity.vocab_size:
             raise RequestRefused(

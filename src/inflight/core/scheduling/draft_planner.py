@@ -1,7 +1,8 @@
 """The draft planner: which decodes of a step have drafts, and how many.
 
 Knows what everybody else has left of the step's budget and of the blocks; not what is drafted (`estimation.drafter`),
-nor whether it was right (the executor). Drafts never push anybody out, and take nothing that is wanted.
+nor whether it was right (the executor). Drafts take blocks that are free, with the watermark left, and no content of
+the cache; nobody is pushed out for them.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ class DraftPlanner:
         lane.owed.take(len(token_ids), sequence.protected)
 
     def _room(self, sequence: Sequence) -> int:
-        """Those that its blocks hold, and others that nobody needs, with a token behind them that it may have; none,
-        where its blocks are wanted."""
+        """Those that its blocks hold, and others that are free, with a token behind them that it may have; none, where
+        its blocks are wanted."""
         if sequence.preempt_pending:
             return 0
-        spare = self._memory.pool.available - self._running.spare_for(self._lanes.of(sequence))
+        spare = self._memory.pool.free - self._running.spare_for(self._lanes.of(sequence))
         held = (len(sequence.blocks) + max(0, spare)) * self._memory.block_size
         return min(held - sequence.num_computed, sequence.most_output - len(sequence.output) - 1)

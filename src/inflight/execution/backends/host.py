@@ -159,8 +159,12 @@ class HostBackend(ABC):
     ) -> HostPass:
         for row in freed:
             slots.free(row)
-        for one in new:
-            slots.start(one)
+        try:
+            for one in new:
+                slots.start(one)
+        except BaseException:  # a later pass of the step may be in flight, with rows that have not started
+            slots.discard([one.row for one in new])
+            raise
         return self.forward_pass(slots.gather(chunks), kv_cache, slots, chunks)
 
     def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:

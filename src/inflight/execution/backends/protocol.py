@@ -51,7 +51,9 @@ class AttentionMetadata(NamedTuple):
     positions: Array  # int32[T], position of each token in its own sequence
     query_start: Array  # int32[C + 1], ascending, query_start[0] = 0, query_start[C] = T
     context_len: Array  # int32[C]
-    block_tables: Array  # int32[C, any width]; entries past a chunk's last block are never read
+    # int32[C, any width]; entries past a chunk's last block are never read, and under a window none before the 64
+    # positions, aligned, in which that of the first query begins
+    block_tables: Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,9 @@ class TokenBias:
 
     def _ended(self, output: Array) -> list[int]:
         begun = self.bad.get(int(output[-1]), ())
-        recent = tuple(output[1 - max(map(len, begun), default=0) :].tolist())
+        if not begun:
+            return []
+        recent = tuple(output[1 - max(map(len, begun)) :].tolist())
         return [one[-1] for one in begun if recent[1 - len(one) :] == one[:-1]]
 
 
@@ -79,9 +81,9 @@ def token_bias(new: NewRow, vocab_size: int) -> TokenBias | None:
 
 def bits(token_ids: Iterable[int], vocab_size: int) -> Array:
     """Bit i % 32 of word i // 32 for each token i, uint32[V / 32, rounded up]."""
-    marks = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
-    marks[list(token_ids)] = 1
-    return np.packbits(marks, bitorder="little").view(np.uint32)
+    ids, words = np.array(list(token_ids), np.uint32), np.zeros(-(-vocab_size // 32), np.uint32)
+    np.bitwise_or.at(words, ids >> np.uint32(5), np.uint32(1) << (ids & np.uint32(31)))
+    return words
 
 
 def _banned(token_ids: Array) -> Bias:
