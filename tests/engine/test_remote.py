@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import zmq
 
-from inflight.core.types.events import Finish, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import SamplingParams
@@ -110,6 +110,12 @@ def test_messages_from_the_engine_come_out_as_they_went_in(ended: tuple[Any, Any
     assert isinstance(happened, Happened) and happened.events() == events
     top = happened.events()[0].logprobs[0].top  # type: ignore[union-attr, index]
     assert isinstance(top, TopLogprobs), "twenty alternatives to a token stay numbers side by side"
+
+
+def test_vectors_and_empty_log_probabilities_travel_too() -> None:
+    events = [PooledEvent("a", (0.5, -1.0)), PromptScoredEvent("b", ())]
+    happened = decode_from_engine(encode(Happened.of(events)))
+    assert isinstance(happened, Happened) and sorted(happened.events(), key=repr) == sorted(events, key=repr)
 
 
 def test_order_within_a_request_is_kept_when_kinds_are_mixed(ended: tuple[Any, Any]) -> None:

@@ -188,6 +188,15 @@ def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Se
     assert server.stop() == 0 and "Traceback" not in log
 
 
+def test_a_signal_while_a_killed_process_is_not_back_yet_ends_all(start: Callable[..., Server]) -> None:
+    """Nothing can be told to who has ended, and everybody else is told."""
+    server = start("--api-processes", "2")
+    os.kill(children(server)[0], signal.SIGKILL)
+    assert server.settled(lambda: "is started anew" in "".join(server.log))
+    assert server.stop() == 0, "".join(server.log)
+    assert "has not ended in time" not in "".join(server.log) and "Traceback" not in "".join(server.log)
+
+
 def test_a_dead_engine_is_told_to_everybody(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--api-processes", "2", env={"TMPDIR": str(tmp_path)})
     [folder] = tmp_path.glob("inflight-*")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-HELD = 20_000  # messages that wait for a peer; at one a step, minutes in which it has read nothing
+HELD = 2_000  # messages that wait for a peer; at one a step, many seconds in which it has read nothing
 _AT_ONCE = 32  # messages, before others have their turn on the loop
 
 
@@ -34,9 +34,10 @@ class Channel:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError as error:
             raise Unreachable(str(error)) from None
-        # The descriptor tells of news only once, and sending may have been what it told of.
-        if int(self._socket.EVENTS) & zmq.POLLIN:
-            self._loop.call_soon(self._ready)
+        finally:
+            # The descriptor tells of news only once, and sending may have been what it told of.
+            if not self._socket.closed and int(self._socket.EVENTS) & zmq.POLLIN:
+                self._loop.call_soon(self._ready)
 
     def close(self) -> None:
         """What was sent may still go out, for a second."""
@@ -53,7 +54,11 @@ class Channel:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._receive(frames)
+            try:
+                self._receive(frames)
+            except BaseException:
+                self._loop.call_soon(self._ready)  # what has come behind it is told of no more
+                raise
         self._loop.call_soon(self._ready)
 
 

@@ -52,8 +52,8 @@ class RemoteClient:
     async def open(self, *requests: Request) -> EventStream:
         number = next(self._numbers)
         stream = EventStream(requests, partial(self._left, number))
-        self._streams[number] = stream
         self._send(Open(number, requests))
+        self._streams[number] = stream
         try:
             await stream.accepted
         except asyncio.CancelledError:

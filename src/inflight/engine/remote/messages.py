@@ -85,7 +85,7 @@ class Logprobs(Struct, frozen=True, array_like=True):
     def tokens(self) -> tuple[TokenLogprob, ...]:
         """Raises ValueError where the lists do not fit each other."""
         tops = (TopLogprobs.of_bytes(*top) for top in self.tops)
-        return tuple(map(TokenLogprob, *zip(*zip(self.token_ids, self.logprobs, tops, strict=True), strict=True)))
+        return tuple(TokenLogprob(*one) for one in zip(self.token_ids, self.logprobs, tops, strict=True))
 
 
 class Scored(Struct, frozen=True, array_like=True):

@@ -174,10 +174,9 @@ class Supervisor:
         with settled():
             while engine.bridge.stopped is None:
                 await asyncio.sleep(1.0)
-        if not self._is_ending:
-            log.error(engine.bridge.stopped)
-            self._server.stop(engine.bridge.stopped)
-            self._fail()
+        log.error(engine.bridge.stopped)
+        self._server.stop(engine.bridge.stopped)
+        self._fail()  # also where it was ending: not all calls have had their answers
 
     async def _loaded(self) -> Engine:
         loaded: asyncio.Future[Engine] = self._loop.create_future()
@@ -239,22 +238,20 @@ class Supervisor:
         left = self._counts.clear(child.place)
         if self._server is not None:
             self._server.lost(str(child.serial))
+        del self._children[child.place]
         if self._is_ending:
-            del self._children[child.place]
             return self._end_if_last()
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         log.error(
             f"API process {child.place} ended {how}; its calls under way ({left}) are aborted, and it is started anew."
         )
-        short = time.monotonic() - child.started < SHORT_LIFE
+        short = not child.is_up or time.monotonic() - child.started < SHORT_LIFE
         self._short_lives[child.place] = self._short_lives[child.place] + 1 if short else 0
         if self._short_lives[child.place] >= TRIES:
             log.error(f"API process {child.place} ended {TRIES} times soon after its start; what it said stands above.")
-            del self._children[child.place]
             return self._fail()
         await asyncio.sleep(min(0.1 * 2 ** self._short_lives[child.place], 2.0) if short else 0.0)
         if self._is_ending:
-            del self._children[child.place]
             return self._end_if_last()
         self._spawn(child.place)
 
@@ -270,7 +267,8 @@ class Supervisor:
                 self._engine.metrics.refused(message.code)
         else:
             child.is_up = True
-            if not self._has_begun and all(one.is_up for one in self._children.values()):
+            up = sum(one.is_up for one in self._children.values())
+            if not self._has_begun and up == self._settings.api_processes:
                 self._has_begun = True
                 self._begin()
 
@@ -359,7 +357,7 @@ class _Child:
         frame = len(data).to_bytes(LENGTH_BYTES, "big") + data
         if self._writer is None:
             self._untold.append(frame)
-        else:
+        elif not self._writer.is_closing():  # who has ended hears nothing; its successor is told the news
             self._writer.write(frame)
 
     async def listen(self, heard: Callable[[FromChild], None]) -> None:
