@@ -197,6 +197,18 @@ def test_a_signal_while_a_killed_process_is_not_back_yet_ends_all(start: Callabl
     assert "has not ended in time" not in "".join(server.log) and "Traceback" not in "".join(server.log)
 
 
+@pytest.mark.parametrize("seconds", [0.3, 0.9])
+def test_an_engine_that_dies_while_a_process_loads_leaves_nobody(start: Callable[..., Server], seconds: float) -> None:
+    server = start("--api-processes", "2")
+    before = set(children(server))
+    os.kill(min(before), signal.SIGKILL)
+    assert server.settled(lambda: len(set(children(server)) - before) == 1)
+    alive = children(server)
+    time.sleep(seconds)
+    server.process.kill()
+    assert server.settled(lambda: not any(Path(f"/proc/{one}").exists() for one in alive))
+
+
 def test_a_dead_engine_is_told_to_everybody(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--api-processes", "2", env={"TMPDIR": str(tmp_path)})
     [folder] = tmp_path.glob("inflight-*")

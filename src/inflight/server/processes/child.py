@@ -89,6 +89,7 @@ class _Child:
         self._questions = itertools.count()
         self._pages: dict[int, asyncio.Future[tuple[bytes, str]]] = {}
         self._client: RemoteClient | None = None
+        self._is_alone = False  # the engine's process is gone
         self._sending = threading.Lock()
 
     def run(self) -> int:
@@ -114,6 +115,8 @@ class _Child:
 
         async def connect() -> RemoteClient:
             self._client = RemoteClient(ready.address, str(serial))
+            if self._is_alone:  # it went while tokenizer and templates were loaded; nobody would answer
+                self._client.stop(GONE)
             return self._client
 
         client = asyncio.run_coroutine_threadsafe(connect(), self._process.loop).result()
@@ -183,8 +186,15 @@ class _Child:
                 self._news.put(message)
         self._news.put(None)
         shutil.rmtree(self._setup.counts.parent, ignore_errors=True)  # nobody else is left to do it
+        self._is_alone = True
+        self._process.loop.call_soon_threadsafe(self._lost)
+
+    def _lost(self) -> None:
         if self._client is not None:
-            self._process.loop.call_soon_threadsafe(self._client.stop, GONE)
+            self._client.stop(GONE)
+        for page in self._pages.values():
+            if not page.done():
+                page.set_exception(EngineStopped(GONE))
 
     def _show(self, page: Page) -> None:
         asked = self._pages.get(page.question)
