@@ -32,7 +32,7 @@ class LineError(ValueError):
 
 
 class InputLine(Struct, frozen=True):
-    """One prompt with its settings. forced_output_tokens: design section 4, for traces and benchmarks. placement: lane,
+    """One prompt with its settings. forced_output_tokens: for traces and benchmarks. placement: lane,
     tenant and the like, as arguments for `PromptEncoder.request`."""
 
     prompt_token_ids: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What each metric means (design section 2). Engine, bench, simulator and planner all compute them here.
+"""What each metric means. Engine, bench, simulator and planner all compute them here.
 
 Times are seconds on one clock: intended send s, first token f, last token l; n output tokens.
 """

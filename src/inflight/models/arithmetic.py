@@ -197,7 +197,7 @@ def _norm_elements(spec: ModelSpec) -> int:
 
 # -- bytes of weights --------------------------------------------------------------------------------------------------
 def weight_bytes(spec: ModelSpec, packing: Packing) -> float:
-    """Bytes of all weights, but for what an op set adds in padding."""
+    """Bytes of all weights, but for what a backend adds in padding."""
     return step_weight_bytes(spec, packing) + (0 if spec.head.tied else table_parameters(spec) * packing.table)
 
 

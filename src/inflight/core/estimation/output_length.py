@@ -2,8 +2,8 @@
 
 Lengths that were seen are kept as histograms over logarithmic bins, by tenant, prompt-length bucket and max_tokens; a
 sparse histogram gives way to a coarser one, and without any the answer is a share of max_tokens. Those that nothing
-was added to for longest are given up when there are too many. `Oracle` alone looks at forced lengths (design section
-4), to measure what perfect knowledge would bring.
+was added to for longest are given up when there are too many. `Oracle` alone looks at forced lengths, to measure what
+perfect knowledge would bring.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class BatchService:
         self._is_open = False
 
     def open(self) -> None:
-        """Checks the whole database, and sorts what a crash or a stranger left in the directory; waits, some seconds
+        """Checks the whole database, and sorts what a crash or somebody else left in the directory; waits, some seconds
         for each GB. Raises DataDirectoryError, DatabaseError; what was refused by the check is as it was then."""
         self._data.check()
         try:

@@ -246,13 +246,13 @@ class Store:
 
     async def _commit(self) -> None:
         while self._waiting:
-            parcel, self._waiting = self._waiting, []
-            failure = await self._inserted([answer for answer, _ in parcel])
+            batch, self._waiting = self._waiting, []
+            failure = await self._inserted([answer for answer, _ in batch])
             if failure is None or isinstance(failure, OSError):
-                for _, future in parcel:
+                for _, future in batch:
                     _settle(future, failure)
             else:  # by one of them, which is not to take the others with it
-                for answer, future in parcel:
+                for answer, future in batch:
                     _settle(future, await self._inserted([answer]))
         self._committer = None
 

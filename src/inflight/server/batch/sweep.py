@@ -1,4 +1,4 @@
-"""What a crash or a stranger left in files/ and partial/, sorted at the start.
+"""What a crash or somebody else left in files/ and partial/, sorted at the start.
 
 Knows what is proven to be ours: a file whose row the store has, and a file that the store says was being written (then
 it lies in partial/) or deleted. The former take their place, the latter are removed. Everything else, whatever its

@@ -1,4 +1,4 @@
-"""Where no keys are asked for, a browser must not lend a stranger's page its way to the server.
+"""Where no keys are asked for, a browser must not lend another site's page its way to the server.
 
 Knows the headers by which browsers tell where a call comes from: Host, Origin, Sec-Fetch-Site. Clients that are no
 browsers send none but Host, and pass.
