@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -31,6 +34,7 @@ from inflight.server.processes.messages import (
     decode_to_child,
     encode,
 )
+from inflight.server.processes.supervisor import Supervisor
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
 
@@ -375,3 +379,16 @@ def test_calls_are_counted_over_processes(tmp_path: Path) -> None:
     ]
     other.leave("acme")
     assert onlooker.clear(1) == 2 and (one.everywhere, one.of("acme"), one.of("")) == (1, 1, 0)
+
+
+def test_metrics_that_cannot_be_told_end_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def snapshot() -> None:
+        return None
+
+    engine = SimpleNamespace(
+        bridge=SimpleNamespace(snapshot=snapshot), metrics=SimpleNamespace(render=lambda snapshot: 1 // 0)
+    )
+    told: list[Page] = []
+    supervisor: Any = SimpleNamespace(_engine=engine)
+    asyncio.run(Supervisor._page(supervisor, SimpleNamespace(tell=told.append), 3))  # type: ignore[arg-type]
+    assert told == [Page(3, None, "")] and "ZeroDivisionError" in caplog.text

@@ -198,7 +198,11 @@ class _Child:
 
     def _show(self, page: Page) -> None:
         asked = self._pages.get(page.question)
-        if asked is not None and not asked.done():
+        if asked is None or asked.done():
+            return
+        if page.text is None:
+            asked.set_exception(RuntimeError("the metrics could not be told; the engine's process has logged why"))
+        else:
             asked.set_result((page.text, page.content_type))
 
 

@@ -61,10 +61,10 @@ class Signal(Struct, frozen=True, tag=True):
 
 
 class Page(Struct, frozen=True, tag=True):
-    """The metrics that were asked for."""
+    """The metrics that were asked for. text: None where they could not be told."""
 
     question: int
-    text: bytes
+    text: bytes | None
     content_type: str
 
 

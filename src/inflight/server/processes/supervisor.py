@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import uvloop
 
@@ -188,13 +188,17 @@ class Supervisor:
         def found(folder: Path) -> None:
             later(self._tell_all, Model(folder))
 
+        def settle(how: Callable[[Any], None], outcome: Any) -> None:
+            if not loaded.done():  # nobody waits for it any more, where the end came first
+                how(outcome)
+
         def load() -> None:
             try:
                 engine = self._load(doing, found)
             except BaseException as error:
-                later(loaded.set_exception, error)
+                later(settle, loaded.set_exception, error)
             else:
-                later(loaded.set_result, engine)
+                later(settle, loaded.set_result, engine)
 
         threading.Thread(target=load, name="inflight-loader", daemon=True).start()
         return await loaded
@@ -203,10 +207,14 @@ class Supervisor:
         engine = self._engine
         assert engine is not None, "nobody asks before there is one"
         try:
-            snapshot = await engine.bridge.snapshot()
-        except EngineStopped:
-            snapshot = None
-        text, content_type = await offload(partial(engine.metrics.render, snapshot))
+            try:
+                snapshot = await engine.bridge.snapshot()
+            except EngineStopped:
+                snapshot = None
+            text, content_type = await offload(partial(engine.metrics.render, snapshot))
+        except Exception:  # a mistake in counting is no reason to stop
+            log.exception("the metrics could not be told")
+            return child.tell(Page(question, None, ""))
         child.tell(Page(question, text, content_type))
 
     # -- processes ------------------------------------------------------------------------------------------------
