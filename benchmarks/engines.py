@@ -19,9 +19,9 @@ from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
-from inflight.execution.checkpoint import Checkpoint
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
-from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import kv_shape, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import load_weights

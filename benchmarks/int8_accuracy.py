@@ -31,8 +31,8 @@ from inflight.config.engine import DTypeChoice, EngineSettings, KVCacheChoice, Q
 from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Array
+from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
-from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import kv_shape
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder

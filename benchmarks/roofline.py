@@ -33,8 +33,8 @@ from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import AttentionMetadata, Quantization
 from inflight.execution.backends.slots import PassInputs
+from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
-from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import GIB, kv_shape
 from inflight.execution.roofline import Machine, decode_ceiling, prefill_ceiling
 from inflight.execution.sizes import kv_bytes_per_token

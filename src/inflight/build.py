@@ -35,9 +35,9 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, DType, KVShape
-from inflight.execution.checkpoint import Checkpoint, resolve_model
+from inflight.execution.checkpoints.checkpoint import Checkpoint, resolve_model
+from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
-from inflight.execution.dummy import DummyWeights
 from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import ModelWeights, load_weights

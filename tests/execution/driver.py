@@ -15,7 +15,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Quantization
-from inflight.execution.checkpoint import Checkpoint
+from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
 from inflight.execution.weights import load_weights

@@ -10,7 +10,7 @@ import pytest
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Quantization
-from inflight.execution.checkpoint import Checkpoint
+from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 

@@ -24,7 +24,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.observers import EngineObserver
 from inflight.engine.scripted import ScriptedExecutor
 from inflight.execution.backends import open_backend
-from inflight.execution.checkpoint import Checkpoint
+from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
 from inflight.execution.runner import ModelRunner

@@ -17,7 +17,7 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
-from inflight.execution.checkpoint import Checkpoint
+from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
 from inflight.execution.runner import ModelRunner

@@ -12,8 +12,8 @@ import pytest
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.checkpoint import Checkpoint
-from inflight.execution.dummy import DummyWeights
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.weights import load_weights
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError

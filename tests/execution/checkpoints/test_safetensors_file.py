@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.execution.safetensors_file import SafetensorsFile
+from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.models.errors import ModelError
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.checkpoint import Checkpoint
-from inflight.execution.dummy import DummyWeights
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.checkpoints.dummy import DummyWeights
+from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.execution.memory import MachineMemory
 from inflight.execution.rope import rope_settings, rope_table
-from inflight.execution.safetensors_file import SafetensorsFile
 from inflight.execution.sizes import parts
 from inflight.execution.weights import load_weights
 from inflight.frontend.defaults import sampling_defaults
@@ -32,7 +32,7 @@ from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder, read_spec
 from inflight.text import ChatTemplate, ChatTemplateError, Tokenizer, TokenizerError
 
-from .test_config import BASE, QWEN2
+from ..test_config import BASE, QWEN2
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES: list[dict[str, Any]] = [

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.execution.checkpoint import Checkpoint, resolve_model
+from inflight.execution.checkpoints.checkpoint import Checkpoint, resolve_model
 from inflight.models.errors import ModelError
 
-from .conftest import OracleOf
+from ..conftest import OracleOf
 
 TABLE = "model.embed_tokens.weight"
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inflight.execution.backends.protocol import Array
-from inflight.execution.safetensors_file import SafetensorsFile
+from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_json
