@@ -52,7 +52,7 @@ CONFIG = {
     "torch_dtype": "bfloat16",
     "hidden_act": "silu",
 }
-PUBLISHED = [json.loads(path.read_text()) for path in sorted(Path(__file__).parents[1].glob("models/published/*.json"))]
+PUBLISHED = [json.loads(path.read_text()) for path in sorted(Path(__file__).parents[2].glob("models/published/*.json"))]
 GENERATION = {"temperature": 0.5, "top_p": 0.9, "top_k": 20, "do_sample": True, "eos_token_id": 3}
 TEXT = {
     "bos_token": "<|begin|>",
