@@ -142,7 +142,8 @@ def test_int8_packs_the_matrices_it_names(oracle_of: OracleOf, variant: str) -> 
         got = load(folder, quantization=quantization)
         sizes.append(got.nbytes)
         for layer in got.layers:
-            matrices = (layer.qkv, layer.output, layer.gate_up.gate, layer.gate_up.up, layer.down)
+            mixer, mlp = layer.mixer, layer.mlp
+            matrices = (mixer.qkv, mixer.output, mlp.gate_up.gate, mlp.gate_up.up, mlp.down)
             assert {matrix.weight.itemsize for matrix in matrices} == {layers}
         assert got.output.weight.itemsize == output
         assert got.table.weight.itemsize == (output if tied else 4)

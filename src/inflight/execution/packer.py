@@ -1,0 +1,115 @@
+"""From a source of tensors to packed weights: takes each by its name, hands it to the backend, lets it go, and counts.
+
+Knows how many of a model's elements are packed, and which of its matrices are to be quantized. Does not know which
+tensors a layer has (its own file does), where they come from (`checkpoints`), or how they are packed (the backend).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from inflight.execution.backends.bf16 import from_bf16
+from inflight.execution.backends.protocol import Array, Backend, GateUp, Linear, Quantization, Table, Vector
+from inflight.models.arithmetic import parameters
+from inflight.models.spec import ModelSpec
+
+_TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_COMPARED_ROWS = 4096  # of two tables at a time: the comparison must not cost a table of memory itself
+
+Progress = Callable[[int, int], None]  # elements packed, elements in all
+
+
+class TensorSource(Protocol):
+    """Where tensors come from: a checkpoint, or random numbers."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def tensor(self, name: str, shape: Sequence[int]) -> Array:
+        """float32, float16 or uint16 (bf16), of exactly this shape. Raises ModelError."""
+
+    def release(self, name: str) -> None:
+        """The tensor has been packed; its memory may go."""
+
+
+class Packer:
+    """nbytes: of all that it has packed."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        source: TensorSource,
+        backend: Backend,
+        progress: Progress | None,
+        quantization: Quantization,
+    ) -> None:
+        self.model = model
+        self.nbytes = 0
+        self._source, self._backend, self._progress = source, backend, progress
+        self._int8_layers, self._int8_output = quantization != "none", quantization == "int8-all"
+        self._packed, self._parameters = 0, parameters(model)
+
+    def tables(self) -> tuple[Table, Linear]:
+        """The embedding table, and the output projection: the same memory where the model ties them."""
+        model, backend, source = self.model, self._backend, self._source
+        shape = (model.vocab_size, model.hidden_size)
+        # A tied model may have been saved under either name, or under both.
+        name = _HEAD if model.head.tied and _TABLE not in source and _HEAD in source else _TABLE
+        tied = model.head.tied and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
+        table = backend.pack_table(source.tensor(name, shape), tied, tied and self._int8_output)
+        self._done(table.nbytes, (name, shape))
+        if tied:
+            return table, table.linear
+        return table, self._linear([(_HEAD, shape)], [], self._int8_output)
+
+    def norm(self, name: str, length: int) -> Vector:
+        """float32[length]."""
+        vector = self._vector(name, length)
+        self.nbytes += vector.nbytes
+        return self._backend.pack_vector(vector)
+
+    def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
+        """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
+        return self._linear(parts, biases, self._int8_layers)
+
+    def gate_up(self, gate: tuple[str, tuple[int, int]], up: tuple[str, tuple[int, int]]) -> GateUp:
+        packed = self._backend.pack_gate_up(self._source.tensor(*gate), self._source.tensor(*up), self._int8_layers)
+        self._done(packed.nbytes, gate, up)
+        return packed
+
+    def _vector(self, name: str, length: int) -> Array:
+        """A norm or bias: a float32 copy [length]."""
+        values = self._source.tensor(name, (length,))
+        copy = from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
+        self._done(0, (name, (length,)))
+        return copy
+
+    def _linear(
+        self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]], quantized: bool
+    ) -> Linear:
+        bias = np.concatenate([self._vector(name, length) for name, length in biases]) if biases else None
+        packed = self._backend.pack_linear([self._source.tensor(name, shape) for name, shape in parts], bias, quantized)
+        self._done(packed.nbytes, *parts)
+        return packed
+
+    def _done(self, nbytes: int, *tensors: tuple[str, tuple[int, ...]]) -> None:
+        self.nbytes += nbytes
+        for name, shape in tensors:
+            self._source.release(name)
+            self._packed += int(np.prod(shape))
+        if self._progress is not None:
+            self._progress(self._packed, max(self._packed, self._parameters))
+
+    def _heads_differ(self, shape: tuple[int, int]) -> bool:
+        """Whether a checkpoint that should be tied holds two different tables; then, as in transformers, it is not."""
+        table, head = self._source.tensor(_TABLE, shape), self._source.tensor(_HEAD, shape)
+        starts = range(0, shape[0], _COMPARED_ROWS)
+        differ = any(
+            not np.array_equal(table[start : start + _COMPARED_ROWS], head[start : start + _COMPARED_ROWS])
+            for start in starts
+        )
+        self._source.release(_TABLE)
+        self._source.release(_HEAD)
+        return differ
