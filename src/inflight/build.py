@@ -33,22 +33,23 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
-from inflight.execution.backends import open_backend
-from inflight.execution.backends.protocol import Backend, DType, KVShape
-from inflight.execution.checkpoints.checkpoint import Checkpoint, resolve_model
-from inflight.execution.checkpoints.dummy import DummyWeights
-from inflight.execution.decoder import Decoder
+from inflight.execution.backends.protocol import Device, DType, KVShape
+from inflight.execution.checkpoints.checkpoint import resolve_model
+from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
-from inflight.execution.weights import ModelWeights, load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
-from inflight.models.arithmetic import parameters
 from inflight.models.registry import family_at, read_folder, read_json
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
 log = logging.getLogger(__name__)
+
+_WHY_KERNELS = {
+    "auto": "the best instruction set of this CPU that the kernels know",
+    "transformers": "as set: slow, and the bits of an answer may depend on the batch",
+}
 
 BUILT_IN = Path(__file__).parent / "builtin_model"
 Progress = Callable[[int, int], None]
@@ -116,15 +117,30 @@ def _build(
     wrap: Callable[[Executor], Executor],
 ) -> Engine:
     folder = model_folder(settings)
-    model = read_folder(folder, to_run=True, family=None if settings.family is None else family_at(settings.family))
+    computed = _computed(folder, settings)
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
         text = aside.submit(_text, folder, settings)
-        return _assemble(folder, model, text, settings, scheduling, record, progress, wrap)
+        return _assemble(folder, computed, text, settings, scheduling, record, progress, wrap)
+
+
+def _computed(folder: Path, settings: EngineSettings) -> ComputedModel:
+    if settings.backend == "auto":
+        family = None if settings.family is None else family_at(settings.family)
+        spec = read_folder(folder, to_run=True, family=family)
+        return KernelModel(spec, folder, settings.load_format, settings.quantization, settings.seed)
+    try:
+        from inflight.execution.transformers.model import load
+    except ImportError as error:
+        raise SettingsError(
+            f"--backend transformers needs torch and transformers ({error}); install them: "
+            "pip install 'inflight[transformers]'."
+        ) from None
+    return load(folder, settings.dtype, settings.load_format, settings.seed)
 
 
 def _assemble(
     folder: Path,
-    model: ModelSpec,
+    computed: ComputedModel,
     text: Future[tuple[Tokenizer | None, ChatTemplate | None]],
     settings: EngineSettings,
     scheduling: SchedulingSettings,
@@ -133,7 +149,7 @@ def _assemble(
     wrap: Callable[[Executor], Executor],
 ) -> Engine:
     """The parts, and the engine of them. text: is waited for when the weights are there."""
-    generation = folder / "generation_config.json"
+    model, generation = computed.spec, folder / "generation_config.json"
     dtype = _dtype(settings, model)
     limits = _Limits(
         dtype=dtype,
@@ -146,7 +162,7 @@ def _assemble(
     )
     # Before the weights: a mistake in these settings is told at once.
     rules = make_rules(scheduling, int(limits.budget.value), int(limits.length.value), int(limits.rows.value))
-    backend = _open_backend(_dtype_of(limits.dtype), int(limits.threads.value), cores_of(settings))
+    backend = _open_backend(computed, _dtype_of(limits.dtype), int(limits.threads.value), cores_of(settings))
 
     def packed(done: int, total: int) -> None:
         if text.done():
@@ -155,10 +171,10 @@ def _assemble(
             progress(done, total)
 
     shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8")
-    executor, size = _executor(folder, model, shape, settings, scheduling, limits, backend, packed)
+    executor, size = _executor(computed, shape, settings, scheduling, limits, backend, packed)
     tokenizer, template = text.result()
     ends = _end_tokens(model, tokenizer)
-    in_force = {**_in_force(settings, scheduling, limits, model, backend, size), "end_token_ids": ends.resolved()}
+    in_force = {**_in_force(settings, scheduling, limits, computed, backend, size), "end_token_ids": ends.resolved()}
     clock, driven = MonotonicClock(), wrap(executor)
     observers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
     scheduler = make_scheduler(
@@ -183,18 +199,17 @@ def _assemble(
 
 
 def _executor(
-    folder: Path,
-    model: ModelSpec,
+    computed: ComputedModel,
     shape: KVShape,
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     limits: _Limits,
-    backend: Backend,
+    backend: Device,
     progress: Progress | None,
 ) -> tuple[ModelRunner, KVSize]:
     """Weights, then the KV cache in what memory they leave, then a decoder over both."""
     length = int(limits.length.value)
-    weights = _weights(folder, model, settings, backend, length, progress)
+    decoder = computed.decoder(backend, length, int(limits.budget.value), LOGIT_ROWS, progress)
     bytes_per_block = backend.bytes_per_block(shape)
     size = kv_size(
         shape,
@@ -211,12 +226,11 @@ def _executor(
         block_size=settings.block_size,
         max_rows=int(limits.rows.value),
         max_model_len=length,
-        vocab_size=model.vocab_size,
+        vocab_size=computed.spec.vocab_size,
         host_blocks=host_blocks,
         copy_seconds=copy_seconds(backend, kv_cache) if host_blocks else 0.0,
-        embedding_size=model.hidden_size,
+        embedding_size=computed.spec.hidden_size,
     )
-    decoder = Decoder(model, weights, backend, int(limits.budget.value), LOGIT_ROWS)
     return ModelRunner(decoder, backend, kv_cache, capacity), size
 
 
@@ -224,18 +238,20 @@ def _in_force(
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     limits: _Limits,
-    model: ModelSpec,
-    backend: Backend,
+    computed: ComputedModel,
+    backend: Device,
     size: KVSize,
 ) -> dict[str, Resolved]:
     """Every setting with its reason."""
     caching = settings.enable_prefix_caching
     return {
-        "model": Resolved(settings.model or "built-in", f"{model.family}, {parameters(model) / 1e6:,.1f} M parameters"),
+        "model": Resolved(
+            settings.model or "built-in", f"{computed.spec.family}, {computed.parameters / 1e6:,.1f} M parameters"
+        ),
         "dtype": limits.dtype,
         "quantization": limits.quantization,
         "kv_cache_dtype": limits.kv_cache,
-        "kernels": Resolved(backend.name, "the best instruction set of this CPU that the kernels know"),
+        "kernels": Resolved(backend.name, _WHY_KERNELS[settings.backend]),
         "threads": limits.threads,
         "pin_threads": Resolved(
             settings.pin_threads, "each but the first has a core" if settings.pin_threads else "the system moves them"
@@ -282,23 +298,11 @@ def _dtype_of(resolved: Resolved) -> DType:
     return "float32" if resolved.value == "float32" else "bfloat16"
 
 
-def _open_backend(dtype: DType, threads: int, cores: Sequence[int]) -> Backend:
+def _open_backend(computed: ComputedModel, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
     try:
-        return open_backend(dtype, threads, cores=cores)
+        return computed.open_backend(dtype, threads, cores)
     except (ImportError, ValueError) as error:  # not built, or INFLIGHT_ISA names one that is not here
         raise SettingsError(f"The kernels cannot be used: {str(error).rstrip('.')}.") from error
-
-
-def _weights(
-    folder: Path,
-    model: ModelSpec,
-    settings: EngineSettings,
-    backend: Backend,
-    positions: int,
-    progress: Progress | None,
-) -> ModelWeights:
-    source = DummyWeights(backend.dtype, settings.seed) if settings.load_format == "dummy" else Checkpoint(folder)
-    return load_weights(model, source, backend, positions, progress, settings.quantization)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,12 @@ engine_options = grouped(
     click.option("--model", metavar="M", help="Model folder or hub id; without it the built-in model."),
     click.option("--revision", help="Branch, tag or commit of a hub id."),
     click.option("--family", metavar="F", help="Family of models of your own, as package.module:NAME."),
+    click.option(
+        "--backend",
+        default="auto",
+        show_default=True,
+        help="auto: our kernels; transformers: that library's modules, for models without a family here; slow.",
+    ),
     click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16 or float32."),
     click.option(
         "--quantization",

@@ -18,6 +18,7 @@ DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
 QuantizationChoice = Literal["none", "int8", "int8-all"]
 KVCacheChoice = Literal["auto", "int8"]
+BackendChoice = Literal["auto", "transformers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class EngineSettings:
 
     model: a folder or a hub id in the format of Hugging Face; None is the built-in model. family: package.module:NAME
     of a family of models that is not ours.
+    backend: "transformers" computes with that library's modules: any model that it knows, slowly.
     quantization: "int8" holds the layers' matrices in int8, "int8-all" the output projection (and a tied table) too.
     kv_cache_dtype: "int8" holds keys and values in int8, else they are held as activations are.
     kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins).
@@ -37,6 +39,7 @@ class EngineSettings:
     model: str | None = None
     revision: str | None = None
     family: str | None = None
+    backend: BackendChoice = "auto"
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
     quantization: QuantizationChoice = "none"
@@ -80,8 +83,23 @@ class EngineSettings:
             raise SettingsError(f"--load-format is {self.load_format!r}; known are auto and dummy.")
         if self.quantization not in ("none", "int8", "int8-all"):
             raise SettingsError(f"--quantization is {self.quantization!r}; known are none, int8 and int8-all.")
+        if self.backend not in ("auto", "transformers"):
+            raise SettingsError(f"--backend is {self.backend!r}; known are auto and transformers.")
+        if self.backend == "transformers":
+            self._check_transformers()
         if self.kv_cache_dtype not in ("auto", "int8"):
             raise SettingsError(f"--kv-cache-dtype is {self.kv_cache_dtype!r}; known are auto and int8.")
+
+    def _check_transformers(self) -> None:
+        ours = {"family": None, "quantization": "none", "kv_cache_dtype": "auto", "pin_threads": False}
+        for name, unset in ours.items():
+            if getattr(self, name) != unset:
+                raise SettingsError(
+                    f"{option(name)} is for models that are computed by our own kernels, not with --backend "
+                    "transformers; leave one of them out."
+                )
+        if self.model is None:
+            raise SettingsError("--backend transformers needs a --model; the built-in one is computed by our kernels.")
 
 
 DEFAULT_ROWS = 32

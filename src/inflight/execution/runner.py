@@ -12,17 +12,30 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
+from typing import Any, Protocol
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, Transferred
-from inflight.execution.backends.protocol import Backend, KVCache, PassResult, PendingPass
-from inflight.execution.decoder import Decoder
+from inflight.execution.backends.protocol import Device, KVCache, PassResult, PendingPass
 from inflight.execution.passes import joined, passes
 
 log = logging.getLogger(__name__)
 
 
+class PassDecoder(Protocol):
+    """What computes the layers of a pass, and its logits; batch: a pass of the backend that it was made for."""
+
+    max_tokens: int
+    max_logit_rows: int
+
+    def forward(self, batch: Any) -> None: ...
+
+    def last_hidden(self, batch: Any, places: Sequence[int]) -> Any: ...
+
+    def logits(self, batch: Any, places: Sequence[int]) -> Any: ...
+
+
 class ModelRunner:
-    def __init__(self, decoder: Decoder, backend: Backend, kv_cache: KVCache, capacity: Capacity):
+    def __init__(self, decoder: PassDecoder, backend: Device, kv_cache: KVCache, capacity: Capacity):
         """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks (on a CPU both
         memories are the same, but the copies are real)."""
         self._decoder = decoder
@@ -135,7 +148,7 @@ def _sentence(plan: BatchPlan, fault: Exception) -> str:
     return f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
 
 
-def copy_seconds(backend: Backend, kv_cache: KVCache, blocks: int = 8) -> float:
+def copy_seconds(backend: Device, kv_cache: KVCache, blocks: int = 8) -> float:
     """Measured time to copy one block within the cache, which must hold twice as many as are tried."""
     blocks = min(blocks, kv_cache.num_blocks // 2)
     best = float("inf")

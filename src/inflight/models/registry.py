@@ -22,6 +22,7 @@ from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
 from inflight.models.weight_format import weight_format
 
+_ELSE = "; --backend transformers runs others that keep nothing but keys and values, slowly."
 # Of a model that sees images too, what stands around its text part and concerns it.
 _OUTER = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "dtype", "torch_dtype")
 
@@ -152,7 +153,7 @@ def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tupl
         raise ModelError(f"config.json names {shown(named)} as its architecture, which is no name. {supported}.")
     experts = "num_experts" in data or "num_local_experts" in data or "moe" in named.lower()
     kind = "a mixture of experts, which is" if experts else "an architecture that is"
-    raise ModelError(f"{named} is {kind} not supported. {supported}.")
+    raise ModelError(f"{named} is {kind} not supported. {supported}{_ELSE if to_run else '.'}")
 
 
 def _known(name: object) -> Family | None:

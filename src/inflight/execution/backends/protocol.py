@@ -235,31 +235,14 @@ class ForwardPass(Protocol):
     def finish(self) -> PendingPass: ...
 
 
-@runtime_checkable
-class Backend(Protocol):
-    """Weights are given as numpy arrays [N, K] of float32, float16 or uint16 (= bf16) and may be read-only memory
-    maps; packing converts to `dtype` or to int8 and copies, so that the source can be released at once."""
+class Device(Protocol):
+    """What a runner needs of a backend, whatever computes between tokens and logits: the KV cache, request slots, and
+    passes over them."""
 
     name: str  # e.g. "reference", "native avx512_bf16"
     dtype: DType
     threads: int
     depth: int  # steps worth having in flight: 2 where `finish` returns before the device is done
-
-    # -- once, at load ------------------------------------------------------------------------------------------
-    def pack_vector(self, values: Array) -> Vector:
-        """values float32[N]."""
-
-    def pack_rope(self, table: RopeTable) -> Rope: ...
-
-    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Linear:
-        """`parts` are stacked along N (q, k, v) without building the stack. bias float32[N] or None. `quantized` holds
-        the weights in int8; raises ValueError for more than 133,144 columns, whose sums could pass 32 bits."""
-
-    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> GateUp: ...
-
-    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Table:
-        """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it
-        may be `quantized` (else ValueError)."""
 
     def bytes_per_block(self, shape: KVShape) -> int: ...
 
@@ -267,9 +250,6 @@ class Backend(Protocol):
 
     def request_slots(self, capacity: Capacity, padding_block: int) -> RequestSlots:
         """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone."""
-
-    def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Activation:
-        """Memory for up to `rows` rows; pages that no pass reaches are never touched."""
 
     # -- per step -----------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
@@ -289,3 +269,27 @@ class Backend(Protocol):
     def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
         """The pass of these slots failed: what is computed for them before they are taken anew counts for nothing, and
         reads and writes no block of anybody."""
+
+
+@runtime_checkable
+class Backend(Device, Protocol):
+    """Weights are given as numpy arrays [N, K] of float32, float16 or uint16 (= bf16) and may be read-only memory
+    maps; packing converts to `dtype` or to int8 and copies, so that the source can be released at once."""
+
+    def pack_vector(self, values: Array) -> Vector:
+        """values float32[N]."""
+
+    def pack_rope(self, table: RopeTable) -> Rope: ...
+
+    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Linear:
+        """`parts` are stacked along N (q, k, v) without building the stack. bias float32[N] or None. `quantized` holds
+        the weights in int8; raises ValueError for more than 133,144 columns, whose sums could pass 32 bits."""
+
+    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> GateUp: ...
+
+    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Table:
+        """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it
+        may be `quantized` (else ValueError)."""
+
+    def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Activation:
+        """Memory for up to `rows` rows; pages that no pass reaches are never touched."""

@@ -1,0 +1,69 @@
+"""What computes a model: its shape, a backend, and a decoder over weights.
+
+Knows our own way, by kernels over packed weights; `transformers.model` is the other. Who builds an engine asks both
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from inflight.execution.backends import open_backend
+from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.checkpoints.dummy import DummyWeights
+from inflight.execution.decoder import Decoder
+from inflight.execution.packer import Progress
+from inflight.execution.runner import PassDecoder
+from inflight.execution.weights import load_weights
+from inflight.models.arithmetic import parameters
+from inflight.models.spec import ModelSpec
+
+LoadFormat = Literal["auto", "dummy"]
+
+
+class ComputedModel(Protocol):
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def parameters(self) -> int: ...
+
+    def open_backend(self, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
+        """Raises ImportError or ValueError where the kernels are not to be had."""
+
+    def decoder(
+        self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None
+    ) -> PassDecoder:
+        """With the weights in memory. max_positions: of the longest sequence; the others as in `Decoder`. Raises
+        ModelError for weights that are not there, are others, or do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelModel:
+    """By a backend's kernels."""
+
+    spec: ModelSpec
+    folder: Path
+    load_format: LoadFormat
+    quantization: Quantization
+    seed: int
+
+    @property
+    def parameters(self) -> int:
+        return parameters(self.spec)
+
+    def open_backend(self, dtype: DType, threads: int, cores: Sequence[int]) -> Device:
+        return open_backend(dtype, threads, cores=cores)
+
+    def decoder(
+        self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None
+    ) -> PassDecoder:
+        assert isinstance(backend, Backend)
+        dummy = self.load_format == "dummy"
+        source = DummyWeights(backend.dtype, self.seed) if dummy else Checkpoint(self.folder)
+        weights = load_weights(self.spec, source, backend, max_positions, progress, self.quantization)
+        return Decoder(self.spec, weights, backend, max_tokens, max_logit_rows)

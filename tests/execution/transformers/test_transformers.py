@@ -1,0 +1,171 @@
+"""`--backend transformers`: the library's own tokens, whatever the batch, and refusals by name.
+
+In float32, since products of torch may round differently beside other rows.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from text.builders import byte_level
+
+from inflight import LLM, SamplingParams
+from inflight.config.setting import SettingsError
+from inflight.models.errors import ModelError
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 160,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+}
+_LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
+# name → the class, and settings beside the sizes: learned positions, side by side, latent attention, experts and sinks,
+# caps and windows, norms over all heads
+RUN: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2", {"n_positions": 160}),
+    "gpt_neox": ("GPTNeoX", {}),
+    "deepseek_v3": ("DeepseekV3", _LATENT),
+    "gpt_oss": ("GptOss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}),
+    "gemma2": ("Gemma2", {"sliding_window": 8}),
+    "olmoe": ("Olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
+}
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "mamba": ("Mamba", {}, "mamba: it has layers of linear_attention"),
+    "falcon": ("Falcon", {}, "falcon: it does not use the library's attention interface"),
+    "bloom": ("Bloom", {"n_head": 4, "n_layer": 2}, "bloom: BloomForCausalLM does not use the library's attention"),
+    "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention", "conv"]}, "lfm2: it has layers of conv"),
+    "llama4": ("Llama4Text", {"num_local_experts": 2}, "llama4_text: it has layers of chunked_attention"),
+}
+PROMPTS = [[int(one) for one in np.random.default_rng(seed).integers(0, 320, 9 + 17 * seed)] for seed in range(5)]
+
+
+def saved(folder: Path, kind: str, settings: dict[str, Any]) -> Any:
+    """A model with random weights, in `folder` with a tokenizer."""
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    torch.manual_seed(3)
+    sizes = {key: value for key, value in _SIZES.items() if not (kind == "DeepseekV3" and key == "head_dim")}
+    config = getattr(transformers, f"{kind}Config")(**{**sizes, **settings})
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.uniform_(0.5, 1.5) if "norm" in name or "ln" in name else parameter.normal_(0, 0.2)
+    model.save_pretrained(folder)
+    byte_level().save(str(folder / "tokenizer.json"))
+    return model
+
+
+def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
+    ids = list(prompt)
+    with torch.inference_mode():
+        for _ in range(count):
+            ids.append(int(model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_the_librarys_tokens(tmp_path: Path, name: str) -> None:
+    """Several at once, in small chunks, with too few blocks for all, and again out of the prefix cache."""
+    model = saved(tmp_path, *RUN[name])
+    llm = LLM(
+        str(tmp_path),
+        backend="transformers",
+        dtype="float32",
+        threads=1,
+        max_num_seqs=4,
+        max_num_batched_tokens=24,
+        num_blocks=14,
+    )
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    expected = [greedy(model, prompt, 16) for prompt in PROMPTS]
+    for _ in range(2):
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params)
+        assert [output.outputs[0].token_ids for output in outputs] == expected
+
+
+def test_logprobs_are_the_models(tmp_path: Path) -> None:
+    model = saved(tmp_path, *RUN["gemma2"])
+    llm = LLM(str(tmp_path), backend="transformers", dtype="float32", threads=1)
+    (output,) = llm.generate(
+        {"prompt_token_ids": PROMPTS[1]}, SamplingParams(temperature=0, max_tokens=1, logprobs=1, prompt_logprobs=1)
+    )
+    with torch.inference_mode():
+        right = torch.log_softmax(model(torch.tensor([PROMPTS[1]])).logits[0].float(), -1)
+    (first,) = output.outputs[0].token_logprobs or ()
+    assert first.logprob == pytest.approx(float(right[-1].max()), abs=1e-3)
+    scored = [entry.logprob for entry in output.prompt_token_logprobs or () if entry is not None]
+    assert scored == pytest.approx([float(right[at, token]) for at, token in enumerate(PROMPTS[1][1:])], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_keeps_state_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    kind, settings, sentence = REFUSED[name]
+    sizes = {key: value for key, value in _SIZES.items() if not (kind == "Falcon" and key == "head_dim")}
+    getattr(transformers, f"{kind}Config")(**{**sizes, **settings}).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=sentence):
+        LLM(str(tmp_path), backend="transformers", load_format="dummy", threads=1)
+
+
+def test_the_trial_finds_what_no_field_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, *RUN["gpt_neox"])
+    rotate = transformers.models.gpt_neox.modeling_gpt_neox.GPTNeoXMLP.forward
+
+    def over_time(self: Any, hidden: torch.Tensor) -> torch.Tensor:
+        return rotate(self, hidden.cumsum(1))
+
+    monkeypatch.setattr(transformers.models.gpt_neox.modeling_gpt_neox.GPTNeoXMLP, "forward", over_time)
+    with pytest.raises(ModelError, match=r"gpt_neox: its logits over a paged cache are .* % off"):
+        LLM(str(tmp_path), backend="transformers", dtype="float32", threads=1)
+
+
+def test_folders_that_are_no_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not know the model in"):
+        LLM(str(tmp_path), backend="transformers", threads=1)
+    saved(tmp_path, *RUN["gpt2"])
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
+    with pytest.raises(ModelError, match="transformers cannot load"):
+        LLM(str(tmp_path), backend="transformers", threads=1)
+
+
+@pytest.mark.parametrize("setting", [{"quantization": "int8"}, {"kv_cache_dtype": "int8"}, {"family": "a:B"}])
+def test_what_only_our_kernels_do_is_refused(setting: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match="models that are computed by our own kernels"):
+        LLM("somewhere", backend="transformers", **setting)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="--backend transformers needs a --model"):
+        LLM(backend="transformers")
+
+
+def test_without_it_nothing_of_it_is_imported() -> None:
+    code = (
+        "import sys; from inflight import LLM, SamplingParams; llm = LLM(threads=1);"
+        "llm.generate('a', SamplingParams(max_tokens=1));"
+        "sys.exit(bool({'torch', 'transformers', 'inflight.execution.transformers'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
