@@ -35,7 +35,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, DType, KVShape
-from inflight.execution.checkpoints.checkpoint import Checkpoint, resolve_model
+from inflight.execution.checkpoints.checkpoint import open_checkpoint, resolve_model
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
@@ -44,7 +44,7 @@ from inflight.execution.weights import ModelWeights, load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
 from inflight.models.arithmetic import parameters
-from inflight.models.registry import family_at, read_folder, read_json
+from inflight.models.registry import family_at, read_folder, read_generation
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
@@ -133,7 +133,6 @@ def _assemble(
     wrap: Callable[[Executor], Executor],
 ) -> Engine:
     """The parts, and the engine of them. text: is waited for when the weights are there."""
-    generation = folder / "generation_config.json"
     dtype = _dtype(settings, model)
     limits = _Limits(
         dtype=dtype,
@@ -177,7 +176,7 @@ def _assemble(
         model=model,
         capacity=executor.capacity,
         settings=in_force,
-        defaults=sampling_defaults(read_json(generation) if generation.is_file() else None),
+        defaults=sampling_defaults(read_generation(folder)),
         kv_bytes_per_token=backend.bytes_per_block(shape) / shape.block_size,
     )
 
@@ -297,7 +296,7 @@ def _weights(
     positions: int,
     progress: Progress | None,
 ) -> ModelWeights:
-    source = DummyWeights(backend.dtype, settings.seed) if settings.load_format == "dummy" else Checkpoint(folder)
+    source = DummyWeights(backend.dtype, settings.seed) if settings.load_format == "dummy" else open_checkpoint(folder)
     return load_weights(model, source, backend, positions, progress, settings.quantization)
 
 

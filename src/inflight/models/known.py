@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from inflight.models.errors import ModelError
+from inflight.models.gguf.gguf_model import is_gguf
 from inflight.models.registry import read_folder, read_json, read_spec
 from inflight.models.spec import ModelSpec
 
@@ -32,11 +33,14 @@ def known_model(name: str) -> ModelSpec:
 
 
 def read_model(model: str) -> ModelSpec:
-    """A well-known name (`llama-3-70b`; hub ids of these models too), a folder with a config.json, or such a file.
+    """A well-known name (`llama-3-70b`; hub ids of these models too), a folder with a config.json, such a file, or a
+    GGUF file.
 
     Describes models that this engine cannot run, too. Raises ModelError.
     """
     path = Path(model)
+    if is_gguf(path):
+        return read_folder(path)
     if path.is_dir() or path.suffix == ".json":
         return _read_file(path)
     name = _SUFFIXES.sub("", model.lower().rpartition("/")[2].removeprefix("meta-"))
