@@ -1,6 +1,6 @@
 """Models by name: the well-known ones, whose config.json files lie in `well_known`, and any in a folder or a file.
 
-Knows how people spell a model's name. The files are read as every other config.json is.
+Knows how people spell a model's name. The files are read as every other config.json, or GGUF file, is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from inflight.models.errors import ModelError
+from inflight.models.gguf.choosing import model_in
 from inflight.models.gguf.gguf_model import is_gguf
 from inflight.models.registry import read_folder, read_json, read_spec
 from inflight.models.spec import ModelSpec
@@ -39,8 +40,9 @@ def read_model(model: str) -> ModelSpec:
     Describes models that this engine cannot run, too. Raises ModelError.
     """
     path = Path(model)
-    if is_gguf(path):
-        return read_folder(path)
+    gguf = model_in(path) if path.is_dir() else path if is_gguf(path) else None
+    if gguf is not None:
+        return read_folder(gguf)
     if path.is_dir() or path.suffix == ".json":
         return _read_file(path)
     name = _SUFFIXES.sub("", model.lower().rpartition("/")[2].removeprefix("meta-"))

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from inflight.execution.backends.protocol import Array
-from inflight.execution.checkpoints.gguf.choosing import model_in, models_among, named
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
+from inflight.models.gguf.choosing import model_in, models_among, named, several
 from inflight.models.gguf.gguf_model import is_gguf
 from inflight.models.registry import read_json
 
@@ -157,7 +157,7 @@ def _fetch(repository: str, revision: str | None) -> Path:
     if len(models) == 1:
         return _fetch_gguf(repository, Path(models[0][0]).name, revision)
     if models:
-        named("", [name for files in models for name in files], repository)
+        raise several(models, repository)
     return folder
 
 

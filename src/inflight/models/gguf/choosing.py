@@ -60,6 +60,14 @@ def named(tag: str, names: Sequence[str], repository: str) -> tuple[str, ...]:
     )
 
 
+def several(models: Sequence[tuple[str, ...]], repository: str) -> ModelError:
+    """What is said where none of a repository's models is named."""
+    return ModelError(
+        f"the hub repository {repository} holds {len(models)} GGUF models ({_list(one[0] for one in models)}); name "
+        f"one by its quantization, as in {repository}:Q4_K_M."
+    )
+
+
 def _list(names: Iterable[str]) -> str:
     shown = list(names)
     return ", ".join(shown[:_MOST_SHOWN]) + (
