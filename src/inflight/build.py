@@ -40,7 +40,7 @@ from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
-from inflight.models.registry import family_at, read_folder, read_json
+from inflight.models.registry import family_at, read_folder, read_generation
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
@@ -149,7 +149,7 @@ def _assemble(
     wrap: Callable[[Executor], Executor],
 ) -> Engine:
     """The parts, and the engine of them. text: is waited for when the weights are there."""
-    model, generation = computed.spec, folder / "generation_config.json"
+    model = computed.spec
     dtype = _dtype(settings, model)
     limits = _Limits(
         dtype=dtype,
@@ -193,7 +193,7 @@ def _assemble(
         model=model,
         capacity=executor.capacity,
         settings=in_force,
-        defaults=sampling_defaults(read_json(generation) if generation.is_file() else None),
+        defaults=sampling_defaults(read_generation(folder)),
         kv_bytes_per_token=backend.bytes_per_block(shape) / shape.block_size,
     )
 

@@ -102,9 +102,11 @@ def _counted(asked: WorkloadOptions, variants: Sequence[Variant]) -> WorkloadOpt
     if asked.trace is None or asked.tokenizer is not None or not variants:
         return asked
     from inflight.build import model_folder
+    from inflight.models.gguf.gguf_model import is_gguf
 
     folder = model_folder(variants[0].engine)
-    return replace(asked, tokenizer=folder) if (folder / "tokenizer.json").is_file() else asked
+    has_tokenizer = is_gguf(folder) or (folder / "tokenizer.json").is_file()
+    return replace(asked, tokenizer=folder) if has_tokenizer else asked
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -23,7 +23,9 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
 
 
 @click.command("doctor", cls=Verb)
-@click.option("--model", metavar="M", help="Model folder or hub id to judge; without it the built-in model.")
+@click.option(
+    "--model", metavar="M", help="Model folder, .gguf file or hub id to judge; without it the built-in model."
+)
 @click.option(
     "--quantization", default="none", show_default=True, help="none, int8 or int8-all, as the engine would hold it."
 )

@@ -28,7 +28,9 @@ PRECISIONS = ("bf16", "fp8", "int8")
 hardware_options = grouped(
     "Machine",
     click.option(
-        "--model", metavar="M", help="With --hardware: a well-known name (llama-3-70b), a folder or a config.json."
+        "--model",
+        metavar="M",
+        help="With --hardware: a well-known name (llama-3-70b), a folder, a config.json or a .gguf file.",
     ),
     click.option("--hardware", metavar="GPU", help="A GPU by name, such as a100-80 or h100."),
     click.option("--hardware-file", type=_FILE, help="TOML file of more GPUs, a table [gpus.NAME] each."),

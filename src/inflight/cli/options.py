@@ -114,7 +114,11 @@ config_option = click.option(
 engine_options = grouped(
     "Engine",
     config_option,
-    click.option("--model", metavar="M", help="Model folder or hub id; without it the built-in model."),
+    click.option(
+        "--model",
+        metavar="M",
+        help="Model folder, .gguf file or hub id (owner/name, owner/name:Q4_K_M); else the built-in one.",
+    ),
     click.option("--revision", help="Branch, tag or commit of a hub id."),
     click.option("--family", metavar="F", help="Family of models of your own, as package.module:NAME."),
     click.option(

@@ -18,6 +18,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
+from inflight.models.gguf.gguf_model import is_gguf, model_name
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
@@ -180,7 +181,9 @@ def described(
 
 
 def _models(settings: ServerSettings, engine_settings: EngineSettings) -> tuple[str, ...]:
-    return settings.served_model_name or (engine_settings.model or "built-in",)
+    """A GGUF file is called by its name, without its folder and suffix."""
+    model = engine_settings.model or "built-in"
+    return settings.served_model_name or (model_name(path) if is_gguf(path := Path(model)) else model,)
 
 
 def tell_ready(settings: ServerSettings, tenants: Tenants, bound: socket.socket, started: float) -> None:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
-from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.checkpoints.checkpoint import open_checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
 from inflight.execution.packer import Progress
@@ -64,6 +64,6 @@ class KernelModel:
     ) -> PassDecoder:
         assert isinstance(backend, Backend)
         dummy = self.load_format == "dummy"
-        source = DummyWeights(backend.dtype, self.seed) if dummy else Checkpoint(self.folder)
+        source = DummyWeights(backend.dtype, self.seed) if dummy else open_checkpoint(self.folder)
         weights = load_weights(self.spec, source, backend, max_positions, progress, self.quantization)
         return Decoder(self.spec, weights, backend, max_tokens, max_logit_rows)

@@ -1,6 +1,6 @@
 """Models by name: the well-known ones, whose config.json files lie in `well_known`, and any in a folder or a file.
 
-Knows how people spell a model's name. The files are read as every other config.json is.
+Knows how people spell a model's name. The files are read as every other config.json, or GGUF file, is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from inflight.models.errors import ModelError
+from inflight.models.gguf.choosing import model_in
+from inflight.models.gguf.gguf_model import is_gguf
 from inflight.models.registry import read_folder, read_json, read_spec
 from inflight.models.spec import ModelSpec
 
@@ -32,11 +34,15 @@ def known_model(name: str) -> ModelSpec:
 
 
 def read_model(model: str) -> ModelSpec:
-    """A well-known name (`llama-3-70b`; hub ids of these models too), a folder with a config.json, or such a file.
+    """A well-known name (`llama-3-70b`; hub ids of these models too), a folder with a config.json, such a file, or a
+    GGUF file.
 
     Describes models that this engine cannot run, too. Raises ModelError.
     """
     path = Path(model)
+    gguf = model_in(path) if path.is_dir() else path if is_gguf(path) else None
+    if gguf is not None:
+        return read_folder(gguf)
     if path.is_dir() or path.suffix == ".json":
         return _read_file(path)
     name = _SUFFIXES.sub("", model.lower().rpartition("/")[2].removeprefix("meta-"))

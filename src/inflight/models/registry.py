@@ -17,6 +17,8 @@ from inflight.models import families
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.fields import Fields
+from inflight.models.gguf.config import config_of, generation_of
+from inflight.models.gguf.gguf_model import GGUFModel, is_gguf, model_name
 from inflight.models.rope import RopeSettings
 from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
@@ -99,17 +101,27 @@ def read_spec(
 
 
 def read_folder(folder: str | Path, *, to_run: bool = False, family: Family | None = None) -> ModelSpec:
-    """Reads config.json and, where there is one, generation_config.json. Errors as in `read_spec`."""
+    """Reads config.json and, where there is one, generation_config.json; or what a GGUF file says of the same. Errors
+    as in `read_spec`."""
     folder = Path(folder)
+    if is_gguf(folder):
+        gguf = GGUFModel(folder)
+        return read_spec(config_of(gguf), name=model_name(folder), to_run=to_run, family=family)
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(
             f"{folder} is no model folder: it has no config.json ({_contents(folder)}). "
             "Give a folder in Hugging Face format, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct."
         )
-    generation = folder / "generation_config.json"
-    given = read_json(generation) if generation.is_file() else None
-    return read_spec(read_json(path), given, name=folder.name, to_run=to_run, family=family)
+    return read_spec(read_json(path), read_generation(folder), name=folder.name, to_run=to_run, family=family)
+
+
+def read_generation(folder: Path) -> Mapping[str, Any] | None:
+    """How the model's authors would have it sampled; None where they do not say. Raises ModelError."""
+    if is_gguf(folder):
+        return generation_of(GGUFModel(folder))
+    path = folder / "generation_config.json"
+    return read_json(path) if path.is_file() else None
 
 
 def read_json(path: Path) -> dict[str, Any]:

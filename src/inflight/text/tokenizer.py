@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from inflight.models.gguf.gguf_model import is_gguf
+
 from .apart import ApartEncoder
 from .control import AddedToken
 from .errors import TokenizerError
@@ -53,11 +55,16 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
-        """Load `tokenizer.json` and, where there is one, `tokenizer_config.json` from a model's folder.
+        """Load `tokenizer.json` and, where there is one, `tokenizer_config.json` from a model's folder, or what a GGUF
+        file has of them.
 
         Raises:
             TokenizerError: there is no tokenizer.json, or one of the two files cannot be used.
         """
+        if is_gguf(folder):
+            from .gguf_tokenizer import gguf_backend
+
+            return cls(gguf_backend(folder), read_tokenizer_config(folder))
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise TokenizerError(_missing(folder))

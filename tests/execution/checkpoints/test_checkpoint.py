@@ -111,6 +111,7 @@ def test_a_hub_id_is_fetched_without_pickles(tmp_path: Path, monkeypatch: pytest
     from fnmatch import fnmatch
 
     asked: dict[str, Any] = {}
+    (tmp_path / "config.json").touch()
 
     def download(name: str, **settings: Any) -> str:
         asked.update(settings, name=name)

@@ -8,13 +8,16 @@ are packed (`weights`). Pickled checkpoints are refused: loading one runs whatev
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from inflight.execution.backends.protocol import Array
+from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
+from inflight.models.gguf.choosing import model_in, models_among, named, several
+from inflight.models.gguf.gguf_model import is_gguf
 from inflight.models.registry import read_json
 
 _SINGLE = "model.safetensors"
@@ -112,34 +115,85 @@ def _why_no_weights(folder: Path) -> str:
     )
 
 
-def resolve_model(name: str, revision: str | None = None) -> Path:
-    """The folder of a model: an existing folder is itself, anything else is fetched from the hub as an id.
+def open_checkpoint(path: Path) -> Checkpoint | GGUFCheckpoint:
+    """Of a folder or a GGUF file. Raises ModelError."""
+    return GGUFCheckpoint(path) if is_gguf(path) else Checkpoint(path)
 
-    Only configuration, tokenizer, template and safetensors files are fetched. Raises ModelError for a path that does
-    not exist, a name that cannot be a hub id, and whatever keeps the hub from answering.
+
+def resolve_model(name: str, revision: str | None = None) -> Path:
+    """The folder or the GGUF file of a model: what exists is itself (of a folder whose weights are one GGUF model, that
+    file), anything else is fetched from the hub as an id. `owner/name:Q4_K_M` is one GGUF file of a repository.
+
+    Only configuration, tokenizer, template and safetensors files are fetched, or the one GGUF model. Raises ModelError
+    for a path that does not exist, a name that cannot be a hub id, and whatever keeps the hub from answering.
     """
     path = Path(name).expanduser()
+    if path.exists() and revision is not None:
+        raise ModelError(f"revision {revision!r} has no meaning for the local folder {path}; leave it out.")
     if path.is_dir():
-        if revision is not None:
-            raise ModelError(f"revision {revision!r} has no meaning for the local folder {path}; leave it out.")
-        return path
+        return model_in(path) or path
     if path.exists():
+        if is_gguf(path):
+            return path
         raise ModelError(f"{path} is a file, not a model folder; give the folder that holds config.json.")
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", name) or name.endswith((".safetensors", ".gguf", ".bin")):
+    hub_id = re.fullmatch(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(:(?P<tag>\w[\w.-]*))?", name)
+    if hub_id is None or hub_id["name"].endswith((".safetensors", ".gguf", ".bin")):
         raise ModelError(f"model folder {name} does not exist; give an existing folder or a hub id (owner/name).")
-    return _fetch(name, revision)
+    repository, tag = hub_id["name"], hub_id["tag"]
+    if tag is not None:
+        return _asking_hub(name, revision, lambda: _fetch_gguf(repository, tag, revision))
+    return _asking_hub(name, revision, lambda: _fetch(repository, revision))
 
 
-def _fetch(name: str, revision: str | None) -> Path:
+def _fetch(repository: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    folder = Path(
+        snapshot_download(repository, revision=revision, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_IGNORED)
+    )
+    if (folder / "config.json").is_file() or any(folder.glob("*.safetensors")):
+        return folder
+    models = models_among(_hub_files(repository, revision))
+    if len(models) == 1:
+        return _fetch_gguf(repository, Path(models[0][0]).name, revision)
+    if models:
+        raise several(models, repository)
+    return folder
+
+
+def _fetch_gguf(repository: str, tag: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    files = named(tag, _hub_files(repository, revision), repository)
+    return Path(snapshot_download(repository, revision=revision, allow_patterns=list(files))) / files[0]
+
+
+def _hub_files(repository: str, revision: str | None) -> list[str]:
+    """Names of a repository's files; of those in the local cache where the hub does not answer."""
+    from huggingface_hub import errors as hub
+    from huggingface_hub import list_repo_files, snapshot_download
+
+    try:
+        return list_repo_files(repository, revision=revision)
+    except (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.HFValidationError):
+        raise
+    except Exception:  # whatever the hub's HTTP library raises where there is no network
+        folder = Path(snapshot_download(repository, revision=revision, local_files_only=True))
+        return [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+
+
+def _asking_hub(name: str, revision: str | None, ask: Callable[[], Path]) -> Path:
+    """What `ask` answers; whatever the hub's client raises becomes a sentence."""
     try:
         from huggingface_hub import errors as hub
-        from huggingface_hub import snapshot_download
     except ImportError:
         raise ModelError(
             f"{name} is no local folder, and fetching it from the hub needs the huggingface-hub package; install it."
         ) from None
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_IGNORED))
+        return ask()
+    except ModelError:
+        raise
     except hub.GatedRepoError:
         cause = "its owner asks for consent first; accept the terms on its page and log in with `hf auth login`"
     except hub.RevisionNotFoundError:

@@ -1,0 +1,168 @@
+"""The tensors of a GGUF model, by the names that Hugging Face gives them.
+
+Knows where each lies (`names`) and undoes what the converter did to it. Does not know which tensors a model has, or
+what is in a block (`dequantize`, `packing`). `tensor` answers plain numbers; `matrix` what the file holds, in the form
+that backends pack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from inflight.execution.backends.bf16 import from_bf16
+from inflight.execution.backends.matrices import Array, Int4Matrix, Int8Matrix, Matrix
+from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
+from inflight.execution.checkpoints.gguf.names import Place, place_of
+from inflight.execution.checkpoints.gguf.packing import packed
+from inflight.models.errors import ModelError
+from inflight.models.gguf.config import Keys
+from inflight.models.gguf.gguf_file import GGUFFile, TensorEntry
+from inflight.models.gguf.gguf_model import GGUFModel
+
+_PLAIN = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+
+
+class GGUFCheckpoint:
+    """Views are read-only; what is not plain in the file is made when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens every part and checks its header. Raises ModelError, also for types of tensors that are not read."""
+        self._model = GGUFModel(path)
+        self._architecture = self._model.architecture
+        unread = {entry.type.name for _, entry in self._model.tensors.values()} - set(readable())
+        if unread:
+            raise ModelError(
+                f"{path} holds tensors of the types {', '.join(sorted(unread))}, which are not read; read are "
+                f"{', '.join(readable())}. Take a file of one of these."
+            )
+
+    def __contains__(self, name: str) -> bool:
+        return self._find(name) is not None
+
+    def tensor(self, name: str, shape: Sequence[int]) -> Array:
+        """[shape] of float32, float16 or uint16 (bf16). Raises ModelError where name or shape do not fit."""
+        place, file, entry = self._place(name, tuple(shape))
+        raw = self._raw(place, file, entry)
+        if entry.type.is_plain:
+            values = raw.view(_PLAIN[entry.type.name])
+        else:
+            values = dequantize(entry.type.name, raw, entry.type.values)
+        return self._undone(place, values.reshape(tuple(shape)))
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+        """[outputs, inputs] as the file holds it, or rounded to a form that is packed (`packing`). Errors as above."""
+        place, file, entry = self._place(name, shape)
+        if entry.type.is_plain or place.undo not in ("none", "rotated pairs", "value heads"):
+            return self.tensor(name, shape)
+        held = packed(entry.type.name, self._raw(place, file, entry), shape, entry.type.values)
+        order = self._row_order(place, shape[0])
+        return held if order is None else _with_rows(held, order)
+
+    def release(self, name: str) -> None:
+        """Gives the memory that reading a tensor took back. Its views stay valid."""
+        found = self._find(name)
+        if found is not None:
+            file, entry = self._model.tensors[found.name]
+            file.release(entry)
+
+    # -- finding ----------------------------------------------------------------------------------------------------
+    def _find(self, name: str) -> Place | None:
+        place = place_of(name, self._architecture, self._model.tensors)
+        return place if place is not None and place.name in self._model.tensors else None
+
+    def _place(self, name: str, shape: tuple[int, ...]) -> tuple[Place, GGUFFile, TensorEntry]:
+        place = self._find(name)
+        if place is None:
+            known = place_of(name, self._architecture, self._model.tensors)
+            called = "" if known is None else f" ({known.name} there)"
+            raise ModelError(
+                f"{self._model.path} lacks tensor {name!r}{called}, which its metadata ask for; convert the model "
+                "again, or take a complete file."
+            )
+        file, entry = self._model.tensors[place.name]
+        held = entry.shape if place.expert is None else entry.shape[1:]
+        if place.expert is not None and place.expert >= entry.shape[0]:
+            raise ModelError(
+                f"{place.name} in {file.path} stacks {entry.shape[0]} experts, and not {place.expert + 1}."
+            )
+        if _essential(held) != _essential(shape):
+            raise ModelError(
+                f"tensor {place.name!r} in {file.path} has shape {list(held)}, but the metadata ask for {list(shape)} "
+                f"({name}); convert the model again."
+            )
+        return place, file, entry
+
+    def _raw(self, place: Place, file: GGUFFile, entry: TensorEntry) -> Array:
+        """The tensor's bytes, or those of one expert: uint8 [blocks, bytes of one]."""
+        blocks = math.prod(entry.shape) // entry.type.values
+        raw = np.frombuffer(file.map, np.uint8, blocks * entry.type.nbytes, entry.begin)
+        if place.expert is not None:
+            raw = raw.reshape(entry.shape[0], -1)[place.expert]
+        return raw.reshape(-1, entry.type.nbytes)
+
+    # -- what the converter did -------------------------------------------------------------------------------------
+    def _undone(self, place: Place, values: Array) -> Array:
+        if place.undo == "none":
+            return values
+        if place.undo == "added one":
+            return np.asarray(_float32(values) - np.float32(1))
+        if place.undo == "log of negated":
+            values = np.log(-_float32(values))
+        if place.undo == "value columns":
+            order = self._value_order(values.shape[1], 0)
+            return np.ascontiguousarray(values[:, order])
+        rows = self._row_order(place, values.shape[0])
+        return values if rows is None else np.ascontiguousarray(values[rows])
+
+    def _row_order(self, place: Place, rows: int) -> Array | None:
+        """Which of the file's rows comes where; None where they are in order."""
+        if place.undo == "rotated pairs":
+            keys = Keys(self._model)
+            heads = keys.one("attention.head_count_kv" if ".attn_k." in place.name else "attention.head_count")
+            if heads < 1 or rows % (2 * heads):
+                raise ModelError(f"{place.name} in {self._model.path} has {rows} rows, which are no {heads} heads.")
+            return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
+        if place.undo in ("value heads", "log of negated") and self._architecture in ("qwen35", "qwen35moe"):
+            fused = any(f".{leaf}." in place.name for leaf in ("attn_qkv", "ssm_conv1d"))
+            keys = Keys(self._model)
+            before = 2 * keys.size("ssm.state_size") * keys.size("ssm.group_count") if fused else 0
+            return self._value_order(rows, before)
+        return None
+
+    def _value_order(self, count: int, before: int) -> Array:
+        """Heads of values by key head: the file has the first of each, then the second of each. before: rows of
+        queries and keys, which stay."""
+        keys = Keys(self._model)
+        key_heads, value_heads = keys.size("ssm.group_count"), keys.size("ssm.time_step_rank")
+        if (
+            min(key_heads, value_heads) < 1
+            or value_heads % key_heads
+            or (count - before) % value_heads
+            or count < before
+        ):
+            raise ModelError(
+                f"{self._model.path} has {value_heads} heads of values for {key_heads} of keys, which do not make "
+                f"{count} rows; convert the model again."
+            )
+        tiled = np.arange(count - before).reshape(value_heads // key_heads, key_heads, -1)
+        return np.concatenate((np.arange(before), before + tiled.swapaxes(0, 1).ravel()))
+
+
+def _essential(shape: Sequence[int]) -> tuple[int, ...]:
+    """Without sizes of 1, which converters leave out."""
+    return tuple(size for size in shape if size != 1)
+
+
+def _float32(values: Array) -> Array:
+    return from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
+
+
+def _with_rows(held: Int4Matrix | Int8Matrix, order: Array) -> Int4Matrix | Int8Matrix:
+    if isinstance(held, Int8Matrix):
+        return Int8Matrix(held.values[order], held.scales[order])
+    offsets = None if held.offsets is None else held.offsets[order]
+    return Int4Matrix(held.codes[order], held.scales[order], offsets, held.group, held.meanings)

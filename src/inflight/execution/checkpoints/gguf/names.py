@@ -1,0 +1,155 @@
+"""From the names that Hugging Face gives tensors to those of GGUF files, and what the converter did to each.
+
+Knows llama.cpp's names (`gguf-py`) and its converter: which rows it moved, which norms it stored with 1 added, what it
+stacked, split and negated. Does not know files or blocks. What is asked for is a name of a config.json's family; what
+is found says where it lies and how to undo what was done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Literal
+
+Undo = Literal["rotated pairs", "added one", "log of negated", "value heads", "value columns", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """name: in the file. expert: which of a stack, None where it is none. undo: what the converter did.
+
+    rotated pairs: rows of each head as the kernels of llama.cpp rotate them, neighbours in pairs, where Hugging Face
+    has halves. added one: a norm's weight, stored as 1 + w. value heads, value columns: heads of values dealt out one
+    to each key head in turn, where Hugging Face has those of a key head together.
+    """
+
+    name: str
+    expert: int | None = None
+    undo: Undo = "none"
+
+
+_PAIRED = frozenset(("llama", "smollm3", "granite"))  # converted by Llama's class, with its queries and keys moved
+_ADDED_ONE = frozenset(("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe"))
+# Where the norm before the MLP bears the name of one after attention.
+_POST_ATTENTION = frozenset(("gemma2", "gemma3", "olmo2", "gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe"))
+_TOP = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "model.embedding_norm": "token_embd_norm",
+    "lm_head": "output",
+}
+_LEAVES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    **{f"mlp.shared_expert{s}.{part}_proj": f"ffn_{part}_shexp" for s in ("", "s") for part in ("gate", "up", "down")},
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_qkvz": "ssm_in",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+    "operator_norm": "attn_norm",
+    "ffn_norm": "ffn_norm",
+    "self_attn.out_proj": "attn_output",
+    "self_attn.q_layernorm": "attn_q_norm",
+    "self_attn.k_layernorm": "attn_k_norm",
+    "feed_forward.w1": "ffn_gate",
+    "feed_forward.w3": "ffn_up",
+    "feed_forward.w2": "ffn_down",
+    "conv.in_proj": "shortconv.in_proj",
+    "conv.out_proj": "shortconv.out_proj",
+    "conv.conv": "shortconv.conv",
+}
+# Whole names, which have no .weight or .bias in Hugging Face, or another one.
+_WHOLE = {
+    "self_attn.sinks": "attn_sinks.weight",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+}
+_EXPERT_PARTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
+_LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<rest>.+)")
+_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(?P<expert>\d+)\.(?P<part>\w+)\.(?P<kind>weight|bias)")
+_VALUE_ROWS = frozenset(("ssm_a", "ssm_dt.bias", "ssm_alpha", "ssm_beta", "attn_gate", "attn_qkv", "ssm_conv1d"))
+
+
+def place_of(name: str, architecture: str, there: Container[str]) -> Place | None:
+    """Where the tensor that Hugging Face calls `name` lies. there: the file's names. None where GGUF has no such."""
+    layer = _LAYER.fullmatch(name)
+    if layer is None:
+        stem, _, kind = name.rpartition(".")
+        if stem not in _TOP:
+            return None
+        found = _TOP[stem]
+        if found == "output_norm" and architecture == "lfm2":
+            found = "token_embd_norm"
+        return _found(f"{found}.{kind}", found, architecture)
+    prefix, rest = f"blk.{layer['layer']}.", layer["rest"]
+    expert = _EXPERT.fullmatch(rest)
+    if expert is not None:
+        return _expert(prefix, expert, there)
+    if rest in _WHOLE:
+        return _found(prefix + _WHOLE[rest], _WHOLE[rest], architecture)
+    stem, _, kind = rest.rpartition(".")
+    if stem not in _LEAVES:
+        return None
+    leaf = _LEAVES[stem]
+    if stem == "post_attention_layernorm" and architecture in _POST_ATTENTION:
+        leaf = "post_attention_norm"
+    return _found(f"{prefix}{leaf}.{kind}", leaf, architecture)
+
+
+def _expert(prefix: str, expert: re.Match[str], there: Container[str]) -> Place | None:
+    part = _EXPERT_PARTS.get(expert["part"])
+    if part is None:
+        return None
+    alone = f"{prefix}ffn_{part}.{expert['expert']}.{expert['kind']}"  # as the first converters had it
+    if alone in there:
+        return Place(alone)
+    return Place(f"{prefix}ffn_{part}_exps.{expert['kind']}", int(expert["expert"]))
+
+
+def _found(name: str, leaf: str, architecture: str) -> Place:
+    if leaf in ("attn_q", "attn_k") and architecture in _PAIRED:
+        return Place(name, undo="rotated pairs")
+    if architecture in _ADDED_ONE and leaf.endswith("norm") and leaf != "ssm_norm":
+        return Place(name, undo="added one")
+    if architecture in ("qwen35", "qwen35moe"):
+        if leaf == "ssm_a":
+            return Place(name, undo="log of negated")
+        if leaf in _VALUE_ROWS:
+            return Place(name, undo="value heads")
+        if leaf == "ssm_out":
+            return Place(name, undo="value columns")
+    elif leaf == "ssm_a":
+        return Place(name, undo="log of negated")
+    return Place(name)

@@ -1,0 +1,75 @@
+"""Which GGUF file is meant: of a folder, or of a hub repository by the name of its quantization.
+
+Knows how such files are named (`Model-Q4_K_M.gguf`, parts, encoders of images beside them). Does not know what is in
+them, or how a repository is fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from inflight.models.errors import ModelError
+from inflight.models.gguf.gguf_model import is_gguf, part_paths
+
+_MOST_SHOWN = 12
+
+
+def models_among(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Whole models: their files, first the one that opens them. Encoders of images (`mmproj`) and importance matrices
+    are no models."""
+    gguf = sorted(name for name in names if is_gguf(Path(name)) and not re.search(r"mmproj|imatrix", name))
+    found: dict[str, tuple[str, ...]] = {}
+    for name in gguf:
+        try:
+            parts = [path.as_posix() for path in part_paths(Path(name))]
+        except ModelError:  # a number that no part has
+            parts = [name]
+        found.setdefault(parts[0], tuple(parts))
+    return list(found.values())
+
+
+def model_in(folder: Path) -> Path | None:
+    """The GGUF model of a folder without weights of another kind; None where it has none. Raises ModelError where it
+    has several."""
+    if any(folder.glob("*.safetensors")):
+        return None
+    found = models_among(path.name for path in folder.glob("*"))
+    if len(found) > 1:
+        raise ModelError(
+            f"{folder} holds {len(found)} GGUF models ({_list(one[0] for one in found)}); name the file that is meant."
+        )
+    return folder / found[0][0] if found else None
+
+
+def named(tag: str, names: Sequence[str], repository: str) -> tuple[str, ...]:
+    """The files of the one model whose name has the quantization `tag` in it, in any case. Raises ModelError."""
+    models = models_among(names)
+    if not models:
+        raise ModelError(f"the hub repository {repository} holds no GGUF files; leave :{tag} out, or name another one.")
+    pattern = re.compile(rf"(?:^|[-._/]){re.escape(tag)}(?:[-./]|$)", re.IGNORECASE)
+    exact = [one for one in models if PurePosixPath(one[0]).name.lower() in (tag.lower(), f"{tag.lower()}.gguf")]
+    found = exact or [one for one in models if pattern.search(one[0])]
+    if len(found) == 1:
+        return found[0]
+    what = "none" if not found else f"{len(found)} ({_list(one[0] for one in found)})"
+    raise ModelError(
+        f"of the GGUF files of {repository}, {what} can be meant by {tag!r}; there are "
+        f"{_list(one[0] for one in models)}: write {repository}:NAME with a quantization or a file of these."
+    )
+
+
+def several(models: Sequence[tuple[str, ...]], repository: str) -> ModelError:
+    """What is said where none of a repository's models is named."""
+    return ModelError(
+        f"the hub repository {repository} holds {len(models)} GGUF models ({_list(one[0] for one in models)}); name "
+        f"one by its quantization, as in {repository}:Q4_K_M."
+    )
+
+
+def _list(names: Iterable[str]) -> str:
+    shown = list(names)
+    return ", ".join(shown[:_MOST_SHOWN]) + (
+        f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    )

@@ -1,0 +1,128 @@
+"""The metadata of a GGUF file: keys with values of a type, read when they are asked for.
+
+Knows the value types of the format and where each value lies. Does not know what a key means. A vocabulary has hundreds
+of thousands of strings, which only the tokenizer wants: until then they are bytes of the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from mmap import mmap
+from pathlib import Path
+
+from msgspec import Struct
+
+from inflight.json_file import shown
+from inflight.models.errors import ModelError
+
+STRING, ARRAY, BOOL = 8, 9, 7
+FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # little endian
+_FLOATS = (6, 12)
+_LENGTH = struct.Struct("<Q")
+_LONGEST_TEXT = 2**24  # bytes of one string; a chat template has a thousandth of it
+
+Scalar = bool | int | float | str
+
+
+class Value(Struct, frozen=True):
+    """Where a value lies. kind: its type, of an array that of its items. count: None where it is no array."""
+
+    kind: int
+    begin: int
+    count: int | None
+
+
+class Metadata:
+    """Values by key; every getter raises ModelError where the value is of another kind than the key should have."""
+
+    def __init__(self, path: Path, data: mmap, values: Mapping[str, Value]) -> None:
+        """values: whose bounds have been checked."""
+        self._path, self._data, self._values = path, data, values
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    # -- one value ----------------------------------------------------------------------------------------------------
+    def integer(self, key: str) -> int | None:
+        value = self._scalar(key)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        raise self._other_kind(key, "a whole number", value)
+
+    def number(self, key: str) -> float | None:
+        value = self._scalar(key)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        raise self._other_kind(key, "a number", value)
+
+    def flag(self, key: str) -> bool | None:
+        value = self._scalar(key)
+        if value is None or isinstance(value, bool):
+            return value
+        raise self._other_kind(key, "true or false", value)
+
+    def text(self, key: str) -> str | None:
+        value = self._scalar(key)
+        if value is None or isinstance(value, str):
+            return value
+        raise self._other_kind(key, "a text", value)
+
+    # -- arrays -------------------------------------------------------------------------------------------------------
+    def is_array(self, key: str) -> bool:
+        return key in self and self._values[key].count is not None
+
+    def length(self, key: str) -> int:
+        """How many items an array has; 0 where there is no such key."""
+        return self._array(key).count or 0 if key in self else 0
+
+    def texts(self, key: str) -> list[str]:
+        """An array of strings; bytes that are no UTF-8 become the replacement character."""
+        if key not in self:
+            return []
+        value = self._array(key)
+        if value.kind != STRING:
+            raise self._other_kind(key, "a list of texts", f"a list of type {value.kind}")
+        found, at, data = [], value.begin, self._data
+        for _ in range(value.count or 0):
+            end = at + 8 + _LENGTH.unpack_from(data, at)[0]
+            found.append(data[at + 8 : end].decode("utf-8", "replace"))
+            at = end
+        return found
+
+    def numbers(self, key: str) -> list[int] | list[float] | list[bool]:
+        """An array of numbers or of flags, as Python has them."""
+        if key not in self:
+            return []
+        value = self._array(key)
+        if value.kind not in FORMATS:
+            raise self._other_kind(key, "a list of numbers", "a list of texts")
+        return list(struct.unpack_from(f"<{value.count}{FORMATS[value.kind]}", self._data, value.begin))
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+    def _scalar(self, key: str) -> Scalar | None:
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if value.count is not None:
+            raise self._other_kind(key, "one value", f"a list of {value.count:,}")
+        if value.kind != STRING:
+            found: Scalar = struct.unpack_from("<" + FORMATS[value.kind], self._data, value.begin)[0]
+            return found
+        size = _LENGTH.unpack_from(self._data, value.begin)[0]
+        if size > _LONGEST_TEXT:
+            raise self._other_kind(key, f"a text of at most {_LONGEST_TEXT:,} bytes", f"one of {size:,}")
+        return self._data[value.begin + 8 : value.begin + 8 + size].decode("utf-8", "replace")
+
+    def _array(self, key: str) -> Value:
+        value = self._values[key]
+        if value.count is None:
+            raise self._other_kind(key, "a list", "one value")
+        return value
+
+    def _other_kind(self, key: str, wanted: str, got: object) -> ModelError:
+        got = got if isinstance(got, str) and got.startswith(("a list", "one ")) else shown(got)
+        return ModelError(f"{self._path} is damaged: {key} must be {wanted}, not {got}; download or convert it again.")

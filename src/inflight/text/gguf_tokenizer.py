@@ -1,0 +1,180 @@
+"""A tokenizer from the metadata of a GGUF file, as the library would have read it from the model's tokenizer.json.
+
+Knows the two kinds of vocabulary that language models have there: byte-level BPE with merges (`gpt2`) and sentencepiece
+BPE with scores (`llama`), token types, and which settings of a tokenizer_config.json the keys are. How texts are split
+before merging is `gguf_splits`'s. Does not know what a file's bytes look like (`models.gguf`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inflight.json_file import shown
+from inflight.models.gguf.gguf_model import GGUFModel
+
+from .errors import TokenizerError
+from .faults import is_fault
+from .gguf_splits import BEGIN_BY_DEFAULT, IGNORE_MERGES, pre_tokenizer_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import tokenizers
+
+_KEY = "tokenizer.ggml."
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5  # token types
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+_NAMED = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+_SENTENCEPIECE = ("llama", "gemma4")
+_AGAIN = "convert the model again, or take another file."
+
+
+def read_gguf_tokenizer_config(path: Path) -> dict[str, Any]:
+    """What tokenizer_config.json would say: named tokens, whether they surround a text, chat templates."""
+    model = GGUFModel(path)
+    metadata = model.metadata
+    tokens = metadata.texts(_KEY + "tokens")
+    config: dict[str, Any] = {}
+    for key, name in _NAMED.items():
+        number = metadata.integer(f"{_KEY}{key}_token_id")
+        if number is not None and 0 <= number < len(tokens):
+            config[f"{name}_token"] = tokens[number]
+    begins = metadata.flag(_KEY + "add_bos_token")
+    kind, pre = metadata.text(_KEY + "model"), metadata.text(_KEY + "pre") or ""
+    config["add_bos_token"] = (kind == "llama" or pre in BEGIN_BY_DEFAULT) if begins is None else begins
+    config["add_eos_token"] = bool(metadata.flag(_KEY + "add_eos_token"))
+    template = metadata.text("tokenizer.chat_template")
+    if template is not None:
+        named = [one for one in metadata if one.startswith("tokenizer.chat_template.")]
+        further = [{"name": one.rpartition(".")[2], "template": metadata.text(one)} for one in named]
+        config["chat_template"] = [{"name": "default", "template": template}, *further] if further else template
+    return config
+
+
+def gguf_backend(path: Path) -> tokenizers.Tokenizer:
+    """Raises TokenizerError for a kind of vocabulary that is not read, and for one that does not fit together."""
+    model = GGUFModel(path)
+    metadata = model.metadata
+    kind = metadata.text(_KEY + "model")
+    if kind not in ("gpt2", *_SENTENCEPIECE):
+        raise TokenizerError(
+            f"{path} has a vocabulary of the kind {shown(kind)}; read are gpt2 (byte-level BPE) and llama "
+            "(sentencepiece BPE). Take another file, or a folder with a tokenizer.json."
+        )
+    tokens = metadata.texts(_KEY + "tokens")
+    types = [int(one) for one in metadata.numbers(_KEY + "token_type")] or [1] * len(tokens)
+    if not tokens or len(types) != len(tokens):
+        raise TokenizerError(f"{path} has {len(tokens):,} tokens, but types of {len(types):,}; {_AGAIN}")
+    try:
+        backend = _byte_level(model, tokens, types) if kind == "gpt2" else _sentencepiece(model, tokens, types)
+        _add_tokens(backend, tokens, types)
+    except BaseException as error:
+        if isinstance(error, TokenizerError) or not is_fault(error) or isinstance(error, MemoryError):
+            raise
+        raise TokenizerError(f"The vocabulary in {path} makes no tokenizer: {error}; {_AGAIN}") from error
+    return backend
+
+
+def _byte_level(model: GGUFModel, tokens: list[str], types: list[int]) -> tokenizers.Tokenizer:
+    """GPT-2, Llama 3, Qwen: every byte has a character, and a text is split before it is merged."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    pre = model.metadata.text(_KEY + "pre") or "default"
+    merges = _written_merges(model)
+    bpe = models.BPE(_vocabulary(tokens, types), merges, ignore_merges=pre in IGNORE_MERGES)
+    backend = Tokenizer(bpe)
+    splits = pre_tokenizer_of(pre)
+    if splits is None:
+        raise TokenizerError(
+            f"{model.path} has texts split in a way that is not known here (tokenizer.ggml.pre is {shown(pre)}); take "
+            "a folder with the model's tokenizer.json."
+        )
+    backend.pre_tokenizer = splits.pre_tokenizer
+    if splits.composes:
+        backend.normalizer = normalizers.NFC()
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _sentencepiece(model: GGUFModel, tokens: list[str], types: list[int]) -> tokenizers.Tokenizer:
+    """Llama 2, Mistral, Gemma: spaces are ▁, what is in no token falls back to bytes.
+
+    The converter writes runs of spaces as they are where the vocabulary has ▁▁.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    metadata = model.metadata
+    respelled = ["▁" * len(token) if len(token) > 1 and not token.strip(" ") else token for token in tokens]
+    vocabulary = _vocabulary(respelled, types)
+    merges = _written_merges(model) or _merges_of(vocabulary, _ranks(model, respelled))
+    unknown = metadata.integer(_KEY + "unknown_token_id")
+    if unknown is None and _UNKNOWN in types:
+        unknown = types.index(_UNKNOWN)
+    named = {} if unknown is None or not 0 <= unknown < len(tokens) else {"unk_token": respelled[unknown]}
+    has_bytes = all(token in vocabulary for token in _BYTES)
+    backend = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=True, byte_fallback=has_bytes, **named))
+    prefixed = metadata.flag(_KEY + "add_space_prefix")
+    prefixed = metadata.text(_KEY + "model") == "llama" if prefixed is None else prefixed
+    spaces = normalizers.Replace(" ", "▁")
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if prefixed else spaces
+    decoder = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*decoder, decoders.Strip(" ", 1, 0)] if prefixed else decoder)
+    return backend
+
+
+def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:
+    """Without those that only fill the table up, so that nobody reads `[PAD151646]`. Of equal ones the first counts."""
+    found: dict[str, int] = {}
+    for number, (token, kind) in enumerate(zip(tokens, types, strict=True)):
+        if kind != _UNUSED or not token.startswith("[PAD"):
+            found.setdefault(token, number)
+    return found
+
+
+def _written_merges(model: GGUFModel) -> list[tuple[str, str]]:
+    """As pairs; the space that divides one is the first after its first character."""
+    pairs = []
+    for merge in model.metadata.texts(_KEY + "merges"):
+        at = merge.find(" ", 1)
+        if at < 0:
+            raise TokenizerError(f"{model.path} has the merge {shown(merge)}, which are no two tokens; {_AGAIN}")
+        pairs.append((merge[:at], merge[at + 1 :]))
+    return pairs
+
+
+def _ranks(model: GGUFModel, tokens: list[str]) -> list[float]:
+    """How early a token is merged, for each, the highest first: its score. Gemma's scores do not follow the order of
+    its merges; the order of its tokens does."""
+    scores = [float(one) for one in model.metadata.numbers(_KEY + "scores")]
+    if model.architecture.startswith("gemma") or not scores:
+        return [-float(number) for number in range(len(tokens))]
+    if len(scores) != len(tokens):
+        raise TokenizerError(f"{model.path} has {len(tokens):,} tokens, but scores of {len(scores):,}; {_AGAIN}")
+    return scores
+
+
+def _merges_of(vocabulary: dict[str, int], ranks: list[float]) -> list[tuple[str, str]]:
+    """Sentencepiece merges whatever two neighbours make a token, the best token first: all pairs that make one."""
+    found: list[tuple[float, int, str, str]] = []
+    for token, number in vocabulary.items():
+        for at in range(1, len(token)):
+            left, right = token[:at], token[at:]
+            if left in vocabulary and right in vocabulary:
+                found.append((-ranks[number], -at, left, right))
+    found.sort(key=lambda one: one[:2])
+    return [(left, right) for _, _, left, right in found]
+
+
+def _add_tokens(backend: tokenizers.Tokenizer, tokens: list[str], types: list[int]) -> None:
+    """Control tokens as special ones; those that somebody defined as added ones, which are matched whole."""
+    from tokenizers import AddedToken
+
+    def of(kinds: tuple[int, ...], special: bool) -> list[AddedToken]:
+        return [
+            AddedToken(token, normalized=False, special=special)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind in kinds and token and backend.token_to_id(token) is not None
+        ]
+
+    backend.add_special_tokens(of((_UNKNOWN, _CONTROL), special=True))
+    backend.add_tokens(of((_USER_DEFINED,), special=False))

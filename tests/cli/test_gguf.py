@@ -1,0 +1,43 @@
+"""A .gguf file on the command line: a model like any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gguf_files import convert
+
+from inflight.cli import call
+
+from .terminal import Caller
+
+
+@pytest.fixture
+def file(tiny: Path, tmp_path: Path) -> Path:
+    return convert(tiny, tmp_path / "Tiny-F32.gguf", "llama")
+
+
+def test_it_answers_as_the_folder_does(tiny: Path, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ("run", "hello", "--max-tokens", 8, "--ignore-eos", "--temperature", 0, "--dtype", "float32")
+    expected = Caller(capfd, tiny)(*asked)
+    assert expected.code == 0 and Caller(capfd, file)(*asked) == expected
+    assert Caller(capfd, file.parent)(*asked) == expected  # the one file of a folder
+
+
+def test_it_is_planned_with(tiny: Path, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ("--hardware", "l4", "--rate", "1", "--input-tokens", "50", "--output-tokens", "20")
+    told = []
+    for model in (tiny, file, file.parent):
+        assert call(["plan", "--model", str(model), *asked]) == 0
+        told.append(capfd.readouterr().out)
+    assert told[0] == told[1] == told[2] != ""
+
+
+def test_what_is_wrong_with_it_is_one_sentence(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    for verb, *more in (("run", "hello"), ("doctor",)):
+        told = Caller(capfd, file)(verb, *more)
+        assert told.code != 0 and "is truncated" in told.err and told.err.count("\n") == 1
+    assert call(["plan", "--model", str(file), "--hardware", "l4", "--rate", "1"]) != 0
+    assert "is truncated" in capfd.readouterr().err
