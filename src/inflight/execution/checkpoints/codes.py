@@ -47,7 +47,7 @@ class Codes:
         if self.meanings.dtype == np.int8 and self.zeros is None and self.scales.shape[1] == 1:
             scales = np.repeat(self.scales[:, 0], self.span)[: len(self.codes)]
             # A format that goes down to -128 loses one step there: products here take 7 bits and a sign.
-            return Int8Matrix(np.maximum(self.meanings[self.codes], np.int8(-127)), scales)
+            return Int8Matrix(_looked_up(np.maximum(self.meanings, np.int8(-127)), self.codes), scales)
         return self._requantized()
 
     def _int4(self) -> Matrix:
@@ -56,8 +56,8 @@ class Codes:
         times = inputs // held // group
         # A whole number of 5 bits times a scale of 11: exact in float32, and so is the sum with a code's own part.
         offsets = None if self.zeros is None else np.repeat(-self.zeros * self.scales, times, 1)
-        order = None if np.all(self.groups[1:] >= self.groups[:-1]) else np.argsort(self.groups, kind="stable")
-        codes = self.codes if order is None else self.codes[:, order]
+        order = None if self._in_place() else np.argsort(self.groups, kind="stable")
+        codes = self.codes if order is None else np.take(self.codes, order, axis=1)
         found = Int4Matrix(codes, np.repeat(self.scales, times, 1), offsets, group, self.meanings)
         return found if order is None else ReorderedMatrix(found, order.astype(np.int32))
 
@@ -68,17 +68,34 @@ class Codes:
         return Int8Matrix(values, scales)
 
     def _rows(self, begin: int, end: int) -> Array:
-        lines = np.arange(begin, end) // self.span
-        found = self.meanings[self.codes[begin:end]].astype(np.float32)
+        found = _looked_up(self.meanings.astype(np.float32), self.codes[begin:end])
         if self.zeros is not None:
-            found -= self.zeros[lines][:, self.groups]
-        found *= self.scales[lines][:, self.groups]
+            found -= self._spread(self.zeros, begin, end)
+        found *= self._spread(self.scales, begin, end)
         return found
+
+    def _spread(self, values: Array, begin: int, end: int) -> Array:
+        """Of scales or zeros, those of each weight of these outputs."""
+        first = begin // self.span
+        used = values[first : (end - 1) // self.span + 1]
+        if self._in_place():
+            wide = np.repeat(used, np.bincount(self.groups, minlength=values.shape[1]), axis=1)
+        else:
+            wide = np.take(used, self.groups, axis=1)
+        return wide if self.span == 1 else wide[np.arange(begin, end) // self.span - first]
+
+    def _in_place(self) -> bool:
+        """Whether the inputs of a group are neighbours, from the first group to the last."""
+        return bool(np.all(self.groups[1:] >= self.groups[:-1]))
 
     def _pieces(self) -> list[tuple[int, int]]:
         outputs, inputs = self.codes.shape
         step = max(1, _PIECE // max(1, inputs))
         return [(begin, min(begin + step, outputs)) for begin in range(0, outputs, step)]
+
+
+def _looked_up(meanings: Array, codes: Array) -> Array:
+    return np.take(meanings, codes, mode="wrap")  # none is out of bounds; to look for one would take twice the time
 
 
 def unpacked(words: Array, bits: int) -> Array:
