@@ -28,6 +28,8 @@ _READABLE: dict[str, dict[str, tuple[int, ...]]] = {
     "fp8": {"": (8,)},
     "mxfp4": {"": (4,)},
 }
+# Where a method names its layout: the newer field goes first.
+_LAYOUT_FIELDS = {"awq": ("version", "format", "checkpoint_format"), "gptq": ("checkpoint_format", "format")}
 
 
 def weight_format(data: Mapping[str, Any]) -> WeightFormat | None:
@@ -60,7 +62,7 @@ def weight_format(data: Mapping[str, Any]) -> WeightFormat | None:
         _whole(group),  # -1: the whole input shares a scale
         symmetric=symmetric if isinstance(symmetric, bool) else None,
         act_order=given.get("desc_act") is True,
-        layout="marlin" if given.get("is_marlin_format") else _name(given, "checkpoint_format", "version", "format"),
+        layout="marlin" if given.get("is_marlin_format") else _name(given, *_LAYOUT_FIELDS.get(method, ("format",))),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,16 @@ def test_floats_of_8_bits_are_torchs() -> None:
 
     expected = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
     assert np.array_equal(E4M3, expected, equal_nan=True)
+
+
+def test_a_text_part_says_how_it_is_quantized(tmp_path: Path) -> None:
+    _, numbers = written(tmp_path, "gptq")
+    for config in (
+        {"text_config": {"quantization_config": CASES["gptq"].config}},
+        {"text_config": {"hidden_size": 8}, "quantization_config": CASES["gptq"].config},
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert np.array_equal(Checkpoint(tmp_path).tensor(NAME, SHAPE), numbers)
 
 
 def test_modules_that_are_left_out_are_plain(tmp_path: Path) -> None:
