@@ -153,7 +153,7 @@ def _assemble(
     dtype = _dtype(settings, model)
     limits = _Limits(
         dtype=dtype,
-        quantization=resolve_quantization(settings, str(dtype.value)),
+        quantization=resolve_quantization(settings, str(dtype.value), model.weight_format),
         kv_cache=resolve_kv_cache_dtype(settings, str(dtype.value)),
         threads=resolve_threads(settings),
         rows=resolve_rows(settings),

@@ -172,6 +172,24 @@ def test_int8_halves_the_layers_and_then_the_output_projection() -> None:
     assert more == table - 4 * got.vocab_size
 
 
+@pytest.mark.parametrize(
+    ("given", "bytes_of_a_weight"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 0.5 + 4 / 128),  # a scale and an offset
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True}, 0.5 + 2 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 96, "sym": True}, 0.5 + 2 / 32),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 1),
+    ],
+)
+def test_layers_that_come_quantized_take_what_they_are_held_in(given: dict[str, Any], bytes_of_a_weight: float) -> None:
+    plain, got = config(), config(quantization_config=given)
+    layers = len(plain.layers) * layer_matrix_parameters(plain, plain.layers[0])
+    attention, mlp = parts(got.layers[0])
+    scales = len(plain.layers) * 4 * (attention.qkv_rows + 2 * mlp.width + 2 * got.hidden_size)
+    saved = weight_bytes(plain, "bfloat16") - weight_bytes(got, "bfloat16")
+    assert saved == pytest.approx((2 - bytes_of_a_weight) * layers - scales, abs=1)
+
+
 def test_an_untied_model_has_two_tables_and_reads_one() -> None:
     got = config()
     assert weight_bytes(got, "bfloat16") - step_weight_bytes(got, "bfloat16") == 2 * 64_000

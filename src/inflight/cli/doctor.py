@@ -80,6 +80,7 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
     from inflight.execution.roofline import decode_ceiling, prefill_ceiling, ridge_tokens
     from inflight.execution.sizes import kv_bytes_per_token, weight_bytes
     from inflight.models.arithmetic import parameters
+    from inflight.models.weight_format import described
 
     held, int8_kv = settings.quantization, settings.kv_cache_dtype == "int8"
     context = min(CONTEXT, config.default_model_len)
@@ -103,6 +104,7 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
     return {
         "name": settings.model or "built-in",
         "quantization": held,
+        "weight_format": None if config.weight_format is None else described(config.weight_format),
         "kv_cache_dtype": settings.kv_cache_dtype,
         "family": config.family,
         "parameters": parameters(config),
@@ -139,6 +141,7 @@ def _print(report: dict[str, Any]) -> None:
     )
     print(f"\nmodel           {model['name']}: {model['family']}, {model['parameters'] / 1e6:,.1f} M parameters")
     kept = {"none": "bfloat16", "int8": "int8 and bfloat16", "int8-all": "int8"}[model["quantization"]]
+    kept = model["weight_format"] or kept
     print(f"weights         {gib(model['weight_bytes'])} in {kept}", end="")
     left = free - model["weight_bytes"]
     if left <= 0:

@@ -13,6 +13,8 @@ from typing import Literal
 
 from inflight.config.setting import MOST, Resolved, SettingsError, option
 from inflight.core.strategies.registry import STRATEGIES
+from inflight.models.spec import WeightFormat
+from inflight.models.weight_format import described
 
 DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
@@ -170,7 +172,11 @@ def cores_of(settings: EngineSettings) -> tuple[int, ...]:
     return tuple(cores[:threads])
 
 
-def resolve_quantization(settings: EngineSettings, dtype: str) -> Resolved:
+def resolve_quantization(settings: EngineSettings, dtype: str, format: WeightFormat | None = None) -> Resolved:
+    """format: of a checkpoint that is quantized already."""
+    if format is not None and settings.quantization == "none":
+        scales = "; activations get scales as they come, not the checkpoint's" if format.static_activations else ""
+        return Resolved("none", f"the checkpoint's own, {described(format)}{scales}")
     reasons = {
         "none": f"all weights in {dtype}; int8 would halve what the layers' matrices take and a step reads of them"
         if dtype == "bfloat16"

@@ -90,7 +90,8 @@ def _token_seconds(
     """Seconds of computing for one token: the layers and the output projection at the rate of how they are held,
     attention at that of `dtype`, or over int8 keys and values twice as many operations in int8."""
     rates = machine.flops_per_s
-    seconds = layer_flops_per_token(model) / rates[dtype if quantization == "none" else "int8"]
+    plain = quantization == "none" and model.weight_format is None
+    seconds = layer_flops_per_token(model) / rates[dtype if plain else "int8"]
     attention = attention_flops_per_token(model, context)
     seconds += 2 * attention / rates["int8"] if quantized_kv else attention / rates[dtype]
     if logits:

@@ -1,7 +1,7 @@
 """What a model takes as this engine holds it: the parts of its layers, and bytes by data type and quantization.
 
-Knows which elements are packed in what (matrices in the backend's type or int8, norms and biases in float32) and that
-every layer keeps all positions, windows or not. The counting is `models.arithmetic`.
+Knows which elements are packed in what (matrices in the backend's type, int8, or as a checkpoint's are quantized; norms
+and biases in float32) and that every layer keeps all positions, windows or not. The counting is `models.arithmetic`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from inflight.execution.backends.protocol import DType, Quantization
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec
+from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec, WeightFormat
 
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
-_SCALE_BYTES = 4  # of an output of an int8 matrix, of a head of int8 keys or values
+_SCALE_BYTES = 4  # of an output of a quantized matrix, of a head of int8 keys or values
+_GROUP_SCALE_BYTES = 2  # of a group of an int4 matrix, and of its offset
+_GROUPS = (128, 64, 32, 16)  # inputs that share a scale in an int4 matrix, however many do in the checkpoint
 
 
 def parts(layer: LayerSpec) -> tuple[Attention, Dense]:
@@ -26,11 +28,12 @@ def parts(layer: LayerSpec) -> tuple[Attention, Dense]:
     )
 
 
-def packing(dtype: DType, quantization: Quantization = "none") -> Packing:
+def packing(dtype: DType, quantization: Quantization = "none", format: WeightFormat | None = None) -> Packing:
+    """format: of a checkpoint whose layers come quantized, and are held as they come."""
     item = _ITEM_BYTES[dtype]
-    layers, head = quantization != "none", quantization == "int8-all"
+    layers, head = quantization != "none" or format is not None, quantization == "int8-all"
     return Packing(
-        matrix=1 if layers else item,
+        matrix=_code_bytes(format) if format is not None else 1 if layers else item,
         head=1 if head else item,
         table=item,
         other=4,
@@ -39,14 +42,23 @@ def packing(dtype: DType, quantization: Quantization = "none") -> Packing:
     )
 
 
+def _code_bytes(format: WeightFormat) -> float:
+    """Of an element of a matrix that comes quantized, its share of its group's scale and offset included."""
+    if format.bits != 4:
+        return 1
+    group = next((size for size in _GROUPS if not (format.group_size or _GROUPS[0]) % size), _GROUPS[-1])
+    numbers = 1 if format.symmetric or format.method == "mxfp4" else 2
+    return 0.5 + numbers * _GROUP_SCALE_BYTES / group
+
+
 def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none") -> int:
     """Bytes of all weights held in `dtype`, or some of them in int8, but for what a backend adds in padding."""
-    return round(arithmetic.weight_bytes(model, packing(dtype, quantization)))
+    return round(arithmetic.weight_bytes(model, packing(dtype, quantization, model.weight_format)))
 
 
 def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none") -> int:
     """Bytes of weights that a decode step reads at least once: all but the input table, of which it reads rows."""
-    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization)))
+    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization, model.weight_format)))
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:

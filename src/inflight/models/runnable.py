@@ -9,15 +9,13 @@ from __future__ import annotations
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec
+from inflight.models.weight_format import refuse_unreadable
 
 
 def refuse_what_does_not_run(spec: ModelSpec) -> None:
     """Raises ModelError for the first thing that the decoder does not compute."""
     if spec.weight_format is not None:
-        raise ModelError(
-            f"the checkpoint is quantized ({spec.weight_format.method}), which is not supported; "
-            "take the unquantized one (bfloat16, float16 or float32 weights)."
-        )
+        refuse_unreadable(spec.weight_format)
     found = [
         *(one for layer in dict.fromkeys(spec.layers) for one in _of_layer(layer)),
         (spec.norm.kind != "rms", f"{spec.norm.kind} norms"),

@@ -152,13 +152,20 @@ class WeightFormat(Struct, frozen=True):
     """How a quantized checkpoint holds its matrices, by `quantization_config`.
 
     bits: of a weight, None where it does not say. group_size: weights along an input that share a scale. block: weights
-    [outputs, inputs] that do. What is None has a scale for each output or one in all.
+    [outputs, inputs] that do. What is None has a scale for each output or one in all. symmetric: there are no zero
+    points; None where it does not say. act_order: inputs are grouped by the size of activations, not by their place.
+    layout: how packed tensors lie, by the method's own name for it. static_activations: it brings scales for
+    activations, too (this engine has its own: one for each token, as it comes).
     """
 
     method: str
     bits: int | None
     group_size: int | None = None
     block: tuple[int, int] | None = None
+    symmetric: bool | None = None
+    act_order: bool = False
+    layout: str | None = None
+    static_activations: bool = False
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """How a quantized checkpoint holds its matrices: what `quantization_config` says, method by method.
 
-Knows the fields of fp8, mxfp4, AWQ, GPTQ, compressed-tensors, bitsandbytes and modelopt. Does not know how packed
-tensors lie in a file.
+Knows the fields of fp8, mxfp4, AWQ, GPTQ, compressed-tensors, bitsandbytes and modelopt, and which of all that can be
+read. Does not know how packed tensors lie in a file (`execution.checkpoints`), nor which matrices are left plain: what
+lies in the file tells, not the lists of names in the config.
 """
 
 from __future__ import annotations
@@ -14,6 +15,21 @@ from inflight.models.errors import ModelError
 from inflight.models.spec import WeightFormat
 
 _MXFP4_GROUP = 32  # weights that share an exponent, by the format's definition
+# What is read: the layouts of a method, each with its bits. "": none is named.
+_READABLE: dict[str, dict[str, tuple[int, ...]]] = {
+    "awq": dict.fromkeys(("", "gemm"), (4,)),
+    "gptq": dict.fromkeys(("", "gptq", "gptq_v2"), (4, 8)),
+    "compressed-tensors": {
+        "pack-quantized": (4, 8),
+        "int-quantized": (8,),
+        "float-quantized": (8,),
+        "naive-quantized": (8,),
+    },
+    "fp8": {"": (8,)},
+    "mxfp4": {"": (4,)},
+}
+# Where a method names its layout: the newer field goes first.
+_LAYOUT_FIELDS = {"awq": ("version", "format", "checkpoint_format"), "gptq": ("checkpoint_format", "format")}
 
 
 def weight_format(data: Mapping[str, Any]) -> WeightFormat | None:
@@ -30,26 +46,98 @@ def weight_format(data: Mapping[str, Any]) -> WeightFormat | None:
     if method == "mxfp4":
         return WeightFormat(method, 4, _MXFP4_GROUP)
     if method == "fp8":
-        return WeightFormat(method, 8, block=_block(given.get("weight_block_size")))
+        static = given.get("activation_scheme") == "static"
+        return WeightFormat(method, 8, block=_pair(given.get("weight_block_size")), static_activations=static)
     if method == "bitsandbytes":
         return WeightFormat(method, 4 if given.get("load_in_4bit") else 8)
-    weights = _first_group(given) or given
+    if method == "compressed-tensors":
+        return _compressed(given)
+    weights = _group_weights(given)[0] if _group_weights(given) else given  # modelopt has groups of layers, too
     bits = weights.get("num_bits", weights.get("bits", weights.get("w_bit")))
     group = weights.get("group_size", weights.get("q_group_size"))
-    return WeightFormat(method, _whole(bits), _whole(group))  # -1: the whole input shares a scale
+    symmetric = given.get("sym", None if given.get("zero_point") is None else not given["zero_point"])
+    return WeightFormat(
+        method,
+        _whole(bits),
+        _whole(group),  # -1: the whole input shares a scale
+        symmetric=symmetric if isinstance(symmetric, bool) else None,
+        act_order=given.get("desc_act") is True,
+        layout="marlin" if given.get("is_marlin_format") else _name(given, *_LAYOUT_FIELDS.get(method, ("format",))),
+    )
 
 
-def _first_group(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Of compressed-tensors and modelopt: what the first group of layers says of its weights."""
+def _compressed(given: Mapping[str, Any]) -> WeightFormat:
+    """Of compressed-tensors: what all groups of layers agree on."""
+    groups = _group_weights(given)
+    sparsity, strategy = given.get("sparsity_config"), _agreed(groups, "strategy")
+    sparse = _name(sparsity, "format") if isinstance(sparsity, Mapping) else None
+    layout = sparse if sparse not in (None, "dense") else _name(given, "format")
+    symmetric, block = _agreed(groups, "symmetric"), _agreed(groups, "block_structure")
+    return WeightFormat(
+        "compressed-tensors",
+        _whole(_agreed(groups, "num_bits")),
+        _whole(_agreed(groups, "group_size")),
+        block=_pair(block) if strategy in (None, "block") else None,
+        symmetric=symmetric if isinstance(symmetric, bool) else None,
+        act_order=_agreed(groups, "actorder") in ("group", True),
+        layout="transform_config" if given.get("transform_config") else layout,
+        static_activations=any(
+            isinstance(taken, Mapping) and taken.get("dynamic") is False
+            for taken in (one.get("input_activations") for one in _groups(given))
+        ),
+    )
+
+
+def refuse_unreadable(format: WeightFormat) -> None:
+    """Raises ModelError for what the readers of `execution.checkpoints` do not read, by its name and number."""
+    begin = f"the checkpoint is quantized ({format.method})"
+    end = "take another quantization of this model, or the unquantized one (bfloat16, float16 or float32 weights)."
+    layouts = _READABLE.get(format.method)
+    if layouts is None:
+        raise ModelError(f"{begin}, which is not supported; read are {', '.join(_READABLE)}; {end}")
+    bits = layouts.get(format.layout or "")
+    if bits is None:
+        found = f"in the layout {format.layout}" if format.layout else "in a layout that config.json does not name"
+        known = ", ".join(name for name in layouts if name) or "those without one"
+        raise ModelError(f"{begin} {found}, which is not supported; read are {known}; {end}")
+    if format.bits not in bits:
+        found = "one number of bits for all layers" if format.bits is None else f"{format.bits} bits"
+        lacks = "without" if format.bits is None else "in"
+        raise ModelError(f"{begin} {lacks} {found}; read are {' and '.join(map(str, bits))} bits; {end}")
+
+
+def described(format: WeightFormat) -> str:
+    """A few words, as in `gptq: 4 bits in groups of 128, in the order of activations`."""
+    shared = f" in groups of {format.group_size}" if format.group_size else ""
+    shared = f" in blocks of {format.block[0]} × {format.block[1]}" if format.block else shared
+    order = ", in the order of activations" if format.act_order else ""
+    return f"{format.method}: {format.bits} bits{shared}{order}"
+
+
+def _groups(given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Of compressed-tensors and modelopt: what is said of each group of layers."""
     groups = given.get("config_groups")
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        if isinstance(weights, Mapping):
-            return weights
-    return None
+    return [one for one in groups.values() if isinstance(one, Mapping)] if isinstance(groups, Mapping) else []
 
 
-def _block(value: object) -> tuple[int, int] | None:
+def _group_weights(given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found = (group.get("weights") for group in _groups(given))
+    return [weights for weights in found if isinstance(weights, Mapping)]
+
+
+def _agreed(groups: list[Mapping[str, Any]], key: str) -> Any:
+    """What all groups say; None where they differ."""
+    values = [group.get(key) for group in groups]
+    return values[0] if values and all(value == values[0] for value in values) else None
+
+
+def _name(given: Mapping[str, Any], *keys: str) -> str | None:
+    """The first of these fields that is a name, in small letters."""
+    found = next((given[key] for key in keys if isinstance(given.get(key), str) and given[key]), None)
+    return None if found is None else found[:40].lower()
+
+
+def _pair(value: object) -> tuple[int, int] | None:
     if not (isinstance(value, list) and len(value) == 2):
         return None
     outputs, inputs = (_whole(one) for one in value)

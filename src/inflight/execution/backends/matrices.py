@@ -2,7 +2,8 @@
 
 Knows numbers with scales, and nothing of files (`execution.checkpoints`) or of how a backend lays them out. A matrix of
 a checkpoint is one of three: plain numbers (float32, float16, or uint16 halves of bf16), whole numbers of 8 bits with a
-scale for each output, or codes of 4 bits in groups along the inputs. Every format there is becomes one of them.
+scale for each output, or codes of 4 bits in groups along the inputs. Every format there is becomes one of them; the
+last may have its inputs in another order.
 """
 
 from __future__ import annotations
@@ -59,4 +60,27 @@ class Int4Matrix:
         return np.asarray(found, np.float32).reshape(self.shape)
 
 
-Matrix = Array | Int8Matrix | Int4Matrix
+@dataclass(frozen=True, slots=True)
+class ReorderedMatrix:
+    """W[n, order[k]] = matrix[n, k], as where groups are made of inputs whose activations are of like size (act-order).
+
+    Exact, where other groups would have to be rounded again: a product gathers x[order] first, which costs a copy of K
+    numbers for each token, and is one with the matrix from there on. A type of its own, so that nobody who packs a
+    matrix can overlook the order.
+    """
+
+    matrix: Int4Matrix
+    order: Array  # int32[K], each input once
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.matrix.shape
+
+    def dequantized(self) -> Array:
+        """float32[N, K]."""
+        found = np.empty(self.shape, np.float32)
+        found[:, self.order] = self.matrix.dequantized()
+        return found
+
+
+Matrix = Array | Int8Matrix | Int4Matrix | ReorderedMatrix

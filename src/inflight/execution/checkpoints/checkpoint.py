@@ -1,8 +1,9 @@
 """A model's weights on disk: which files hold them, and each tensor by its name.
 
 Knows the two layouts of a Hugging Face folder (one `model.safetensors`, or shards named by an index), what is wrong
-with a folder that has neither, and how a hub id becomes a folder. Does not know which tensors a model has or how they
-are packed (`weights`). Pickled checkpoints are refused: loading one runs whatever code it contains.
+with a folder that has neither, and how a hub id becomes a folder. Does not know which tensors a model has or how a
+backend packs them (`weights`), nor how quantized ones lie (`quantized`). Pickled checkpoints are refused: loading one
+runs whatever code it contains.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
+from inflight.execution.checkpoints.quantized import Quantized
 from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
+from inflight.execution.checkpoints.tensors import Tensors
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.gguf.choosing import model_in, models_among, named, several
 from inflight.models.gguf.gguf_model import is_gguf
 from inflight.models.registry import read_json
+from inflight.models.spec import WeightFormat
+from inflight.models.weight_format import refuse_unreadable, weight_format
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_CONFIG = "config.json"
 _LONGEST_NAME = 255  # bytes of a file name, by every file system there is
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # What serving needs of a hub repository. Weights in other formats and in subfolders stay where they are.
@@ -30,42 +37,59 @@ _HUB_IGNORED = ["*/*", "*.bin", "*.pt", "*.pth"]
 
 
 class Checkpoint:
-    """The tensors of one folder. Views are read-only; nothing is copied."""
+    """The tensors of one folder, by the names that they have where nothing is quantized. Views are read-only; what is
+    plain is not copied."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Opens every shard and checks its header. Raises ModelError for missing, pickled or damaged files."""
+        """Opens every shard and checks its header, and reads from config.json how matrices are quantized. Raises
+        ModelError for missing, pickled or damaged files, and for a quantization that is not read."""
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise ModelError(f"{self.folder} is no folder, so it holds no weights; give a Hugging Face model folder.")
         if (self.folder / _INDEX).is_file():
-            self._files = self._open_shards()
+            files = self._open_shards()
         elif (self.folder / _SINGLE).is_file():
             file = SafetensorsFile(self.folder / _SINGLE)
-            self._files = dict.fromkeys(file.entries, file)
+            files = dict.fromkeys(file.entries, file)
         else:
             raise ModelError(_why_no_weights(self.folder))
+        self._tensors = Tensors(self.folder, files)
+        self._quantized = Quantized(self._tensors, _format_of(self.folder))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._files
+        return name in self._tensors or name in self._quantized
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """A view [shape] of float32, float16 or uint16 (bf16). Raises ModelError where name or shape do not fit."""
-        if name not in self._files:
-            raise ModelError(
-                f"the checkpoint in {self.folder} lacks tensor {name!r}, which its config.json asks for; "
-                "take a complete checkpoint, or the config.json that belongs to it."
-            )
-        array = self._files[name].tensor(name)
-        if array.shape != tuple(shape):
-            raise ModelError(
-                f"tensor {name!r} in {self._files[name].path} has shape {list(array.shape)}, but config.json asks for "
-                f"{list(shape)}; take the config.json that belongs to this checkpoint."
-            )
-        return array
+        """[shape] of float32, float16 or uint16 (bf16): a view, or new float32 numbers of what is quantized. Raises
+        ModelError where name or shape do not fit."""
+        if name not in self._quantized:
+            return self._tensors.plain(name, shape)
+        if self._quantized.are_experts(name):
+            return self._quantized.experts(name, shape)
+        return self._quantized.codes(name, shape).numbers()
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+        """[outputs, inputs] as it is held: the numbers of `tensor`, or where 8 bits have other scales than one for each
+        output, those rounded once more. Errors as there."""
+        if name not in self._quantized:
+            return self._tensors.plain(name, shape)
+        return self._quantized.codes(name, shape).matrix()
+
+    def expert(self, name: str, index: int, shape: tuple[int, int, int]) -> Matrix:
+        """One of the experts that lie under one name, without reading the others. shape: (experts, outputs, inputs);
+        `tensor` has them as (experts, inputs, outputs), as they lie where they are not quantized. Errors as there."""
+        experts, outputs, inputs = shape
+        if not 0 <= index < experts:
+            raise ModelError(f"{name!r} has {experts} experts, from 0, and none with the number {index}.")
+        if name in self._quantized:
+            return self._quantized.expert(name, index, shape).matrix()
+        expert: Array = self._tensors.plain(name, (experts, inputs, outputs))[index].T
+        return expert
 
     def release(self, name: str) -> None:
         """Lets go of the memory that reading a tensor took. Its views stay valid."""
-        self._files[name].release(name)
+        for part in self._quantized.parts(name):
+            self._tensors.release(part)
 
     def _open_shards(self) -> dict[str, SafetensorsFile]:
         path = self.folder / _INDEX
@@ -87,6 +111,19 @@ class Checkpoint:
             if name not in files[shard]:
                 raise ModelError(f"{path} places tensor {shown(name)} in {shard}, which lacks it; download both again.")
         return {name: files[shard] for name, shard in shard_of.items()}
+
+
+def _format_of(folder: Path) -> WeightFormat | None:
+    """As config.json says, of a model that sees images too its text part first; None where there is none, and where it
+    says nothing."""
+    if not (folder / _CONFIG).is_file():
+        return None
+    data = read_json(folder / _CONFIG)
+    text = data.get("text_config")
+    format = (weight_format(text) if isinstance(text, dict) else None) or weight_format(data)
+    if format is not None:
+        refuse_unreadable(format)
+    return format
 
 
 def _is_file_name(name: str) -> bool:

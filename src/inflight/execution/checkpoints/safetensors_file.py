@@ -24,9 +24,13 @@ from inflight.execution.backends.protocol import Array
 from inflight.json_file import LONGEST_FILE, JsonFileError, parse_json_object, shown
 from inflight.models.errors import ModelError
 
-_ITEM_BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16}
+_ITEM_BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8}
+_ITEM_BITS |= {"U16": 16, "I16": 16, "F16": 16, "BF16": 16}
 _ITEM_BITS |= {"U32": 32, "I32": 32, "F32": 32, "U64": 64, "I64": 64, "F64": 64}
 _READABLE = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
+# What packed weights are made of; floats of 8 bits as they lie, since numpy has none.
+_STORED = {**_READABLE, "U8": np.uint8, "I8": np.int8, "F8_E4M3": np.uint8, "F8_E8M0": np.uint8}
+_STORED |= {"I32": np.int32, "I64": np.int64}
 _MOST_DIMENSIONS = 16  # a weight has two
 _LARGEST = 2**63  # of a dimension or an offset
 
@@ -69,7 +73,18 @@ class SafetensorsFile:
                 f"tensor {name!r} in {self.path} is stored as {entry.dtype}; "
                 "weights must be BF16, F16 or F32, so take or convert to an unquantized checkpoint."
             )
-        array = np.frombuffer(self._map, _READABLE[entry.dtype], math.prod(entry.shape), entry.begin)
+        return self.stored(name)
+
+    def stored(self, name: str) -> Array:
+        """A read-only view of one tensor, whatever it is a part of: as `tensor`, or whole numbers of its own type, or
+        uint8 for F8_E4M3 and F8_E8M0. Raises KeyError for an unknown name and ModelError for any other dtype."""
+        entry = self.entries[name]
+        if entry.dtype not in _STORED:
+            raise ModelError(
+                f"tensor {name!r} in {self.path} is stored as {entry.dtype}, of which no weights are made that can be "
+                f"read; known are {', '.join(_STORED)}."
+            )
+        array = np.frombuffer(self._map, _STORED[entry.dtype], math.prod(entry.shape), entry.begin)
         # The format does not promise alignment; kernels expect it.
         return (array if array.flags.aligned else array.copy()).reshape(entry.shape)
 

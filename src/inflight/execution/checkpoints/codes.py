@@ -1,0 +1,114 @@
+"""What every quantized format decodes to: codes, what they mean, and scales; and what becomes of it here.
+
+Knows one equation, and which matrices (`backends.matrices`) hold its numbers: codes of 4 bits exactly; whole numbers of
+8 bits with one scale for each output exactly, too, and everything else of 8 bits rounded once more. Does not know names
+or layouts of tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inflight.execution.backends.int8 import quantize
+from inflight.execution.backends.matrices import Array, Int4Matrix, Int8Matrix, Matrix, ReorderedMatrix
+
+WHOLE_8 = np.arange(256).astype(np.uint8).view(np.int8)  # what bytes mean that are whole numbers with a sign
+OFFSET_8 = np.arange(-128, 128).astype(np.int8)  # what bytes mean of which 128 is to be taken
+GROUPS = (128, 64, 32, 16)  # inputs that share a scale in an Int4Matrix
+_PIECE = 1 << 20  # numbers that are decoded at a time, so that no matrix is in memory in float32 beside its packed form
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """W[n, k] = (meanings[codes[n, k]] - zeros[n // span, groups[k]]) · scales[n // span, groups[k]].
+
+    Codes of 4 bits have G groups of the same number of inputs each, a multiple of 16.
+    """
+
+    codes: Array  # uint8[N, K]
+    meanings: Array  # int8[16], int8[256], or float32[256] of floats of 8 bits
+    scales: Array  # float32[⌈N / span⌉, G]
+    zeros: Array | None  # float32, as scales; None: all zero
+    groups: Array  # int32[K], from 0 to G - 1
+    span: int = 1  # outputs that share scales
+
+    def numbers(self) -> Array:
+        """float32[N, K], rounded once."""
+        found = np.empty(self.codes.shape, np.float32)
+        for begin, end in self._pieces():
+            found[begin:end] = self._rows(begin, end)
+        return found
+
+    def matrix(self) -> Matrix:
+        if len(self.meanings) == 16:
+            return self._int4()
+        if self.meanings.dtype == np.int8 and self.zeros is None and self.scales.shape[1] == 1:
+            scales = np.repeat(self.scales[:, 0], self.span)[: len(self.codes)]
+            # A format that goes down to -128 loses one step there: products here take 7 bits and a sign.
+            return Int8Matrix(_looked_up(np.maximum(self.meanings, np.int8(-127)), self.codes), scales)
+        return self._requantized()
+
+    def _int4(self) -> Matrix:
+        inputs, held = len(self.groups), self.scales.shape[1]
+        group = next(one for one in GROUPS if inputs // held % one == 0)
+        times = inputs // held // group
+        # A whole number of 5 bits times a scale of 11: exact in float32, and so is the sum with a code's own part.
+        offsets = None if self.zeros is None else np.repeat(-self.zeros * self.scales, times, 1)
+        order = None if self._in_place() else np.argsort(self.groups, kind="stable")
+        codes = self.codes if order is None else np.take(self.codes, order, axis=1)
+        found = Int4Matrix(codes, np.repeat(self.scales, times, 1), offsets, group, self.meanings)
+        return found if order is None else ReorderedMatrix(found, order.astype(np.int32))
+
+    def _requantized(self) -> Int8Matrix:
+        values, scales = np.empty(self.codes.shape, np.int8), np.empty(len(self.codes), np.float32)
+        for begin, end in self._pieces():
+            values[begin:end], scales[begin:end] = quantize(self._rows(begin, end))
+        return Int8Matrix(values, scales)
+
+    def _rows(self, begin: int, end: int) -> Array:
+        found = _looked_up(self.meanings.astype(np.float32), self.codes[begin:end])
+        if self.zeros is not None:
+            found -= self._spread(self.zeros, begin, end)
+        found *= self._spread(self.scales, begin, end)
+        return found
+
+    def _spread(self, values: Array, begin: int, end: int) -> Array:
+        """Of scales or zeros, those of each weight of these outputs."""
+        first = begin // self.span
+        used = values[first : (end - 1) // self.span + 1]
+        if self._in_place():
+            wide = np.repeat(used, np.bincount(self.groups, minlength=values.shape[1]), axis=1)
+        else:
+            wide = np.take(used, self.groups, axis=1)
+        return wide if self.span == 1 else wide[np.arange(begin, end) // self.span - first]
+
+    def _in_place(self) -> bool:
+        """Whether the inputs of a group are neighbours, from the first group to the last."""
+        return bool(np.all(self.groups[1:] >= self.groups[:-1]))
+
+    def _pieces(self) -> list[tuple[int, int]]:
+        outputs, inputs = self.codes.shape
+        step = max(1, _PIECE // max(1, inputs))
+        return [(begin, min(begin + step, outputs)) for begin in range(0, outputs, step)]
+
+
+def _looked_up(meanings: Array, codes: Array) -> Array:
+    return np.take(meanings, codes, mode="wrap")  # none is out of bounds; to look for one would take twice the time
+
+
+def unpacked(words: Array, bits: int) -> Array:
+    """int32[R, C] → uint8[R, C · 32 / bits]: codes of 4 or 8 bits, those of the lowest bits first."""
+    octets = np.ascontiguousarray(words).view(np.uint8)
+    if bits == 8:
+        return octets
+    codes = np.empty((octets.shape[0], 2 * octets.shape[1]), np.uint8)
+    np.bitwise_and(octets, 15, out=codes[:, 0::2])
+    np.right_shift(octets, 4, out=codes[:, 1::2])
+    return codes
+
+
+def zeros_or_none(zeros: Array) -> Array | None:
+    """float32, where any of them is not zero."""
+    return zeros.astype(np.float32) if zeros.any() else None

@@ -1,0 +1,65 @@
+"""Whole models whose matrices are quantized: the tokens of the same numbers in float32."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from models import write_model
+from safetensors.numpy import load_file, save_file
+
+from inflight import LLM, SamplingParams
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+
+from .formats import CASES, Tensors, write_file
+
+SETTINGS: dict[str, Any] = {"dtype": "float32", "threads": 1, "num_blocks": 16}
+PROMPTS = [{"prompt_token_ids": list(range(begin, begin + 20))} for begin in (3, 50)]
+RUN = (
+    *("awq", "gptq", "gptq, act-order", "gptq, 8 bits", "compressed-tensors, int4 with zeros"),
+    *("compressed-tensors, int8", "compressed-tensors, fp8 in blocks", "fp8", "fp8 in blocks"),
+)
+
+
+def write_both(folder: Path, case: str) -> tuple[Path, Path]:
+    """A model with quantized projections, and the same numbers in float32."""
+    quantized, plain = write_model(folder / "quantized", "qwen2"), write_model(folder / "plain", "qwen2")
+    random, held = np.random.default_rng(3), load_file(plain / "model.safetensors")
+    tensors: Tensors = {}
+    for name, values in held.items():
+        if name.endswith("_proj.weight"):
+            packed, held[name] = CASES[case].write(name.removesuffix(".weight"), *values.shape, random)
+            tensors |= packed
+        else:
+            tensors[name] = ("F32", values)
+    write_file(quantized / "model.safetensors", tensors)
+    save_file(held, plain / "model.safetensors")
+    config = json.loads((quantized / "config.json").read_text()) | {"quantization_config": CASES[case].config}
+    (quantized / "config.json").write_text(json.dumps(config))
+    return quantized, plain
+
+
+def greedy(llm: LLM) -> list[list[int]]:
+    outputs = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.mark.parametrize("case", RUN)
+def test_a_quantized_model_answers_as_its_numbers_in_float32_do(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantized, plain = write_both(tmp_path, case)
+    with LLM(str(quantized), **SETTINGS) as llm:  # as it is held
+        assert [len(tokens) for tokens in greedy(llm)] == [24, 24]
+        assert llm.settings["quantization"].reason.startswith(
+            f"the checkpoint's own, {CASES[case].config['quant_method']}"
+        )
+    # The numbers themselves, whatever a backend would make of codes and scales.
+    monkeypatch.setattr(Checkpoint, "matrix", Checkpoint.tensor)
+    with LLM(str(quantized), **SETTINGS) as one, LLM(str(plain), **SETTINGS) as other:
+        tokens = greedy(one)
+        assert tokens == greedy(other)
+    assert len(set(tokens[0])) > 3, "the model says one thing only"
