@@ -1,19 +1,19 @@
 """What a model takes as this engine holds it: the parts of its layers, and bytes by data type and quantization.
 
-Knows which elements are packed in what (matrices in the backend's type or int8, norms and biases in float32) and that
+Knows which elements are packed in what (matrices in the backend's type, int8 or int4, the rest in float32) and that
 every layer keeps all positions, windows or not. The counting is `models.arithmetic`.
 """
 
 from __future__ import annotations
 
-from inflight.execution.backends.protocol import DType, Quantization
+from inflight.execution.backends.protocol import DType, Hold, Quantization
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
 from inflight.models.errors import ModelError
 from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec
 
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
-_SCALE_BYTES = 4  # of an output of an int8 matrix, of a head of int8 keys or values
+_SCALE_BYTES = 4  # of an output of a quantized matrix, of a head of int8 keys or values
 
 
 def parts(layer: LayerSpec) -> tuple[Attention, Dense]:
@@ -26,27 +26,41 @@ def parts(layer: LayerSpec) -> tuple[Attention, Dense]:
     )
 
 
-def packing(dtype: DType, quantization: Quantization = "none") -> Packing:
+def holds(quantization: Quantization) -> tuple[Hold, Hold]:
+    """How plain matrices of layers are packed, and the output projection."""
+    found: dict[Quantization, tuple[Hold, Hold]] = {
+        "none": ("act", "act"),
+        "int8": ("int8", "act"),
+        "int8-all": ("int8", "int8"),
+        "int4": ("int4", "act"),
+        "int4-all": ("int4", "int4"),
+    }
+    return found[quantization]
+
+
+def packing(dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> Packing:
+    """group_size: inputs that share a scale of two bytes in int4."""
     item = _ITEM_BYTES[dtype]
-    layers, head = quantization != "none", quantization == "int8-all"
+    weight: dict[Hold, float] = {"act": item, "int8": 1, "int4": 0.5 + 2 / group_size}
+    layers, head = holds(quantization)
     return Packing(
-        matrix=1 if layers else item,
-        head=1 if head else item,
+        matrix=weight[layers],
+        head=weight[head],
         table=item,
         other=4,
-        matrix_scale=_SCALE_BYTES if layers else 0,
-        head_scale=_SCALE_BYTES if head else 0,
+        matrix_scale=0 if layers == "act" else _SCALE_BYTES,
+        head_scale=0 if head == "act" else _SCALE_BYTES,
     )
 
 
-def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none") -> int:
-    """Bytes of all weights held in `dtype`, or some of them in int8, but for what a backend adds in padding."""
-    return round(arithmetic.weight_bytes(model, packing(dtype, quantization)))
+def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
+    """Bytes of all weights held in `dtype`, or some of them quantized, but for what a backend adds in padding."""
+    return round(arithmetic.weight_bytes(model, packing(dtype, quantization, group_size)))
 
 
-def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none") -> int:
+def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
     """Bytes of weights that a decode step reads at least once: all but the input table, of which it reads rows."""
-    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization)))
+    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization, group_size)))
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.json_file import shown
@@ -59,6 +60,9 @@ class Checkpoint:
                 f"{list(shape)}; take the config.json that belongs to this checkpoint."
             )
         return array
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+        return self.tensor(name, shape)
 
     def release(self, name: str) -> None:
         """Lets go of the memory that reading a tensor took. Its views stay valid."""
