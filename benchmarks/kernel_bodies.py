@@ -15,13 +15,14 @@ import numpy as np
 from inflight.core.types.plan import Capacity
 from inflight.execution.backends import arrays
 from inflight.execution.backends.native import NativeBackend, NativePass
-from inflight.execution.backends.protocol import Array, AttentionMetadata, KVShape, RopeTable, SamplingBatch
+from inflight.execution.backends.protocol import Array, AttentionMetadata, Hold, KVShape, RopeTable, SamplingBatch
 from inflight.execution.backends.slots import PassInputs
 from inflight.execution.sizes import parts
 from inflight.models.spec import ModelSpec
 
 BLOCK = 16  # tokens of a KV block
 ONE = 0x3F80  # in bf16
+BYTES: dict[Hold, float] = {"act": 2, "int8": 1, "int4": 0.5 + 2 / 32}  # of a weight; int4 in groups of 32
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ def matrix(rows: int, columns: int) -> Array:
 
 
 class Layers:
-    """The matrices of all layers, packed in bf16 or int8, and the products of one step over them."""
+    """The matrices of all layers, and the products of one step over them."""
 
-    def __init__(self, config: ModelSpec, backend: NativeBackend, quantized: bool) -> None:
-        self._config, self._backend, self._quantized = config, backend, quantized
+    def __init__(self, config: ModelSpec, backend: NativeBackend, hold: Hold) -> None:
+        self._config, self._backend, self._hold = config, backend, hold
         attention, mlp = parts(config.layers[0])
         hidden, inner, width = config.hidden_size, mlp.width, attention.heads * attention.head_dim
         qkv, output = matrix(attention.qkv_rows, hidden), matrix(hidden, width)
@@ -54,10 +55,10 @@ class Layers:
         self._values = len(config.layers) * sum(one.size for one in (qkv, output, gate, up, down))
         self._layers = [
             (
-                backend.pack_linear([qkv], bias, quantized),
-                backend.pack_linear([output], None, quantized),
-                backend.pack_gate_up(gate, up, quantized),
-                backend.pack_linear([down], None, quantized),
+                backend.pack_linear([qkv], bias, hold),
+                backend.pack_linear([output], None, hold),
+                backend.pack_gate_up(gate, up, hold),
+                backend.pack_linear([down], None, hold),
             )
             for _ in config.layers
         ]
@@ -85,18 +86,18 @@ class Layers:
         return Body(
             f"products of the layers, {tokens} tokens",
             run,
-            self._values * (1 if self._quantized else 2),
+            self._values * BYTES[self._hold],
             2.0 * self._values * tokens,
-            "int8" if self._quantized else "bfloat16",
+            "bfloat16" if self._hold == "act" else "int8",
         )
 
 
 class Head:
-    """The output projection, packed in bf16 or int8."""
+    """The output projection."""
 
-    def __init__(self, config: ModelSpec, backend: NativeBackend, quantized: bool) -> None:
-        self._config, self._backend, self._quantized = config, backend, quantized
-        self._weight = backend.pack_linear([matrix(config.vocab_size, config.hidden_size)], None, quantized)
+    def __init__(self, config: ModelSpec, backend: NativeBackend, hold: Hold) -> None:
+        self._config, self._backend, self._hold = config, backend, hold
+        self._weight = backend.pack_linear([matrix(config.vocab_size, config.hidden_size)], None, hold)
 
     def logits(self, rows: int) -> Body:
         config = self._config
@@ -106,9 +107,9 @@ class Head:
         return Body(
             f"output projection, {rows} rows",
             partial(plain(self._backend).linear, x, self._weight, out),
-            values * (1 if self._quantized else 2),
+            values * BYTES[self._hold],
             2.0 * values * rows,
-            "int8" if self._quantized else "bfloat16",
+            "bfloat16" if self._hold == "act" else "int8",
         )
 
 

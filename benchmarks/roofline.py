@@ -31,7 +31,7 @@ from inflight.api import LLM, SamplingParams
 from inflight.config.engine import EngineSettings, resolve_threads
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends.native import NativeBackend
-from inflight.execution.backends.protocol import AttentionMetadata, Quantization
+from inflight.execution.backends.protocol import AttentionMetadata, Hold, Quantization
 from inflight.execution.backends.slots import PassInputs
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
@@ -44,6 +44,7 @@ from inflight.models.spec import ModelSpec
 from inflight.records.schema import read_records
 
 HELD: dict[Quantization, str] = {"none": "bf16", "int8": "int8", "int8-all": "int8-all"}
+HOLDS: tuple[Hold, ...] = ("act", "int8")
 MOST_KV = 4 * GIB  # bytes of keys and values that a step may read here
 PROMPTS = (512, 2048)  # tokens of a step that computes one
 PROMPT, OUTPUT = 64, 48  # tokens of a served request
@@ -111,7 +112,7 @@ def kernel_bodies(
     config: ModelSpec, backend: NativeBackend, batches: Sequence[int], contexts: Sequence[int]
 ) -> Iterator[list[Body]]:
     """Rows of the table: the same in bf16 and in int8."""
-    layers, heads = [[kind(config, backend, quantized) for quantized in (False, True)] for kind in (Layers, Head)]
+    layers, heads = [[kind(config, backend, hold) for hold in HOLDS] for kind in (Layers, Head)]
     for tokens in (*batches, 512):
         yield [one.products(tokens) for one in layers]  # type: ignore[union-attr]
     for rows in (batch for batch in batches if batch <= SLAB):

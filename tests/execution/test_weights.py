@@ -12,6 +12,7 @@ import pytest
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
+from inflight.execution.backends.matrices import Int8Matrix
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.weights import load_weights
@@ -94,7 +95,7 @@ def test_a_tied_model_may_be_saved_under_either_name_or_both(oracle_of: OracleOf
     different = variant_of(folder, tmp_path / "other", {"lm_head.weight": table + 1})
     weights = load(different)
     assert weights.table.linear is None, "two different tables are not tied, whatever the config says"
-    assert np.array_equal(weights.output.weight, (table + 1).numpy())
+    assert np.array_equal(weights.output.parts[0], (table + 1).numpy())
 
 
 def test_an_untied_model_without_its_head_is_refused(oracle_of: OracleOf, tmp_path: Path) -> None:
@@ -138,15 +139,19 @@ def test_int8_packs_the_matrices_it_names(oracle_of: OracleOf, variant: str) -> 
     folder = oracle_of(variant).folder
     tied = read_folder(folder, to_run=True).head.tied
     sizes = []
+
+    def width(part: Any) -> int:
+        return int(part.values.itemsize if isinstance(part, Int8Matrix) else part.itemsize)
+
     for quantization, layers, output in (("none", 4, 4), ("int8", 1, 4), ("int8-all", 1, 1)):
         got = load(folder, quantization=quantization)
         sizes.append(got.nbytes)
         for layer in got.layers:
             mixer, mlp = layer.mixer, layer.mlp
             matrices = (mixer.qkv, mixer.output, mlp.gate_up.gate, mlp.gate_up.up, mlp.down)
-            assert {matrix.weight.itemsize for matrix in matrices} == {layers}
-        assert got.output.weight.itemsize == output
-        assert got.table.weight.itemsize == (output if tied else 4)
+            assert {width(part) for matrix in matrices for part in matrix.parts} == {layers}
+        assert width(got.output.parts[0]) == output
+        assert width(got.table.weight) == (output if tied else 4)
     assert sizes[0] > sizes[1] > sizes[2]
 
 

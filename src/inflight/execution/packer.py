@@ -1,6 +1,6 @@
 """From a source of tensors to packed weights: takes each by its name, hands it to the backend, lets it go, and counts.
 
-Knows how many of a model's elements are packed, and which of its matrices are to be quantized. Does not know which
+Knows how many of a model's elements are packed. Does not know which
 tensors a layer has (its own file does), where they come from (`checkpoints`), or how they are packed (the backend).
 """
 
@@ -12,7 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.protocol import Array, Backend, GateUp, Linear, Quantization, Table, Vector
+from inflight.execution.backends.matrices import HeldMatrix, Matrix, packable
+from inflight.execution.backends.protocol import Array, Backend, GateUp, Hold, Linear, Quantization, Table, Vector
+from inflight.execution.sizes import holds
 from inflight.models.arithmetic import parameters
 from inflight.models.spec import ModelSpec
 
@@ -28,7 +30,10 @@ class TensorSource(Protocol):
     def __contains__(self, name: str) -> bool: ...
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """float32, float16 or uint16 (bf16), of exactly this shape. Raises ModelError."""
+        """Plain numbers, float32, float16 or uint16 (bf16), of exactly this shape. Raises ModelError."""
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+        """A matrix of this shape as it is held, plain or quantized. Raises ModelError."""
 
     def release(self, name: str) -> None:
         """The tensor has been packed; its memory may go."""
@@ -44,11 +49,14 @@ class Packer:
         backend: Backend,
         progress: Progress | None,
         quantization: Quantization,
+        group_size: int = 32,
     ) -> None:
+        """group_size: inputs that share a scale where plain matrices become int4."""
         self.model = model
         self.nbytes = 0
         self._source, self._backend, self._progress = source, backend, progress
-        self._int8_layers, self._int8_output = quantization != "none", quantization == "int8-all"
+        self._layers, self._output = holds(quantization)
+        self._group_size = group_size
         self._packed, self._parameters = 0, parameters(model)
 
     def tables(self) -> tuple[Table, Linear]:
@@ -58,11 +66,14 @@ class Packer:
         # A tied model may have been saved under either name, or under both.
         name = _HEAD if model.head.tied and _TABLE not in source and _HEAD in source else _TABLE
         tied = model.head.tied and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
-        table = backend.pack_table(source.tensor(name, shape), tied, tied and self._int8_output)
+        if tied:
+            table = backend.pack_table(self._matrix(name, shape), True, self._output, self._group_size)
+        else:
+            table = backend.pack_table(source.tensor(name, shape), False)
         self._done(table.nbytes, (name, shape))
         if tied:
             return table, table.linear
-        return table, self._linear([(_HEAD, shape)], [], self._int8_output)
+        return table, self._linear([(_HEAD, shape)], [], self._output)
 
     def norm(self, name: str, length: int) -> Vector:
         """float32[length]."""
@@ -72,10 +83,10 @@ class Packer:
 
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
-        return self._linear(parts, biases, self._int8_layers)
+        return self._linear(parts, biases, self._layers)
 
     def gate_up(self, gate: tuple[str, tuple[int, int]], up: tuple[str, tuple[int, int]]) -> GateUp:
-        packed = self._backend.pack_gate_up(self._source.tensor(*gate), self._source.tensor(*up), self._int8_layers)
+        packed = self._backend.pack_gate_up(self._matrix(*gate), self._matrix(*up), self._layers, self._group_size)
         self._done(packed.nbytes, gate, up)
         return packed
 
@@ -87,12 +98,16 @@ class Packer:
         return copy
 
     def _linear(
-        self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]], quantized: bool
+        self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]], hold: Hold
     ) -> Linear:
         bias = np.concatenate([self._vector(name, length) for name, length in biases]) if biases else None
-        packed = self._backend.pack_linear([self._source.tensor(name, shape) for name, shape in parts], bias, quantized)
+        matrices = [self._matrix(name, shape) for name, shape in parts]
+        packed = self._backend.pack_linear(matrices, bias, hold, self._group_size)
         self._done(packed.nbytes, *parts)
         return packed
+
+    def _matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+        return packable(self._source.matrix(name, shape))
 
     def _done(self, nbytes: int, *tensors: tuple[str, tuple[int, ...]]) -> None:
         self.nbytes += nbytes

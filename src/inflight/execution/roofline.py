@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.backends.protocol import DType, Quantization
-from inflight.execution.sizes import context_bytes, kv_bytes_per_token, step_weight_bytes
+from inflight.execution.sizes import context_bytes, holds, kv_bytes_per_token, step_weight_bytes
 from inflight.models.arithmetic import attention_flops_per_token, layer_flops_per_token, logit_flops_per_token
 from inflight.models.spec import ModelSpec
 
@@ -87,13 +87,14 @@ def _token_seconds(
     quantized_kv: bool = False,
     logits: bool = True,
 ) -> float:
-    """Seconds of computing for one token: the layers and the output projection at the rate of how they are held,
-    attention at that of `dtype`, or over int8 keys and values twice as many operations in int8."""
+    """Seconds of computing for one token: the layers and the output projection at the rate of how they are held (of
+    int4 it is int8's), attention at that of `dtype`, or over int8 keys and values twice as many operations in int8."""
     rates = machine.flops_per_s
-    plain = quantization == "none" and model.weight_format is None
+    layers, head = holds(quantization)
+    plain = layers == "act" and model.weight_format is None
     seconds = layer_flops_per_token(model) / rates[dtype if plain else "int8"]
     attention = attention_flops_per_token(model, context)
     seconds += 2 * attention / rates["int8"] if quantized_kv else attention / rates[dtype]
     if logits:
-        seconds += logit_flops_per_token(model) / rates["int8" if quantization == "int8-all" else dtype]
+        seconds += logit_flops_per_token(model) / rates[dtype if head == "act" else "int8"]
     return seconds

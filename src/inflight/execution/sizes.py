@@ -1,12 +1,13 @@
 """What a model takes as this engine holds it: the parts of its layers, and bytes by data type and quantization.
 
-Knows which elements are packed in what (matrices in the backend's type, int8, or as a checkpoint's are quantized; norms
-and biases in float32) and that every layer keeps all positions, windows or not. The counting is `models.arithmetic`.
+Knows which elements are packed in what (matrices in the backend's type, int8 or int4, or as a checkpoint's are
+quantized; norms and biases in float32) and that every layer keeps all positions, windows or not. The counting is
+`models.arithmetic`.
 """
 
 from __future__ import annotations
 
-from inflight.execution.backends.protocol import DType, Quantization
+from inflight.execution.backends.protocol import DType, Hold, Quantization
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
 from inflight.models.errors import ModelError
@@ -28,17 +29,33 @@ def parts(layer: LayerSpec) -> tuple[Attention, Dense]:
     )
 
 
-def packing(dtype: DType, quantization: Quantization = "none", format: WeightFormat | None = None) -> Packing:
-    """format: of a checkpoint whose layers come quantized, and are held as they come."""
+def holds(quantization: Quantization) -> tuple[Hold, Hold]:
+    """How plain matrices of layers are packed, and the output projection."""
+    found: dict[Quantization, tuple[Hold, Hold]] = {
+        "none": ("act", "act"),
+        "int8": ("int8", "act"),
+        "int8-all": ("int8", "int8"),
+        "int4": ("int4", "act"),
+        "int4-all": ("int4", "int4"),
+    }
+    return found[quantization]
+
+
+def packing(
+    dtype: DType, quantization: Quantization = "none", group_size: int = 32, format: WeightFormat | None = None
+) -> Packing:
+    """group_size: inputs that share a scale of two bytes in int4. format: of a checkpoint whose layers come quantized,
+    and are held as they come."""
     item = _ITEM_BYTES[dtype]
-    layers, head = quantization != "none" or format is not None, quantization == "int8-all"
+    weight: dict[Hold, float] = {"act": item, "int8": 1, "int4": 0.5 + 2 / group_size}
+    layers, head = holds(quantization)
     return Packing(
-        matrix=_code_bytes(format) if format is not None else 1 if layers else item,
-        head=1 if head else item,
+        matrix=weight[layers] if format is None else _code_bytes(format),
+        head=weight[head],
         table=item,
         other=4,
-        matrix_scale=_SCALE_BYTES if layers else 0,
-        head_scale=_SCALE_BYTES if head else 0,
+        matrix_scale=0 if layers == "act" and format is None else _SCALE_BYTES,
+        head_scale=0 if head == "act" else _SCALE_BYTES,
     )
 
 
@@ -51,14 +68,14 @@ def _code_bytes(format: WeightFormat) -> float:
     return 0.5 + numbers * _GROUP_SCALE_BYTES / group
 
 
-def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none") -> int:
-    """Bytes of all weights held in `dtype`, or some of them in int8, but for what a backend adds in padding."""
-    return round(arithmetic.weight_bytes(model, packing(dtype, quantization, model.weight_format)))
+def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
+    """Bytes of all weights held in `dtype`, or some of them quantized, but for what a backend adds in padding."""
+    return round(arithmetic.weight_bytes(model, packing(dtype, quantization, group_size, model.weight_format)))
 
 
-def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none") -> int:
+def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
     """Bytes of weights that a decode step reads at least once: all but the input table, of which it reads rows."""
-    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization, model.weight_format)))
+    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization, group_size, model.weight_format)))
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:

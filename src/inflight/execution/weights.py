@@ -49,22 +49,24 @@ def load_weights(
     max_positions: int,
     progress: Progress | None = None,
     quantization: Quantization = "none",
+    group_size: int = 32,
     memory: MachineMemory | None = None,
 ) -> ModelWeights:
     """Packs every tensor of the model once and lets its source go.
 
     `max_positions` is the longest sequence that will be computed, in tokens. `progress` is called after each tensor.
-    `quantization` says which matrices are packed in int8, whatever the source holds. `memory` defaults to this
-    machine's. Raises ModelError for a missing or misshapen tensor, for more positions than the model's embedding makes
-    sense, and, before anything is allocated, for a model that this memory cannot hold.
+    `quantization` says which plain matrices are quantized, in int4 with a scale for each `group_size` inputs; those
+    that come quantized are packed as they are. `memory` defaults to this machine's. Raises ModelError for a missing or
+    misshapen tensor, for more positions than the model's embedding makes sense, and, before anything is allocated, for
+    a model that this memory cannot hold.
     """
     if not 1 <= max_positions <= model.longest_model_len:
         raise ModelError(
             f"the model has positions for {model.longest_model_len} tokens, not for {max_positions}; "
             f"set --max-model-len between 1 and {model.longest_model_len}."
         )
-    _check_memory(model, backend, max_positions, quantization, (memory or machine_memory()).total)
-    packer = Packer(model, source, backend, progress, quantization)
+    _check_memory(model, backend, max_positions, quantization, group_size, (memory or machine_memory()).total)
+    packer = Packer(model, source, backend, progress, quantization, group_size)
     rope = rope_table(rope_settings(model), max_positions)
     rotation = backend.pack_rope(rope)
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
@@ -85,11 +87,14 @@ def _layer(packer: Packer, index: int, rope: Rope) -> LayerWeights:
     )
 
 
-def _check_memory(model: ModelSpec, backend: Backend, positions: int, quantization: Quantization, total: int) -> None:
+def _check_memory(
+    model: ModelSpec, backend: Backend, positions: int, quantization: Quantization, group_size: int, total: int
+) -> None:
     # Weights, and a cosine and a sine for every other value of a head.
-    needed = weight_bytes(model, backend.dtype, quantization) + positions * rope_settings(model).head_dim * 4
+    weights = weight_bytes(model, backend.dtype, quantization, group_size)
+    needed = weights + positions * rope_settings(model).head_dim * 4
     if needed > total:
         raise ModelError(
             f"the model needs {gib(needed)} for {parameters(model):,} weights and {positions:,} positions, but there "
-            f"are {gib(total)} of memory in all; take a smaller model, --quantization int8 or a lower --max-model-len."
+            f"are {gib(total)} of memory in all; take a smaller model, --quantization int4 or a lower --max-model-len."
         )

@@ -37,7 +37,7 @@ def test_linear_has_the_bits_of_its_twin(ops, reference, dtype, tokens, rows, co
     x = held(dtype, 3 * normal(2, tokens, columns))
     outs = []
     for one in (ops, reference):
-        packed = one.pack_linear([weight], bias, quantized=True)
+        packed = one.pack_linear([weight], bias, hold="int8")
         out = np.full((tokens, rows), np.nan, np.float32)
         one.linear(x, packed, out)
         added = normal(4, tokens, rows)
@@ -52,8 +52,8 @@ def test_linear_has_the_bits_of_its_twin(ops, reference, dtype, tokens, rows, co
 def test_gated(ops, reference, dtype, tokens, rows, columns):
     gate, up, x = normal(1, rows, columns), normal(2, rows, columns), held(dtype, normal(3, tokens, columns))
     out, want = act(dtype, tokens, rows), act(dtype, tokens, rows)
-    ops.gate_up(x, ops.pack_gate_up(gate, up, quantized=True), out)
-    reference.gate_up(x, reference.pack_gate_up(gate, up, quantized=True), want)
+    ops.gate_up(x, ops.pack_gate_up(gate, up, hold="int8"), out)
+    reference.gate_up(x, reference.pack_gate_up(gate, up, hold="int8"), want)
     rtol = 2**-7 if dtype == "bfloat16" else 1e-5
     scale = np.abs(read(dtype, want)).max(initial=0)
     np.testing.assert_allclose(read(dtype, out), read(dtype, want), rtol=rtol, atol=1e-6 * scale)
@@ -71,8 +71,8 @@ def test_linear_of_any_shape(data):
     ops, twin = ops_for(dtype, isa, data.draw(st.integers(1, 3))), OnArrays(ReferenceBackend(dtype))
     weight, x = normal(tokens, rows, columns), held(dtype, normal(rows, tokens, columns))
     out, want = np.full((tokens, rows), np.nan, np.float32), np.empty((tokens, rows), np.float32)
-    ops.linear(x, ops.pack_linear([weight], quantized=True), out)
-    twin.linear(x, twin.pack_linear([weight], quantized=True), want)
+    ops.linear(x, ops.pack_linear([weight], hold="int8"), out)
+    twin.linear(x, twin.pack_linear([weight], hold="int8"), want)
     np.testing.assert_array_equal(out, want)
 
 
@@ -82,16 +82,16 @@ def test_any_checkpoint_is_quantized_and_stacked(ops, reference, dtype, kind):
     parts = [held("bfloat16", part) if kind == "uint16" else part.astype(kind) for part in parts]
     x = held(dtype, normal(9, 4, 71))
     out, want = np.empty((4, 63), np.float32), np.empty((4, 63), np.float32)
-    packed = ops.pack_linear(parts, quantized=True)
+    packed = ops.pack_linear(parts, hold="int8")
     ops.linear(x, packed, out)
-    reference.linear(x, reference.pack_linear(parts, quantized=True), want)
+    reference.linear(x, reference.pack_linear(parts, hold="int8"), want)
     np.testing.assert_array_equal(out, want)
     assert (packed.rows, packed.columns) == (63, 71)
 
 
 def test_weights_take_half_of_bf16(isa):
     ops, weight = ops_for("bfloat16", isa, 2), normal(1, 640, 512)
-    assert 0.5 <= ops.pack_linear([weight], quantized=True).nbytes / ops.pack_linear([weight]).nbytes < 0.51
+    assert 0.5 <= ops.pack_linear([weight], hold="int8").nbytes / ops.pack_linear([weight]).nbytes < 0.51
 
 
 def test_a_tied_table_gives_rows_and_logits(ops, reference, dtype):
@@ -99,7 +99,7 @@ def test_a_tied_table_gives_rows_and_logits(ops, reference, dtype):
     x = held(dtype, normal(2, 3, 47))
     outs = []
     for one in (ops, reference):
-        packed = one.pack_table(table, tied=True, quantized=True)
+        packed = one.pack_table(table, tied=True, hold="int8")
         rows, logits = np.full((7, 47), np.nan, np.float32), np.empty((3, 150), np.float32)
         one.embed(packed, ids, rows)
         one.linear(x, packed.linear, logits)
@@ -110,15 +110,15 @@ def test_a_tied_table_gives_rows_and_logits(ops, reference, dtype):
     assert np.all(np.abs(outs[0][0] - table[ids]) <= largest / 253)
     for one in (ops, reference):
         with pytest.raises(ValueError, match="only a tied table"):
-            one.pack_table(table, tied=False, quantized=True)
+            one.pack_table(table, tied=False, hold="int8")
 
 
 @pytest.mark.parametrize("columns", [96, 8300])  # in one block and in two
 def test_a_token_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa, columns):
     rows, weight, gate, x = 80, normal(1, 80, columns), normal(2, 80, columns), held(dtype, normal(3, 200, columns))
     one = ops_for(dtype, isa, 1)
-    linear = one.pack_linear([weight], normal(4, rows), quantized=True)
-    gated = one.pack_gate_up(gate, weight, quantized=True)
+    linear = one.pack_linear([weight], normal(4, rows), hold="int8")
+    gated = one.pack_gate_up(gate, weight, hold="int8")
     whole, whole_gated = np.empty((200, rows), np.float32), act(dtype, 200, rows)
     one.linear(x, linear, whole)
     one.gate_up(x, gated, whole_gated)
@@ -138,7 +138,7 @@ def test_sums_do_not_saturate(ops, reference, dtype):
     weight = np.stack([np.full(columns, 1.0), np.full(columns, -1.0), np.tile([1.0, -1.0], columns // 2)])
     x = held(dtype, np.stack([np.full(columns, 2.0), np.full(columns, -2.0)]).astype(np.float32))
     out = np.empty((2, 3), np.float32)
-    ops.linear(x, ops.pack_linear([weight.astype(np.float32)], quantized=True), out)
+    ops.linear(x, ops.pack_linear([weight.astype(np.float32)], hold="int8"), out)
     np.testing.assert_allclose(out, [[18000, -18000, 0], [-18000, 18000, 0]], rtol=1e-6)
 
 
@@ -151,7 +151,7 @@ def test_rows_that_cannot_be_scaled(ops, reference, dtype):
     outs = []
     for one in (ops, reference):
         out = np.empty((6, 30), np.float32)
-        one.linear(held(dtype, x), one.pack_linear([weight], quantized=True), out)
+        one.linear(held(dtype, x), one.pack_linear([weight], hold="int8"), out)
         outs.append(out)
     np.testing.assert_array_equal(outs[0], outs[1])
     fine = [row for row in range(30) if row != 29]
@@ -161,7 +161,7 @@ def test_rows_that_cannot_be_scaled(ops, reference, dtype):
 
 def test_more_columns_than_sums_can_hold_are_refused(ops):
     with pytest.raises(ValueError, match="over 133144 columns, not over 133145"):
-        ops.pack_linear([np.zeros((1, 133145), np.float32)], quantized=True)
+        ops.pack_linear([np.zeros((1, 133145), np.float32)], hold="int8")
 
 
 # -- the rule itself ------------------------------------------------------------------------------------------------

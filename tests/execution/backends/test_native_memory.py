@@ -24,7 +24,7 @@ sys.path.insert(0, "tests")
 from execution.backends.material import OnArrays
 
 ops = OnArrays(NativeBackend("float32", 3))
-packed = ops.pack_linear([np.ones((8, 4000), np.float32)], quantized=True)
+packed = ops.pack_linear([np.ones((8, 4000), np.float32)], hold="int8")
 x, out = np.ones((6000, 4000), np.float32), np.empty((6000, 8), np.float32)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 before = resource.getrlimit(resource.RLIMIT_AS)
@@ -67,7 +67,7 @@ def test_sums_of_the_widest_int8_rows_are_exact(isa: str) -> None:
     ops = ops_for("float32", isa, 2)
     weight = np.stack([np.ones(columns), -np.ones(columns)]).astype(np.float32)
     x, out = np.stack([np.ones(columns), -np.ones(columns)]).astype(np.float32), np.empty((2, 2), np.float32)
-    ops.linear(x, ops.pack_linear([weight], quantized=True), out)
+    ops.linear(x, ops.pack_linear([weight], hold="int8"), out)
     np.testing.assert_allclose(out, [[columns, -columns], [-columns, columns]], rtol=1e-6)
 
 

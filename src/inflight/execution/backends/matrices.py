@@ -8,10 +8,13 @@ last may have its inputs in another order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+
+from inflight.execution.backends import int8
+from inflight.execution.backends.bf16 import from_bf16
 
 Array = np.ndarray[Any, Any]
 LINEAR_CODES = np.arange(-8, 8, dtype=np.int8)  # what the 16 codes of a linear format stand for
@@ -28,6 +31,10 @@ class Int8Matrix:
     def shape(self) -> tuple[int, int]:
         return self.values.shape[0], self.values.shape[1]
 
+    @property
+    def nbytes(self) -> int:
+        return int(self.values.nbytes + self.scales.nbytes)
+
     def dequantized(self) -> Array:
         """float32[N, K]."""
         return np.asarray(self.values * self.scales[:, None], np.float32)
@@ -42,8 +49,8 @@ class Int4Matrix:
     """
 
     codes: Array  # uint8[N, K], from 0 to 15
-    scales: Array  # float32[N, K / group]
-    offsets: Array | None  # float32[N, K / group]
+    scales: Array  # float32[N, groups]; the last group may be shorter than the others
+    offsets: Array | None  # float32[N, groups]
     group: int  # inputs that share a scale: 16, 32, 64 or 128
     meanings: Array  # int8[16]
 
@@ -53,11 +60,11 @@ class Int4Matrix:
 
     def dequantized(self) -> Array:
         """float32[N, K]."""
-        groups = self.meanings[self.codes].reshape(len(self.codes), -1, self.group)
-        found = groups * self.scales[..., None]
+        group_of = np.arange(self.codes.shape[1]) // self.group
+        found = self.meanings[self.codes] * self.scales[:, group_of]
         if self.offsets is not None:
-            found = found + self.offsets[..., None]
-        return np.asarray(found, np.float32).reshape(self.shape)
+            found = found + self.offsets[:, group_of]
+        return np.asarray(found, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +90,45 @@ class ReorderedMatrix:
         return found
 
 
-Matrix = Array | Int8Matrix | Int4Matrix | ReorderedMatrix
+Matrix = Array | Int8Matrix | Int4Matrix  # what backends pack
+HeldMatrix = Matrix | ReorderedMatrix  # what checkpoints hold
+
+
+def packable(matrix: HeldMatrix) -> Matrix:
+    """One whose inputs are out of order goes in int8 (by the rule of `int8.py`): no product knows an order."""
+    return _in_int8(matrix) if isinstance(matrix, ReorderedMatrix) else matrix
+
+
+def dequantized(matrix: HeldMatrix) -> Array:
+    """float32[N, K] of a matrix of any kind. Raises ValueError for numbers of another type."""
+    if not isinstance(matrix, np.ndarray):
+        return matrix.dequantized()
+    if matrix.dtype == np.uint16:
+        return from_bf16(matrix)
+    if matrix.dtype not in (np.float16, np.float32):
+        raise ValueError(f"weights must be float32, float16 or uint16 (bf16), not {matrix.dtype}")
+    return matrix.astype(np.float32)
+
+
+def alike(gate: Matrix, up: Matrix, hold: str) -> tuple[Matrix, Matrix]:
+    """The two as one kind that a group of outputs can hold side by side, the wider where they differ: plain numbers
+    (which `hold` may yet quantize) beside plain ones, else int8, requantized by the rule of `int8.py`. Of int4, an
+    offset that one of them lacks is 0."""
+    quantized = [not isinstance(one, np.ndarray) for one in (gate, up)]
+    if not any(quantized):
+        return gate, up
+    if isinstance(gate, Int4Matrix) and isinstance(up, Int4Matrix):
+        if gate.group == up.group and np.array_equal(gate.meanings, up.meanings):
+            both = gate.offsets is not None or up.offsets is not None
+            return (_with_offsets(gate), _with_offsets(up)) if both else (gate, up)
+    elif hold == "act" and not all(quantized):
+        return dequantized(gate), dequantized(up)
+    return _in_int8(gate), _in_int8(up)
+
+
+def _with_offsets(matrix: Int4Matrix) -> Int4Matrix:
+    return matrix if matrix.offsets is not None else replace(matrix, offsets=np.zeros_like(matrix.scales))
+
+
+def _in_int8(matrix: HeldMatrix) -> Int8Matrix:
+    return matrix if isinstance(matrix, Int8Matrix) else Int8Matrix(*int8.quantize(dequantized(matrix)))

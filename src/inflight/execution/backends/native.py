@@ -15,9 +15,11 @@ import numpy as np
 
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.host import HostBackend, HostPass
+from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix
 from inflight.execution.backends.protocol import (
     Array,
     DType,
+    Hold,
     KVShape,
     RopeTable,
     SampledBatch,
@@ -61,14 +63,16 @@ class NativeBackend(HostBackend):
     def pack_rope(self, table: RopeTable) -> Any:
         return self._module.RopeTable(table.cos, table.sin)
 
-    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Any:
-        return self._kernels.pack_linear(list(parts), bias, quantized)
+    def pack_linear(
+        self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
+    ) -> Any:
+        return self._kernels.pack_linear([_plain(part, hold) for part in parts], bias, hold == "int8")
 
-    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> Any:
-        return self._kernels.pack_gate_up(gate, up, quantized)
+    def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> Any:
+        return self._kernels.pack_gate_up(_plain(gate, hold), _plain(up, hold), hold == "int8")
 
-    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Any:
-        return self._kernels.pack_table(table, tied, quantized)
+    def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Any:
+        return self._kernels.pack_table(_plain(table, hold), tied, hold == "int8")
 
     def bytes_per_block(self, shape: KVShape) -> int:
         return int(self._kernels.bytes_per_block(*astuple(shape)))
@@ -153,6 +157,12 @@ class NativeBackend(HostBackend):
     def peak_flops(self, kind: Literal["bf16", "f32", "int8"], seconds: float = 0.1) -> float:
         """Operations per second (two per multiply-add) of all threads on registers."""
         return float(self._kernels.peak(kind, seconds))
+
+
+def _plain(matrix: Matrix, hold: Hold) -> Array:
+    if hold == "int4" or isinstance(matrix, Int8Matrix | Int4Matrix):
+        raise ValueError("the kernels do not hold int4, nor matrices that come quantized; take the reference backend")
+    return matrix
 
 
 def read_bandwidth_bytes_per_s(threads: int, isa: str = "auto") -> float:

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
 from inflight.execution.backends.host import verified
-from inflight.execution.backends.protocol import Array, DType, KVCache, KVShape, PassResult, RopeTable
+from inflight.execution.backends.matrices import Matrix
+from inflight.execution.backends.protocol import Array, DType, Hold, KVCache, KVShape, PassResult, RopeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,16 @@ class NullBackend:
     def pack_rope(self, table: RopeTable) -> Nothing:
         return Nothing()
 
-    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Nothing:
-        return Nothing(sum(len(part) for part in parts), parts[0].shape[1])
+    def pack_linear(
+        self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
+    ) -> Nothing:
+        return Nothing(sum(part.shape[0] for part in parts), parts[0].shape[1])
 
-    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> Nothing:
-        return Nothing(len(gate), gate.shape[1])
+    def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> Nothing:
+        return Nothing(gate.shape[0], gate.shape[1])
 
-    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Nothing:
-        size = len(table), table.shape[1]
+    def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Nothing:
+        size = table.shape[0], table.shape[1]
         return Nothing(*size, linear=Nothing(*size) if tied else None)
 
     def bytes_per_block(self, shape: KVShape) -> int:

@@ -15,9 +15,10 @@ held; numpy has no bfloat16, so bf16 arrays are uint16 arrays of the upper half 
 norm weights, biases, accumulators and logits are always float32. Where an operation turns float32 into `act` it
 rounds to nearest even.
 
-A weight matrix may be held in int8 beside either of them: whole numbers with a scale for each output. A product then
-quantizes each token of x too, with a scale of its own (`int8.py` has the rule), and multiplies whole numbers. So may
-keys and values (`KVShape.quantized`). Everything else, `act` included, stays as it is.
+A weight matrix may be held in int8 beside either of them, whole numbers with a scale for each output, or in int4,
+codes with a scale and maybe an offset for each group of inputs. A product then quantizes each token of x to int8 too,
+with a scale of its own (`int8.py` and `int4.py` have the rules), and multiplies whole numbers. Keys and values may be
+int8 (`KVShape.quantized`). Everything else, `act` included, stays as it is.
 
 Batch invariance is part of the contract: what an operation computes for one token, one query or one sampled row must
 have the same bits whatever other tokens, queries or rows are in the call.
@@ -32,12 +33,14 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
+from inflight.execution.backends.matrices import Matrix
 
 Array = np.ndarray[Any, Any]
 DType = Literal["bfloat16", "float32"]
-# Which matrices a model's loader packs in int8: none, those of the layers, or the output projection too, and with it a
-# tied embedding table.
-Quantization = Literal["none", "int8", "int8-all"]
+# Which plain matrices a model's loader quantizes: none, those of the layers, or the output projection too, and with it
+# a tied embedding table.
+Quantization = Literal["none", "int8", "int8-all", "int4", "int4-all"]
+Hold = Literal["act", "int8", "int4"]  # how plain numbers are packed
 
 
 class AttentionMetadata(NamedTuple):
@@ -273,23 +276,27 @@ class Device(Protocol):
 
 @runtime_checkable
 class Backend(Device, Protocol):
-    """Weights are given as numpy arrays [N, K] of float32, float16 or uint16 (= bf16) and may be read-only memory
-    maps; packing converts to `dtype` or to int8 and copies, so that the source can be released at once."""
+    """Weights are given as a checkpoint has them (`matrices.py`), [N, K], and may be read-only memory maps. Plain
+    numbers are packed as `hold` says: converted to `dtype`, or quantized to int8, or to int4 in groups of `group`
+    inputs. What comes quantized is packed as it is. Packing copies, so that the source can be released at once."""
 
     def pack_vector(self, values: Array) -> Vector:
         """values float32[N]."""
 
     def pack_rope(self, table: RopeTable) -> Rope: ...
 
-    def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Linear:
-        """`parts` are stacked along N (q, k, v) without building the stack. bias float32[N] or None. `quantized` holds
-        the weights in int8; raises ValueError for more than 133,144 columns, whose sums could pass 32 bits."""
+    def pack_linear(
+        self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
+    ) -> Linear:
+        """`parts` are stacked along N (q, k, v) without building the stack, and may be held in different ways. bias
+        float32[N] or None. Raises ValueError for more than 133,144 columns in int8, whose sums could pass 32 bits."""
 
-    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> GateUp: ...
+    def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> GateUp:
+        """Both are held in one way: where they come in two, in that which `matrices.alike` makes of them."""
 
-    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Table:
+    def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Table:
         """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it
-        may be `quantized` (else ValueError)."""
+        may be quantized (else ValueError)."""
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Activation:
         """Memory for up to `rows` rows; pages that no pass reaches are never touched."""

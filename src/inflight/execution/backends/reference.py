@@ -13,17 +13,20 @@ depend on itself only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from inflight.core.types.plan import Chunk
-from inflight.execution.backends import int8, reference_sampling
+from inflight.execution.backends import int4, int8, reference_sampling
 from inflight.execution.backends.bf16 import from_bf16, to_bf16
 from inflight.execution.backends.host import HostBackend, HostPass
+from inflight.execution.backends.int4 import HeldInt4
+from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix, alike, dequantized
 from inflight.execution.backends.protocol import (
     Array,
     DType,
+    Hold,
     KVCache,
     KVShape,
     RopeTable,
@@ -33,26 +36,27 @@ from inflight.execution.backends.protocol import (
 )
 from inflight.execution.backends.slots import PassInputs, RequestSlots
 
+Held = Array | Int8Matrix | HeldInt4  # `act`, or quantized
+
 
 @dataclass(frozen=True, slots=True)
 class ReferenceLinear:
-    """A weight matrix [N, K], as stored (uint16, float32, or int8 with scales float32[N]), and its bias."""
+    """A weight matrix [N, K], of parts that are stacked along N and may be held in different ways, and its bias."""
 
-    weight: Array
+    parts: tuple[Held, ...]
     bias: Array | None
-    scales: Array | None = None
 
     @property
     def rows(self) -> int:
-        return int(self.weight.shape[0])
+        return sum(part.shape[0] for part in self.parts)
 
     @property
     def columns(self) -> int:
-        return int(self.weight.shape[1])
+        return int(self.parts[0].shape[1])
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self.weight, self.bias, self.scales) if array is not None)
+        return sum(part.nbytes for part in self.parts) + (0 if self.bias is None else self.bias.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,9 @@ class ReferenceGateUp:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTable:
-    """An embedding table [V, E]; tied, the same array is the output projection."""
+    """An embedding table [V, E]; tied, the same memory is the output projection."""
 
-    weight: Array
+    weight: Held
     linear: ReferenceLinear | None
 
     @property
@@ -173,30 +177,39 @@ class ReferenceBackend(HostBackend):
         """A checkpoint's array → `dtype`, copied."""
         if source.dtype == np.uint16 and self.dtype == "bfloat16":
             return source.copy()
-        return hold(self.dtype, _float32(source))
+        return hold(self.dtype, dequantized(source))
 
     # -- once, at load ----------------------------------------------------------------------------------------------
     def pack_linear(
-        self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False
+        self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
     ) -> ReferenceLinear:
-        held_bias = None if bias is None else np.array(bias, np.float32)
-        if quantized:
-            weight, scales = int8.quantize(np.concatenate([_float32(part) for part in parts]))
-            return ReferenceLinear(weight, held_bias, scales)
-        return ReferenceLinear(np.concatenate([self._convert(part) for part in parts]), held_bias)
+        held = tuple(self._held(part, hold, group) for part in parts)
+        return ReferenceLinear(held, None if bias is None else np.array(bias, np.float32))
 
-    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> ReferenceGateUp:
+    def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> ReferenceGateUp:
+        gate, up = alike(gate, up, hold)
         return ReferenceGateUp(
-            self.pack_linear([gate], quantized=quantized), self.pack_linear([up], quantized=quantized)
+            self.pack_linear([gate], hold=hold, group=group), self.pack_linear([up], hold=hold, group=group)
         )
 
-    def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> ReferenceTable:
+    def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> ReferenceTable:
         if not tied:
-            if quantized:
+            if hold != "act" or isinstance(table, Int8Matrix | Int4Matrix):
                 raise ValueError("only a tied table, which is a product too, can be quantized")
             return ReferenceTable(self._convert(table), None)
-        linear = self.pack_linear([table], quantized=quantized)
-        return ReferenceTable(linear.weight, linear)
+        linear = self.pack_linear([table], hold=hold, group=group)
+        return ReferenceTable(linear.parts[0], linear)
+
+    def _held(self, matrix: Matrix, hold: Hold, group: int) -> Held:
+        if isinstance(matrix, Int8Matrix):
+            return Int8Matrix(matrix.values.copy(), matrix.scales.copy())
+        if isinstance(matrix, Int4Matrix):
+            return int4.hold(replace(matrix, codes=matrix.codes.copy()))
+        if hold == "int8":
+            return Int8Matrix(*int8.quantize(dequantized(matrix)))
+        if hold == "int4":
+            return int4.hold(int4.quantize(dequantized(matrix), group))
+        return self._convert(matrix)
 
     def bytes_per_block(self, shape: KVShape) -> int:
         item = 2 if self.dtype == "bfloat16" else 4
@@ -257,11 +270,13 @@ class ReferencePass(HostPass):
         return from_bf16(held) if self._dtype == "bfloat16" else np.asarray(held, np.float32)
 
     def embed(self, table: ReferenceTable, out: ReferenceActivation) -> None:
-        rows = table.weight[self._inputs.token_ids]
-        if table.linear is not None and table.linear.scales is not None:
-            out.write(rows.astype(np.float32) * table.linear.scales[self._inputs.token_ids, None])
+        ids, weight = self._inputs.token_ids, table.weight
+        if isinstance(weight, Int8Matrix):
+            out.write(weight.values[ids].astype(np.float32) * weight.scales[ids, None])
+        elif isinstance(weight, HeldInt4):
+            out.write(weight.rows(ids))
         else:
-            out.write(self._read(rows))
+            out.write(self._read(weight[ids]))
 
     def rms_norm(self, x: ReferenceActivation, weight: Array, eps: float, out: ReferenceActivation) -> None:
         out.write(self._hold(_normalised(x.written, weight, eps)))
@@ -279,14 +294,19 @@ class ReferencePass(HostPass):
 
     def _product(self, x: ReferenceActivation, weight: ReferenceLinear) -> Array:
         tokens = self._read(x.written)
-        if weight.scales is not None:
-            result = int8.product(*int8.quantize(tokens), weight.weight, weight.scales)
-        else:
-            matrix = self._read(weight.weight)
-            result = np.empty((len(tokens), weight.rows), np.float32)
-            for t, token in enumerate(tokens):
-                result[t] = matrix @ token
+        result = np.concatenate([self._product_of(tokens, part) for part in weight.parts], axis=1)
         return result if weight.bias is None else result + weight.bias
+
+    def _product_of(self, tokens: Array, weight: Held) -> Array:
+        if isinstance(weight, Int8Matrix):
+            return int8.product(*int8.quantize(tokens), weight.values, weight.scales)
+        if isinstance(weight, HeldInt4):
+            return int4.product(*int8.quantize(tokens), weight)
+        matrix = self._read(weight)
+        result = np.empty((len(tokens), len(matrix)), np.float32)
+        for t, token in enumerate(tokens):
+            result[t] = matrix @ token
+        return result
 
     def rope_and_write_kv(
         self,
@@ -362,15 +382,6 @@ class ReferencePass(HostPass):
 def hold(dtype: DType, values: Array) -> Array:
     """float32 → `act`."""
     return to_bf16(values) if dtype == "bfloat16" else np.asarray(values, np.float32)
-
-
-def _float32(source: Array) -> Array:
-    """A checkpoint's array (uint16 = bf16, float16, float32) → float32."""
-    if source.dtype == np.uint16:
-        return from_bf16(source)
-    if source.dtype not in (np.float16, np.float32):
-        raise ValueError(f"weights must be float32, float16 or uint16 (bf16), not {source.dtype}")
-    return source.astype(np.float32)
 
 
 def _normalised(x: Array, weight: Array, eps: float) -> Array:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from inflight.execution.backends.matrices import Matrix
+from inflight.execution.backends.matrices import HeldMatrix
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.execution.checkpoints.quantized import Quantized
@@ -68,14 +68,14 @@ class Checkpoint:
             return self._quantized.experts(name, shape)
         return self._quantized.codes(name, shape).numbers()
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
         """[outputs, inputs] as it is held: the numbers of `tensor`, or where 8 bits have other scales than one for each
         output, those rounded once more. Errors as there."""
         if name not in self._quantized:
             return self._tensors.plain(name, shape)
         return self._quantized.codes(name, shape).matrix()
 
-    def expert(self, name: str, index: int, shape: tuple[int, int, int]) -> Matrix:
+    def expert(self, name: str, index: int, shape: tuple[int, int, int]) -> HeldMatrix:
         """One of the experts that lie under one name, without reading the others. shape: (experts, outputs, inputs);
         `tensor` has them as (experts, inputs, outputs), as they lie where they are not quantized. Errors as there."""
         experts, outputs, inputs = shape

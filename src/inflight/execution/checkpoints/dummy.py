@@ -48,5 +48,8 @@ class DummyWeights:
             done, begin = done + len(piece), 0
         return values.reshape(shape)
 
+    def matrix(self, name: str, shape: tuple[int, int]) -> Array:
+        return self.tensor(name, shape)
+
     def release(self, name: str) -> None:
         """Nothing is kept: a tensor's memory goes with its array."""

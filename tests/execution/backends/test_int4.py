@@ -1,0 +1,98 @@
+"""The rule of int4 in numpy: what quantizing does to a number, how scales are held, and what a product over them is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inflight.execution.backends import int4, int8
+from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, alike, dequantized
+
+from .material import normal
+
+MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+
+
+def matrix(rows: int, columns: int, group: int, offsets: bool = False, meanings: object = LINEAR_CODES) -> Int4Matrix:
+    codes = np.random.default_rng(rows).integers(0, 16, (rows, columns), np.uint8)
+    groups = -(-columns // group)
+    scales = normal(1, rows, groups) * 2**-7
+    return Int4Matrix(codes, scales, normal(2, rows, groups) if offsets else None, group, np.asarray(meanings))
+
+
+@pytest.mark.parametrize("group", int4.GROUP_SIZES)
+def test_a_quantized_matrix_errs_as_little_as_four_bits_allow(group: int) -> None:
+    rows = normal(1, 64, 512)
+    found = int4.quantize(rows, group)
+    error = np.sqrt(np.square(found.dequantized() - rows).mean())
+    assert error < {32: 0.083, 64: 0.094, 128: 0.105}[group], "of normal weights, whose deviation is 1"
+    assert found.codes.max() <= 15 and found.scales.shape == (64, 512 // group)
+
+
+def test_the_search_beats_rounding_to_the_largest() -> None:
+    rows = normal(3, 200, 32)
+    largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], 1)
+    scale = -largest / 8
+    plain = np.clip(np.rint(rows / scale), -8, 7) * scale
+    better = int4.quantize(rows, 32).dequantized()
+    assert np.square(better - rows).sum() < 0.9 * np.square(plain - rows).sum()
+    assert np.all(np.square(better - rows).sum(axis=1) <= np.square(plain - rows).sum(axis=1) * 1.0001)
+
+
+def test_what_four_bits_hold_is_held() -> None:
+    """Whole numbers from -8 to 7 times a scale come back, up to the rounding of the scale."""
+    rows = np.random.default_rng(4).integers(-8, 8, (50, 96)).astype(np.float32)
+    rows[:, ::32] = -8
+    rows *= np.logspace(-20, 20, 50, dtype=np.float32)[:, None]
+    np.testing.assert_allclose(int4.quantize(rows, 32).dequantized(), rows, rtol=1e-6)
+
+
+def test_groups_that_cannot_be_scaled() -> None:
+    rows = normal(5, 4, 80)
+    rows[0, :32], rows[1, 40], rows[2, 79], rows[3] = 0, np.nan, np.inf, 1e-38
+    found = int4.quantize(rows, 32)
+    assert found.scales[0, 0] == 0 and found.scales[3].tolist() == [0, 0, 0]
+    assert np.isnan(found.scales[1, 1]) and np.isnan(found.scales[2, 2])
+    held = int4.hold(found)
+    assert np.isnan(held.factors[[1, 2]]).all() and held.factors[3] == 0 and np.isfinite(held.factors[0])
+    assert not held.scales[[1, 2, 3]].any()
+
+
+def test_scales_of_float16_are_held_exactly_and_others_nearly() -> None:
+    exact = matrix(40, 256, 32, offsets=True)
+    for name in ("scales", "offsets"):
+        array = getattr(exact, name)
+        array[...] = array.astype(np.float16)
+    np.testing.assert_array_equal(int4.hold(exact).rows(np.arange(40)), exact.dequantized())
+    wide = matrix(40, 256, 32)
+    wide.scales[...] *= np.float32(2.0) ** np.random.default_rng(0).integers(-12, 12, wide.scales.shape)
+    np.testing.assert_allclose(int4.hold(wide).rows(np.arange(40)), wide.dequantized(), rtol=2**-11)
+
+
+@pytest.mark.parametrize("meanings", [LINEAR_CODES, MXFP4, 8 * np.arange(-16, 16, 2) + 1])
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize("group", [16, 32, 64, 128])
+def test_a_product_is_that_of_the_numbers_that_are_meant(group: int, offsets: bool, meanings: np.ndarray) -> None:
+    weight = matrix(30, 200, group, offsets, meanings.astype(np.int8))
+    whole, scales = int8.quantize(normal(7, 5, 200))
+    want = (whole * scales[:, None]).astype(np.float64) @ weight.dequantized().astype(np.float64).T
+    found = int4.product(whole, scales, int4.hold(weight))
+    np.testing.assert_allclose(found, want, rtol=0, atol=2**-11 * np.abs(want).max())
+
+
+def test_two_of_one_kind_stay_and_two_kinds_become_the_wider() -> None:
+    plain, bytes_ = normal(1, 8, 64), Int8Matrix(*int8.quantize(normal(2, 8, 64)))
+    linear, offset, other = matrix(8, 64, 32), matrix(8, 64, 32, offsets=True), matrix(8, 64, 32, meanings=MXFP4)
+    for one, hold in ((plain, "int4"), (linear, "act")):
+        assert all(found is one for found in alike(one, one, hold))
+    left, right = alike(linear, offset, "act")
+    assert isinstance(left, Int4Matrix) and left.offsets is not None and not left.offsets.any() and right is offset
+    for pair in ((linear, other), (linear, bytes_), (matrix(8, 64, 64), linear)):
+        made = alike(*pair, "act")
+        assert all(isinstance(one, Int8Matrix) for one in made)
+        for one, source in zip(made, pair, strict=True):
+            error = np.abs(dequantized(one) - dequantized(source)).max()
+            assert error <= np.abs(dequantized(source)).max() / 253
+    made = alike(plain, linear, "act")
+    assert made[0].dtype == np.float32 and np.array_equal(made[1], linear.dequantized())
+    assert all(isinstance(one, Int8Matrix) for one in alike(plain, linear, "int4"))
