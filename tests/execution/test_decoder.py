@@ -115,8 +115,8 @@ def test_dynamic_rope_is_fixed_for_the_configured_length(oracle_of: OracleOf) ->
     folder = oracle_of("llama_dynamic").folder
     config = read_folder(folder, to_run=True)
     backend = open_backend("float32", 1, "reference")
-    short = load_weights(config, Checkpoint(folder), backend, config.default_model_len).rope
-    stretched = load_weights(config, Checkpoint(folder), backend, config.longest_model_len).rope
+    (short,) = load_weights(config, Checkpoint(folder), backend, config.default_model_len).ropes.values()
+    (stretched,) = load_weights(config, Checkpoint(folder), backend, config.longest_model_len).ropes.values()
     assert (len(short.cos), len(stretched.cos)) == (160, 320)
     assert not np.array_equal(stretched.cos[:160], short.cos)
 

@@ -7,12 +7,12 @@ tensors a layer has (its own file does), where they come from (`checkpoints`), o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import Array, Backend, GateUp, Linear, Quantization, Table, Vector
+from inflight.execution.checkpoints.family_names import TensorSource
 from inflight.models.arithmetic import parameters
 from inflight.models.spec import ModelSpec
 
@@ -20,18 +20,6 @@ _TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPARED_ROWS = 4096  # of two tables at a time: the comparison must not cost a table of memory itself
 
 Progress = Callable[[int, int], None]  # elements packed, elements in all
-
-
-class TensorSource(Protocol):
-    """Where tensors come from: a checkpoint, or random numbers."""
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """float32, float16 or uint16 (bf16), of exactly this shape. Raises ModelError."""
-
-    def release(self, name: str) -> None:
-        """The tensor has been packed; its memory may go."""
 
 
 class Packer:
@@ -65,10 +53,12 @@ class Packer:
         return table, self._linear([(_HEAD, shape)], [], self._int8_output)
 
     def norm(self, name: str, length: int) -> Vector:
-        """float32[length]."""
-        vector = self._vector(name, length)
-        self.nbytes += vector.nbytes
-        return self._backend.pack_vector(vector)
+        """The weight of a norm, float32[length]; with the 1 that the checkpoint leaves out."""
+        return self._packed_vector(self._vector(name, length) + np.float32(1 if self.model.norm.offset else 0))
+
+    def vector(self, name: str, length: int) -> Vector:
+        """float32[length], as it is."""
+        return self._packed_vector(self._vector(name, length))
 
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
@@ -78,6 +68,10 @@ class Packer:
         packed = self._backend.pack_gate_up(self._source.tensor(*gate), self._source.tensor(*up), self._int8_layers)
         self._done(packed.nbytes, gate, up)
         return packed
+
+    def _packed_vector(self, vector: Array) -> Vector:
+        self.nbytes += vector.nbytes
+        return self._backend.pack_vector(vector)
 
     def _vector(self, name: str, length: int) -> Array:
         """A norm or bias: a float32 copy [length]."""
