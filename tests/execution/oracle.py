@@ -55,10 +55,13 @@ def build(variant: str, folder: Path) -> Oracle:
     family, settings = settings_of(variant)
     config = getattr(transformers, f"{family}Config")(**settings, attn_implementation="eager")
     torch.manual_seed(sum(variant.encode()))
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    sees = "vision_config" in settings
+    auto = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    model = auto.from_config(config).eval()
     _randomise(model, less=1 if family.startswith("Gemma") else 0)
     model.save_pretrained(folder)
-    prompt = np.random.default_rng(7).integers(0, config.vocab_size, config.max_position_embeddings).astype(np.int32)
+    text = config.get_text_config()
+    prompt = np.random.default_rng(7).integers(0, text.vocab_size, text.max_position_embeddings).astype(np.int32)
     return Oracle(folder, model, prompt, _logits(model, prompt))
 
 

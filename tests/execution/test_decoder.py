@@ -16,7 +16,7 @@ from inflight.models.registry import read_folder
 
 from .conftest import OracleOf
 from .driver import BLOCK, Driver, backends
-from .variants import VARIANTS
+from .variants import VARIANTS, WRAPPED
 
 BACKENDS = backends()
 CHUNK = 32
@@ -112,6 +112,14 @@ def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa
         start = sum(length for _, length in company[:before])
         rows.append(driver.step(chunks)[start : start + count])
     assert np.array_equal(np.concatenate(rows), alone)
+
+
+@pytest.mark.parametrize("variant", WRAPPED)
+def test_the_text_part_of_a_model_that_sees_images_runs(oracle_of: OracleOf, variant: str) -> None:
+    oracle = oracle_of(variant)
+    for isa in BACKENDS[:2]:
+        driver = Driver.of(oracle.folder, "float32", isa)
+        assert relative_error(driver.prefill(driver.start(oracle.prompt), CHUNK), oracle.logits) < 1e-4
 
 
 def test_logits_are_those_of_the_rows_asked_for(oracle_of: OracleOf) -> None:

@@ -141,11 +141,52 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
+    "ministral": (
+        "Ministral",
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     "starcoder2": ("Starcoder2", {"norm_epsilon": 1e-3, "sliding_window": 24}),
+}
+
+
+# The same of models that see images: of the text part, and of what sees.
+_VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "patch_size": 14,
+}
+WRAPPED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "gemma3_images": (
+        "Gemma3",
+        {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 24},
+        {**_VISION, "model_type": "siglip_vision_model", "image_size": 28},
+    ),
+    "mistral3": (
+        "Mistral3",
+        {"model_type": "mistral", "head_dim": 16, "sliding_window": None},
+        {**_VISION, "model_type": "pixtral", "image_size": 28, "head_dim": 8},
+    ),
+    "qwen2_vl": (
+        "Qwen2VL",
+        {
+            "model_type": "qwen2_vl_text",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
+        },
+        {"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 64, "patch_size": 14},
+    ),
 }
 
 
 def settings_of(variant: str) -> tuple[str, dict[str, Any]]:
     """Class prefix and all configuration arguments of a variant."""
+    if variant in WRAPPED:
+        family, text, vision = WRAPPED[variant]
+        return family, {"text_config": {**_SIZES, **text}, "vision_config": vision}
     family, settings = VARIANTS[variant]
     return family, {**_SIZES, **settings}

@@ -7,12 +7,12 @@ tensors a layer has (its own file does), where they come from (`checkpoints`), o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import Array, Backend, GateUp, Linear, Quantization, Table, Vector
-from inflight.execution.checkpoints.family_names import TensorSource
 from inflight.models.arithmetic import parameters
 from inflight.models.spec import ModelSpec
 
@@ -20,6 +20,18 @@ _TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPARED_ROWS = 4096  # of two tables at a time: the comparison must not cost a table of memory itself
 
 Progress = Callable[[int, int], None]  # elements packed, elements in all
+
+
+class TensorSource(Protocol):
+    """Where tensors come from: a checkpoint, or random numbers."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def tensor(self, name: str, shape: Sequence[int]) -> Array:
+        """float32, float16 or uint16 (bf16), of exactly this shape. Raises ModelError."""
+
+    def release(self, name: str) -> None:
+        """The tensor has been packed; its memory may go."""
 
 
 class Packer:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.backends.protocol import Backend, Linear, Quantization, Rope, Table
-from inflight.execution.checkpoints.family_names import FamilyTensors, TensorSource
+from inflight.execution.checkpoints.family_names import FamilyTensors
 from inflight.execution.layers.attention import AttentionWeights
 from inflight.execution.layers.dense import DenseWeights
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.memory import MachineMemory, gib, machine_memory
-from inflight.execution.packer import Packer, Progress
+from inflight.execution.packer import Packer, Progress, TensorSource
 from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.sizes import parts, weight_bytes
 from inflight.models.arithmetic import parameters

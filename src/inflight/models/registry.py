@@ -141,6 +141,8 @@ def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tupl
     nested = data.get("text_config")
     if isinstance(nested, Mapping) and "hidden_size" not in data and given is None:
         text = {**{key: data[key] for key in _OUTER if key in data}, **nested}
+        if data.get("tie_word_embeddings") is not None:  # what stands around the text part goes first
+            text["tie_word_embeddings"] = data["tie_word_embeddings"]
         inner = _known(_named(nested) or named)
         if inner is not None and (not to_run or (inner.runs and named in inner.wrappers)):
             return inner, text
@@ -161,9 +163,10 @@ def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tupl
 
 
 def _known(name: object) -> Family | None:
-    """The family of an architecture or a model type."""
+    """The family of an architecture or a model type, or of the text part of an architecture."""
     families_of = families_naming(name) if isinstance(name, str) and name else []
-    return next((one for one in families_of if name in (*one.architectures, *one.model_types)), None)
+    names = ((one, (*one.architectures, *one.model_types, *one.wrappers)) for one in families_of)
+    return next((one for one, known in names if name in known), None)
 
 
 def _named(data: Mapping[str, Any]) -> Any:

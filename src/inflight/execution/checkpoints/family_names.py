@@ -9,29 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from inflight.execution.backends.protocol import Array
 from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec
 
+if TYPE_CHECKING:
+    from inflight.execution.packer import TensorSource
+
 _LAYER = re.compile(r"(model\.layers\.(\d+)\.)?(.+?)(\.weight|\.bias)?")
 _TABLE = "embed_tokens.weight"
 # Of a text part: prefix of the decoder, and of what stands beside it (the output projection).
 _ROOTS = (("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."))
-
-
-class TensorSource(Protocol):
-    """Where tensors come from: a checkpoint, or random numbers."""
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """float32, float16 or uint16 (bf16), of exactly this shape. Raises ModelError."""
-
-    def release(self, name: str) -> None:
-        """The tensor has been packed; its memory may go."""
 
 
 class _Place(NamedTuple):
@@ -76,8 +67,8 @@ class FamilyTensors:
         if number is not None:
             layer = self._model.layers[number]
             stacked = [one for one, stored in self._names.items() if stored == self._names.get(part)]
-            rows = [_rows(layer, one) for one in stacked]
             if len(stacked) > 1:
+                rows = [_rows(layer, one) for one in stacked]
                 first, total = sum(rows[: stacked.index(part)]), sum(rows)
             order = _order(layer, part, count)
         return _Place(self._stored(name), first, total, order)
