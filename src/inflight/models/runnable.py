@@ -6,22 +6,40 @@ load without complaint and answer nonsense is refused.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec
 from inflight.models.weight_format import refuse_unreadable
+
+# What config.json calls the activation functions of `execution`.
+ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2"]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu2": "relu2",
+}
+# Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts.
+_NORMS = (
+    ("before mixer", "before mlp"),
+    ("before mixer", "after mixer", "before mlp", "after mlp"),
+    ("after mixer", "after mlp"),
+    ("before mixer",),
+)
 
 
 def refuse_what_does_not_run(spec: ModelSpec) -> None:
     """Raises ModelError for the first thing that the decoder does not compute."""
     if spec.weight_format is not None:
         refuse_unreadable(spec.weight_format)
+    is_rms, mixers = spec.norm.kind == "rms", [layer.mixer for layer in spec.layers]
+    has_qk_norms = any(isinstance(mixer, Attention) and mixer.qk_norm != "none" for mixer in mixers)
     found = [
         *(one for layer in dict.fromkeys(spec.layers) for one in _of_layer(layer)),
-        (spec.norm.kind != "rms", f"{spec.norm.kind} norms"),
-        (spec.norm.offset, "norms whose weights are stored less 1"),
-        (spec.embedding_scale != 1, f"embeddings scaled by {spec.embedding_scale:g}"),
-        (spec.head.scale != 1, f"logits scaled by {spec.head.scale:g}"),
+        (not is_rms and any("after mlp" in layer.norms for layer in spec.layers), "layer norms after MLPs"),
+        (not is_rms and has_qk_norms, "layer norms of queries and keys"),
         (spec.head.bias, "a bias of the projection to logits"),
     ]
     for differs, what in found:
@@ -37,17 +55,15 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     mixer, mlp = layer.mixer, layer.mlp
     if not (isinstance(mixer, Attention) and isinstance(mlp, Dense)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
-    if mlp.activation not in ("silu", "swish"):
+    if mlp.activation not in ACTIVATIONS or (mlp.gated and ACTIVATIONS[mlp.activation] == "relu2"):
         raise ModelError(
-            f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu'."
+            f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu' or "
+            "'gelu_pytorch_tanh'."
         )
-    if mlp.bias:
+    if mlp.bias and mlp.gated:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
-        (not mlp.gated, "an MLP without a gate"),
         (mixer.chunked, "windows that begin anew instead of sliding"),
-        (mixer.qk_norm == "all", "norms of queries and keys over all heads at once"),
-        (mixer.sinks, "sinks in attention"),
         (mixer.gate, "an output gate of attention"),
-        (layer.norms != ("before mixer", "before mlp"), f"norms {', '.join(layer.norms)}"),
+        (layer.norms not in _NORMS, f"norms {', '.join(layer.norms)}"),
     ]

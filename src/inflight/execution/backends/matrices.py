@@ -94,6 +94,20 @@ Matrix = Array | Int8Matrix | Int4Matrix  # what backends pack
 HeldMatrix = Matrix | ReorderedMatrix  # what checkpoints hold
 
 
+def rows_of(matrix: HeldMatrix, chosen: slice | Array) -> HeldMatrix:
+    """Some of the outputs, in this order."""
+    if isinstance(matrix, np.ndarray):
+        return np.asarray(matrix[chosen])
+    if isinstance(matrix, ReorderedMatrix):
+        inner = rows_of(matrix.matrix, chosen)
+        assert isinstance(inner, Int4Matrix)
+        return replace(matrix, matrix=inner)
+    if isinstance(matrix, Int8Matrix):
+        return Int8Matrix(matrix.values[chosen], matrix.scales[chosen])
+    offsets = None if matrix.offsets is None else matrix.offsets[chosen]
+    return replace(matrix, codes=matrix.codes[chosen], scales=matrix.scales[chosen], offsets=offsets)
+
+
 def packable(matrix: HeldMatrix) -> Matrix:
     """One whose inputs are out of order goes in int8 (by the rule of `int8.py`): no product knows an order."""
     return _in_int8(matrix) if isinstance(matrix, ReorderedMatrix) else matrix

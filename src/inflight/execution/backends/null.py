@@ -126,7 +126,8 @@ class NullPass:
     def compute(self, *arguments: Any, **named: Any) -> None:
         """Any of the operations over activations."""
 
-    embed = rms_norm = linear = linear_residual = gate_up = rope_and_write_kv = attention = gather = compute
+    embed = rms_norm = layer_norm = to_act = add = scale = soft_cap = compute
+    linear = linear_residual = gate_up = activate = rope_and_write_kv = attention = gather = compute
 
     def sample(self, logits: object, places: Sequence[int]) -> None:
         for chunk, position in (self._places[place] for place in places):

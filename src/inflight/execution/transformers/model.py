@@ -168,7 +168,6 @@ def _spec(folder: Path, config: Any, kept: Sequence[LayerShape]) -> ModelSpec:
         head=Head(tied=bool(getattr(config, "tie_word_embeddings", False))),
         embedding_scale=1.0,
         max_position_embeddings=text.max_position_embeddings,
-        rope=None,
         end_token_ids=tuple(ends if isinstance(ends, list) else [] if ends is None else [ends]),
         bos_token_id=text.bos_token_id,
         checkpoint_dtype=str(config.dtype).removeprefix("torch.") if config.dtype is not None else None,
