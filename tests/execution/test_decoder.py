@@ -21,7 +21,7 @@ from .variants import VARIANTS
 BACKENDS = backends()
 CHUNK = 32
 # One variant per mechanism, for the tests that need not see all of them.
-DISTINCT = ["llama32_tied", "mistral_window", "qwen2_some_windows", "qwen3_biases"]
+DISTINCT = ["llama32_tied", "mistral_window", "qwen2_some_windows", "qwen3_biases", "qwen2_moe"]
 
 
 def relative_error(ours: np.ndarray, oracle: np.ndarray) -> float:

@@ -125,7 +125,15 @@ def test_every_family_is_compared() -> None:
 def test_names_mean_one_family_each() -> None:
     names = [name for family in FAMILIES for name in (*family.architectures, *family.model_types)]
     assert len(names) == len(set(names))
-    assert [family.name for family in FAMILIES if family.runs] == ["llama", "mistral", "qwen2", "qwen3"]
+    assert [family.name for family in FAMILIES if family.runs] == [
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen3",
+        "qwen2_moe",
+        "qwen3_moe",
+    ]
 
 
 # -- what the files say ------------------------------------------------------------------------------------------------
@@ -230,7 +238,7 @@ TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
     ("granite", {"logits_scaling": 8}, "logits scaled by 0.125"),
     ("olmo2", {}, "norms of queries and keys over all heads at once"),
     ("glm4", {}, "norms before mixer, after mixer, before mlp, after mlp"),
-    ("gpt_oss", LOCAL, "layers of Attention and MoE"),
+    ("gpt_oss", LOCAL, "biases within experts"),
     ("llama4", {"attention_chunk_size": 32, "moe_layers": []}, "windows that begin anew instead of sliding"),
     ("qwen3_5", LINEAR, "layers of LinearAttention and Dense"),
     ("starcoder2", {"use_bias": False, "hidden_act": "silu"}, "an MLP without a gate"),

@@ -12,7 +12,17 @@ from typing import Protocol
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.protocol import Array, Backend, GateUp, Linear, Quantization, Table, Vector
+from inflight.execution.backends.protocol import (
+    Array,
+    Backend,
+    Experts,
+    GateUp,
+    Linear,
+    Quantization,
+    Routing,
+    Table,
+    Vector,
+)
 from inflight.models.arithmetic import parameters
 from inflight.models.spec import ModelSpec
 
@@ -66,7 +76,7 @@ class Packer:
 
     def norm(self, name: str, length: int) -> Vector:
         """float32[length]."""
-        vector = self._vector(name, length)
+        vector = self.vector(name, length)
         self.nbytes += vector.nbytes
         return self._backend.pack_vector(vector)
 
@@ -79,7 +89,15 @@ class Packer:
         self._done(packed.nbytes, gate, up)
         return packed
 
-    def _vector(self, name: str, length: int) -> Array:
+    def router(self, weight: tuple[str, tuple[int, int]], bias: str | None = None) -> Linear:
+        """A matrix of a layer that is never quantized. bias: the name of its bias."""
+        return self._linear([weight], [] if bias is None else [(bias, weight[1][0])], False)
+
+    def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing) -> Experts:
+        """Of what was packed here."""
+        return self._backend.pack_experts(gate_up, down, routing)
+
+    def vector(self, name: str, length: int) -> Array:
         """A norm or bias: a float32 copy [length]."""
         values = self._source.tensor(name, (length,))
         copy = from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
@@ -89,7 +107,7 @@ class Packer:
     def _linear(
         self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]], quantized: bool
     ) -> Linear:
-        bias = np.concatenate([self._vector(name, length) for name, length in biases]) if biases else None
+        bias = np.concatenate([self.vector(name, length) for name, length in biases]) if biases else None
         packed = self._backend.pack_linear([self._source.tensor(name, shape) for name, shape in parts], bias, quantized)
         self._done(packed.nbytes, *parts)
         return packed

@@ -10,19 +10,19 @@ from inflight.execution.backends.protocol import DType, Quantization
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec
+from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec, MoE
 
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
 _SCALE_BYTES = 4  # of an output of an int8 matrix, of a head of int8 keys or values
 
 
-def parts(layer: LayerSpec) -> tuple[Attention, Dense]:
+def parts(layer: LayerSpec) -> tuple[Attention, Dense | MoE]:
     """The attention and the MLP of a layer that the decoder computes. Raises ModelError for any other layer."""
-    if isinstance(layer.mixer, Attention) and isinstance(layer.mlp, Dense):
+    if isinstance(layer.mixer, Attention) and isinstance(layer.mlp, Dense | MoE):
         return layer.mixer, layer.mlp
     raise ModelError(
         f"layers of {type(layer.mixer).__name__} and {type(layer.mlp).__name__} are described, but not computed by "
-        "this decoder; take a model of a dense family."
+        "this decoder; take a model of another family."
     )
 
 
@@ -44,9 +44,12 @@ def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "n
     return round(arithmetic.weight_bytes(model, packing(dtype, quantization)))
 
 
-def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none") -> int:
-    """Bytes of weights that a decode step reads at least once: all but the input table, of which it reads rows."""
-    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization)))
+def step_weight_bytes(
+    model: ModelSpec, dtype: DType, quantization: Quantization = "none", tokens: int | None = None
+) -> int:
+    """Bytes of weights that a step of so many tokens reads at least once: all but the input table, of which it reads
+    rows, and of mixtures only the experts that the tokens touch (None: all)."""
+    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization), tokens))
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:

@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.backends.protocol import Backend, Linear, Quantization, Rope, Table, Vector
+from inflight.execution.checkpoints.expert_names import ExpertNames
 from inflight.execution.layers.attention import AttentionWeights
 from inflight.execution.layers.dense import DenseWeights
+from inflight.execution.layers.moe import MoEWeights
 from inflight.execution.memory import MachineMemory, gib, machine_memory
 from inflight.execution.packer import Packer, Progress, TensorSource
 from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.sizes import parts, weight_bytes
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
-from inflight.models.spec import ModelSpec
+from inflight.models.spec import ModelSpec, MoE
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class LayerWeights:
     mixer_norm: Vector
     mixer: AttentionWeights
     mlp_norm: Vector
-    mlp: DenseWeights
+    mlp: DenseWeights | MoEWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def load_weights(
             f"set --max-model-len between 1 and {model.longest_model_len}."
         )
     _check_memory(model, backend, max_positions, quantization, (memory or machine_memory()).total)
-    packer = Packer(model, source, backend, progress, quantization)
+    packer = Packer(model, ExpertNames(source, model), backend, progress, quantization)
     rope = rope_table(rope_settings(model), max_positions)
     rotation = backend.pack_rope(rope)
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
@@ -81,7 +83,7 @@ def _layer(packer: Packer, index: int, rope: Rope) -> LayerWeights:
         mixer_norm=packer.norm(prefix + "input_layernorm.weight", hidden),
         mixer=AttentionWeights.load(packer, attention, index, rope),
         mlp_norm=packer.norm(prefix + "post_attention_layernorm.weight", hidden),
-        mlp=DenseWeights.load(packer, mlp, index),
+        mlp=MoEWeights.load(packer, mlp, index) if isinstance(mlp, MoE) else DenseWeights.load(packer, mlp, index),
     )
 
 

@@ -157,6 +157,14 @@ class OnArrays:
     def gate_up(self, x: Array, weight: Any, out: Array) -> None:
         self._pass().gate_up(self.activation_of(x), weight, self.activation_of(out))
 
+    def experts(self, x: Array, logits: Array, weight: Any, out: Array) -> None:
+        on = self.activation_of
+        self._pass().experts(on(x), on(logits), weight, on(out))
+
+    def add_gated(self, x: Array, gate: Array, out: Array) -> None:
+        on = self.activation_of
+        self._pass().add_gated(on(x), on(gate), on(out))
+
     def rope_and_write_kv(
         self,
         qkv: Array,

@@ -52,6 +52,8 @@ class HostPass:
     linear: Any
     linear_residual: Any
     gate_up: Any
+    experts: Any
+    add_gated: Any
     rope_and_write_kv: Any
     attention: Any
     gather: Any

@@ -20,6 +20,7 @@ from inflight.execution.backends.protocol import (
     DType,
     KVShape,
     RopeTable,
+    Routing,
     SampledBatch,
     SamplingBatch,
     ScoredBatch,
@@ -66,6 +67,20 @@ class NativeBackend(HostBackend):
 
     def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> Any:
         return self._kernels.pack_gate_up(gate, up, quantized)
+
+    def pack_experts(self, gate_up: Sequence[Any], down: Sequence[Any], routing: Routing) -> Any:
+        return self._kernels.pack_experts(
+            list(gate_up),
+            list(down),
+            top_k=routing.top_k,
+            sigmoid=routing.scores == "sigmoid",
+            renormalize=routing.renormalize,
+            correction=routing.correction,
+            groups=routing.groups,
+            top_groups=routing.top_groups,
+            group_best=routing.group_best,
+            scale=routing.scale,
+        )
 
     def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Any:
         return self._kernels.pack_table(table, tied, quantized)
@@ -179,4 +194,5 @@ class NativePass(HostPass):
         super().__init__(backend, inputs, slots, chunks)
         self.embed, self.rms_norm, self.gather = prepared.embed, prepared.rms_norm, prepared.gather
         self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
+        self.experts, self.add_gated = prepared.experts, prepared.add_gated
         self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention

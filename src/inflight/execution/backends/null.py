@@ -16,7 +16,7 @@ from typing import Any, Literal
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
 from inflight.execution.backends.host import verified
-from inflight.execution.backends.protocol import Array, DType, KVCache, KVShape, PassResult, RopeTable
+from inflight.execution.backends.protocol import Array, DType, KVCache, KVShape, PassResult, RopeTable, Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,9 @@ class NullBackend:
 
     def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> Nothing:
         return Nothing(len(gate), gate.shape[1])
+
+    def pack_experts(self, gate_up: Sequence[Nothing], down: Sequence[Nothing], routing: Routing) -> Nothing:
+        return Nothing()
 
     def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Nothing:
         size = len(table), table.shape[1]
@@ -123,7 +126,8 @@ class NullPass:
     def compute(self, *arguments: Any, **named: Any) -> None:
         """Any of the operations over activations."""
 
-    embed = rms_norm = linear = linear_residual = gate_up = rope_and_write_kv = attention = gather = compute
+    embed = rms_norm = linear = linear_residual = gate_up = experts = add_gated = compute
+    rope_and_write_kv = attention = gather = compute
 
     def sample(self, logits: object, places: Sequence[int]) -> None:
         for chunk, position in (self._places[place] for place in places):

@@ -27,10 +27,12 @@ from inflight.execution.backends.protocol import (
     KVCache,
     KVShape,
     RopeTable,
+    Routing,
     SampledBatch,
     SamplingBatch,
     ScoredBatch,
 )
+from inflight.execution.backends.reference_routing import route
 from inflight.execution.backends.slots import PassInputs, RequestSlots
 
 
@@ -73,6 +75,17 @@ class ReferenceGateUp:
     @property
     def nbytes(self) -> int:
         return self.gate.nbytes + self.up.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceExperts:
+    gate_up: tuple[ReferenceGateUp, ...]
+    down: tuple[ReferenceLinear, ...]
+    routing: Routing
+
+    @property
+    def count(self) -> int:
+        return len(self.down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +203,11 @@ class ReferenceBackend(HostBackend):
             self.pack_linear([gate], quantized=quantized), self.pack_linear([up], quantized=quantized)
         )
 
+    def pack_experts(
+        self, gate_up: Sequence[ReferenceGateUp], down: Sequence[ReferenceLinear], routing: Routing
+    ) -> ReferenceExperts:
+        return ReferenceExperts(tuple(gate_up), tuple(down), routing)
+
     def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> ReferenceTable:
         if not tied:
             if quantized:
@@ -267,18 +285,41 @@ class ReferencePass(HostPass):
         out.write(self._hold(_normalised(x.written, weight, eps)))
 
     def linear(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
-        out.write(self._product(x, weight))
+        out.write(self._product(self._read(x.written), weight))
 
     def linear_residual(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
-        out.written[:] += self._product(x, weight)
+        out.written[:] += self._product(self._read(x.written), weight)
 
     def gate_up(self, x: ReferenceActivation, weight: ReferenceGateUp, out: ReferenceActivation) -> None:
-        gate, up = self._product(x, weight.gate), self._product(x, weight.up)
-        with np.errstate(over="ignore"):
-            out.write(self._hold(gate / (np.float32(1) + np.exp(-gate)) * up))
+        out.write(self._gated(self._read(x.written), weight))
 
-    def _product(self, x: ReferenceActivation, weight: ReferenceLinear) -> Array:
+    def experts(
+        self,
+        x: ReferenceActivation,
+        logits: ReferenceActivation,
+        weight: ReferenceExperts,
+        out: ReferenceActivation,
+    ) -> None:
         tokens = self._read(x.written)
+        for t, routed in enumerate(logits.written):
+            token, total = tokens[t : t + 1], np.zeros(out.array.shape[1], np.float32)
+            for expert, share in zip(*route(routed, weight.routing), strict=True):
+                inner = self._read(self._gated(token, weight.gate_up[expert]))
+                total += share * self._product(inner, weight.down[expert])[0]
+            out.array[t] += total
+
+    def add_gated(self, x: ReferenceActivation, gate: ReferenceActivation, out: ReferenceActivation) -> None:
+        with np.errstate(over="ignore"):
+            out.written[:] += x.written / (np.float32(1) + np.exp(-gate.written))
+
+    def _gated(self, tokens: Array, weight: ReferenceGateUp) -> Array:
+        """float32[S, E] → act[S, F]."""
+        gate, up = self._product(tokens, weight.gate), self._product(tokens, weight.up)
+        with np.errstate(over="ignore"):
+            return self._hold(gate / (np.float32(1) + np.exp(-gate)) * up)
+
+    def _product(self, tokens: Array, weight: ReferenceLinear) -> Array:
+        """float32[S, K], as `act` holds it → float32[S, N]."""
         if weight.scales is not None:
             result = int8.product(*int8.quantize(tokens), weight.weight, weight.scales)
         else:

@@ -17,8 +17,9 @@ class DenseWeights:
     down: Linear
 
     @classmethod
-    def load(cls, packer: Packer, spec: Dense, layer: int) -> DenseWeights:
-        at, hidden = f"model.layers.{layer}.mlp.", packer.model.hidden_size
+    def load(cls, packer: Packer, spec: Dense, layer: int, name: str = "mlp") -> DenseWeights:
+        """name: of the MLP within the layer."""
+        at, hidden = f"model.layers.{layer}.{name}.", packer.model.hidden_size
         inward = (spec.width, hidden)
         return cls(
             spec=spec,

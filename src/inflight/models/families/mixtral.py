@@ -19,5 +19,7 @@ FAMILY = Family(
         "num_local_experts": 8,
         "num_experts_per_tok": 2,
         "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
     },
+    runs=True,
 )

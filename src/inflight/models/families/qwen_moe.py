@@ -47,6 +47,7 @@ QWEN2_MOE = Family(
     layers=qwen2_moe,
     understands=EXPERTS,
     defaults={**_DEFAULTS, "qkv_bias": True, "num_key_value_heads": 16, "shared_expert_intermediate_size": 5632},
+    runs=True,
 )
 QWEN3_MOE = Family(
     name="qwen3_moe",
@@ -55,4 +56,5 @@ QWEN3_MOE = Family(
     layers=qwen3_moe,
     understands=EXPERTS,
     defaults={**_DEFAULTS, "num_key_value_heads": 4},
+    runs=True,
 )
