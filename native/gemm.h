@@ -1,6 +1,7 @@
 // Matrix products y = x · Wᵀ over packed weights.
 //
-// Knows how sums become outputs and how work is cut for caches and threads. A task is a group of 32 outputs for up to 192
+// Knows how sums become outputs and how work is cut for caches and threads. A product may be several (the experts of a
+// mixture, each for its own rows of x): they are one job of the pool. A task is a group of 32 outputs for up to 192
 // tokens. Over many tokens the group goes through the second-level cache in blocks along K, each read from memory once
 // and used by every tile of tokens, while the next block is fetched; sums wait in scratch memory between blocks, exactly,
 // so cutting changes no bits.
@@ -85,32 +86,37 @@ void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* o
   }
 }
 
-// One product of activations that are held as `Value`. A task is a group of outputs for some of the tokens.
+// The product of a share of the rows of activations that are held as `Value`.
 template <class F, class Value>
 class Product {
   using X = typename F::X;
 
  public:
-  Product(Pool& pool, const void* values, const Weights& w, std::int64_t tokens, Epilogue epilogue, void* out)
-      : pool_(pool), w_(w), x_(stage<F>(pool, static_cast<const Value*>(values), tokens, w)),
-        tokens_(tokens), epilogue_(epilogue), out_(out),
-        parts_((tokens + tokens_per_task - 1) / tokens_per_task),
-        past_caches_(epilogue == Epilogue::store && w.rows >= vocabulary && tokens * w.rows * 4 >= beyond_caches &&
-                     on_lines(out, w.rows)) {}
+  Product(const Staged<F>& x, const Share& share, Epilogue epilogue, void* out)
+      : w_(*share.weights), x_(x), first_(share.first), tokens_(share.rows), epilogue_(epilogue), out_(out),
+        parts_((tokens_ + tokens_per_task - 1) / tokens_per_task),
+        past_caches_(epilogue == Epilogue::store && w_.rows >= vocabulary && tokens_ * w_.rows * 4 >= beyond_caches &&
+                     on_lines(out, w_.rows)) {}
 
-  void run() {
-    // A thread goes through neighbouring groups: to the memory they are one stream.
-    const std::int64_t tasks = w_.groups * parts_, most = (tokens_ + parts_ - 1) / parts_;
-    void* bounds = pool_.scratch(1, WorkRanges::bytes(pool_.threads()));
-    WorkRanges ranges(tasks, pool_.threads(), static_cast<std::uint64_t*>(bounds));
-    // Below about two microseconds of work it costs more to share it.
-    const bool tiny = w_.groups * w_.steps * (4 + tokens_) < 4096;
-    pool_.reserve(most * group_lanes * sizeof(float));
-    on_all(pool_, tiny || tasks == 1, [&](int worker) {
-      float* sums = static_cast<float*>(pool_.own(worker));
-      for (std::int64_t task = ranges.next(worker); task >= 0; task = ranges.next(worker)) this->task(task, sums);
-      if (past_caches_) streamed();
-    });
+  std::int64_t tasks() const { return w_.groups * parts_; }
+  std::int64_t most_rows() const { return parts_ == 0 ? 0 : (tokens_ + parts_ - 1) / parts_; }  // of a task
+  std::int64_t work() const { return w_.groups * w_.steps * (4 + tokens_); }
+  bool past_caches() const { return past_caches_; }
+
+  // sums: memory for a task's.
+  void task(std::int64_t index, float* sums) const {
+    const Task task = task_of(index);
+    // What is read once need not stay; panels that are read one after the other are fetched together.
+    const bool once = task.tiles == 1 && tile_width(static_cast<int>(task.count)) * panel == group_lanes;
+    const std::int64_t blocks = once ? 1 : (w_.steps + block_steps - 1) / block_steps;
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const std::int64_t begin = w_.steps * b / blocks, end = w_.steps * (b + 1) / blocks;
+      const Block block{begin, end - begin, b == 0, b + 1 == blocks};
+      for (std::int64_t i = 0; i < task.tiles; ++i) {
+        tiles(task, block, i, sums + task.row(i) * group_lanes);
+        if (block.last) finished(task, i, sums + task.row(i) * group_lanes);
+      }
+    }
   }
 
  private:
@@ -135,22 +141,7 @@ class Product {
   Task task_of(std::int64_t index) const {
     const std::int64_t part = index % parts_, first = tokens_ * part / parts_;
     const std::int64_t count = tokens_ * (part + 1) / parts_ - first;
-    return {index / parts_, first, count, (count + tile_tokens - 1) / tile_tokens, part + 1 == parts_};
-  }
-
-  void task(std::int64_t index, float* sums) const {
-    const Task task = task_of(index);
-    // What is read once need not stay; panels that are read one after the other are fetched together.
-    const bool once = task.tiles == 1 && tile_width(static_cast<int>(task.count)) * panel == group_lanes;
-    const std::int64_t blocks = once ? 1 : (w_.steps + block_steps - 1) / block_steps;
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      const std::int64_t begin = w_.steps * b / blocks, end = w_.steps * (b + 1) / blocks;
-      const Block block{begin, end - begin, b == 0, b + 1 == blocks};
-      for (std::int64_t i = 0; i < task.tiles; ++i) {
-        tiles(task, block, i, sums + task.row(i) * group_lanes);
-        if (block.last) finished(task, i, sums + task.row(i) * group_lanes);
-      }
-    }
+    return {index / parts_, first_ + first, count, (count + tile_tokens - 1) / tile_tokens, part + 1 == parts_};
   }
 
   // The i-th tokens of a task over the group's panels.
@@ -194,10 +185,9 @@ class Product {
     finish<F, Write::over>(w_, x_, tile, out);
   }
 
-  Pool& pool_;
   const Weights& w_;
-  Staged<F> x_;
-  std::int64_t tokens_;
+  const Staged<F>& x_;
+  std::int64_t first_, tokens_;
   Epilogue epilogue_;
   void* out_;
   std::int64_t parts_;  // of the tokens
@@ -205,8 +195,38 @@ class Product {
 };
 
 template <class F, class Value>
-void gemm(Pool& pool, const void* x, const Weights& w, std::int64_t tokens, Epilogue epilogue, void* out) {
-  if (tokens > 0 && w.rows > 0) Product<F, Value>(pool, x, w, tokens, epilogue, out).run();
+void gemm(Pool& pool, const void* x, const Share* shares, std::int64_t count, Epilogue epilogue, void* out) {
+  const std::int64_t rows = count > 0 ? shares[count - 1].first + shares[count - 1].rows : 0;
+  if (rows == 0 || shares[0].weights->rows == 0) return;
+  const Staged<F> staged = stage<F>(pool, static_cast<const Value*>(x), rows, *shares[0].weights);
+  const auto product = [&](std::int64_t i) { return Product<F, Value>(staged, shares[i], epilogue, out); };
+
+  const std::size_t of_ranges = WorkRanges::bytes(pool.threads());
+  auto* bounds = static_cast<std::uint64_t*>(pool.scratch(1, of_ranges + (count + 1) * sizeof(std::int64_t)));
+  auto* begins = reinterpret_cast<std::int64_t*>(reinterpret_cast<char*>(bounds) + of_ranges);  // tasks before each
+  std::int64_t most = 0, work = 0;
+  bool past_caches = false;
+  begins[0] = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Product<F, Value> one = product(i);
+    begins[i + 1] = begins[i] + one.tasks();
+    work += one.work();
+    most = one.most_rows() > most ? one.most_rows() : most;
+    past_caches |= one.past_caches();
+  }
+  // A thread goes through neighbouring groups: to the memory they are one stream.
+  WorkRanges ranges(begins[count], pool.threads(), bounds);
+  const bool tiny = work < 4096;  // below about two microseconds of work it costs more to share it
+  pool.reserve(most * group_lanes * sizeof(float));
+  on_all(pool, tiny || begins[count] == 1, [&](int worker) {
+    float* sums = static_cast<float*>(pool.own(worker));
+    for (std::int64_t task = ranges.next(worker); task >= 0; task = ranges.next(worker)) {
+      std::int64_t low = 0, high = count;  // the last share that begins at the task or before
+      while (high - low > 1) (begins[(low + high) / 2] <= task ? low : high) = (low + high) / 2;
+      product(low).task(task - begins[low], sums);
+    }
+    if (past_caches) streamed();
+  });
 }
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "array.h"
+#include "experts.h"
 #include "memory.h"
 #include "pool.h"
 #include "types.h"
@@ -61,6 +62,15 @@ struct Linear {
   std::int64_t nbytes() const {
     return static_cast<std::int64_t>(memory.bytes() + (bias.size() + scales.size()) * sizeof(float));
   }
+};
+
+// Experts keep their matrices alive.
+struct Experts {
+  std::vector<std::shared_ptr<Linear>> held;
+  std::vector<const Weights*> gate_up, down;
+  std::vector<float> correction;
+  Mixture mixture{};
+  Format format{};
 };
 
 struct Table {
@@ -256,6 +266,39 @@ class Backend {
     Array gates(gate, "gate"), ups(up, "up");
     if (gates.size(0) != ups.size(0) || gates.size(1) != ups.size(1)) refuse("gate and up must have equal shapes");
     return pack({gates.matrix(), ups.matrix()}, gates.size(0), gates.size(1), true, quantized);
+  }
+
+  std::shared_ptr<Experts> pack_experts(const std::vector<std::shared_ptr<Linear>>& gate_up,
+                                        const std::vector<std::shared_ptr<Linear>>& down, std::int64_t top_k,
+                                        bool sigmoid, bool renormalize, nb::handle correction, std::int64_t groups,
+                                        std::int64_t top_groups, std::int64_t group_best, float scale) const {
+    const auto count = static_cast<std::int64_t>(gate_up.size());
+    if (count < 1 || down.size() != gate_up.size()) refuse("experts need matrices of gate and up, and of down, for each");
+    if (groups < 1 || count % groups != 0 || top_groups < 1 || top_groups > groups || top_k < 1 ||
+        top_k > count / groups * top_groups || (groups > 1 && (group_best < 1 || group_best > 8 || group_best > count / groups)))
+      refuse(std::to_string(top_k) + " of " + std::to_string(count) + " experts in " + std::to_string(groups) +
+             " groups cannot be picked so");
+    auto experts = std::make_shared<Experts>();
+    experts->format = format_;
+    for (std::int64_t e = 0; e < count; ++e) {
+      const Weights &in = gate_up[e]->weights, &out = down[e]->weights, &first = gate_up[0]->weights,
+                    &last = down[0]->weights;
+      if (gate_up[e]->format != format_ || down[e]->format != format_)
+        refuse("these weights were packed by a backend of another dtype");
+      if (!in.gate_up || out.gate_up || in.rows != out.columns || in.columns != out.rows || in.rows != first.rows ||
+          in.columns != first.columns || (in.scales != nullptr) != (first.scales != nullptr) ||
+          (out.scales != nullptr) != (last.scales != nullptr))
+        refuse("experts must have equal shapes, held alike: gate and up [F, E], down [E, F]");
+      experts->held.push_back(gate_up[e]), experts->held.push_back(down[e]);
+      experts->gate_up.push_back(&in), experts->down.push_back(&out);
+    }
+    if (!correction.is_none()) {
+      Array values(correction, "correction", Kind::f32, {count});
+      experts->correction.assign(values.data<float>(), values.data<float>() + count);
+    }
+    experts->mixture = {experts->gate_up.data(), experts->down.data(), count, top_k, groups, top_groups, group_best,
+                        sigmoid, renormalize, experts->correction.empty() ? nullptr : experts->correction.data(), scale};
+    return experts;
   }
 
   std::shared_ptr<Table> pack_table(nb::handle table, bool tied, bool quantized) {
@@ -543,7 +586,35 @@ class PreparedPass {
     expect(x, "x", backend_.act(), w.columns);
     begin(out, gated ? backend_.act() : Kind::f32, w.rows, x.rows);
     const ProductKernels& kernels = backend_.products(w.scales != nullptr);
-    backend_.run([&] { kernels.gemm(pool(), x.array.data(), w, x.rows, epilogue, out.array.data()); });
+    const Share all{&w, 0, x.rows};
+    backend_.run([&] { kernels.gemm(pool(), x.array.data(), &all, 1, epilogue, out.array.data()); });
+  }
+
+  void experts(const Activation& x, const Activation& logits, const Experts& experts, Activation& out) {
+    const Mixture& mixture = experts.mixture;
+    const Weights &gate_up = *mixture.gate_up[0], &down = *mixture.down[0];
+    same_format(experts.format);
+    expect(x, "x", backend_.act(), gate_up.columns);
+    expect(logits, "logits", Kind::f32, mixture.experts);
+    if (logits.rows != x.rows) refuse("logits must have a row for each row of x");
+    begin(out, Kind::f32, down.rows, x.rows);
+    const std::int64_t item = format() == Format::bf16 ? 2 : 4;
+    const ProductKernels &of_gate_up = backend_.products(gate_up.scales != nullptr),
+                         &of_down = backend_.products(down.scales != nullptr);
+    backend_.run([&] {
+      run_experts(pool(), rows(), of_gate_up, of_down, item, mixture, x.array.data(), logits.array.data<float>(),
+                  x.rows, out.array.data<float>());
+    });
+  }
+
+  void add_gated(const Activation& x, const Activation& gate, Activation& out) {
+    expect(gate, "gate", Kind::f32, 1);
+    if (x.kind != Kind::f32 || gate.rows != x.rows) refuse("x must hold float32, and gate a row for each of its rows");
+    begin(out, Kind::f32, x.columns, x.rows);
+    backend_.run([&] {
+      rows().add_gated(pool(), x.array.data<float>(), gate.array.data<float>(), x.rows, x.columns,
+                       out.array.data<float>());
+    });
   }
 
   void rope_and_write_kv(const Activation& qkv, std::int64_t layer, const RopeTable* rope, const Vector* q_norm,
@@ -665,6 +736,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("rows", [](const Linear& l) { return l.weights.rows; })
       .def_prop_ro("columns", [](const Linear& l) { return l.weights.columns; })
       .def_prop_ro("nbytes", &Linear::nbytes);
+  nb::class_<Experts>(m, "Experts").def_prop_ro("count", [](const Experts& e) { return e.mixture.experts; });
   nb::class_<Table>(m, "Table")
       .def_ro("rows", &Table::rows)
       .def_ro("columns", &Table::columns)
@@ -687,6 +759,9 @@ NB_MODULE(_native, m) {
       .def_prop_ro("isa", &Backend::isa)
       .def("pack_linear", &Backend::pack_linear, nb::arg("parts"), nb::arg("bias").none(), nb::arg("quantized"))
       .def("pack_gate_up", &Backend::pack_gate_up)
+      .def("pack_experts", &Backend::pack_experts, nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"),
+           nb::arg("sigmoid"), nb::arg("renormalize"), nb::arg("correction").none(), nb::arg("groups"),
+           nb::arg("top_groups"), nb::arg("group_best"), nb::arg("scale"))
       .def("pack_table", &Backend::pack_table)
       .def("bytes_per_block", &Backend::bytes_per_block)
       .def("kv_cache", &Backend::kv_cache)
@@ -713,6 +788,8 @@ NB_MODULE(_native, m) {
       .def("linear_residual", &PreparedPass::linear_residual)
       .def("gate_up", &PreparedPass::gate_up, nb::arg("x"), nb::arg("weight"), nb::arg("out"),
            nb::arg("activation") = "silu")
+      .def("experts", &PreparedPass::experts)
+      .def("add_gated", &PreparedPass::add_gated)
       .def("rope_and_write_kv", &PreparedPass::rope_and_write_kv, nb::arg("qkv"), nb::arg("layer"),
            nb::arg("rope").none(), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"))
       .def("attention", &PreparedPass::attention, nb::arg("q"), nb::arg("layer"), nb::arg("scale"), nb::arg("window"),

@@ -3,6 +3,7 @@
 //
 // As in products.h, only headers that live in this namespace or declare plain functions may be included: an inline
 // function shared with other files could be kept in the version compiled here, for instructions that the machine lacks.
+#include "moe.h"
 #include "norm_rope.h"
 #include "pack.h"
 #include "probes.h"
@@ -103,8 +104,8 @@ void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t he
 }  // namespace
 
 const RowKernels rows = {
-    pack,   copy_rows, embed_packed, embed_rows,     rms_norm,    layer_norm, to_act,         activate, add_rows,
-    scale,  soft_cap,  rope_and_write, sample_rows,  score_rows,  read_bandwidth,
+    pack, copy_rows, embed_packed, embed_rows, rms_norm, layer_norm, to_act, activate, add_rows, scale, soft_cap,
+    route, gather_rows, add_weighted, add_gated, rope_and_write, sample_rows, score_rows, read_bandwidth,
 };
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -42,6 +42,21 @@ struct SourceMatrix {
   Source kind;
 };
 
+// Rows [first, first + rows) of x, and of what comes out, go with one matrix.
+struct Share {
+  const Weights* weights;
+  std::int64_t first, rows;
+};
+
+// A mixture: of each expert the matrices of gate and up, and of down; how logits become experts (protocol.py: Routing).
+struct Mixture {
+  const Weights *const *gate_up, *const *down;  // [experts]
+  std::int64_t experts, top_k, groups, top_groups, group_best;
+  bool sigmoid, renormalize;  // else softmax
+  const float* correction;    // [experts] or null
+  float scale;
+};
+
 // One block of one layer and head: keys as [D / per_step][B] lanes, then values as [B / per_step][padded D] lanes.
 // KVCache: [layers][blocks][G] of these. int8: four to a lane (the last ones of a key may be none), of keys value +
 // 128, and [2][B] scales follow, of each position's key and values.
@@ -128,6 +143,15 @@ struct RowKernels {
               std::int64_t width, float* out);
   void (*scale)(Pool&, float* x, float factor, std::int64_t tokens, std::int64_t width);
   void (*soft_cap)(Pool&, float* x, float cap, std::int64_t tokens, std::int64_t width);
+  // logits [tokens, experts] → of each token the experts by rank, and their weights, both [tokens, top_k]
+  void (*route)(Pool&, const float* logits, std::int64_t tokens, const Mixture&, std::int32_t* experts, float* weights);
+  // to[i] = from[rows[i]], rows of `bytes` bytes
+  void (*gather_rows)(Pool&, const void* from, const std::int32_t* rows, std::int64_t count, std::int64_t bytes, void* to);
+  // out[t] += Σ weights[t, r] · x[places[t, r]] over r in rising order, rows of `width`
+  void (*add_weighted)(Pool&, const float* x, const std::int32_t* places, const float* weights, std::int64_t top_k,
+                       std::int64_t tokens, std::int64_t width, float* out);
+  // out[t] += sigmoid(gate[t]) · x[t]
+  void (*add_gated)(Pool&, const float* x, const float* gate, std::int64_t tokens, std::int64_t width, float* out);
   void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const KVCache&, std::int64_t layer,
                          const AttentionMetadata&, const Rope&, void* q_out);
   void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
@@ -138,7 +162,8 @@ struct RowKernels {
 
 // Sums of products: activations in one format by weights, keys and values as they are held.
 struct ProductKernels {
-  void (*gemm)(Pool&, const void* x, const Weights&, std::int64_t tokens, Epilogue, void* out);
+  // Of shares whose matrices are held alike and have the same columns, and whose rows follow one another from 0.
+  void (*gemm)(Pool&, const void* x, const Share* shares, std::int64_t count, Epilogue, void* out);
   void (*divide)(Pool&, const KVCache&, const AttentionMetadata&, AttentionPlan&);  // for its heads and window
   void (*attention)(Pool&, const void* q, const KVCache&, std::int64_t layer, const AttentionMetadata&,
                     const AttentionPlan&, const Scores&, void* out);

@@ -39,7 +39,9 @@ class Oracle:
 
         Not `model.to(dtype)`: that would round the rotary frequencies too, which loading keeps in float32.
         """
-        model = type(self.model).from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        model = type(self.model).from_pretrained(
+            folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
+        )
         return lambda prompt: _logits(model, prompt)
 
     def greedy(self, prompt: np.ndarray, count: int) -> list[int]:
@@ -53,7 +55,9 @@ class Oracle:
 def build(variant: str, folder: Path) -> Oracle:
     """Makes the model, saves it under `folder` in float32, and computes its logits."""
     family, settings = settings_of(variant)
-    config = getattr(transformers, f"{family}Config")(**settings, attn_implementation="eager")
+    config = getattr(transformers, f"{family}Config")(
+        **settings, attn_implementation="eager", experts_implementation="eager"
+    )
     torch.manual_seed(sum(variant.encode()))
     sees = "vision_config" in settings
     auto = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM

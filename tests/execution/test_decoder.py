@@ -33,6 +33,7 @@ DISTINCT = [
     "glm4",
     "cohere",
     "starcoder2",
+    "qwen2_moe",
 ]
 
 

@@ -13,8 +13,11 @@ import pytest
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import Int8Matrix
+from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
+from inflight.execution.layers.moe import MoEWeights
+from inflight.execution.sizes import weight_bytes
 from inflight.execution.weights import load_weights
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
@@ -112,8 +115,6 @@ def test_progress_ends_at_the_whole_model(oracle_of: OracleOf) -> None:
 
 
 def test_every_tensor_is_released_once_packed(oracle_of: OracleOf) -> None:
-    folder = oracle_of("qwen2").folder
-
     class Counting(Checkpoint):
         def __init__(self, folder: Path) -> None:
             super().__init__(folder)
@@ -129,9 +130,10 @@ def test_every_tensor_is_released_once_packed(oracle_of: OracleOf) -> None:
             self.held.remove(name)
             super().release(name)
 
-    source = Counting(folder)
-    load_weights(read_folder(folder, to_run=True), source, REFERENCE, 16)
-    assert source.held == set() and source.most <= 3
+    for folder in (oracle_of("qwen2").folder, oracle_of("mixtral").folder):
+        source = Counting(folder)
+        load_weights(read_folder(folder, to_run=True), source, REFERENCE, 16)
+        assert source.held == set() and source.most <= 3
 
 
 @pytest.mark.parametrize("variant", ["llama2", "qwen3_tied"])
@@ -153,6 +155,17 @@ def test_int8_packs_the_matrices_it_names(oracle_of: OracleOf, variant: str) -> 
         assert width(got.output.parts[0]) == output
         assert width(got.table.weight) == (output if tied else 4)
     assert sizes[0] > sizes[1] > sizes[2]
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8", "int8-all"])
+@pytest.mark.parametrize("variant", ["qwen2_moe", "qwen3_moe_some_dense"])
+def test_experts_take_what_is_counted(oracle_of: OracleOf, variant: str, quantization: Quantization) -> None:
+    """Routers and shared gates are never quantized."""
+    folder = oracle_of(variant).folder
+    got, config = load(folder, quantization=quantization), read_folder(folder, to_run=True)
+    assert got.nbytes - got.rope.cos.nbytes - got.rope.sin.nbytes == weight_bytes(config, "float32", quantization)
+    routers = [layer.mlp.router for layer in got.layers if isinstance(layer.mlp, MoEWeights)]
+    assert routers and {router.weight.itemsize for router in routers} == {4}
 
 
 def test_more_positions_than_the_model_has_are_refused(oracle_of: OracleOf) -> None:
@@ -185,7 +198,7 @@ def test_random_weights_follow_seed_and_name() -> None:
     assert not np.array_equal(draw(1, "a"), draw(1, "b"))
 
 
-@pytest.mark.parametrize("variant", ["llama2", "qwen3_tied", "qwen2"])
+@pytest.mark.parametrize("variant", ["llama2", "qwen3_tied", "qwen2", "qwen2_moe", "mixtral"])
 def test_random_weights_make_a_model_of_any_config(oracle_of: OracleOf, variant: str) -> None:
     config = read_folder(oracle_of(variant).folder, to_run=True)
     weights = load_weights(config, DummyWeights("float32"), REFERENCE, 16)

@@ -29,6 +29,8 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+# Widths that fill no whole group of outputs.
+_EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
 
 # name → (class prefix in transformers, settings beside the sizes)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -71,6 +73,18 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "qwen3_tied": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": None}),
+    "mixtral_window": ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 24}),
+    "qwen3_moe": ("Qwen3Moe", {**_EXPERTS, "head_dim": 32, "norm_topk_prob": True}),
+    "qwen3_moe_some_dense": (
+        "Qwen3Moe",
+        {**_EXPERTS, "head_dim": 32, "mlp_only_layers": [1], "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "qwen2_moe": ("Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 40}),
+    "qwen2_moe_every_second": (
+        "Qwen2Moe",
+        {**_EXPERTS, "shared_expert_intermediate_size": 52, "decoder_sparse_step": 2, "norm_topk_prob": True},
+    ),
     "qwen3_biases": ("Qwen3", {"head_dim": 32, "attention_bias": True}),
     "gemma": ("Gemma", {"head_dim": 24}),
     "gemma2": (

@@ -13,7 +13,18 @@ import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import HeldMatrix, Matrix, packable
-from inflight.execution.backends.protocol import Array, Backend, GateUp, Hold, Linear, Quantization, Table, Vector
+from inflight.execution.backends.protocol import (
+    Array,
+    Backend,
+    Experts,
+    GateUp,
+    Hold,
+    Linear,
+    Quantization,
+    Routing,
+    Table,
+    Vector,
+)
 from inflight.execution.sizes import holds
 from inflight.models.arithmetic import parameters
 from inflight.models.spec import ModelSpec
@@ -91,6 +102,18 @@ class Packer:
         packed = self._backend.pack_gate_up(self._matrix(*gate), self._matrix(*up), self._layers, self._group_size)
         self._done(packed.nbytes, gate, up)
         return packed
+
+    def router(self, weight: tuple[str, tuple[int, int]], bias: str | None = None) -> Linear:
+        """A matrix of a layer that is never quantized. bias: the name of its bias."""
+        return self._linear([weight], [] if bias is None else [(bias, weight[1][0])], "act")
+
+    def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing) -> Experts:
+        """Of what was packed here."""
+        return self._backend.pack_experts(gate_up, down, routing)
+
+    def numbers(self, name: str, length: int) -> Array:
+        """float32[length], for what a backend is told beside weights."""
+        return self._vector(name, length)
 
     def _packed_vector(self, vector: Array) -> Vector:
         self.nbytes += vector.nbytes

@@ -50,7 +50,7 @@ def decode_ceiling(
 ) -> Ceiling:
     """One token for each of `batch` sequences that have `context` tokens."""
     kv_bytes = batch * context_bytes(model, dtype, context, quantized_kv)
-    read = step_weight_bytes(model, dtype, quantization) + kv_bytes
+    read = step_weight_bytes(model, dtype, quantization, batch) + kv_bytes
     compute = batch * _token_seconds(model, dtype, machine, context, quantization, quantized_kv)
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
@@ -64,7 +64,9 @@ def prefill_ceiling(
     quantized_kv: bool = False,
 ) -> Ceiling:
     """A prompt of `tokens` tokens, of which the last one is sampled."""
-    read = step_weight_bytes(model, dtype, quantization) + tokens * kv_bytes_per_token(model, dtype, quantized_kv)
+    read = step_weight_bytes(model, dtype, quantization, tokens) + tokens * kv_bytes_per_token(
+        model, dtype, quantized_kv
+    )
     compute = (tokens - 1) * _token_seconds(
         model, dtype, machine, tokens // 2, quantization, quantized_kv, logits=False
     )

@@ -11,7 +11,7 @@ from inflight.execution.backends.protocol import DType, Hold, Quantization
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec, WeightFormat
+from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec, MoE, WeightFormat
 
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
 _SCALE_BYTES = 4  # of an output of a quantized matrix, of a head of int8 keys or values
@@ -19,13 +19,13 @@ _GROUP_SCALE_BYTES = 2  # of a group of an int4 matrix, and of its offset
 _GROUPS = (128, 64, 32, 16)  # inputs that share a scale in an int4 matrix, however many do in the checkpoint
 
 
-def parts(layer: LayerSpec) -> tuple[Attention, Dense]:
+def parts(layer: LayerSpec) -> tuple[Attention, Dense | MoE]:
     """The attention and the MLP of a layer that the decoder computes. Raises ModelError for any other layer."""
-    if isinstance(layer.mixer, Attention) and isinstance(layer.mlp, Dense):
+    if isinstance(layer.mixer, Attention) and isinstance(layer.mlp, Dense | MoE):
         return layer.mixer, layer.mlp
     raise ModelError(
         f"layers of {type(layer.mixer).__name__} and {type(layer.mlp).__name__} are described, but not computed by "
-        "this decoder; take a model of a dense family."
+        "this decoder; take a model of another family."
     )
 
 
@@ -73,9 +73,17 @@ def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "n
     return round(arithmetic.weight_bytes(model, packing(dtype, quantization, group_size, model.weight_format)))
 
 
-def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
-    """Bytes of weights that a decode step reads at least once: all but the input table, of which it reads rows."""
-    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization, group_size, model.weight_format)))
+def step_weight_bytes(
+    model: ModelSpec,
+    dtype: DType,
+    quantization: Quantization = "none",
+    group_size: int = 32,
+    tokens: int | None = None,
+) -> int:
+    """Bytes of weights that a step of so many tokens reads at least once: all but the input table, of which it reads
+    rows, and of mixtures only the experts that the tokens touch (None: all)."""
+    held = packing(dtype, quantization, group_size, model.weight_format)
+    return round(arithmetic.step_weight_bytes(model, held, tokens))
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:

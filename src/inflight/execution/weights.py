@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.backends.protocol import Backend, Linear, Quantization, Rope, Table
+from inflight.execution.checkpoints.expert_names import ExpertNames
 from inflight.execution.checkpoints.family_names import FamilyTensors
 from inflight.execution.layers.attention import AttentionWeights
 from inflight.execution.layers.dense import DenseWeights
+from inflight.execution.layers.moe import MoEWeights
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.memory import MachineMemory, gib, machine_memory
 from inflight.execution.packer import Packer, Progress, TensorSource
@@ -20,7 +22,7 @@ from inflight.execution.sizes import parts, weight_bytes
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import LayerSpec, ModelSpec, NormPlace
+from inflight.models.spec import LayerSpec, ModelSpec, MoE, NormPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class LayerWeights:
     mixer_norm: NormWeights | None
     mixer: AttentionWeights
     mlp_norm: NormWeights | None
-    mlp: DenseWeights
+    mlp: DenseWeights | MoEWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ def load_weights(
             f"set --max-model-len between 1 and {model.longest_model_len}."
         )
     _check_memory(model, backend, max_positions, quantization, group_size, (memory or machine_memory()).total)
-    packer = Packer(model, FamilyTensors(model, source), backend, progress, quantization, group_size)
+    packer = Packer(
+        model, ExpertNames(FamilyTensors(model, source), model), backend, progress, quantization, group_size
+    )
     tables = {settings: rope_table(settings, max_positions) for settings in rope_settings(model)}
     ropes = {settings: backend.pack_rope(table) for settings, table in tables.items()}
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
@@ -94,7 +98,9 @@ def _layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> Layer
             packer, attention, index, ropes[attention.rope] if attention.rope else None, names.get("after mixer")
         ),
         mlp_norm=None if before_mlp is None else NormWeights.load(packer, before_mlp),
-        mlp=DenseWeights.load(packer, mlp, index, names.get("after mlp")),
+        mlp=MoEWeights.load(packer, mlp, index)
+        if isinstance(mlp, MoE)
+        else DenseWeights.load(packer, mlp, index, names.get("after mlp")),
     )
 
 

@@ -49,7 +49,8 @@ class Weights(Struct, frozen=True):
 
 class Packing(Struct, frozen=True):
     """Bytes of an element, by what it is part of: matrices of layers, the output projection (of a tied model the
-    table), an input table of its own, norms and biases. scales: bytes beside each output of a matrix or of the head."""
+    table), an input table of its own and routers, norms and biases. scales: bytes beside each output of a matrix or of
+    the head."""
 
     matrix: float
     head: float
@@ -116,7 +117,13 @@ def mlp_weights(mlp: Mlp, hidden: int) -> Weights:
         matrices += [(2 * mlp.shared_width, hidden), (hidden, mlp.shared_width)]
     if mlp.shared_gate:
         matrices.append((1, hidden))
-    return Weights(tuple(matrices), mlp.experts if mlp.router_bias else 0)
+    return Weights(tuple(matrices), mlp.experts * (mlp.router.bias + mlp.router.correction))
+
+
+def router_outputs(mlp: Mlp) -> int:
+    """Outputs, over all inputs, that decide which experts a token passes and how much a shared one counts: whatever
+    else is quantized, these are not."""
+    return mlp.experts + (1 if mlp.shared_gate else 0) if isinstance(mlp, MoE) else 0
 
 
 def expert_weights(mlp: MoE, hidden: int) -> Weights:
@@ -209,16 +216,19 @@ def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = 
     for layer, count in kinds_of_layers(spec):
         experts = touched_experts(layer.mlp, tokens) if isinstance(layer.mlp, MoE) and tokens is not None else None
         read += count * layer_matrix_parameters(spec, layer, experts) * packing.matrix
+        read += count * router_outputs(layer.mlp) * spec.hidden_size * (packing.table - packing.matrix)
         if packing.matrix_scale:
-            read += count * _outputs(spec, layer) * packing.matrix_scale
+            read += count * _outputs(spec, layer, experts) * packing.matrix_scale
     return read
 
 
-def _outputs(spec: ModelSpec, layer: LayerSpec) -> int:
-    """Outputs of all matrices of a layer."""
-    hidden = spec.hidden_size
-    experts = layer.mlp.experts * expert_weights(layer.mlp, hidden).outputs if isinstance(layer.mlp, MoE) else 0
-    return mixer_weights(layer.mixer, hidden).outputs + mlp_weights(layer.mlp, hidden).outputs + experts
+def _outputs(spec: ModelSpec, layer: LayerSpec, experts: float | None) -> float:
+    """Outputs of all matrices of a layer that are quantized; with `experts`, of so many."""
+    hidden, mlp = spec.hidden_size, layer.mlp
+    found: float = mixer_weights(layer.mixer, hidden).outputs + mlp_weights(mlp, hidden).outputs - router_outputs(mlp)
+    if isinstance(mlp, MoE):
+        found += expert_weights(mlp, hidden).outputs * (mlp.experts if experts is None else experts)
+    return found
 
 
 # -- what a sequence keeps ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from inflight.models.rope import RopeSettings
 from inflight.models.spec import Attention, Dense, LayerSpec, MoE, NormKind, QkNorm, Router
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+SOFTMAX = Router()
 
 
 class Family(Struct, frozen=True, kw_only=True):
@@ -129,23 +130,33 @@ def experts(
     *,
     top_k: str = "num_experts_per_tok",
     width: str = "moe_intermediate_size",
-    router: Router = "softmax",
-    router_bias: bool = False,
+    router: Router = SOFTMAX,
     bias: bool = False,
     shared_width: int = 0,
     shared_gate: bool = False,
 ) -> MoE:
-    """count, top_k, width: the fields' names. Raises ModelError where more experts are picked than there are."""
+    """count, top_k, width: the fields' names. Raises ModelError where more experts are picked than there are, or can
+    be, and for groups that they do not fill."""
     number, picked = fields.size(count), fields.size(top_k)
     if picked > number:
         raise ModelError(f"{top_k} is {picked}, but there are {number} experts.")
+    groups, taken = router.groups, router.top_groups
+    if groups > 1 and (number % groups or number // groups < router.group_best or taken > groups):
+        raise ModelError(
+            f"{number} experts do not make {groups} equal groups of at least {router.group_best}, of which {taken} are "
+            f"taken; n_group and topk_group in config.json must fit {count}."
+        )
+    if picked > number // groups * taken:
+        raise ModelError(
+            f"{top_k} is {picked}, but {taken} of {groups} groups have {number // groups * taken} experts; n_group and "
+            "topk_group in config.json must leave enough."
+        )
     return MoE(
         experts=number,
         top_k=picked,
         width=fields.size(width),
         activation=activation(fields),
         router=router,
-        router_bias=router_bias,
         bias=bias,
         shared_width=shared_width,
         shared_gate=shared_gate and shared_width > 0,

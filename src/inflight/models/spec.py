@@ -14,7 +14,7 @@ from inflight.models.rope import RopeSettings
 
 QkNorm = Literal["none", "head", "all"]
 NormPlace = Literal["before mixer", "after mixer", "before mlp", "after mlp"]
-Router = Literal["softmax", "top-k softmax", "sigmoid"]
+Scores = Literal["softmax", "sigmoid"]
 NormKind = Literal["rms", "layer", "layer without bias"]
 
 
@@ -109,19 +109,37 @@ class Dense(Struct, frozen=True, kw_only=True):
     bias: bool = False
 
 
+class Router(Struct, frozen=True, kw_only=True):
+    """How a token's logits of the experts become the `top_k` it passes and their weights (DeepSeek-V3 has all of it).
+
+    scores: of all experts, from the logits. bias: one value an expert, of the logits. correction: one value an expert
+    that counts where experts are picked and not in their weights. groups: experts in so many equal groups; only those
+    of the `top_groups` with the largest sums of their `group_best` best scores can be picked; 1 is all. renormalize:
+    the weights of the picked are divided by their sum; then come all times `scale`.
+    """
+
+    scores: Scores = "softmax"
+    renormalize: bool = False
+    bias: bool = False
+    correction: bool = False
+    groups: int = 1
+    top_groups: int = 1
+    group_best: int = 2
+    scale: float = 1.0
+
+
 class MoE(Struct, frozen=True, kw_only=True):
     """Gated experts of which a router picks `top_k` for each token.
 
     shared_width: of the experts that every token passes, together; 0 for none. shared_gate: a learnt gate weighs them.
-    router_bias: one value an expert. bias: biases within the experts.
+    bias: biases within the experts.
     """
 
     experts: int
     top_k: int
     width: int
     activation: str
-    router: Router = "softmax"
-    router_bias: bool = False
+    router: Router = Router()
     bias: bool = False
     shared_width: int = 0
     shared_gate: bool = False

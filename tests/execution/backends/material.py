@@ -184,6 +184,14 @@ class OnArrays:
     def soft_cap(self, x: Array, cap: float) -> None:
         self._pass().soft_cap(self.activation_of(x), cap)
 
+    def experts(self, x: Array, logits: Array, weight: Any, out: Array) -> None:
+        on = self.activation_of
+        self._pass().experts(on(x), on(logits), weight, on(out))
+
+    def add_gated(self, x: Array, gate: Array, out: Array) -> None:
+        on = self.activation_of
+        self._pass().add_gated(on(x), on(gate), on(out))
+
     def rope_and_write_kv(
         self,
         qkv: Array,

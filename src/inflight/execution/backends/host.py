@@ -58,6 +58,8 @@ class HostPass:
     linear_residual: Any
     gate_up: Any
     activate: Any
+    experts: Any
+    add_gated: Any
     rope_and_write_kv: Any
     attention: Any
     gather: Any

@@ -22,6 +22,7 @@ from inflight.execution.backends.protocol import (
     Hold,
     KVShape,
     RopeTable,
+    Routing,
     SampledBatch,
     SamplingBatch,
     ScoredBatch,
@@ -70,6 +71,20 @@ class NativeBackend(HostBackend):
 
     def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> Any:
         return self._kernels.pack_gate_up(_plain(gate, hold), _plain(up, hold), hold == "int8")
+
+    def pack_experts(self, gate_up: Sequence[Any], down: Sequence[Any], routing: Routing) -> Any:
+        return self._kernels.pack_experts(
+            list(gate_up),
+            list(down),
+            top_k=routing.top_k,
+            sigmoid=routing.scores == "sigmoid",
+            renormalize=routing.renormalize,
+            correction=routing.correction,
+            groups=routing.groups,
+            top_groups=routing.top_groups,
+            group_best=routing.group_best,
+            scale=routing.scale,
+        )
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Any:
         return self._kernels.pack_table(_plain(table, hold), tied, hold == "int8")
@@ -191,4 +206,5 @@ class NativePass(HostPass):
         self.layer_norm, self.to_act, self.add = prepared.layer_norm, prepared.to_act, prepared.add
         self.scale, self.soft_cap, self.activate = prepared.scale, prepared.soft_cap, prepared.activate
         self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
+        self.experts, self.add_gated = prepared.experts, prepared.add_gated
         self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention

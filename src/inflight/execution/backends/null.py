@@ -17,7 +17,7 @@ from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
 from inflight.execution.backends.host import verified
 from inflight.execution.backends.matrices import Matrix
-from inflight.execution.backends.protocol import Array, DType, Hold, KVCache, KVShape, PassResult, RopeTable
+from inflight.execution.backends.protocol import Array, DType, Hold, KVCache, KVShape, PassResult, RopeTable, Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,9 @@ class NullBackend:
 
     def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> Nothing:
         return Nothing(gate.shape[0], gate.shape[1])
+
+    def pack_experts(self, gate_up: Sequence[Nothing], down: Sequence[Nothing], routing: Routing) -> Nothing:
+        return Nothing()
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Nothing:
         size = table.shape[0], table.shape[1]
@@ -127,7 +130,9 @@ class NullPass:
         """Any of the operations over activations."""
 
     embed = rms_norm = layer_norm = to_act = add = scale = soft_cap = compute
-    linear = linear_residual = gate_up = activate = rope_and_write_kv = attention = gather = compute
+    linear = linear_residual = gate_up = experts = add_gated = activate = rope_and_write_kv = attention = gather = (
+        compute
+    )
 
     def sample(self, logits: object, places: Sequence[int]) -> None:
         for chunk, position in (self._places[place] for place in places):

@@ -8,7 +8,7 @@ it returns. `reference` (numpy, slow and readable) is the definition of what is 
 default on a CPU, and `null` computes nothing.
 
 Letters: T tokens of the pass, C chunks, S rows of a product (all tokens, or those gathered), H query heads, G key/value
-heads, D head dimension, E hidden size, F feed-forward size, V vocabulary, B block size in tokens.
+heads, D head dimension, E hidden size, F feed-forward size, V vocabulary, B block size in tokens, X experts.
 
 Number formats. `dtype` is "bfloat16" or "float32" and names how weights, keys, values and activations (`act`) are
 held; numpy has no bfloat16, so bf16 arrays are uint16 arrays of the upper half of a float32. The residual stream,
@@ -85,6 +85,27 @@ class RopeTable:
 
     cos: Array  # float32[positions, R / 2]
     sin: Array  # float32[positions, R / 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a token's float32 logits of the X experts become the `top_k` that it passes, in order of rank, and their
+    weights (`models.spec.Router` has the meanings).
+
+    Scores are the softmax or the sigmoid of the logits. Experts are picked by falling score + correction, on a tie (and
+    for NaN, which is never larger) the lower number first. With more than one group only experts of the `top_groups`
+    groups with the largest sums of their `group_best` best such values can be. Weights are the scores of the picked,
+    divided by their sum, but at least 10⁻²⁰, if they are to be renormalized, times scale.
+    """
+
+    top_k: int
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    renormalize: bool = False
+    correction: Array | None = None  # float32[X]
+    groups: int = 1
+    top_groups: int = 1
+    group_best: int = 2
+    scale: float = 1.0
 
 
 class SamplingBatch(NamedTuple):
@@ -166,6 +187,7 @@ Vector = Any  # float32[N]: the weight of a norm
 Rope = Any  # a RopeTable
 Linear = Any  # a weight matrix [N, K] with optional bias, packed; exposes .rows (N), .columns (K), .nbytes
 GateUp = Any  # gate and up projections packed together; exposes .rows (F), .columns (E), .nbytes
+Experts = Any  # a GateUp and a Linear [E, F] for each of X experts, and a Routing; exposes .count (X)
 Table = Any  # an embedding table [V, E]; exposes .rows, .columns, .nbytes, and .linear (Linear, or None when untied)
 RequestSlots = Any  # per running sequence: tokens, block table, settings
 
@@ -223,6 +245,13 @@ class ForwardPass(Protocol):
 
     def activate(self, x: Activation, activation: Nonlinearity, out: Activation) -> None:
         """x float32[S, F] → out act[S, F] = activation(x)."""
+
+    def experts(self, x: Activation, logits: Activation, weight: Experts, out: Activation) -> None:
+        """x act[T, E], logits float32[T, X] → out float32[T, E] plus the sum, in order of rank, of weight · expert(x)
+        over the experts that the logits route a token to; an expert is `gate_up`, then `linear`."""
+
+    def add_gated(self, x: Activation, gate: Activation, out: Activation) -> None:
+        """out float32[T, E] plus sigmoid(gate float32[T, 1]) · x float32[T, E]."""
 
     def rope_and_write_kv(
         self,
@@ -327,6 +356,10 @@ class Backend(Device, Protocol):
 
     def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> GateUp:
         """Both are held in one way: where they come in two, in that which `matrices.alike` makes of them."""
+
+    def pack_experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing) -> Experts:
+        """Of X experts the matrices that this backend packed, all [F, E] and held alike, and all [E, F]. Raises
+        ValueError for others, and for a routing that they do not fit."""
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Table:
         """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it

@@ -32,10 +32,12 @@ from inflight.execution.backends.protocol import (
     KVShape,
     Nonlinearity,
     RopeTable,
+    Routing,
     SampledBatch,
     SamplingBatch,
     ScoredBatch,
 )
+from inflight.execution.backends.reference_routing import route
 from inflight.execution.backends.slots import PassInputs, RequestSlots
 
 Held = Array | Int8Matrix | HeldInt4  # `act`, or quantized
@@ -79,6 +81,17 @@ class ReferenceGateUp:
     @property
     def nbytes(self) -> int:
         return self.gate.nbytes + self.up.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceExperts:
+    gate_up: tuple[ReferenceGateUp, ...]
+    down: tuple[ReferenceLinear, ...]
+    routing: Routing
+
+    @property
+    def count(self) -> int:
+        return len(self.down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +207,11 @@ class ReferenceBackend(HostBackend):
             self.pack_linear([gate], hold=hold, group=group), self.pack_linear([up], hold=hold, group=group)
         )
 
+    def pack_experts(
+        self, gate_up: Sequence[ReferenceGateUp], down: Sequence[ReferenceLinear], routing: Routing
+    ) -> ReferenceExperts:
+        return ReferenceExperts(tuple(gate_up), tuple(down), routing)
+
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> ReferenceTable:
         if not tied:
             if hold != "act" or isinstance(table, Int8Matrix | Int4Matrix):
@@ -306,10 +324,10 @@ class ReferencePass(HostPass):
         x.written[:] = _capped(x.written, cap)
 
     def linear(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
-        out.write(self._product(x, weight))
+        out.write(self._product(self._read(x.written), weight))
 
     def linear_residual(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
-        out.written[:] += self._product(x, weight)
+        out.written[:] += self._product(self._read(x.written), weight)
 
     def gate_up(
         self,
@@ -318,14 +336,37 @@ class ReferencePass(HostPass):
         out: ReferenceActivation,
         activation: Nonlinearity = "silu",
     ) -> None:
-        gate, up = self._product(x, weight.gate), self._product(x, weight.up)
-        out.write(self._hold(_activated(gate, activation) * up))
+        out.write(self._gated(self._read(x.written), weight, activation))
 
     def activate(self, x: ReferenceActivation, activation: Nonlinearity, out: ReferenceActivation) -> None:
         out.write(self._hold(_activated(x.written, activation)))
 
-    def _product(self, x: ReferenceActivation, weight: ReferenceLinear) -> Array:
+    def experts(
+        self,
+        x: ReferenceActivation,
+        logits: ReferenceActivation,
+        weight: ReferenceExperts,
+        out: ReferenceActivation,
+    ) -> None:
         tokens = self._read(x.written)
+        for t, routed in enumerate(logits.written):
+            token, total = tokens[t : t + 1], np.zeros(out.array.shape[1], np.float32)
+            for expert, share in zip(*route(routed, weight.routing), strict=True):
+                inner = self._read(self._gated(token, weight.gate_up[expert]))
+                total += share * self._product(inner, weight.down[expert])[0]
+            out.array[t] += total
+
+    def add_gated(self, x: ReferenceActivation, gate: ReferenceActivation, out: ReferenceActivation) -> None:
+        with np.errstate(over="ignore"):
+            out.written[:] += x.written / (np.float32(1) + np.exp(-gate.written))
+
+    def _gated(self, tokens: Array, weight: ReferenceGateUp, activation: Nonlinearity = "silu") -> Array:
+        """float32[S, E] → act[S, F]."""
+        gate, up = self._product(tokens, weight.gate), self._product(tokens, weight.up)
+        return self._hold(_activated(gate, activation) * up)
+
+    def _product(self, tokens: Array, weight: ReferenceLinear) -> Array:
+        """float32[S, K], as `act` holds it → float32[S, N]."""
         result = np.concatenate([self._product_of(tokens, part) for part in weight.parts], axis=1)
         return result if weight.bias is None else result + weight.bias
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from inflight.models.family import Family, dense, experts
 from inflight.models.fields import Fields
-from inflight.models.spec import LatentAttention, LayerSpec
+from inflight.models.spec import LatentAttention, LayerSpec, Router
 
 
 def layers(fields: Fields) -> list[LayerSpec]:
@@ -23,14 +23,28 @@ def layers(fields: Fields) -> list[LayerSpec]:
     sparse = experts(
         fields,
         "n_routed_experts",
-        router="sigmoid" if fields.text("scoring_func", "softmax") == "sigmoid" else "softmax",
-        router_bias=fields.text("topk_method", "") == "noaux_tc",
+        router=_router(fields),
         shared_width=fields.count("n_shared_experts") * fields.size("moe_intermediate_size"),
     )
     plain, first, every = dense(fields), fields.count("first_k_dense_replace"), fields.size("moe_layer_freq", 1)
     return [
         LayerSpec(mixer, sparse if index >= first and index % every == 0 else plain) for index in range(fields.layers)
     ]
+
+
+def _router(fields: Fields) -> Router:
+    """By `topk_method`: greedy; the groups with the best expert; or with the best two, where a correction counts."""
+    method = fields.text("topk_method", "greedy")
+    in_groups = method != "greedy"
+    return Router(
+        scores="sigmoid" if fields.text("scoring_func", "softmax") == "sigmoid" else "softmax",
+        renormalize=fields.flag("norm_topk_prob"),
+        correction=method == "noaux_tc",
+        groups=fields.size("n_group", 1) if in_groups else 1,
+        top_groups=fields.size("topk_group", 1) if in_groups else 1,
+        group_best=2 if method == "noaux_tc" else 1,
+        scale=fields.number("routed_scaling_factor"),
+    )
 
 
 _UNDERSTANDS = frozenset(("kv_lora_rank", "n_routed_experts", "first_k_dense_replace"))
@@ -48,5 +62,13 @@ V3 = Family(
     model_types=("deepseek_v3", "kimi_k2"),
     layers=layers,
     understands=_UNDERSTANDS,
-    defaults={"max_position_embeddings": 4096, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    defaults={
+        "max_position_embeddings": 4096,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "n_group": 8,
+        "topk_group": 4,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+    },
 )

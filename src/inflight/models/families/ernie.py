@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec
+from inflight.models.spec import LayerSpec, Router
 
 _DEFAULTS = {
     "num_key_value_heads": 4,
@@ -21,7 +21,7 @@ def ernie_moe(fields: Fields) -> list[LayerSpec]:
         fields,
         "moe_num_experts",
         top_k="moe_k",
-        router_bias=True,
+        router=Router(renormalize=True, correction=True),
         shared_width=fields.count("moe_num_shared_experts") * fields.size("moe_intermediate_size"),
     )
     first, last, step = fields.count("moe_layer_start_index"), _last(fields), fields.size("moe_layer_interval", 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec
+from inflight.models.spec import LayerSpec, Router
 
 
 def glm4_moe(fields: Fields) -> list[LayerSpec]:
@@ -15,12 +15,23 @@ def glm4_moe(fields: Fields) -> list[LayerSpec]:
     sparse = experts(
         fields,
         "n_routed_experts",
-        router="sigmoid",
-        router_bias=True,
+        router=grouped(fields),
         shared_width=fields.count("n_shared_experts") * fields.size("moe_intermediate_size"),
     )
     plain, first = dense(fields), fields.count("first_k_dense_replace")
     return [LayerSpec(mixer, sparse if index >= first else plain) for index in range(fields.layers)]
+
+
+def grouped(fields: Fields) -> Router:
+    """DeepSeek-V3's."""
+    return Router(
+        scores="sigmoid",
+        renormalize=fields.flag("norm_topk_prob"),
+        correction=True,
+        groups=fields.size("n_group", 1),
+        top_groups=fields.size("topk_group", 1),
+        scale=fields.number("routed_scaling_factor"),
+    )
 
 
 GLM4 = Family(
@@ -60,6 +71,7 @@ GLM4_MOE = Family(
         "num_key_value_heads": 8,
         "n_shared_experts": 1,
         "first_k_dense_replace": 1,
+        "norm_topk_prob": True,
         "max_position_embeddings": 131_072,
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, experts, windows_of
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec
+from inflight.models.spec import LayerSpec, Router
 
 
 def layers(fields: Fields) -> list[LayerSpec]:
@@ -12,8 +12,7 @@ def layers(fields: Fields) -> list[LayerSpec]:
         fields,
         "num_local_experts",
         width="intermediate_size",
-        router="top-k softmax",
-        router_bias=True,
+        router=Router(renormalize=True, bias=True),  # a softmax over the picked alone is the same
         bias=True,
     )
     return [

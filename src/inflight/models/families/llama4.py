@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from inflight.models.family import FULL, Family, attention, dense, experts
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec
+from inflight.models.spec import LayerSpec, Router
 
 _CHUNKED = "chunked_attention"
 
@@ -16,7 +16,8 @@ def layers(fields: Fields) -> list[LayerSpec]:
     local = attention(fields, window=fields.count("attention_chunk_size"), chunked=True, bias="attention_bias")
     plain = dense(fields, "intermediate_size_mlp")
     shared = fields.size("intermediate_size")
-    sparse = experts(fields, "num_local_experts", width="intermediate_size", router="sigmoid", shared_width=shared)
+    router = Router(scores="sigmoid")
+    sparse = experts(fields, "num_local_experts", width="intermediate_size", router=router, shared_width=shared)
     step, named = fields.size("interleave_moe_layer_step"), fields.layer_numbers("moe_layers")
     return [
         LayerSpec(

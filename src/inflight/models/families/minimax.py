@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inflight.models.family import Family, attention, experts
-from inflight.models.spec import LayerSpec
+from inflight.models.spec import LayerSpec, Router
 
 FAMILY = Family(
     name="minimax_m2",
@@ -15,8 +15,7 @@ FAMILY = Family(
             fields,
             "num_local_experts",
             width="intermediate_size",
-            router="sigmoid",
-            router_bias=True,
+            router=Router(scores="sigmoid", renormalize=True, correction=True),
             shared_width=fields.count("shared_intermediate_size"),
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inflight.models.family import Family, attention, experts
-from inflight.models.spec import LayerSpec
+from inflight.models.spec import LayerSpec, Router
 
 FAMILY = Family(
     name="mixtral",
@@ -11,7 +11,7 @@ FAMILY = Family(
     model_types=("mixtral",),
     layers=lambda fields: LayerSpec(
         attention(fields, window=fields.window),
-        experts(fields, "num_local_experts", width="intermediate_size", router="top-k softmax"),
+        experts(fields, "num_local_experts", width="intermediate_size", router=Router(renormalize=True)),
     ),
     understands=frozenset(("num_local_experts",)),
     defaults={
@@ -19,5 +19,7 @@ FAMILY = Family(
         "num_local_experts": 8,
         "num_experts_per_tok": 2,
         "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
     },
+    runs=True,
 )

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense, experts
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, Mlp, MoE
+from inflight.models.spec import LayerSpec, Mlp, MoE, Router
 
 EXPERTS = frozenset(("num_experts", "num_local_experts", "mlp_only_layers", "decoder_sparse_step"))
 _DEFAULTS = {"decoder_sparse_step": 1, "max_position_embeddings": 32_768}
 
 
 def qwen2_moe(fields: Fields) -> list[LayerSpec]:
-    mlp = experts(fields, "num_experts", shared_width=fields.count("shared_expert_intermediate_size"), shared_gate=True)
+    mlp = experts(
+        fields,
+        "num_experts",
+        router=router(fields),
+        shared_width=fields.count("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
     mixer = attention(fields, qkv_bias=fields.flag("qkv_bias"))
     return [LayerSpec(mixer, one) for one in mlps(fields, mlp)]
 
 
 def qwen3_moe(fields: Fields) -> list[LayerSpec]:
     mixer = attention(fields, qk_norm="head", bias="attention_bias")
-    mlp = experts(fields, "num_experts" if "num_experts" in fields else "num_local_experts")
+    mlp = experts(fields, "num_experts" if "num_experts" in fields else "num_local_experts", router=router(fields))
     return [LayerSpec(mixer, one) for one in mlps(fields, mlp)]
+
+
+def router(fields: Fields) -> Router:
+    return Router(renormalize=fields.flag("norm_topk_prob"))
 
 
 def mlps(fields: Fields, mlp: MoE) -> list[Mlp]:
@@ -37,6 +47,7 @@ QWEN2_MOE = Family(
     layers=qwen2_moe,
     understands=EXPERTS,
     defaults={**_DEFAULTS, "qkv_bias": True, "num_key_value_heads": 16, "shared_expert_intermediate_size": 5632},
+    runs=True,
 )
 QWEN3_MOE = Family(
     name="qwen3_moe",
@@ -45,4 +56,5 @@ QWEN3_MOE = Family(
     layers=qwen3_moe,
     understands=EXPERTS,
     defaults={**_DEFAULTS, "num_key_value_heads": 4},
+    runs=True,
 )

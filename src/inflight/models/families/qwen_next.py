@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inflight.models.families.qwen_moe import EXPERTS, mlps
+from inflight.models.families.qwen_moe import EXPERTS, mlps, router
 from inflight.models.family import FULL, Family, attention, dense, experts
 from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec, LinearAttention, Mlp
@@ -28,7 +28,8 @@ _DEFAULTS = {
 
 def with_experts(fields: Fields) -> list[LayerSpec]:
     shared = fields.count("shared_expert_intermediate_size")
-    return _layers(fields, mlps(fields, experts(fields, "num_experts", shared_width=shared, shared_gate=True)))
+    sparse = experts(fields, "num_experts", router=router(fields), shared_width=shared, shared_gate=True)
+    return _layers(fields, mlps(fields, sparse))
 
 
 def without(fields: Fields) -> list[LayerSpec]:

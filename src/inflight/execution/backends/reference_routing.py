@@ -1,0 +1,50 @@
+"""Routing in numpy, the definition: one token's logits → its experts and their weights.
+
+Knows `Routing` (`protocol.py`) and nothing of what an expert is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from inflight.execution.backends.protocol import Array, Routing
+
+_LEAST_SUM = np.float32(1e-20)  # of sigmoids, which may all vanish
+
+
+def route(logits: Array, routing: Routing) -> tuple[Array, Array]:
+    """float32[X] → numbers of experts int64[top_k] in order of rank, and their weights float32[top_k]."""
+    scores = _softmax(logits) if routing.scores == "softmax" else _sigmoid(logits)
+    values = scores if routing.correction is None else scores + routing.correction
+    values = np.where(np.isnan(values), np.float32(-np.inf), values)
+    if routing.groups > 1:
+        values = np.where(_in_best_groups(values, routing), values, np.float32(-np.inf))
+    picked = _largest(values, routing.top_k)
+    weights = scores[picked]
+    if routing.renormalize:
+        weights = weights / np.maximum(weights.sum(), _LEAST_SUM)
+    return picked, weights * np.float32(routing.scale)
+
+
+def _largest(values: Array, count: int) -> Array:
+    """Numbers of the largest values, on a tie the lower number first."""
+    return np.argsort(-values, kind="stable")[:count]
+
+
+def _in_best_groups(values: Array, routing: Routing) -> Array:
+    """Whether each expert is of one of the best groups, bool[X]."""
+    groups = values.reshape(routing.groups, -1)
+    best = -np.sort(-groups, axis=1)[:, : routing.group_best].sum(axis=1)
+    taken = np.zeros(routing.groups, bool)
+    taken[_largest(best, routing.top_groups)] = True
+    return np.repeat(taken, groups.shape[1])
+
+
+def _softmax(logits: Array) -> Array:
+    powers = np.exp(logits - logits.max())
+    return np.asarray(powers / powers.sum(), np.float32)
+
+
+def _sigmoid(logits: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-logits)), np.float32)

@@ -1,0 +1,111 @@
+"""Experts by one kind of name, whatever a checkpoint calls them.
+
+Knows how published checkpoints spell routers and experts, and how they stack them: one tensor for each expert's matrix
+(Qwen and most others; Mixtral under names of its own), all experts of a layer in one (as `transformers` holds them), or
+that transposed, with outputs of gate and up in turns, and biases (gpt-oss). A layer asks for `mlp.gate` and
+`mlp.experts.E.gate_proj`; of a stack it gets a view, or a copy of one expert's part, so that memory does not peak.
+Other names pass through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from inflight.execution.backends.matrices import HeldMatrix
+from inflight.execution.backends.protocol import Array
+from inflight.models.spec import ModelSpec, MoE
+
+if TYPE_CHECKING:
+    from inflight.execution.packer import TensorSource
+
+_ROUTED = re.compile(r"(model\.layers\.(\d+)\.)mlp\.((?:gate|shared_experts|experts)\..+)")
+_EXPERT = re.compile(r"experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+_MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
+# Beginnings of names within a layer, and what else they are spelled as.
+_SPELLINGS = {
+    "gate.": ("block_sparse_moe.gate.", "mlp.router."),
+    "shared_experts.": ("mlp.shared_expert.",),
+}
+
+
+class _Place(NamedTuple):
+    """Where the wanted tensor is: `cut` of the tensor of that name and shape."""
+
+    name: str
+    shape: tuple[int, ...]
+    cut: Callable[[Array], Array]
+
+
+class ExpertNames:
+    """A source of tensors that has experts under the names of this module."""
+
+    def __init__(self, source: TensorSource, model: ModelSpec) -> None:
+        self._source, self._model = source, model
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._source or self._place(name, ()) is not None
+
+    def tensor(self, name: str, shape: Sequence[int]) -> Array:
+        """As of the source. Raises ModelError, of a name that is nowhere by that name."""
+        place = None if name in self._source else self._place(name, tuple(shape))
+        if place is None:
+            return self._source.tensor(name, shape)
+        return place.cut(self._source.tensor(place.name, place.shape))
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+        """As of the source; of a stack plain numbers."""
+        place = None if name in self._source else self._place(name, shape)
+        if place is None:
+            return self._source.matrix(name, shape)
+        if place.shape == shape:
+            return self._source.matrix(place.name, shape)
+        return place.cut(self._source.tensor(place.name, place.shape))
+
+    def release(self, name: str) -> None:
+        place = None if name in self._source else self._place(name, ())
+        self._source.release(name if place is None else place.name)
+
+    def _place(self, name: str, shape: tuple[int, ...]) -> _Place | None:
+        """Where else it is; shape: of what is wanted, or () where only the place's name is."""
+        found = _ROUTED.fullmatch(name)
+        if found is None:
+            return None
+        layer, number, part = found.groups()
+        places = (*_renamed(layer, part, shape), *self._stacked(layer, int(number), part, shape))
+        return next((place for place in places if place.name in self._source), None)
+
+    def _stacked(self, layer: str, number: int, part: str, shape: tuple[int, ...]) -> list[_Place]:
+        """The stack of all experts of the layer that has the part."""
+        found = _EXPERT.fullmatch(part)
+        mlp = self._model.layers[number].mlp if number < len(self._model.layers) else None
+        if found is None or not isinstance(mlp, MoE):
+            return []
+        expert, matrix, kind = int(found[1]), found[2], found[3]
+        stack = layer + ("mlp.experts.down_proj" if matrix == "down" else "mlp.experts.gate_up_proj")
+        if kind == "bias":
+            stack += "_bias"
+        rows = (*(shape[:1] if matrix == "down" else (2 * size for size in shape[:1])), *shape[1:])
+        if not mlp.bias:
+            first = shape[0] if matrix == "up" and shape else 0
+            return [_Place(stack, (mlp.experts, *rows), lambda whole: whole[expert, first : first + shape[0]])]
+        # Inputs by outputs, of which every second one is gate's.
+        step, first = (1, 0) if matrix == "down" else (2, int(matrix == "up"))
+        turned = (mlp.experts, *reversed(rows))
+        return [_Place(stack, turned, lambda whole: np.ascontiguousarray(whole[expert, ..., first::step].T))]
+
+
+def _renamed(layer: str, part: str, shape: tuple[int, ...]) -> list[_Place]:
+    """The part under other names."""
+    names = [
+        other + part[len(begin) :]
+        for begin, spellings in _SPELLINGS.items()
+        if part.startswith(begin)
+        for other in spellings
+    ]
+    if found := _EXPERT.fullmatch(part):
+        names.append(f"block_sparse_moe.experts.{found[1]}.{_MIXTRAL[found[2]]}.{found[3]}")
+    return [_Place(layer + name, shape, lambda whole: whole) for name in names]

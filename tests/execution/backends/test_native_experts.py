@@ -1,0 +1,126 @@
+"""Experts of the native backend against the numpy reference, and the same bits whoever shares them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inflight.execution.backends.protocol import Routing
+
+from .conftest import ops_for
+from .material import held, normal
+
+HIDDEN = 48
+CORRECTION = 0.2 * normal(9, 12)
+ROUTINGS = {
+    "softmax": Routing(top_k=3),
+    "one": Routing(top_k=1, renormalize=True),
+    "all": Routing(top_k=12, renormalize=True),
+    "sigmoid": Routing(top_k=4, scores="sigmoid", renormalize=True, correction=CORRECTION, scale=2.5),
+    "groups": Routing(top_k=3, scores="sigmoid", correction=CORRECTION, groups=4, top_groups=2, scale=1.5),
+    "best of a group": Routing(top_k=3, groups=3, top_groups=2, group_best=1),
+}
+
+
+def packed(ops: Any, routing: Routing, width: int = 20, hidden: int = HIDDEN, quantized: bool = False) -> Any:
+    """Twelve experts."""
+    gate_up = [
+        ops.pack_gate_up(normal(3 * e, width, hidden), normal(3 * e + 1, width, hidden), quantized) for e in range(12)
+    ]
+    down = [ops.pack_linear([normal(3 * e + 2, hidden, width)], None, quantized) for e in range(12)]
+    return ops.pack_experts(gate_up, down, routing)
+
+
+def run(ops: Any, weight: Any, x: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    out = np.ones((len(x), x.shape[1]), np.float32)
+    ops.experts(x, logits, weight, out)
+    return out
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+@pytest.mark.parametrize("tokens", [1, 5, 70])
+def test_experts_agree_with_the_reference(ops, reference, dtype, name, tokens):
+    x, logits = held(dtype, normal(100, tokens, HIDDEN)), normal(101, tokens, 12)
+    got = run(ops, packed(ops, ROUTINGS[name]), x, logits)
+    want = run(reference, packed(reference, ROUTINGS[name]), x, logits)
+    scale = np.abs(want).max()
+    np.testing.assert_allclose(got, want, atol=(2**-8 if dtype == "bfloat16" else 1e-5) * scale)
+
+
+@pytest.mark.parametrize(("width", "hidden"), [(1, 7), (33, 50), (300, 4500)])
+def test_experts_of_odd_sizes(ops, reference, dtype, width, hidden):
+    x, logits = held(dtype, normal(1, 20, hidden)), normal(2, 20, 12)
+    routing = ROUTINGS["softmax"]
+    got = run(ops, packed(ops, routing, width, hidden), x, logits)
+    want = run(reference, packed(reference, routing, width, hidden), x, logits)
+    np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 1e-5) * np.abs(want).max())
+
+
+def test_int8_experts_agree_with_the_reference(ops, reference, dtype):
+    """Roundings of what gate and up yield to `act` may fall apart, and with them whole numbers of the next product."""
+    x, logits = held(dtype, normal(1, 20, HIDDEN)), normal(2, 20, 12)
+    got, want = (run(one, packed(one, ROUTINGS["softmax"], quantized=True), x, logits) for one in (ops, reference))
+    np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 2e-3) * np.abs(want).max())
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("name", ["softmax", "groups"])
+def test_a_token_has_the_same_bits_whoever_shares_its_experts(dtype, isa, name, quantized):
+    x, logits = held(dtype, normal(1, 300, HIDDEN)), normal(2, 300, 12)
+    logits[20:] += np.array([30.0, 20, 10] + [0] * 9, np.float32)[:, None].T  # most tokens pass the same few experts
+    one = ops_for(dtype, isa, 1)
+    whole = run(one, packed(one, ROUTINGS[name], quantized=quantized), x, logits)
+    for threads in (1, 2, 3):
+        ops = ops_for(dtype, isa, threads)
+        weight = packed(ops, ROUTINGS[name], quantized=quantized)
+        for first, count in [(0, 1), (17, 1), (25, 1), (3, 2), (10, 33), (21, 5), (5, 295), (21, 279), (0, 300)]:
+            part = slice(first, first + count)
+            np.testing.assert_array_equal(run(ops, weight, x[part], logits[part]), whole[part])
+
+
+def test_logits_that_are_no_numbers_are_seen(ops, dtype):
+    x, logits = held(dtype, normal(1, 3, HIDDEN)), normal(2, 3, 12)
+    logits[1, 4] = np.nan
+    for routing in (ROUTINGS["softmax"], replace(ROUTINGS["sigmoid"], top_k=12, correction=None)):
+        got = run(ops, packed(ops, routing), x, logits)
+        assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
+
+
+def test_no_tokens_are_no_work(ops, dtype):
+    assert run(ops, packed(ops, ROUTINGS["one"]), held(dtype, normal(1, 0, HIDDEN)), normal(2, 0, 12)).shape == (0, 48)
+
+
+def test_add_gated(ops, reference):
+    x, gate = normal(1, 9, 37), 10 * normal(2, 9, 1)
+    got, want = normal(3, 9, 37), normal(3, 9, 37)
+    ops.add_gated(x, gate, got)
+    reference.add_gated(x, gate, want)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_experts_that_do_not_fit_are_refused_with_a_sentence(ops, dtype):
+    gate_up, down = ops.pack_gate_up(normal(1, 8, 6), normal(2, 8, 6)), ops.pack_linear([normal(3, 6, 8)])
+    for others, routing in [
+        (([gate_up], [down, down]), Routing(1)),
+        (([], []), Routing(1)),
+        (([gate_up] * 2, [down] * 2), Routing(3)),
+        (([gate_up] * 4, [down] * 4), Routing(3, groups=2, top_groups=1)),
+        (([gate_up] * 4, [down] * 4), Routing(1, groups=3)),
+        (([down], [down]), Routing(1)),
+        (([gate_up] * 2, [down, ops.pack_linear([normal(3, 6, 8)], None, True)]), Routing(1)),
+        (([gate_up], [ops.pack_linear([normal(3, 5, 8)])]), Routing(1)),
+    ]:
+        with pytest.raises(ValueError, match="experts"):
+            ops.pack_experts(*others, routing)
+    weight = ops.pack_experts([gate_up] * 2, [down] * 2, Routing(1))
+    x, out = held(dtype, normal(2, 3, 6)), np.zeros((3, 6), np.float32)
+    for bad_x, bad_logits in [
+        (x, normal(1, 3, 3)),
+        (x, normal(1, 2, 2)),
+        (held(dtype, normal(1, 3, 7)), normal(1, 3, 2)),
+    ]:
+        with pytest.raises(ValueError, match=r"^(x|logits) must"):
+            ops.experts(bad_x, bad_logits, weight, out)
