@@ -90,7 +90,7 @@ def devices_of(values: dict[str, Any]) -> tuple[Device, Device]:
     GPUs and shapes."""
     check_machine(values)
     if values["step_model"] is not None:
-        _refuse(values, ("model", "decode_hardware", "decode_tensor_parallel"), "--hardware", "--step-model")
+        _refuse(values, ("model", "family", "decode_hardware", "decode_tensor_parallel"), "--hardware", "--step-model")
         first, path = _calibrated(values["step_model"]), values["decode_step_model"]
         return first, first if path is None else _calibrated(path)
     _refuse(values, ("decode_step_model", "kv_bytes"), "--step-model", "--hardware")

@@ -16,6 +16,8 @@ import click
 from inflight.cli.verb import grouped
 from inflight.config.setting import SettingsError
 from inflight.models.known import read_model
+from inflight.models.registry import family_at
+from inflight.models.spec import ModelSpec
 from inflight.planning.demand import Demand
 from inflight.planning.machine import Hardware, Machine, calibrated_machine
 from inflight.planning.sizing import traffic_of
@@ -30,6 +32,7 @@ hardware_options = grouped(
     click.option(
         "--model", metavar="M", help="With --hardware: a well-known name (llama-3-70b), a folder or a config.json."
     ),
+    click.option("--family", metavar="F", help="Of the model, if it is your own: package.module:NAME."),
     click.option("--hardware", metavar="GPU", help="A GPU by name, such as a100-80 or h100."),
     click.option("--hardware-file", type=_FILE, help="TOML file of more GPUs, a table [gpus.NAME] each."),
     click.option("--step-model", type=_FILE, help="Instead of --hardware: this machine, from `inflight calibrate`."),
@@ -49,7 +52,7 @@ def longest_of(values: dict[str, Any]) -> int:
     check_machine(values)
     if values["step_model"] is not None:
         return calibrated_machine(read_step_model(values["step_model"])).max_model_len
-    return read_model(values["model"]).default_model_len
+    return _model(values).default_model_len
 
 
 def machines_of(values: dict[str, Any], demand: Demand) -> list[Machine]:
@@ -85,7 +88,12 @@ def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
             "between nodes every layer would wait for the network; give at most that, or say node-gpus in a "
             "--hardware-file."
         )
-    return Hardware(model=read_model(values["model"]), gpu=gpu, weights=values["weights"], kv=values["kv"])
+    return Hardware(model=_model(values), gpu=gpu, weights=values["weights"], kv=values["kv"])
+
+
+def _model(values: dict[str, Any]) -> ModelSpec:
+    place = values["family"]
+    return read_model(values["model"], None if place is None else family_at(place))
 
 
 def check_machine(values: dict[str, Any]) -> None:

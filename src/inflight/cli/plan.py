@@ -41,8 +41,9 @@ def command(**values: Any) -> int:
     inflight plan --model llama-3-70b --hardware a100-80 --rate 500 --input-tokens lognormal:1020:4142
     --output-tokens lognormal:129:601 --slo "ttft=1000(p99)"
     """
-    if values["step_model"] is not None and values["model"] is not None:
-        raise click.UsageError("--model is about --hardware and has no effect with --step-model; leave it out.")
+    for name in ("model", "family"):
+        if values["step_model"] is not None and values[name] is not None:
+            raise click.UsageError(f"--{name} is about --hardware and has no effect with --step-model; leave it out.")
     slos = parse_slos(values["slo"])
     check_writable(values["write_config"], reads=[values["trace"], values["step_model"], values["hardware_file"]])
     demand = demand_of(options_of(DemandOptions, values), longest_of(values))

@@ -114,7 +114,7 @@ def _check_verify(values: dict[str, Any]) -> None:
     if values["verify"] and values["step_model"] is None:
         raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model.")
     if not values["verify"]:
-        own = ("model",) if values["step_model"] is not None else ()
+        own = ("model", "family") if values["step_model"] is not None else ()
         for name in ("verify_seconds", "verify_repeats", "load_format", *own):
             if values[name] is not None:
                 option = "--" + name.replace("_", "-")
@@ -167,6 +167,7 @@ def _runner(values: dict[str, Any], machine: Machine, demand: Demand, traffic: T
 def _real(values: dict[str, Any], machine: Machine, config: EngineConfig) -> EngineSettings:
     return EngineSettings(
         model=values["model"],
+        family=values["family"],
         load_format=values["load_format"],
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
