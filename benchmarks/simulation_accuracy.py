@@ -23,13 +23,12 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary
-from inflight.simulate.accuracy import Errors
 from inflight.simulate.calibration import calibrate
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.measuring import CROWDED, Measured
 from inflight.simulate.noisy_neighbors import account, others_share
-from inflight.simulate.requests import Requests
-from inflight.simulate.simulation import Pool, Setup, simulate, steady
+from inflight.simulate.simulation import Pool, Requests, Setup, simulate, steady
+from inflight.simulate.steps import Errors
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import TrafficClass
 from inflight.workload.driving import Driver

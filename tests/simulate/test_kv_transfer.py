@@ -9,7 +9,7 @@ import pytest
 from core.builders import request
 
 from inflight.records.schema import of_kind, read_records
-from inflight.simulate.kv_transfer import Link, for_decode, for_prefill
+from inflight.simulate.cluster import Link, for_decode, for_prefill
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Setup, best_split, simulate
 from inflight.workload.workload import Entry, Workload

@@ -19,8 +19,7 @@ from inflight.cli.verb import Verb, grouped
 from inflight.simulate.calibration import calibrate, warnings
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.measuring import Measured
-from inflight.simulate.sources import fitted_on_record
-from inflight.simulate.vllm_result import fitted_on_result
+from inflight.simulate.sources import fitted_on_record, fitted_on_result
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -19,11 +19,11 @@ from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.models.arithmetic import paged_kv_bytes_per_token
 from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Machine
-from inflight.simulate.all_reduce import NETWORK_SHARE
+from inflight.simulate.efficiency import NETWORK_SHARE
 from inflight.simulate.fitted import FittedModel, NoisyModel
-from inflight.simulate.latency import StepModel
-from inflight.simulate.precision import ITEM_BYTES
+from inflight.simulate.hardware import ITEM_BYTES
 from inflight.simulate.sources import Known, known_of, read_step_model
+from inflight.simulate.steps import StepModel
 
 GPU_BUDGET = 2048  # tokens of a step on a GPU, unless given: some ridges of bf16, so that weights are read for many
 DECODE = ("decode_hardware", "decode_tensor_parallel", "decode_step_model")

@@ -42,7 +42,7 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.records.json_text import json_text
-from inflight.simulate.kv_transfer import Link
+from inflight.simulate.cluster import Link
 from inflight.simulate.routers import OPTIONS, ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
 from inflight.workload.workload import Workload

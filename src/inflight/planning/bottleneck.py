@@ -14,7 +14,7 @@ from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, prompt_seconds
 from inflight.planning.steady import steady_state
 from inflight.planning.traffic import Traffic
-from inflight.simulate.precision import Precision
+from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
 
 BOUNDS = ("weights", "KV", "compute", "bandwidth", "link", "launch", "steps")

@@ -18,9 +18,9 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
-from inflight.simulate.latency import StepModel
 from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
+from inflight.simulate.steps import StepModel
 from inflight.workload.contents import Contents
 from inflight.workload.driving import Driver
 from inflight.workload.requests import core_request

@@ -25,7 +25,7 @@ from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import Trial, try_out
 from inflight.planning.steady import rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
-from inflight.simulate.latency import StepModel
+from inflight.simulate.steps import StepModel
 
 POOLED = 3  # replicas that are simulated together
 SIMULATED = 2  # ways to split the model that are simulated, of all that fit

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from inflight.core.types.features import Features
 from inflight.planning.traffic import Traffic
-from inflight.simulate.latency import StepModel
+from inflight.simulate.steps import StepModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from inflight.core.types.features import Features, features
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
 from inflight.simulate.fast_forward import TOKEN, CondensedPlan
-from inflight.simulate.latency import StepModel
+from inflight.simulate.steps import StepModel
 
 _TOKENS = (TOKEN,)
 

@@ -15,9 +15,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, summarize
 from inflight.records.schema import Records, RequestRecord, header_of, of_kind
-from inflight.simulate.accuracy import errors_of
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.latency import StepModel
 from inflight.simulate.replay import (
     Recall,
     Replay,
@@ -25,7 +23,7 @@ from inflight.simulate.replay import (
     recorded_scheduler,
     recorded_settings,
 )
-from inflight.simulate.steps import rounds, timed_steps
+from inflight.simulate.steps import StepModel, errors_of, rounds, timed_steps
 from inflight.workload.driving import Driver
 from inflight.workload.observation_collector import ObservationCollector
 from inflight.workload.workload import Entry, Workload

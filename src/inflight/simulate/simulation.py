@@ -1,7 +1,10 @@
 """A simulation: pools of engines put together from settings, run over a workload, and what came of it.
 
-The scheduler comes from `config.assembly`, as a real engine's does. Knows settings, capacities and step models; what is
-asked on a command line, the verbs know.
+The scheduler comes from `config.assembly`, as a real engine's does. Prompts are as `workload.contents` makes them. Real
+answers have contents of their own; simulated ones are all token 0 (`executor`), so that a later turn of a conversation
+begins with the prompt before it and that answer, and finds both in a prefix cache that still holds them. Of texts only
+the length counts, and how far they begin alike: no tokenizer is needed. Knows settings, capacities and step models;
+what is asked on a command line, the verbs know.
 """
 
 from __future__ import annotations
@@ -17,20 +20,43 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.options import OptionValues
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.types.plan import Capacity
+from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, Window, summarize
-from inflight.simulate.cluster import Cluster, DecodePool
+from inflight.simulate.cluster import Cluster, DecodePool, Link
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.fast_forward import FastForward
-from inflight.simulate.kv_transfer import Link
-from inflight.simulate.latency import StepModel
+from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.replica import Replica, ReplicaFigures
-from inflight.simulate.requests import Requests
 from inflight.simulate.routers import Router, make_router
+from inflight.simulate.steps import StepModel
+from inflight.workload.contents import Contents
+from inflight.workload.requests import core_request
 from inflight.workload.workload import Workload
+
+
+class Requests:
+    """Called for (index of an entry, intended send time)."""
+
+    def __init__(self, workload: Workload, vocab_size: int, seed: int):
+        self._entries = workload.entries
+        self._contents = Contents(workload.entries, vocab_size, seed=seed, floor=TOKEN + 1, stand_in=True, width=1)
+        self._followed = {entry.after for entry in workload.entries if entry.after is not None}
+        self._so_far: dict[int, tuple[int, ...]] = {}  # entry that another follows → its prompt and answer
+
+    def __call__(self, index: int, arrival: float) -> Request:
+        entry = self._entries[index]
+        if entry.after is None:
+            prompt = self._contents.prompt(index)
+        else:
+            prompt = self._so_far[entry.after] + self._contents.added(index)
+        request = core_request(entry, str(index), prompt, arrival)
+        if index in self._followed:
+            self._so_far[index] = prompt + (TOKEN,) * (request.forced_output_tokens or 0)
+        return request
+
 
 CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same run has the same bytes
 
