@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from benchmarks.stub_server import StubServer
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.reach import reachable
-from inflight.bench.target import BenchError, Target
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.workload.arrivals import Constant
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.rows import Trace
 from inflight.workload.transform import limit, longest, retimed, speed, spread, window
 from inflight.workload.workload import Entry, WorkloadError
 

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inflight.bench.client_types import Transcript
+from inflight.bench.client_types import BenchError, Endpoint, Transcript
 from inflight.bench.prompts import TextPrompts, continued
 from inflight.bench.server_capabilities import ServerCapabilities, merged
-from inflight.bench.target import BenchError, Endpoint
 from inflight.workload.contents import Contents
 from inflight.workload.workload import Entry
 

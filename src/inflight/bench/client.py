@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from inflight.bench.client_health import assess
-from inflight.bench.client_types import Bodies, Progress, RunResult
+from inflight.bench.client_types import Bodies, Progress, RunResult, Target
 from inflight.bench.processes import WorkerPool, shards_of
 from inflight.bench.sender import Shard, ShardResult
-from inflight.bench.target import Target
 from inflight.metrics.observation import Observation
 from inflight.workload.workload import Workload
 

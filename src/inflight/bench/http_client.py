@@ -17,9 +17,9 @@ from typing import cast
 import aiohttp
 
 from inflight.bench.answer import Answer, message, shown
+from inflight.bench.client_types import Target
 from inflight.bench.connection import TimestampedResponse
 from inflight.bench.sse import EventStream
-from inflight.bench.target import Target
 from inflight.metrics.observation import Outcome
 
 _BUSY = (429, 503)

@@ -13,7 +13,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from inflight.bench.target import BenchError, Target
+from inflight.bench.client_types import BenchError, Target
 
 _SHOWN = 300  # characters of a server's words that are repeated in a sentence
 

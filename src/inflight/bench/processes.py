@@ -21,9 +21,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from inflight.bench.client_types import Bodies, Progress
+from inflight.bench.client_types import BenchError, Bodies, Progress, Target
 from inflight.bench.sender import Sender, Shard, ShardResult
-from inflight.bench.target import BenchError, Target
 from inflight.workload.workload import Entry, Workload
 
 _LEAD_S = 0.05  # from the word to begin until the workload's beginning: so long it may take to reach every process

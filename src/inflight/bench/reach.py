@@ -12,8 +12,8 @@ import json
 import aiohttp
 
 from inflight.bench.answer import message, shown
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.http_client import open_session, refusal
-from inflight.bench.target import BenchError, Target
 
 
 def reachable(target: Target) -> tuple[str, ...]:

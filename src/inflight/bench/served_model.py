@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.probe_client import ProbeClient
 from inflight.bench.reach import reachable
-from inflight.bench.target import BenchError, Target
 
 
 @dataclass(frozen=True, slots=True)

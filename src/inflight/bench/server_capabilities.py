@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.probe_client import ProbeClient, ProbeResponse
-from inflight.bench.target import BenchError, Target
 
 # In the order in which they are given up where a server refuses a body and names none of them.
 OPTIONAL = (

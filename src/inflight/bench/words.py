@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from inflight.bench.target import BenchError
+from inflight.bench.client_types import BenchError
 
 _LIST = """
 time people year way day man thing world life hand part child eye woman place work week case point company number

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import click
 
+from inflight.bench.client_types import Target
 from inflight.bench.counting import LocalCounter
 from inflight.bench.offering import Offer, Part
 from inflight.bench.preparing import RequestOptions
 from inflight.bench.run import Warmup
-from inflight.bench.target import Target
 from inflight.cli.options import config_option
 from inflight.cli.traffic import (
     FILE,

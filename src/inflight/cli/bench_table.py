@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from inflight.bench.capacity import Capacity, Probe
 from inflight.bench.offering import Load
-from inflight.bench.run import Measured
-from inflight.bench.runner import Point
+from inflight.bench.run import Measured, Point
 from inflight.cli.remaining import duration
 from inflight.cli.summary import milliseconds
 from inflight.metrics.definitions import Percentiles

@@ -138,7 +138,7 @@ def _targets(
     # Loaded only now, so that a mistake above is told at once.
     from inflight.bench.client import send
     from inflight.bench.preparing import prepare
-    from inflight.bench.runner import Runner
+    from inflight.bench.run import Runner
     from inflight.bench.served_model import look
     from inflight.cli.comparison_targets import EngineTarget, ServerTarget
     from inflight.cli.loading import open_engine

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from inflight.bench.run import Warmup, measured_part
-from inflight.bench.runner import Runner
+from inflight.bench.run import Runner, Warmup, measured_part
 from inflight.build import Engine, build_engine
 from inflight.cli.variants import Variant
 from inflight.core.types.request import Request
@@ -22,8 +21,7 @@ from inflight.metrics.summary import summarize
 from inflight.report.reading import read_record
 from inflight.report.run import Option, Run
 from inflight.workload.contents import Contents
-from inflight.workload.driving import Driver
-from inflight.workload.requests import core_request
+from inflight.workload.driving import Driver, core_request
 from inflight.workload.workload import Workload
 
 Progress = Callable[[int], None]  # requests ended so far

@@ -13,8 +13,8 @@ from inflight.cli.machines import longest_of, machine_options, machines_of, tell
 from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
 from inflight.metrics.slo import parse_slos
-from inflight.planning.configuration import configuration
 from inflight.planning.data import as_data
+from inflight.planning.engine_config import configuration
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.sizing import Question

@@ -17,18 +17,15 @@ from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.metrics.slo import Slo, parse_slos, targets
 from inflight.metrics.summary import Summary
-from inflight.planning.configuration import configuration
-from inflight.planning.decision import EvaluatedConfig, Run, describe
 from inflight.planning.demand import Demand, with_targets
-from inflight.planning.engine_config import EngineConfig
-from inflight.planning.length import length
+from inflight.planning.engine_config import EngineConfig, configuration
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import MOST_ROWS, Overrides
 from inflight.planning.simulation import measure_on
 from inflight.planning.sizing import traffic_of
-from inflight.planning.steady import rows_at
+from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import Traffic
-from inflight.planning.tuning import Check, Tuning, tune
+from inflight.planning.tuning import Check, EvaluatedConfig, Run, Tuning, describe, tune
 from inflight.planning.wording import count
 from inflight.records.json_text import json_text
 

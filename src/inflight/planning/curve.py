@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from inflight.planning.demand import Demand, sample
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.length import length
 from inflight.planning.machine import Machine
 from inflight.planning.simulation import Trial, try_out
-from inflight.planning.steady import rows_at
+from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import analyze_traffic
 
 REQUESTS = 400

@@ -22,8 +22,7 @@ from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
 from inflight.simulate.steps import StepModel
 from inflight.workload.contents import Contents
-from inflight.workload.driving import Driver
-from inflight.workload.requests import core_request
+from inflight.workload.driving import Driver, core_request
 from inflight.workload.workload import Workload
 
 ROUTER = "least-loaded"

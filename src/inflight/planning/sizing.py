@@ -18,12 +18,11 @@ from inflight.metrics.confidence import fewest_samples
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand, sample
 from inflight.planning.engine_config import TOGETHER, EngineConfig
-from inflight.planning.length import DRAIN, FILL, Length, length
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import BUDGETS, KV_SHARE, Overrides, Proposal, propose
 from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import Trial, try_out
-from inflight.planning.steady import rows_at, steady_state
+from inflight.planning.steady import DRAIN, FILL, Length, length, rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
 from inflight.simulate.steps import StepModel
 

@@ -33,7 +33,7 @@ from inflight.simulate.replica import Replica, ReplicaFigures
 from inflight.simulate.routers import Router, make_router
 from inflight.simulate.steps import StepModel
 from inflight.workload.contents import Contents
-from inflight.workload.requests import core_request
+from inflight.workload.driving import core_request
 from inflight.workload.workload import Workload
 
 

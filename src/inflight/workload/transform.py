@@ -12,8 +12,7 @@ from dataclasses import replace
 from random import Random
 
 from inflight.workload.arrivals import Arrivals
-from inflight.workload.traces.rows import ordered
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.rows import Trace, ordered
 from inflight.workload.workload import Entry, WorkloadError
 
 
