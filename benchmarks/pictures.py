@@ -28,7 +28,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 from inflight.engine.recorder import Recorder
 from inflight.report.charts.batch import WIDE
-from inflight.report.charts.drawing import above
+from inflight.report.charts.svg import above
 from inflight.report.pictures import batch_over_time, kv_by_owner
 from inflight.report.reading import read_record
 from inflight.report.steps.engine_run import EngineRun

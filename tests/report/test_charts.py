@@ -20,7 +20,7 @@ from inflight.report.charts.lines import over_time
 from inflight.report.charts.palette import _DARK, _LIGHT
 from inflight.report.charts.quantity import quantity, shortened
 from inflight.report.steps.rows import RowRun, State
-from inflight.report.steps.step_function import StepFunction
+from inflight.report.steps.series import StepFunction
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,8 @@ from inflight.cli.bench_table import (
     print_probe,
 )
 from inflight.cli.files import check_writable
-from inflight.cli.interrupt import Interrupt
 from inflight.cli.options import options_of
-from inflight.cli.progress import Progress
-from inflight.cli.remaining import Remaining
+from inflight.cli.progress import Interrupt, Progress, Remaining
 from inflight.cli.verb import Verb
 from inflight.records.json_text import json_text
 from inflight.records.result import BenchRecord, PointRecord, SweepRecord

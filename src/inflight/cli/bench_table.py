@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from inflight.bench.capacity import Capacity, Probe
 from inflight.bench.offering import Load
 from inflight.bench.run import Measured, Point
-from inflight.cli.remaining import duration
+from inflight.cli.progress import duration
 from inflight.cli.summary import milliseconds
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Targets

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from inflight.cli.files import check_writable
 from inflight.cli.options import engine_options, engine_settings, scheduling_options, scheduling_settings
-from inflight.cli.remaining import duration
+from inflight.cli.progress import duration, open_engine
 from inflight.cli.verb import Verb, grouped
 from inflight.simulate.calibration import calibrate, warnings
 from inflight.simulate.fitted import FittedModel
@@ -82,8 +82,6 @@ def _refuse_settings(source: str) -> None:
 
 
 def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
-    from inflight.cli.loading import open_engine
-
     settings, scheduling = engine_settings(values), scheduling_settings(values)
     print(f"Measuring takes about {duration(seconds)}, loading not counted.", file=sys.stderr)
     engine = open_engine(settings, scheduling)

@@ -18,9 +18,8 @@ from inflight.cli.bench_options import (
     warmup_of,
     workload_options,
 )
-from inflight.cli.devices import Device, always, check_decode, decode_options, devices_of
 from inflight.cli.files import check_writable
-from inflight.cli.machines import hardware_options
+from inflight.cli.machines import Device, always, check_decode, decode_options, devices_of, hardware_options
 from inflight.cli.options import (
     config_option,
     declared,

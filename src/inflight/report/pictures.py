@@ -13,24 +13,30 @@ from itertools import pairwise
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Window
 from inflight.records.timings import QUEUE_REASONS
+from inflight.report.charts.bars import Part, Segment, part_bars, request_timelines
 from inflight.report.charts.batch import CLASSES, batch_picture
 from inflight.report.charts.curve import CurvePoint, curve
 from inflight.report.charts.distribution import cumulative, percentile_bars
-from inflight.report.charts.drawing import Drawing
 from inflight.report.charts.frame import WIDTH
 from inflight.report.charts.lines import over_time, series_class, stack
 from inflight.report.charts.palette import SERIES
 from inflight.report.charts.quantity import shortened
-from inflight.report.charts.request_timelines import Segment, request_timelines
-from inflight.report.charts.shares import Part, part_bars
+from inflight.report.charts.svg import Drawing
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.run import Run, Setting
 from inflight.report.steps.engine_run import EngineRun
-from inflight.report.steps.owners import CACHED_NAME, OTHERS, SHARED_NAME, block_owners
-from inflight.report.steps.queues import phases, running, service, waiting
+from inflight.report.steps.over_time import (
+    CACHED_NAME,
+    OTHERS,
+    SHARED_NAME,
+    block_owners,
+    phases,
+    running,
+    service,
+    waiting,
+)
 from inflight.report.steps.rows import State
-from inflight.report.steps.series import StepSeries
-from inflight.report.steps.step_function import StepFunction
+from inflight.report.steps.series import StepFunction, StepSeries
 
 CLOSE_UP = 120  # steps
 _PAUSE = 2.0  # in median step times: a longer idle time ends a close-up, as most of that would be empty

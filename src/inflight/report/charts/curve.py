@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight.report.charts.axis import Axis, from_zero
-from inflight.report.charts.drawing import Drawing
 from inflight.report.charts.frame import HEIGHT, WIDTH, Frame, Key, cross, mark
 from inflight.report.charts.lines import series_class
 from inflight.report.charts.quantity import quantity
-from inflight.report.charts.svg import polyline, tag
+from inflight.report.charts.svg import Drawing, polyline, tag
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from inflight.metrics.definitions import Percentiles, quantile
 from inflight.report.charts.axis import Axis, from_zero
-from inflight.report.charts.drawing import Drawing
 from inflight.report.charts.frame import HEIGHT, WIDTH, Frame, Key, text_width
 from inflight.report.charts.lines import series_class
 from inflight.report.charts.quantity import digits, quantity, scale_of
-from inflight.report.charts.svg import polyline, rectangle, tag, text
+from inflight.report.charts.svg import Drawing, polyline, rectangle, tag, text
 
 _POINTS = 160  # of a line; each is a quantile, so that any number of values fits
 _LEVELS = (("p50", "p50_interval"), ("p95", "p95_interval"), ("p99", "p99_interval"))

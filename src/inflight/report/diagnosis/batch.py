@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inflight.report.charts.quantity import quantity
 from inflight.report.diagnosis.finding import Evidence, Finding
-from inflight.report.diagnosis.latency import itl_tail
+from inflight.report.diagnosis.requests import itl_tail
 from inflight.report.engine_figures import EngineFigures
 
 QUEUED = 0.2  # share of requests' time that is worth a setting

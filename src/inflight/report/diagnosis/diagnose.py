@@ -12,15 +12,15 @@ from typing import Any
 
 from inflight.metrics.steadiness import Trend, trend
 from inflight.report.charts.quantity import quantity
-from inflight.report.diagnosis import batch, latency, memory, sharing
+from inflight.report.diagnosis import batch, memory, requests
 from inflight.report.diagnosis.finding import Evidence, Finding
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.run import Option, Run
 
 Rule = Callable[[Evidence], Finding | None]
-RULES: tuple[Rule, ...] = (*latency.RULES, *batch.RULES, *memory.RULES, *sharing.RULES)
+RULES: tuple[Rule, ...] = (*requests.RULES, *batch.RULES, *memory.RULES, *requests.SHARING)
 # What an engine that nobody waited for can still be advised: the shape of its figures is that of single requests.
-IDLE_RULES: tuple[Rule, ...] = (batch.room, memory.outgrown, sharing.refusals, sharing.failures)
+IDLE_RULES: tuple[Rule, ...] = (batch.room, memory.outgrown, requests.refusals, requests.failures)
 INVALID = Finding(
     "The figures are not to be believed",
     "The run is not valid: the load client did not keep up, as the notes say, and no rule was applied.",

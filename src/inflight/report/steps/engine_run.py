@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from inflight.records.schema import CapacityRecord, StepRecord, TimingsRecord
 from inflight.report.steps.blocks import BlockHistory
-from inflight.report.steps.rows import RowHistory
-from inflight.report.steps.sequences import SequenceHistory
+from inflight.report.steps.rows import RowHistory, SequenceHistory
 from inflight.report.steps.series import StepSeries
 
 
