@@ -1,7 +1,7 @@
 """The load client: sends a workload to a server and tells what came of it.
 
 Knows how the results of several processes become one; one process's work is `sender`'s, and whether a server is there
-at all, `reach` tells.
+at all, `served_model` tells.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def send(
     A turn of a conversation whose turn before failed is sent all the same, with what there was of the answer.
 
     An open loop never waits for an answer before it sends. A server that is down, breaks off or sends garbage makes
-    failed observations, not an exception: call `reach.reachable(target)` first. Raises BenchError where no run is
+    failed observations, not an exception: call `served_model.look` first. Raises BenchError where no run is
     possible, as when a process of the client ends by itself; what `bodies` raises is raised here.
     """
     shards = shards_of(workload, processes)

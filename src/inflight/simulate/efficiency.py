@@ -24,7 +24,6 @@ from typing import Literal
 from inflight.simulate.hardware import Gpu
 
 Case = Literal["low", "typical", "high"]
-CASES: tuple[Case, ...] = ("low", "typical", "high")
 _PLACE = {"low": 0, "typical": 1, "high": 2}
 
 

@@ -25,7 +25,6 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
-from inflight.metrics.summary import Summary, Window, summarize
 from inflight.simulate.cluster import Cluster, DecodePool, Link
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
@@ -59,8 +58,6 @@ class Requests:
 
 
 CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same run has the same bytes
-
-WARM_UP = 0.1  # of the requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +95,6 @@ class Simulation:
     replicas: list[ReplicaFigures]
     extrapolated: dict[str, int] = field(default_factory=dict)
 
-    def summary(self) -> Summary:
-        return steady(self.observations)
-
     @property
     def preemptions(self) -> int:
         return sum(one.last.preemptions for one in self.replicas)
@@ -108,14 +102,6 @@ class Simulation:
     @property
     def steps(self) -> int:
         return sum(one.steps for one in self.replicas)
-
-
-def steady(observations: Sequence[Observation]) -> Summary:
-    """Of the requests after the first tenth, which warms up, until the last was sent: what comes after that is a drain.
-    Of requests that all come at once, the whole run."""
-    times = sorted(one.intended for one in observations)
-    start = times[int(WARM_UP * len(times))] if times else 0.0
-    return summarize(observations, Window(start, times[-1]) if times and times[-1] > start else None)
 
 
 def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Simulation:

@@ -50,7 +50,6 @@ def rectangle(x: float, y: float, width: float, height: float) -> str:
 
 _TITLE_SPACE = 30
 _MARGIN = 10
-_SUBTITLE = 26
 _numbers = count(1)
 
 
@@ -91,12 +90,3 @@ class Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" width="{width:g}" height="{height:g}" '
             f'viewBox="0 0 {width:g} {height:g}">{said}{style}{PATTERNS}{ground}{head}{moved}</svg>\n'
         )
-
-
-def above(title: str, first: Drawing, second: Drawing) -> Drawing:
-    """Two pictures as one, the first over the second, which keeps its title."""
-    top = first.height + _SUBTITLE
-    lower = text(2, top - 12, second.title, "subtitle") + tag("g", second.body, transform=f"translate(0 {top:g})")
-    width, height = max(first.width, second.width), top + second.height
-    described = f"{first.title}: {first.description} {second.title}: {second.description}"
-    return Drawing(title, described, width, height, first.body + lower, first.wide or second.wide)

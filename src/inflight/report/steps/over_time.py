@@ -55,10 +55,6 @@ def running(run: EngineRun) -> StepFunction:
     return _count(run, ("row",))
 
 
-def preempted(run: EngineRun) -> StepFunction:
-    return _count(run, ("preempted",))
-
-
 def service(run: EngineRun, owner: str = "tenant") -> dict[str, StepFunction]:
     """Tokens served so far by tenant (or lane): prompts when their first token came, outputs as they came."""
     changes: dict[str, list[tuple[float, float]]] = {}
