@@ -101,13 +101,15 @@ def probe_body(target: Target, question: Question, capabilities: ServerCapabilit
         "cache_salt": "bench",
         "priority": 1,  # some servers refuse only what differs from 0
         "slo": {"ttft_ms": 600_000},
+        "stream_options": stream_options(fields),
     }
     body.update((name, value) for name, value in values.items() if name in fields)
-    if "stream_options" in fields:
-        body["stream_options"] = {"include_usage": True}
-        if "continuous_usage_stats" in fields:
-            body["stream_options"]["continuous_usage_stats"] = True
     return merged(body, question.extra)
+
+
+def stream_options(fields: frozenset[str]) -> dict[str, bool]:
+    """Usage at the end; and with every frame, where the server takes that too."""
+    return {"include_usage": True, **({"continuous_usage_stats": True} if "continuous_usage_stats" in fields else {})}
 
 
 def merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
