@@ -17,7 +17,7 @@ import click
 
 from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
-from inflight.config.setting import SettingsError
+from inflight.config.setting import SettingsError, option
 from inflight.models.arithmetic import paged_kv_bytes_per_token
 from inflight.models.known import read_model
 from inflight.models.registry import family_at
@@ -91,7 +91,7 @@ def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
     degree = values[f"{pool}tensor_parallel"]
     if degree is not None and degree > gpu.node_gpus:
         raise SettingsError(
-            f"--{pool.replace('_', '-')}tensor-parallel is {degree}, but a node has {gpu.node_gpus} of {gpu.name}, and "
+            f"{option(pool)}tensor-parallel is {degree}, but a node has {gpu.node_gpus} of {gpu.name}, and "
             "between nodes every layer would wait for the network; give at most that, or say node-gpus in a "
             "--hardware-file."
         )
@@ -113,12 +113,7 @@ def check_machine(values: dict[str, Any]) -> None:
     if values["hardware"] is not None and values["model"] is None:
         raise click.UsageError("Missing option '--model': a well-known name, a folder or a config.json.")
     if values["step_model"] is not None:
-        for name in ("hardware_file", "tensor_parallel"):
-            if values[name] is not None:
-                option = "--" + name.replace("_", "-")
-                raise click.UsageError(
-                    f"{option} is about --hardware and has no effect with --step-model; leave it out."
-                )
+        refuse(values, ("hardware_file", "tensor_parallel"), "--hardware", "--step-model")
         for name in ("weights", "kv"):
             if values[name] != "bf16":
                 raise click.UsageError(f"--{name} has no effect with --step-model, which was measured; leave it out.")
@@ -192,10 +187,10 @@ def devices_of(values: dict[str, Any]) -> tuple[Device, Device]:
     GPUs and shapes."""
     check_machine(values)
     if values["step_model"] is not None:
-        _refuse(values, ("model", "family", "decode_hardware", "decode_tensor_parallel"), "--hardware", "--step-model")
+        refuse(values, ("model", "family", "decode_hardware", "decode_tensor_parallel"), "--hardware", "--step-model")
         first, path = _calibrated(values["step_model"]), values["decode_step_model"]
         return first, first if path is None else _calibrated(path)
-    _refuse(values, ("decode_step_model", "kv_bytes"), "--step-model", "--hardware")
+    refuse(values, ("decode_step_model", "kv_bytes"), "--step-model", "--hardware")
     first = _by_data_sheet(values)
     if values["decode_hardware"] is None and values["decode_tensor_parallel"] is None:
         return first, first
@@ -210,16 +205,16 @@ def check_decode(values: dict[str, Any], swaps: bool) -> None:
         if values[name] is not None:
             about = "a pool" if name in DECODE else "what moves to a pool"
             raise click.UsageError(
-                f"--{name.replace('_', '-')} is about {about} of engines for decodes; give --prefill-replicas and "
+                f"{option(name)} is about {about} of engines for decodes; give --prefill-replicas and "
                 "--decode-replicas, or --split-replicas, or leave it out."
             )
 
 
-def _refuse(values: dict[str, Any], names: tuple[str, ...], about: str, given: str) -> None:
+def refuse(values: dict[str, Any], names: tuple[str, ...], about: str, given: str) -> None:
+    """Raises click.UsageError where something is said of what is not there. given: instead of which."""
     for name in names:
         if values[name] is not None:
-            option = "--" + name.replace("_", "-")
-            raise click.UsageError(f"{option} is about {about} and has no effect with {given}; leave it out.")
+            raise click.UsageError(f"{option(name)} is about {about} and has no effect with {given}; leave it out.")
 
 
 def _calibrated(path: Path) -> Device:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from inflight.metrics.definitions import Percentiles
+from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Window
 from inflight.records.timings import QUEUE_REASONS
 from inflight.report.charts.bars import Part, Segment, part_bars, request_timelines
@@ -194,16 +195,24 @@ def run_over_time(run: Run) -> list[Drawing]:
 
 def latency_spread(named: Sequence[tuple[str, Run]]) -> list[Drawing]:
     """How TTFT, ITL and E2E are spread, and their percentiles."""
-    kinds: tuple[tuple[str, str, Callable[[Run], list[float]]], ...] = (
-        ("TTFT", "Completed requests, by their time to first token.", _ttfts),
-        ("ITL", "All gaps between successive tokens of a request.", _gaps),
-        ("E2E", "Completed requests, by their time from intended send to last token.", _e2es),
+    kinds: tuple[tuple[str, str, Callable[[Observation], list[float]]], ...] = (
+        (
+            "TTFT",
+            "Completed requests, by their time to first token.",
+            lambda one: [] if one.ttft is None else [one.ttft],
+        ),
+        ("ITL", "All gaps between successive tokens of a request.", lambda one: one.gaps),
+        ("E2E", "Completed requests, by their time from intended send to last token.", lambda one: [one.e2e]),
     )
+    done = [(who, [one for one in run.observations if one.outcome == "completed"]) for who, run in named]
     pictures = [
-        cumulative(f"{name}, cumulative", about, [(who, of(run)) for who, run in named]) for name, about, of in kinds
+        cumulative(
+            f"{name}, cumulative", about, [(who, [value for one in some for value in of(one)]) for who, some in done]
+        )
+        for name, about, of in kinds
     ]
-    for name, key in (("TTFT", "ttft"), ("ITL", "itl"), ("E2E", "e2e")):
-        levels: list[tuple[str, Percentiles]] = [(who, getattr(run.summary, key)) for who, run in named]
+    for name, _, _ in kinds:
+        levels: list[tuple[str, Percentiles]] = [(who, getattr(run.summary, name.lower())) for who, run in named]
         about = "Bars: p50, p95, p99. Whiskers: 95 % intervals, where the samples reach that far."
         pictures.append(percentile_bars(f"{name}, percentiles", about, levels))
     return [picture for picture in pictures if picture is not None]
@@ -259,18 +268,6 @@ def _point(load: str, repeats: list[Run], key: str, level: str) -> CurvePoint:
     latency = sum(getattr(getattr(run.summary, key), level) for run in repeats) / number
     saturated, valid = any(run.summary.saturated for run in repeats), all(run.valid for run in repeats)
     return CurvePoint(load, throughput, latency, saturated, valid)
-
-
-def _ttfts(run: Run) -> list[float]:
-    return [value for one in run.observations if one.outcome == "completed" and (value := one.ttft) is not None]
-
-
-def _gaps(run: Run) -> list[float]:
-    return [gap for one in run.observations if one.outcome == "completed" for gap in one.gaps]
-
-
-def _e2es(run: Run) -> list[float]:
-    return [one.e2e for one in run.observations if one.outcome == "completed"]
 
 
 # -- parts of the engine's run ----------------------------------------------------------------------------------

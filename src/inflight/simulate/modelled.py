@@ -45,7 +45,7 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
     """replay: of the record, run to its end."""
     settings = recorded_settings(header_of(records))
     requests = sorted(replay.requests, key=lambda one: (one["arrival"], one["command"]))
-    whole = [_is_whole(one) for one in requests]
+    whole = [all(sample["finish_reason"] in ("stop", "length") for sample in one["samples"]) for one in requests]
     start = requests[0]["arrival"] if requests else 0.0
     workload = Workload(
         tuple(
@@ -71,10 +71,6 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
 
 def _summary(observations: list[Observation], whole: list[bool]) -> Summary:
     return summarize([one for one, kept in zip(observations, whole, strict=True) if kept])
-
-
-def _is_whole(record: RequestRecord) -> bool:
-    return all(sample["finish_reason"] in ("stop", "length") for sample in record["samples"])
 
 
 def _longest(record: RequestRecord) -> int:

@@ -62,13 +62,18 @@ def fitted_on_record(path: Path) -> FittedModel:
     )
 
 
-def machine() -> str:
-    """CPU and cores of this one."""
+def cores() -> list[str]:
+    """The name of each core's processor, of this machine; none where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     except OSError:
-        names = []
+        return []
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+
+
+def machine() -> str:
+    """CPU and cores of this one."""
+    names = cores()
     return f"{len(names) or '?'} cores of {names[0] if names else platform.machine()}"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from inflight.report.steps.blocks import CACHED, SHARED
-from inflight.report.steps.engine_run import EndedRequest, EngineRun
+from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.series import StepFunction
 
 
@@ -59,7 +59,7 @@ def service(run: EngineRun, owner: str = "tenant") -> dict[str, StepFunction]:
     """Tokens served so far by tenant (or lane): prompts when their first token came, outputs as they came."""
     changes: dict[str, list[tuple[float, float]]] = {}
     for request in run.requests:
-        mine = changes.setdefault(_name(request, owner), [])
+        mine = changes.setdefault(str(getattr(request, owner)), [])
         for place, number in enumerate(request.sequences):
             timeline = run.sequences.timelines.get(number)
             times = timeline.token_times if timeline is not None else ()
@@ -67,10 +67,6 @@ def service(run: EngineRun, owner: str = "tenant") -> dict[str, StepFunction]:
                 mine.append((times[0], request.prompt_tokens))
             mine += [(time, 1) for time in times]
     return {name: StepFunction.of_changes(mine) for name, mine in changes.items()}
-
-
-def _name(request: EndedRequest, owner: str) -> str:
-    return str(getattr(request, owner))
 
 
 def _count(run: EngineRun, kinds: tuple[str, ...]) -> StepFunction:
