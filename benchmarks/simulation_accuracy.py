@@ -25,8 +25,7 @@ from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary
 from inflight.simulate.calibration import calibrate
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.measuring import CROWDED, Measured
-from inflight.simulate.noisy_neighbors import account, others_share
+from inflight.simulate.measuring import CROWDED, Measured, account, others_share
 from inflight.simulate.simulation import Pool, Requests, Setup, simulate
 from inflight.simulate.steps import Errors
 from inflight.workload.arrivals import Poisson

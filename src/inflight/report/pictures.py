@@ -16,8 +16,7 @@ from inflight.metrics.summary import Window
 from inflight.records.timings import QUEUE_REASONS
 from inflight.report.charts.bars import Part, Segment, part_bars, request_timelines
 from inflight.report.charts.batch import CLASSES, batch_picture
-from inflight.report.charts.curve import CurvePoint, curve
-from inflight.report.charts.distribution import cumulative, percentile_bars
+from inflight.report.charts.distribution import CurvePoint, cumulative, curve, percentile_bars
 from inflight.report.charts.frame import WIDTH
 from inflight.report.charts.lines import over_time, series_class, stack
 from inflight.report.charts.palette import SERIES

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .budget import Budget
-from .errors import ChatTemplateError
+from inflight.text.budget import Budget
+from inflight.text.errors import ChatTemplateError
 
 _PERCENT = r"%(?:%|(?:\(\w*\))?[-+ #0]*(\d{0,3})(?:\.(\d{0,3}))?[sdifgerxX])"
 _BRACES = r"\{\{|\}\}|\{\w*(?::(?:[^{}]?[<>=^])?[-+ ]?#?0?(\d{0,3})[,_]?(?:\.(\d{1,3}))?[bcdeEfFgGnosxX%]?)?\}"

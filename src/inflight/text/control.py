@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from .errors import ChatTemplateError
+from inflight.text.errors import ChatTemplateError
 
 _BARS = ("<|", "|>", "<\uff5c", "\uff5c>")  # the second two are wide ones
 _NO_MARKS = frozenset("_-./,:;'\"\\")  # common in plain words and names, or written otherwise by JSON

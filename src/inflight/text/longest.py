@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .pieces import parts_of
+from inflight.text.pieces import parts_of
 
 if TYPE_CHECKING:
     import tokenizers

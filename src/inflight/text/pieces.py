@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .errors import TokenizerError
-from .faults import LibraryFaults
+from inflight.text.errors import LibraryFaults, TokenizerError
 
 if TYPE_CHECKING:
     import tokenizers

@@ -26,7 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from .bounds import (
+from inflight.text.bounds import (
     before_call,
     before_case,
     before_filter,
@@ -35,8 +35,8 @@ from .bounds import (
     before_operator,
     before_search,
 )
-from .budget import Budget, RenderLimits
-from .errors import ChatTemplateError
+from inflight.text.budget import Budget, RenderLimits
+from inflight.text.errors import ChatTemplateError
 
 # Names that none can write where a name stands; as a text, for `map`, they do no harm.
 _BUDGET, _SPEND, _MEASURED, _SLICED, _LOOPED, _SEARCHED, _JOINED = (

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from inflight.json_file import JsonFileError, read_json_object
-
-from .errors import TokenizerError
+from inflight.text.errors import TokenizerError
 
 if TYPE_CHECKING:
     from pathlib import Path

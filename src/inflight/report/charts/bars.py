@@ -8,9 +8,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from inflight.metrics.summary import Window
-from inflight.report.charts.axis import Axis, from_zero
 from inflight.report.charts.batch import WIDE
-from inflight.report.charts.frame import WIDTH, Frame, Key
+from inflight.report.charts.frame import WIDTH, Axis, Frame, Key, from_zero
 from inflight.report.charts.quantity import quantity, shortened
 from inflight.report.charts.svg import Drawing, rectangle, tag, text
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inflight.metrics.summary import Window
-from inflight.report.charts.axis import Axis, from_zero
-from inflight.report.charts.frame import HEIGHT, WIDTH, Frame, Key
+from inflight.report.charts.frame import HEIGHT, WIDTH, Axis, Frame, Key, from_zero
 from inflight.report.charts.palette import SERIES
 from inflight.report.charts.quantity import quantity
 from inflight.report.charts.svg import Drawing, Point, polyline, tag

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from inflight.workload.traces.rows import Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Source
-from inflight.workload.traces.tables import Table
+from inflight.workload.traces.files import Source, Table, TraceFormat
+from inflight.workload.traces.rows import Reading, Rows
 
 
 def _load(source: Source, rows: Rows, reading: Reading) -> None:

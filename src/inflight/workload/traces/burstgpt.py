@@ -5,9 +5,8 @@ Columns are found by name, because v1.2 put two between the others. Times are se
 
 from __future__ import annotations
 
-from inflight.workload.traces.rows import Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Source
-from inflight.workload.traces.tables import Table
+from inflight.workload.traces.files import Source, Table, TraceFormat
+from inflight.workload.traces.rows import Reading, Rows
 
 
 def _load(source: Source, rows: Rows, reading: Reading) -> None:

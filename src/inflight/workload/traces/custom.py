@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inflight.workload.traces.rows import Reading, Rows, TextLengths, TraceFormat
-from inflight.workload.traces.source import Source
-from inflight.workload.traces.tables import NO_NUMBERS, Table, is_whole_list, numbers, objects
+from inflight.workload.traces.files import NO_NUMBERS, Source, Table, TraceFormat, is_whole_list, numbers, objects
+from inflight.workload.traces.rows import Reading, Rows, TextLengths
 
 _LENGTHS = ("timestamp", "input_length", "output_length")
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from inflight.workload.traces import azure, burstgpt, custom, hashed, record, sharegpt, vllm_result
-from inflight.workload.traces.rows import Reading, Rows, Trace, TraceFormat
-from inflight.workload.traces.source import Source
+from inflight.workload.traces.files import Source, TraceFormat
+from inflight.workload.traces.rows import Reading, Rows, Trace
 from inflight.workload.workload import WorkloadError
 
 FORMATS = (

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inflight.workload.traces.rows import Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Source
-from inflight.workload.traces.tables import NO_NUMBERS, is_whole_list, numbers, objects
+from inflight.workload.traces.files import NO_NUMBERS, Source, TraceFormat, is_whole_list, numbers, objects
+from inflight.workload.traces.rows import Reading, Rows
 
 
 class HashedBlocks:

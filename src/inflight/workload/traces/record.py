@@ -11,9 +11,8 @@ from typing import Any
 
 from inflight.metrics.observation import Targets
 from inflight.records.schema import VERSION
-from inflight.workload.traces.rows import Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Source
-from inflight.workload.traces.tables import is_whole_list, objects
+from inflight.workload.traces.files import Source, TraceFormat, is_whole_list, objects
+from inflight.workload.traces.rows import Reading, Rows
 from inflight.workload.workload import NO_TARGETS, Entry, WorkloadError
 
 _DEFAULT_MAX_TOKENS = 16  # of sampling settings, which records leave out

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from inflight.workload.traces.source import Head, Source
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
 
@@ -58,18 +57,6 @@ class Reading:
     count_tokens: Callable[[str], int] | None = None
     output_tokens: int = 256
     turns: int | None = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFormat:
-    """looks_for: what `recognises` looks for in a file's beginning. load: fills the rows. in_order: whether disorder is
-    worth a note; some formats are not written in the order of arrivals."""
-
-    name: str
-    looks_for: str
-    recognises: Callable[[Head], bool]
-    load: Callable[[Source, Rows, Reading], None]
-    in_order: bool = True
 
 
 class Rows:

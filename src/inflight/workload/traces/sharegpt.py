@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any
 
-from inflight.workload.traces.rows import Reading, Rows, TextLengths, TraceFormat
-from inflight.workload.traces.source import Source
+from inflight.workload.traces.files import Source, TraceFormat
+from inflight.workload.traces.rows import Reading, Rows, TextLengths
 
 _CHUNK = 1 << 20  # characters
 _HUMAN, _MODEL = ("human", "user"), ("gpt", "chatgpt", "assistant", "bard", "bing")

@@ -8,8 +8,8 @@ import json
 from itertools import repeat
 from typing import Any
 
-from inflight.workload.traces.rows import NO_OUTPUT, Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Source
+from inflight.workload.traces.files import Source, TraceFormat
+from inflight.workload.traces.rows import NO_OUTPUT, Reading, Rows
 from inflight.workload.workload import WorkloadError
 
 
