@@ -6,6 +6,7 @@ Knows the engine's and the scheduler's settings by their names, and TOML's strin
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -81,10 +82,9 @@ WIDTH = 118
 
 def configuration(options: Mapping[str, Resolved], about: Iterable[str] = ()) -> str:
     """about: sentences for the top of the file."""
-    lines = [line for sentence in about for line in _comment(sentence)]
-    for name, resolved in options.items():
-        lines += ["", *_comment(resolved.reason), f"{name} = {_value(resolved.value)}"]
-    return "\n".join(lines).strip("\n") + "\n"
+    parts = [_comment(sentence) for sentence in about]
+    parts += [["", *_comment(one.reason), f"{name} = {_value(one.value)}"] for name, one in options.items()]
+    return "\n".join(itertools.chain(*parts)).strip("\n") + "\n"
 
 
 def _value(value: str | int | float | bool) -> str:

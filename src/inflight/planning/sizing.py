@@ -162,10 +162,8 @@ def traffic_of(demand: Demand) -> Traffic:
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
     """A proposal for each machine that can hold the longest request, the cheapest by the closed form first."""
     check_steps(question.overrides.max_num_batched_tokens, question.sizes.usual, traffic)
-    found = []
-    for machine in question.machines:
-        if machine.tokens >= traffic.longest:
-            found.append(candidate_for(question, traffic, machine, question.overrides))
+    fitting = [machine for machine in question.machines if machine.tokens >= traffic.longest]
+    found = [candidate_for(question, traffic, machine, question.overrides) for machine in fitting]
     return sorted(found, key=lambda one: one.machine.gpus / one.guess)
 
 

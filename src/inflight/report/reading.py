@@ -198,11 +198,11 @@ class SourceError(ValueError):
 def read_sources(paths: Sequence[Path]) -> list[Setting]:
     """A setting for each file, in their order, named after it; files of one name get their folder's before it."""
     names = Counter(path.stem for path in paths)
-    found = []
-    for path in paths:
-        setting = read_source(path)
-        found.append(setting if names[path.stem] == 1 else replace(setting, name=f"{path.parent.name}/{path.stem}"))
-    return found
+    settings = [(path, read_source(path)) for path in paths]
+    return [
+        setting if names[path.stem] == 1 else replace(setting, name=f"{path.parent.name}/{path.stem}")
+        for path, setting in settings
+    ]
 
 
 def read_source(path: Path) -> Setting:

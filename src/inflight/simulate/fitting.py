@@ -70,11 +70,8 @@ def settled(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
 
 def ranges(steps: Sequence[Step]) -> dict[str, tuple[float, float]]:
     """Of every feature the least and the greatest value."""
-    found = {}
-    for item in fields(Features):
-        values = [float(getattr(one.held, item.name)) for one in steps]
-        found[item.name] = (min(values), max(values))
-    return found
+    values = {item.name: [float(getattr(one.held, item.name)) for one in steps] for item in fields(Features)}
+    return {name: (min(every), max(every)) for name, every in values.items()}
 
 
 def usual(model: FittedModel, steps: Sequence[Step]) -> float:

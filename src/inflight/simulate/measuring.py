@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from inflight.core.types.features import Features, features
+from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Executor
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.design import Design
 from inflight.simulate.fitted import StepModelError
 from inflight.simulate.served import Served, Traffic
-from inflight.simulate.steps import Step, rounds
+from inflight.simulate.steps import Step, equal_steps, rounds
 from inflight.workload.lengths import Lognormal
 
 STAT = Path("/proc/stat")
@@ -183,10 +183,7 @@ class Rounds:
 def middles(steps: Iterable[Step]) -> list[Step]:
     """Of equal steps one, with the mean of the middle half of their seconds: a stall does not move it, and where the
     machine has two speeds by turns it does not jump from one to the other, as a median would."""
-    groups: dict[Features, list[float]] = {}
-    for one in steps:
-        groups.setdefault(one.held, []).append(one.seconds)
-    return [Step(held, _middle(sorted(seconds))) for held, seconds in groups.items()]
+    return [Step(held, _middle(seconds)) for held, seconds in equal_steps(steps).items()]
 
 
 def _middle(ordered: list[float]) -> float:

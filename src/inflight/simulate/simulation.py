@@ -9,6 +9,7 @@ what is asked on a command line, the verbs know.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -120,10 +121,9 @@ def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Si
     observations = cluster.run()
     for one in replicas:
         one.close()
-    extrapolated: dict[str, int] = {}
+    extrapolated = Counter[str]()
     for one in replicas:
-        for sentence, steps in one.extrapolated.items():
-            extrapolated[sentence] = extrapolated.get(sentence, 0) + steps
+        extrapolated.update(one.extrapolated)
     return Simulation(observations, [one.figures() for one in replicas], extrapolated)
 
 

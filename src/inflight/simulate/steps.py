@@ -80,10 +80,8 @@ def rounds(timed: Sequence[Timed]) -> list[Step]:
     ] + [False]
     after = [later.planned - one.committed for one, later, was in zip(timed, timed[1:], busy, strict=False) if was]
     usual = statistics.median(after) if after else 0.0
-    found = []
-    for index, one in enumerate(timed):
-        end = timed[index + 1].planned if busy[index] else one.committed + usual
-        found.append(Step(one.held, max(end - one.planned, one.seconds)))
+    ends = [timed[index + 1].planned if was else timed[index].committed + usual for index, was in enumerate(busy)]
+    found = [Step(one.held, max(end - one.planned, one.seconds)) for one, end in zip(timed, ends, strict=False)]
     return [one for one in found if one.seconds > 0]
 
 
@@ -112,14 +110,20 @@ def errors_of(model: StepModel, steps: Iterable[Step]) -> Errors:
 def noise_of(steps: Iterable[Step]) -> Errors:
     """Of those steps that have equals; empty where none has. Each of n equal ones is told by the median of the others,
     which is itself off its truth: √(1 - 1/n) takes off what that adds (exactly so for means of normal errors)."""
+    return by_kind(
+        (Step(held, each).kind, abs(_median_without(seconds, place) / each - 1) * (1 - 1 / len(seconds)) ** 0.5)
+        for held, seconds in equal_steps(steps).items()
+        if len(seconds) > 1
+        for place, each in enumerate(seconds)
+    )
+
+
+def equal_steps(steps: Iterable[Step]) -> dict[Features, list[float]]:
+    """What steps held → the seconds of all that held it, rising."""
     groups: dict[Features, list[float]] = {}
     for one in steps:
         groups.setdefault(one.held, []).append(one.seconds)
-    return by_kind(
-        (Step(held, each).kind, abs(_median_without(seconds, place) / each - 1) * (1 - 1 / len(seconds)) ** 0.5)
-        for held, seconds in ((held, sorted(seconds)) for held, seconds in groups.items() if len(seconds) > 1)
-        for place, each in enumerate(seconds)
-    )
+    return {held: sorted(seconds) for held, seconds in groups.items()}
 
 
 def _median_without(ordered: Sequence[float], place: int) -> float:

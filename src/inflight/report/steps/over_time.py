@@ -70,11 +70,8 @@ def service(run: EngineRun, owner: str = "tenant") -> dict[str, StepFunction]:
 
 
 def _count(run: EngineRun, kinds: tuple[str, ...]) -> StepFunction:
-    changes: list[tuple[float, float]] = []
-    for phase in phases(run):
-        if phase.kind in kinds and phase.end > phase.start:
-            changes += [(phase.start, 1), (phase.end, -1)]
-    return StepFunction.of_changes(changes)
+    lasting = [phase for phase in phases(run) if phase.kind in kinds and phase.end > phase.start]
+    return StepFunction.of_changes(one for phase in lasting for one in ((phase.start, 1), (phase.end, -1)))
 
 
 UNDER_WAY = "not ended"
