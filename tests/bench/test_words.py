@@ -11,7 +11,7 @@ from text import builders
 
 from inflight.bench.client_types import BenchError
 from inflight.bench.counting import LocalCounter
-from inflight.bench.words import corrected, learn_words, write
+from inflight.bench.prompts import corrected, learn_words, write
 
 from .scripted import words
 

@@ -14,10 +14,9 @@ from inflight.bench.bodies import TIERS, RequestBodies
 from inflight.bench.client_types import BenchError, Target
 from inflight.bench.counting import Counter, LocalCounter, ServerCounter
 from inflight.bench.probe_client import ProbeClient
-from inflight.bench.prompts import TextPrompts, TokenRange, ordinary
+from inflight.bench.prompts import TextPrompts, TokenRange, Vocabulary, learn_words, ordinary
 from inflight.bench.served_model import ServedModel
 from inflight.bench.server_capabilities import OPTIONAL, Question, ServerCapabilities, probe_body, probe_capabilities
-from inflight.bench.words import Vocabulary, learn_words
 from inflight.workload.contents import Contents
 from inflight.workload.workload import Workload
 

@@ -20,8 +20,7 @@ from inflight.bench.preparing import Prepared
 from inflight.bench.run import Measured
 from inflight.metrics.definitions import Percentiles, deviation
 from inflight.metrics.observation import Observation
-from inflight.metrics.series import series
-from inflight.metrics.summary import Summary
+from inflight.metrics.summary import Summary, series
 from inflight.records.result import (
     VERSION,
     BenchRecord,
