@@ -52,6 +52,12 @@ class ProbeResponse:
                 found.append(_json(data))
         return [frame for frame in found if isinstance(frame, dict)]
 
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Of an event stream, as it was told last; empty where it was not."""
+        usages = [frame["usage"] for frame in self.frames if isinstance(frame.get("usage"), dict)]
+        return usages[-1] if usages else {}
+
 
 class ProbeClient:
     def __init__(self, target: Target, patience_s: float = 60.0):

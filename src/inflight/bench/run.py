@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from inflight.bench.client_types import BenchError, Bodies, Progress, RunResult, Target
+from inflight.bench.client_types import BenchError, Progress, RunResult
 from inflight.bench.preparing import Prepared
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, Window, summarize
@@ -22,21 +21,6 @@ from inflight.workload.workload import Entry, Workload
 _FEWEST_ENDED = 10  # a window in which less than one in so many requests ended says nothing of throughput
 _SHOWN_ERRORS = 3
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-
-
-class Send(Protocol):
-    """As `inflight.bench.client.send`."""
-
-    def __call__(
-        self,
-        workload: Workload,
-        target: Target,
-        bodies: Bodies,
-        *,
-        processes: int = 1,
-        progress: Callable[[Progress], None] | None = None,
-        interrupt: Callable[[], bool] | None = None,
-    ) -> RunResult: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +173,11 @@ def _lengths(what: str, pairs: Sequence[tuple[int, int]]) -> list[str]:
 
 @dataclass(slots=True)
 class Runner:
-    """prompt_seed: of the first run's contents; each further run takes the next. interrupt: whether to stop."""
+    """prompt_seed: of the first run's contents; each further run takes the next. interrupt: whether to stop. send: as
+    `client.send`."""
 
     prepared: Prepared
-    send: Send
+    send: Callable[..., RunResult]
     warmup: Warmup
     prompt_seed: int
     processes: int = 1

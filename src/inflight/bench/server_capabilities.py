@@ -78,7 +78,9 @@ def probe_capabilities(client: ProbeClient, target: Target, question: Question) 
     """Raises BenchError where the server refuses even the plainest body."""
     capabilities = ServerCapabilities(question.wanted, token_prompts=target.endpoint == "completions")
     answer, capabilities = _taken(client, target, question, capabilities)
-    if "output_tokens" in capabilities.fields and _tokens(answer) != FORCED:  # taken, and without effect
+    if (
+        "output_tokens" in capabilities.fields and answer.usage.get("completion_tokens") != FORCED
+    ):  # taken, and without effect
         capabilities = replace(capabilities, fields=capabilities.fields - {"output_tokens", "slo"})
     return capabilities
 
@@ -151,11 +153,6 @@ def _less(answer: ProbeResponse, capabilities: ServerCapabilities) -> ServerCapa
 
 def _names(words: str, field: str) -> bool:
     return re.search(rf"(?<![A-Za-z_]){field}(?![A-Za-z_])", words) is not None
-
-
-def _tokens(answer: ProbeResponse) -> int | None:
-    usages = [frame["usage"] for frame in answer.frames if isinstance(frame.get("usage"), dict)]
-    return usages[-1].get("completion_tokens") if usages else None
 
 
 def _refusal(target: Target, question: Question, answer: ProbeResponse) -> str:

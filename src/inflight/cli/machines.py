@@ -26,9 +26,9 @@ from inflight.planning.demand import Demand
 from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Hardware, Machine, calibrated_machine
 from inflight.planning.sizing import traffic_of
 from inflight.simulate.efficiency import NETWORK_SHARE
-from inflight.simulate.fitted import FittedModel, NoisyModel
+from inflight.simulate.fitted import FittedModel, NoisyModel, Size
 from inflight.simulate.hardware import ITEM_BYTES, find_gpu, read_hardware_file
-from inflight.simulate.sources import Known, known_of, read_step_model
+from inflight.simulate.sources import known_of, read_step_model
 from inflight.simulate.steps import StepModel
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -147,7 +147,7 @@ class Device:
     link_gbps: gigabits per second that the network cards of an engine pass; None: not known."""
 
     model: StepModel
-    known: Known
+    known: Size
     cases: tuple[StepModel, ...] = ()
     host_bytes: float | None = None
     budget: int | None = None
@@ -162,7 +162,7 @@ class Device:
     def is_own(self) -> bool:
         """Whether they were steps of this engine, on a CPU. On a GPU a step of few tokens takes about as long as one of
         many, so that what spares tokens spares no time."""
-        return self.calibrated and self.known.max_rows is not None
+        return self.calibrated and self.known.get("max_rows") is not None
 
     def models(self, noise: bool, seed: int) -> Callable[[int], StepModel]:
         """For each replica by number; with noise each has its own."""
@@ -220,7 +220,7 @@ def refuse(values: dict[str, Any], names: tuple[str, ...], about: str, given: st
 def _calibrated(path: Path) -> Device:
     model = read_step_model(path)
     known = known_of(model)
-    return Device(model, known, host_bytes=known.bytes_per_token)
+    return Device(model, known, host_bytes=known.get("bytes_per_token"))
 
 
 def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
@@ -236,7 +236,7 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
     machine = hardware.machine(degree, 1.0, block_size)
     if not machine.blocks:
         raise SettingsError(_no_room(machine))
-    known = Known(
+    known = Size(
         num_blocks=machine.blocks,
         block_size=machine.block_size,
         max_rows=MOST_ROWS,

@@ -17,10 +17,9 @@ import bisect
 import itertools
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -77,22 +76,9 @@ def machine() -> str:
     return f"{len(names) or '?'} cores of {names[0] if names else platform.machine()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Of the engine that was measured, where the step model says it; None: it does not."""
-
-    num_blocks: int | None = None
-    block_size: int | None = None
-    max_rows: int | None = None
-    max_model_len: int | None = None
-    vocab_size: int | None = None
-    bytes_per_token: float | None = None
-    copy_seconds: float = 0.0
-
-
-def known_of(model: FittedModel) -> Known:
-    held: Mapping[str, Any] = model.provenance.capacity if model.provenance is not None else {}
-    return Known(**{name: held[name] for name in Known.__dataclass_fields__ if name in held})
+def known_of(model: FittedModel) -> Size:
+    """Of the engine that was measured, where the step model says it."""
+    return Size() if model.provenance is None else model.provenance.capacity
 
 
 MOST = 5_000  # gaps looked at, or up to twice as many, evenly spread
