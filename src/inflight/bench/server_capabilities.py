@@ -78,9 +78,8 @@ def probe_capabilities(client: ProbeClient, target: Target, question: Question) 
     """Raises BenchError where the server refuses even the plainest body."""
     capabilities = ServerCapabilities(question.wanted, token_prompts=target.endpoint == "completions")
     answer, capabilities = _taken(client, target, question, capabilities)
-    if (
-        "output_tokens" in capabilities.fields and answer.usage.get("completion_tokens") != FORCED
-    ):  # taken, and without effect
+    made = answer.usage.get("completion_tokens")
+    if "output_tokens" in capabilities.fields and made != FORCED:  # taken, and without effect
         capabilities = replace(capabilities, fields=capabilities.fields - {"output_tokens", "slo"})
     return capabilities
 

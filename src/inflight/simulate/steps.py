@@ -80,8 +80,11 @@ def rounds(timed: Sequence[Timed]) -> list[Step]:
     ] + [False]
     after = [later.planned - one.committed for one, later, was in zip(timed, timed[1:], busy, strict=False) if was]
     usual = statistics.median(after) if after else 0.0
-    ends = [timed[index + 1].planned if was else timed[index].committed + usual for index, was in enumerate(busy)]
-    found = [Step(one.held, max(end - one.planned, one.seconds)) for one, end in zip(timed, ends, strict=False)]
+    ends = [
+        timed[index + 1].planned if was else one.committed + usual
+        for index, (one, was) in enumerate(zip(timed, busy, strict=False))
+    ]
+    found = [Step(one.held, max(end - one.planned, one.seconds)) for one, end in zip(timed, ends, strict=True)]
     return [one for one in found if one.seconds > 0]
 
 
