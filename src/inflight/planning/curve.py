@@ -42,7 +42,7 @@ def throughput_latency_curve(
 ) -> list[Point]:
     """One run in virtual time per rate (requests/s of one machine), the engine's own scheduler under `setting`, step
     times from `machine.model`. Latencies are those of `requests` requests; before and after them come as many others as
-    it takes for the batch to be full all the while (`length`), so that p99 rests on `requests`.
+    it takes for the batch to be full all the while (`steady`), so that p99 rests on `requests`.
 
     Raises SettingsError where the settings do not go together, WorkloadError for a rate that is not above 0.
     """

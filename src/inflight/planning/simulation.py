@@ -149,7 +149,7 @@ def try_out(
     measured: tuple[float, float] = (0.0, 1.0),
 ) -> Trial:
     """Run a workload and read it off. model: in place of the machine's own. targets: promised to each request, for
-    goodput. measured: shares of the arrivals' span between which the run is read (`length` says which)."""
+    goodput. measured: shares of the arrivals' span between which the run is read (`steady` says which)."""
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
     run = simulate_run(machine, config, offered, meter, replicas)

@@ -53,7 +53,7 @@ class Requests(NamedTuple):
 
 def requests_for(slos: Sequence[Slo]) -> Requests:
     """What decides must be sure of the percentile: its interval needs an upper end. A run that fills and drains long
-    reads a third of its requests (`length`)."""
+    reads a third of its requests (`steady`)."""
     fewest = max((fewest_samples(slo.of_requests) for slo in slos), default=0)
     decisive = math.ceil(CLUMPS * fewest)
     return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive)

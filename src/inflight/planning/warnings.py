@@ -149,9 +149,9 @@ def _of_traffic(question: Question, traffic: Traffic) -> Iterator[str]:
 
 def _of_slos(question: Question, traffic: Traffic, candidate: Candidate, trial: Trial, replicas: int) -> Iterator[str]:
     if question.slos and all(slo.share <= 0.5 for slo in question.slos):
-        yield ("Only medians are promised: half of the requests may be as slow as they like; promise p95 or p99 too.")
+        yield "Only medians are promised: half of the requests may be as slow as they like; promise p95 or p99 too."
     if not question.slos:
-        yield ("Nothing is promised (--slo): this is sized for throughput alone, and latencies are what they are.")
+        yield "Nothing is promised (--slo): this is sized for throughput alone, and latencies are what they are."
     gap = trial.percentiles["itl"][2]
     paced = any(slo.paces for slo in question.slos)
     if question.slos and not paced and math.isfinite(gap) and gap > STALL:
