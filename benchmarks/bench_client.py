@@ -15,8 +15,7 @@ from benchmarks.comparison import options, publish, spread, tell
 from benchmarks.results import table
 from benchmarks.stub_server import StubServer, body
 from inflight.bench.client import send
-from inflight.bench.client_types import RunResult, Transcript
-from inflight.bench.target import Target
+from inflight.bench.client_types import RunResult, Target, Transcript
 from inflight.metrics.definitions import quantile
 from inflight.workload.workload import Entry, Workload
 

@@ -12,6 +12,10 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from benchmarks.results import write_section
+from inflight.metrics.observation import Observation
+from inflight.metrics.summary import Summary, Window, summarize
+
+WARM_UP = 0.1  # of the requests
 
 
 def options(description: str | None, repeats: int) -> argparse.ArgumentParser:
@@ -53,3 +57,11 @@ def publish(program: str, title: str, body: str, write: bool, variant: str = "")
         write_section(
             f"{program} {variant}".rstrip(), title, " ".join(["python -m", f"benchmarks.{program}", *given]), body
         )
+
+
+def steady(observations: Sequence[Observation]) -> Summary:
+    """Of the requests after the first tenth, which warms up, until the last was sent: what comes after that is a drain.
+    Of requests that all come at once, the whole run."""
+    times = sorted(one.intended for one in observations)
+    start = times[int(WARM_UP * len(times))] if times else 0.0
+    return summarize(observations, Window(start, times[-1]) if times and times[-1] > start else None)

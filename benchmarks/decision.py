@@ -23,14 +23,13 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
-from inflight.planning.decision import Decision, EvaluatedConfig, describe, take_turns
 from inflight.planning.demand import Drawn, with_targets
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.length import Length, length
 from inflight.planning.machine import Machine, calibrated_machine
 from inflight.planning.simulation import measure_on, try_out
 from inflight.planning.sizing import traffic_of
-from inflight.planning.steady import mixed_step, rows_at, steady_state
+from inflight.planning.steady import Length, length, mixed_step, rows_at, steady_state
+from inflight.planning.tuning import Decision, EvaluatedConfig, describe, take_turns
 from inflight.simulate.calibration import calibrate
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.measuring import Measured

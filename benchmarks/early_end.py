@@ -25,9 +25,9 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.types.plan import Capacity
 from inflight.metrics.summary import Summary, summarize, whole
-from inflight.simulate.latency import StepModel
 from inflight.simulate.simulation import Pool, Setup, simulate
 from inflight.simulate.sources import read_step_model
+from inflight.simulate.steps import StepModel
 from inflight.workload.workload import Entry, Workload
 
 ROWS = 64

@@ -27,7 +27,7 @@ from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.latency import StepModel
+from inflight.simulate.steps import StepModel
 
 _SHAPES: dict[str, dict[str, object]] = {"qwen": QWEN25_05B, "tiny": TINY}
 _NAMES = {"qwen": "Qwen2.5-0.5B's shape in bf16", "tiny": "a tiny random model", "built-in": "the built-in model"}

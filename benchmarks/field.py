@@ -20,8 +20,7 @@ from benchmarks.comparison import options, publish, tell
 from benchmarks.results import table
 from benchmarks.shapes import QWEN25_05B, TINY, write_config
 from inflight.bench.run import Warmup
-from inflight.cli.comparing import Comparison
-from inflight.cli.comparison_targets import EngineTarget
+from inflight.cli.comparison_targets import Comparison, EngineTarget
 from inflight.cli.variants import FIELD, Variant, read_variants
 from inflight.report.charts.quantity import quantity
 from inflight.report.columns import Column

@@ -25,7 +25,7 @@ from inflight.execution.roofline import Machine
 from inflight.execution.sizes import kv_bytes_per_token
 from inflight.models.registry import read_folder
 from inflight.models.spec import ModelSpec
-from inflight.report.charts.curve import CurvePoint, curve
+from inflight.report.charts.distribution import CurvePoint, curve
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 16, 18, 19, 24, 25, 32, 48, 64, 65, 96, 128)
 CONTEXTS = (128, 1024, 2048, 3072, 4096, 6144, 8192)

@@ -28,13 +28,23 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.null import NullExecutor
 from inflight.engine.recorder import Recorder
 from inflight.report.charts.batch import WIDE
-from inflight.report.charts.drawing import above
+from inflight.report.charts.svg import Drawing, tag, text
 from inflight.report.pictures import batch_over_time, kv_by_owner
 from inflight.report.reading import read_record
 from inflight.report.steps.engine_run import EngineRun
 
+SUBTITLE = 26  # pixels
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=6, max_model_len=512, vocab_size=1000)
+
+
+def _above(title: str, first: Drawing, second: Drawing) -> Drawing:
+    """Two pictures as one, the first over the second, which keeps its title."""
+    top = first.height + SUBTITLE
+    lower = text(2, top - 12, second.title, "subtitle") + tag("g", second.body, transform=f"translate(0 {top:g})")
+    width, height = max(first.width, second.width), top + second.height
+    described = f"{first.title}: {first.description} {second.title}: {second.description}"
+    return Drawing(title, described, width, height, first.body + lower, first.wide or second.wide)
 
 
 def step_seconds(plan: BatchPlan) -> float:
@@ -89,7 +99,7 @@ def draw(engine: EngineRun, name: str, seconds: float) -> None:
     title = f"{name}: all answered after {engine.steps.end:.2f} s"
     rows = batch_over_time(engine, seconds)[0]
     blocks = kv_by_owner(engine, seconds, most=14, width=WIDE)
-    (FOLDER / f"{name}.svg").write_text(above(title, rows, blocks).standalone(), encoding="utf-8")
+    (FOLDER / f"{name}.svg").write_text(_above(title, rows, blocks).standalone(), encoding="utf-8")
 
 
 def main() -> None:

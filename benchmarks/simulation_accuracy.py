@@ -14,7 +14,7 @@ import gc
 import statistics
 from dataclasses import dataclass, replace
 
-from benchmarks.comparison import options, publish, tell
+from benchmarks.comparison import options, publish, steady, tell
 from benchmarks.engines import Model
 from benchmarks.results import table
 from inflight.config.assembly import budget
@@ -23,13 +23,11 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary
-from inflight.simulate.accuracy import Errors
 from inflight.simulate.calibration import calibrate
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.measuring import CROWDED, Measured
-from inflight.simulate.noisy_neighbors import account, others_share
-from inflight.simulate.requests import Requests
-from inflight.simulate.simulation import Pool, Setup, simulate, steady
+from inflight.simulate.measuring import CROWDED, Measured, account, others_share
+from inflight.simulate.simulation import Pool, Requests, Setup, simulate
+from inflight.simulate.steps import Errors
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import TrafficClass
 from inflight.workload.driving import Driver

@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.comparison import steady
 from benchmarks.results import table, write_section
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -74,7 +75,7 @@ def run(scene: Scene, requests: int, fast: bool) -> tuple[Simulation, float, flo
     setup = Setup(Pool(capacity, settings, scheduling, lambda number: GPU), fast_forward=fast)
     began = time.process_time()
     done = simulate(workload, setup)
-    concurrency = done.summary().concurrency
+    concurrency = steady(done.observations).concurrency
     return done, concurrency, time.process_time() - began
 
 

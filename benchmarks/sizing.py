@@ -26,9 +26,9 @@ from inflight.planning.proposal import Overrides, propose
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import Question
 from inflight.planning.traffic import analyze_traffic
-from inflight.report.charts.curve import CurvePoint, curve
-from inflight.report.charts.drawing import Drawing
-from inflight.report.charts.shares import Part, part_bars
+from inflight.report.charts.bars import Part, part_bars
+from inflight.report.charts.distribution import CurvePoint, curve
+from inflight.report.charts.svg import Drawing
 from inflight.simulate.hardware import find_gpu
 from inflight.workload.lengths import Lognormal
 from inflight.workload.workload import Entry, Workload

@@ -17,7 +17,7 @@ from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.latency import StepModel
+from inflight.simulate.steps import StepModel
 
 VOCABULARY = 32_000
 ROWS, BUDGET = 32, 96  # one token for each row and 64 of prompts: half of what the engine chooses on a CPU

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from inflight.bench.client_types import Bodies, Health, Progress, RunResult
-from inflight.bench.target import Target
+from inflight.bench.client_types import Bodies, Health, Progress, RunResult, Target
 from inflight.metrics.observation import Observation
 from inflight.workload.workload import Entry, Workload
 

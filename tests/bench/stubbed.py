@@ -9,8 +9,7 @@ from typing import Any
 
 from benchmarks.stub_server import StubServer
 from inflight.bench.client import send
-from inflight.bench.client_types import RunResult, Transcript
-from inflight.bench.target import Target
+from inflight.bench.client_types import RunResult, Target, Transcript
 from inflight.metrics.observation import Observation
 from inflight.workload.workload import Entry, Workload
 

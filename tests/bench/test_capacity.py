@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from inflight.bench.capacity import find_capacity, judge, starting_rate
-from inflight.bench.run import Warmup, measure
-from inflight.bench.runner import sweep
-from inflight.bench.target import BenchError, Target
+from inflight.bench.client_types import BenchError, Target
+from inflight.bench.run import Warmup, measure, sweep
 from inflight.metrics.observation import Targets
 from inflight.workload.workload import Entry, Workload
 

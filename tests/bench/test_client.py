@@ -13,9 +13,8 @@ import pytest
 
 from benchmarks.stub_server import StubServer
 from inflight.bench.client import send
-from inflight.bench.client_types import Progress, Transcript
+from inflight.bench.client_types import BenchError, Progress, Target, Transcript
 from inflight.bench.processes import shards_of
-from inflight.bench.target import BenchError, Target
 from inflight.workload.workload import Entry, Workload
 
 from .stubbed import ScriptedBodies, entries, play

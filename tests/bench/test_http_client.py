@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.stub_server import StubServer
 from inflight.bench.client import send
+from inflight.bench.client_types import Target
 from inflight.bench.http_client import retry_after
-from inflight.bench.target import Target
 from inflight.workload.workload import Workload
 
 from .stubbed import ScriptedBodies, entries, one, play

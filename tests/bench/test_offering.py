@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from inflight.bench.client_types import BenchError
 from inflight.bench.offering import Load, Offer, Part, at_rate
-from inflight.bench.target import BenchError
 from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import AtOnce, Constant, Gamma, Poisson, Ramp
 from inflight.workload.classes import TrafficClass

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.preparing import Prepared, RequestOptions, prepare
 from inflight.bench.prompts import ordinary
 from inflight.bench.served_model import ServedModel
-from inflight.bench.target import BenchError, Target
 from inflight.metrics.observation import Targets
 from inflight.workload.workload import Entry, Workload
 

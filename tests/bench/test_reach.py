@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from benchmarks.stub_server import StubServer
-from inflight.bench.reach import reachable
-from inflight.bench.target import BenchError, Target
+from inflight.bench.client_types import BenchError, Target
+from inflight.bench.served_model import offered
 
 
 @contextmanager
@@ -35,18 +35,18 @@ def answering(pages: dict[str, tuple[int, str]]) -> Iterator[str]:
 
 def refused(url: str) -> str:
     with pytest.raises(BenchError) as told:
-        reachable(Target(url, connect_timeout_s=1.0))
+        offered(Target(url, connect_timeout_s=1.0))
     return str(told.value)
 
 
 def test_the_models_of_a_server_are_named(stub: StubServer) -> None:
-    assert reachable(Target(stub.url)) == ("stub",)
-    assert reachable(Target(stub.url + "/")) == ("stub",)
+    for url in (stub.url, stub.url + "/"):
+        assert [row["id"] for row in offered(Target(url))] == ["stub"]
 
 
 def test_a_server_that_lists_no_models_but_is_well_will_do() -> None:
     with answering({"/health": (200, "")}) as url:
-        assert reachable(Target(url)) == ()
+        assert offered(Target(url)) == []
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from inflight.bench.client_types import Target
 from inflight.bench.preparing import Prepared
-from inflight.bench.result import About, bench_record, sweep_record, write_csv
+from inflight.bench.result import About, bench_record, sweep_record, vllm_record, write_csv
 from inflight.bench.run import Measured, Warmup, measure
 from inflight.bench.served_model import ServedModel
 from inflight.bench.server_capabilities import ServerCapabilities
-from inflight.bench.target import Target
-from inflight.bench.vllm_json import vllm_record
 from inflight.metrics.observation import Targets
 from inflight.metrics.summary import summarize
 from inflight.records.result import (

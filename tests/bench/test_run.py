@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.run import Measured, Warmup, measure
-from inflight.bench.target import BenchError, Target
 from inflight.metrics.observation import Targets
 from inflight.workload.workload import Entry, Workload
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.probe_client import ProbeClient
 from inflight.bench.server_capabilities import OPTIONAL, Question, ServerCapabilities, probe_capabilities
-from inflight.bench.target import BenchError, Target
 
 from .scripted import ScriptedServer
 

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 from text import builders
 
+from inflight.bench.client_types import BenchError
 from inflight.bench.counting import LocalCounter
-from inflight.bench.target import BenchError
-from inflight.bench.words import corrected, learn_words, write
+from inflight.bench.prompts import corrected, learn_words, write
 
 from .scripted import words
 

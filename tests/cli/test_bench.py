@@ -17,9 +17,9 @@ from bench.test_result import ABOUT
 from bench.test_run import NoBodies
 from server.conftest import Server
 
+from inflight.bench.client_types import Target
 from inflight.bench.offering import Offer
 from inflight.bench.run import Warmup, measure
-from inflight.bench.target import Target
 from inflight.cli.bench import _Work
 from inflight.cli.bench_options import OutcomeOptions
 from inflight.metrics.observation import Targets

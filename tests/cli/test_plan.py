@@ -153,3 +153,25 @@ def test_what_goes_with_a_trace_alone_is_told(plan, tmp_path: Path) -> None:  # 
     trace = tmp_path / "t.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:01,10,10\n2023-11-16 18:00:02,10,10\n")
     assert "--trace says how long requests are" in plan(*LLAMA, *CHAT, "--trace", trace).sentence()
+
+
+def test_a_family_of_ones_own_is_named_by_its_place(  # type: ignore[no-untyped-def]
+    plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its config.json names no family that is known."""
+    (tmp_path / "private_models.py").write_text(
+        "from inflight.models.families.llama import layers\n"
+        "from inflight.models.family import Family\n"
+        "FAMILY = Family(name='private', architectures=('Private',), model_types=(), layers=layers)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 16}
+    config = {"architectures": ["Nobodys"], "vocab_size": 32_000, "max_position_embeddings": 4096, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ask = ("--hardware", "l4", "--rate", 1, "--input-tokens", 200, "--output-tokens", 20, "--model", tmp_path)
+    assert "Nobodys is an architecture that is not supported" in plan(*ask).err
+    told = plan(*ask, "--family", "private_models:FAMILY")
+    assert told.code == 0 and "1 replica of l4" in told.out, told.err
+    assert "--family private_models:NONE cannot be loaded" in plan(*ask, "--family", "private_models:NONE").err
+    assert "--family private has no effect" in plan(*SMALL, "--family", "private_models:FAMILY").err
+    assert "--family is about --hardware" in plan("--step-model", tmp_path / "config.json", "--family", "a:B").err

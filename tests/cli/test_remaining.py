@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.cli.remaining import Remaining, duration
+from inflight.cli.progress import Remaining, duration
 
 
 class Clock:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from inflight.build import build_engine
-from inflight.cli.reading import LineReader
+from inflight.cli.files import LineReader
 from inflight.cli.resume import Earlier
 from inflight.cli.run_lines import _Run
 from inflight.config.engine import EngineSettings

@@ -10,8 +10,7 @@ import pytest
 from core.builders import request
 
 from inflight.config.assembly import make_admission, make_predictor
-from inflight.config.lanes import make_lanes
-from inflight.config.plugins import make_policy, make_strategy
+from inflight.config.plugins import make_lanes, make_policy, make_strategy
 from inflight.config.presets import PRESETS, preset
 from inflight.config.scheduling import MAX_QUEUED, SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import SettingsError

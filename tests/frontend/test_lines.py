@@ -12,10 +12,9 @@ from inflight.core.types.events import Finish, FinishedEvent, PromptScoredEvent,
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
-from inflight.frontend.fields import SAMPLING_FIELDS, UnknownField, with_fields
+from inflight.frontend.fields import SAMPLING_FIELDS, PlacementError, UnknownField, with_fields
 from inflight.frontend.lines import InputLine, LineError, logprob_json, output_line, parse_line
 from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.placement import PlacementError
 from inflight.frontend.prompts import PromptEncoder, PromptError
 from inflight.records.timings import Timings
 from inflight.text import ChatTemplate, ChatTemplateError, Conversation, Tokenizer, TokenizerError

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from text.builders import byte_level
+from tokenizers import normalizers
 
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.prompts import PromptEncoder, PromptError, stop_text, text_stream
@@ -51,6 +53,16 @@ def test_a_check_leaves_nothing_for_the_first_conversation(tiny: Path, tokenizer
     prompts = PromptEncoder(tokenizer, ChatTemplate.load(tiny), 0)
     prompts.check_chat()
     assert prompts._chats is not None and {"_control", "_apart"} <= prompts._chats.__dict__.keys()
+
+
+def test_a_bad_word_of_which_the_tokenizer_makes_nothing_is_named(tmp_path: Path) -> None:
+    backend = byte_level()
+    backend.normalizer = normalizers.Replace("\u200b", "")
+    backend.save(str(tmp_path / "tokenizer.json"))
+    prompts = PromptEncoder(Tokenizer.load(tmp_path), None, 0)
+    for words in (["\u200b"], ["the", "\u200b"]):
+        with pytest.raises(PromptError, match=r"bad_words holds '\\u200b', of which the tokenizer makes 0 tokens"):
+            prompts.request("0", (1,), SamplingParams(bad_words=words), 0.0)  # type: ignore[arg-type]
 
 
 def test_stop_check_and_client_read_the_same_text(tokenizer: Tokenizer) -> None:

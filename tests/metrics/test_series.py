@@ -6,7 +6,7 @@ import pytest
 
 from inflight.metrics.definitions import deviation
 from inflight.metrics.observation import Observation
-from inflight.metrics.series import series
+from inflight.metrics.summary import series
 
 
 def one(intended: float, ended: float, times=(), tokens=0, outcome="completed") -> Observation:

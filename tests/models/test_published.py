@@ -17,7 +17,7 @@ from inflight.models.arithmetic import (
 from inflight.models.known import known_model, known_names
 from inflight.models.registry import read_spec
 from inflight.models.spec import ModelSpec
-from inflight.simulate.precision import packing
+from inflight.simulate.hardware import packing
 
 FOLDER = Path(__file__).parent / "published"
 PUBLISHED: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in FOLDER.glob("*.json")}

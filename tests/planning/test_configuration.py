@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 
 from inflight.config.setting import Resolved
-from inflight.planning.configuration import configuration
+from inflight.planning.engine_config import configuration
 
 
 def test_values_read_back_and_reasons_stand_above_them() -> None:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.summary import Summary, Window, summarize
-from inflight.planning.decision import Decision, EvaluatedConfig, ranks, take_turns
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.simulation import Spent, Trial
+from inflight.planning.tuning import Decision, EvaluatedConfig, ranks, take_turns
 
 
 def summary(kept: int) -> Summary:

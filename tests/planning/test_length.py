@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from inflight.metrics.slo import Slo
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.length import DRAIN, FILL, length
 from inflight.planning.simulation import try_out
+from inflight.planning.steady import DRAIN, FILL, length
 
 from .builders import drawn, machine
 

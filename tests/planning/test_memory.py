@@ -13,8 +13,7 @@ from inflight.models.errors import ModelError
 from inflight.models.known import known_model, read_model
 from inflight.models.spec import ModelSpec
 from inflight.planning import estimate_kv_cache, max_concurrent_sequences
-from inflight.simulate.hardware import GPUS, HardwareError
-from inflight.simulate.precision import packing
+from inflight.simulate.hardware import GPUS, HardwareError, packing
 from inflight.simulate.split import SplitError
 
 PUBLISHED = Path(__file__).parents[1] / "models/published"

@@ -12,15 +12,14 @@ from hypothesis import given
 
 from inflight.metrics.definitions import percentiles
 from inflight.metrics.summary import Window
-from inflight.report.charts.axis import Axis, from_zero
 from inflight.report.charts.batch import MOST_CELLS, batch_picture
 from inflight.report.charts.distribution import percentile_bars
-from inflight.report.charts.frame import text_width
+from inflight.report.charts.frame import Axis, from_zero, text_width
 from inflight.report.charts.lines import over_time
 from inflight.report.charts.palette import _DARK, _LIGHT
 from inflight.report.charts.quantity import quantity, shortened
 from inflight.report.steps.rows import RowRun, State
-from inflight.report.steps.step_function import StepFunction
+from inflight.report.steps.series import StepFunction
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from inflight.metrics.steadiness import Trend
 from inflight.metrics.summary import Summary, summarize
 from inflight.report.columns import columns_of
 from inflight.report.diagnosis import Evidence, diagnose
-from inflight.report.diagnosis.diagnose import RULES, judge, mean_of
+from inflight.report.diagnosis.diagnose import judge, mean_of
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.figures import figures_of
 from inflight.report.run import Option, Report, Run, Setting
@@ -167,10 +167,8 @@ def test_every_option_that_is_named_exists(strategy: str, policy: str) -> None:
     for evidence, _, _ in TRIGGERED.values():
         changed = replace(evidence, settings={**evidence.settings, "strategy": strategy, "policy": policy})
         for one in (evidence, changed):
-            for rule in RULES:
-                finding = rule(one)
-                if finding is not None:
-                    named |= set(re.findall(r"--[a-z][a-z-]+", f"{finding.cause} {finding.change}"))
+            for finding in judge(one).findings:
+                named |= set(re.findall(r"--[a-z][a-z-]+", f"{finding.cause} {finding.change}"))
     assert len(named) > 15
     assert named <= known
 

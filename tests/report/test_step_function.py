@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from inflight.report.steps.step_function import StepFunction
+from inflight.report.steps.series import StepFunction
 
 CHANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 3)), max_size=20)
 

@@ -17,8 +17,7 @@ from inflight.core.strategies.static import Static
 from inflight.report.engine_figures import engine_figures
 from inflight.report.pictures import batch_over_time
 from inflight.report.run import Run
-from inflight.report.steps.owners import block_owners
-from inflight.report.steps.queues import phases, running, service, waiting
+from inflight.report.steps.over_time import block_owners, phases, running, service, waiting
 from inflight.report.steps.rows import State
 
 from .recorded import Engine, engine_of, lines, short_of_blocks, workload

@@ -10,8 +10,8 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.latency import StepModel
 from inflight.simulate.simulation import Pool
+from inflight.simulate.steps import StepModel
 from inflight.workload.workload import Entry, Workload
 
 MODEL = FittedModel(0.01, (0.001,), decode_context=1e-6, prefill_context=1e-6)

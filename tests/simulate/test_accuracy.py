@@ -7,9 +7,8 @@ import random
 import pytest
 
 from inflight.core.types.features import Features
-from inflight.simulate.accuracy import errors_of, noise_of
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.steps import Step
+from inflight.simulate.steps import Step, errors_of, noise_of
 
 DECODE, PREFILL = Features(2, 2, 2, 50, 0.0), Features(20, 1, 0, 0, 200.0)
 MODEL = FittedModel(0.0, (0.01,))

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.comparison import steady
 from inflight.config.assembly import scheduler_for
 from inflight.config.scheduling import SchedulingSettings
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.requests import Requests
 from inflight.simulate.routers import ROUTERS
-from inflight.simulate.simulation import Pool, Setup, simulate
+from inflight.simulate.simulation import Pool, Requests, Setup, simulate
 from inflight.workload.driving import Driver
 from inflight.workload.workload import Entry, Workload
 
@@ -76,7 +76,7 @@ def test_a_router_knows_no_end_before_it_came() -> None:
 
 def test_least_loaded_waits_less_than_round_robin() -> None:
     def p99(router: str) -> float:
-        summary = simulate(chat(400, 7.0), Setup(pool(replicas=3, router=router, max_rows=2))).summary()
+        summary = steady(simulate(chat(400, 7.0), Setup(pool(replicas=3, router=router, max_rows=2))).observations)
         assert summary.ttft.p99 is not None
         return summary.ttft.p99
 
@@ -86,7 +86,8 @@ def test_least_loaded_waits_less_than_round_robin() -> None:
 def test_affinity_finds_more_prefixes() -> None:
     def cached(router: str) -> int:
         workload = chat(120, 10.0, shared=256, groups=7)
-        return simulate(workload, Setup(pool(replicas=3, router=router, num_blocks=60))).summary().cached_tokens
+        run = simulate(workload, Setup(pool(replicas=3, router=router, num_blocks=60)))
+        return steady(run.observations).cached_tokens
 
     assert cached("prefix-affinity") > cached("round-robin")
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.simulate import simulation
+from inflight.simulate.cluster import Link
 from inflight.simulate.fast_forward import FastForward
-from inflight.simulate.kv_transfer import Link
 from inflight.simulate.simulation import Setup, Simulation, simulate
 from inflight.workload.workload import Entry, Workload
 

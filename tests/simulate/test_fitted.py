@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from inflight.core.types.features import Features
-from inflight.simulate.accuracy import errors_of
 from inflight.simulate.fitted import FittedModel, NoisyModel, Provenance, StepModelError
 from inflight.simulate.fitting import fit, held_out_errors, settled
-from inflight.simulate.steps import Step, Timed, kind_of, rounds
+from inflight.simulate.steps import Step, Timed, errors_of, kind_of, rounds
 
 TRUE = FittedModel(0.02, (0.001,), sample=0.0005, decode_context=1e-6, prefill_context=2e-6)
 RIDGE = FittedModel(0.02, (0.0001, 0.002), knots=(32,))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from core.builders import request
 
+from benchmarks.comparison import steady
 from inflight.records.schema import of_kind, read_records
-from inflight.simulate.kv_transfer import Link, for_decode, for_prefill
+from inflight.simulate.cluster import Link, for_decode, for_prefill
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Setup, best_split, simulate
 from inflight.workload.workload import Entry, Workload
@@ -74,7 +75,7 @@ def test_the_best_split_is_searched() -> None:
     quick = Link(1.0, 1000.0, 0.0)
 
     def score(run: object) -> float:
-        return -run.summary().ttft.p99  # type: ignore[attr-defined]
+        return -steady(run.observations).ttft.p99  # type: ignore[attr-defined]
 
     found = best_split(heavy, Setup(pool(), pool(), quick), 4, score)
     assert found[0][:2] == (3, 1)

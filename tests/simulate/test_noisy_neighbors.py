@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.simulate.noisy_neighbors import Account, account, others_share
+from inflight.simulate.measuring import Account, account, others_share
 
 
 def test_others_are_what_is_neither_idle_nor_ones_own() -> None:

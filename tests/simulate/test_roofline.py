@@ -12,8 +12,7 @@ from inflight.core.types.features import Features
 from inflight.models.arithmetic import state_bytes
 from inflight.models.known import known_model, read_model
 from inflight.models.spec import Attention, ModelSpec
-from inflight.simulate.all_reduce import all_reduce_seconds
-from inflight.simulate.efficiency import efficiencies
+from inflight.simulate.efficiency import all_reduce_seconds, efficiencies
 from inflight.simulate.hardware import GPUS
 from inflight.simulate.roofline import KINDS, Roofline
 from inflight.simulate.split import SplitError, fewest_kv_heads

@@ -11,7 +11,7 @@ import pytest
 from inflight.core.types.features import Features
 from inflight.simulate.fitted import StepModelError
 from inflight.simulate.simulation import Setup, simulate
-from inflight.simulate.vllm_result import fitted_on_result
+from inflight.simulate.sources import fitted_on_result
 from inflight.workload.workload import Workload
 
 from .setups import Affine, chat, pool

@@ -9,10 +9,10 @@ from inflight.core.types.request import SLO
 from inflight.metrics.observation import Targets
 from inflight.workload.classes import TrafficClass
 from inflight.workload.contents import Contents
+from inflight.workload.driving import core_request
 from inflight.workload.lengths import Fixed
 from inflight.workload.pacing import Pacer
 from inflight.workload.prefixes import Sessions, SharedPrefixes
-from inflight.workload.requests import core_request
 from inflight.workload.synthetic import synthesize
 from inflight.workload.workload import Entry
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from inflight.workload.arrivals import Constant
-from inflight.workload.traces.trace import Trace
-from inflight.workload.transform import limit, longest, retimed, speed, spread, window
+from inflight.workload.traces.rows import Trace
+from inflight.workload.transform import limit, retimed, speed, spread, window
 from inflight.workload.workload import Entry, WorkloadError
 
 
@@ -47,34 +47,6 @@ def test_speed_divides_times() -> None:
     assert arrivals(found) == [0.0, 0.5, 2.0, 3.0, 4.5] and found.entries[2].think_s == 2.0
     assert "2 times" in found.notes[-1] and speed(CHAIN, 1.0) is CHAIN
     assert speed(trace(*CHAIN.entries, bucket_s=3.0), 2.0).bucket_s == 1.5
-
-
-def test_what_is_too_long_goes_with_the_turns_that_follow_it() -> None:
-    found = longest(CHAIN, prompt=45, output=2)
-    assert [entry.prompt_tokens for entry in found.entries] == [10, 20]
-    assert found.notes[-1] == (
-        "3 of 5 requests left out: a prompt above 45 tokens or an output above 2 tokens, 1 of them as later turns of "
-        "such."
-    )
-    assert longest(CHAIN, prompt=50).notes == ("first",)
-
-
-def test_what_is_too_long_can_be_cut() -> None:
-    blocks = trace(
-        Entry(0.0, 100, 9, max_tokens=20, prefix=(1, 2, 3, 4, 5, 6, 7), block_size=16),
-        Entry(1.0, 4, 9, prompt=(1, 2, 3, 4)),
-        Entry(2.0, 60, 1, prompt="text"),
-        Entry(3.0, 60, 1),
-        Entry(4.0, 3, 9, prompt="some text"),
-    )
-    found = longest(blocks, prompt=40, output=5, cut=True)
-    one, two, three, four = found.entries
-    assert (one.prompt_tokens, one.output_tokens, one.max_tokens, one.prefix) == (40, 5, 5, (1, 2, 3))
-    assert (two.prompt_tokens, two.output_tokens, two.prompt) == (4, 5, (1, 2, 3, 4))
-    assert (three.prompt_tokens, three.max_tokens) == (40, None)
-    assert (four.prompt_tokens, four.output_tokens, four.prompt) == (3, 5, "some text")
-    assert any(note.startswith("1 of 5 requests left out") for note in found.notes)
-    assert any(note.startswith("4 of 5 requests cut") for note in found.notes)
 
 
 def test_spreading_stays_within_the_bucket_and_is_repeatable() -> None:
@@ -123,8 +95,6 @@ def test_a_trace_becomes_a_workload_with_its_notes() -> None:
         (lambda: window(CHAIN, 0.0, 0.0), "for 0 s"),
         (lambda: limit(CHAIN, 0), "0 requests"),
         (lambda: speed(CHAIN, 0.0), "is 0"),
-        (lambda: longest(CHAIN, prompt=0), "longest prompt is to have 0"),
-        (lambda: longest(CHAIN, prompt=5), "All 5 requests"),
         (lambda: spread(CHAIN, -1.0), "is -1 s"),
     ],
 )

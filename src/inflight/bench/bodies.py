@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inflight.bench.client_types import Transcript
+from inflight.bench.client_types import BenchError, Endpoint, Transcript
 from inflight.bench.prompts import TextPrompts, continued
-from inflight.bench.server_capabilities import ServerCapabilities, merged
-from inflight.bench.target import BenchError, Endpoint
+from inflight.bench.server_capabilities import ServerCapabilities, merged, stream_options
 from inflight.workload.contents import Contents
 from inflight.workload.workload import Entry
 
@@ -79,29 +78,21 @@ class RequestBodies:
         return turn.prompt_tokens + turn.output_tokens
 
     def _fields(self, entry: Entry) -> dict[str, Any]:
-        fields = self.capabilities.fields
-        values: dict[str, Any] = self._lengths(entry)
-        if "temperature" in fields:
-            values["temperature"] = 0
-        if "stream_options" in fields:
-            values["stream_options"] = {"include_usage": True}
-            if "continuous_usage_stats" in fields:
-                values["stream_options"]["continuous_usage_stats"] = True
-        if "return_token_ids" in fields:
-            values["return_token_ids"] = True
-        if "service_tier" in fields and entry.lane in TIERS:
-            values["service_tier"] = TIERS[entry.lane]
-        if "cache_salt" in fields and entry.cache_salt:
-            values["cache_salt"] = entry.cache_salt
-        if "user" in fields and entry.tenant:
-            values["user"] = entry.tenant
-        if "priority" in fields and entry.priority is not None:
-            values["priority"] = entry.priority
-        if "slo" in fields:
-            limits = {"ttft_ms": entry.targets.ttft, "itl_ms": entry.targets.pace}
-            slo = {name: limit * 1e3 for name, limit in limits.items() if limit is not None}
-            values["slo"] = slo or None
-        return values
+        limits = {"ttft_ms": entry.targets.ttft, "itl_ms": entry.targets.pace}
+        slo = {name: limit * 1e3 for name, limit in limits.items() if limit is not None}
+        values = {
+            "temperature": 0,
+            "stream_options": stream_options(self.capabilities.fields),
+            "return_token_ids": True,
+            "service_tier": TIERS.get(entry.lane),
+            "cache_salt": entry.cache_salt or None,
+            "user": entry.tenant or None,
+            "priority": entry.priority,
+            "slo": slo or None,
+        }
+        return self._lengths(entry) | {
+            name: value for name, value in values.items() if name in self.capabilities.fields
+        }
 
     def _lengths(self, entry: Entry) -> dict[str, Any]:
         """Where a server can only be kept from ending early, the most that it may answer is what it shall answer."""

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from inflight.bench.client_types import BenchError
 from inflight.bench.run import Measured
-from inflight.bench.target import BenchError
 
 SHARE = 0.99  # of the offered requests that must meet all of their targets
 PRECISION = 0.05  # the search ends when the bounds are that close, relative to each other

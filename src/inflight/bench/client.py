@@ -1,22 +1,19 @@
 """The load client: sends a workload to a server and tells what came of it.
 
 Knows how the results of several processes become one; one process's work is `sender`'s, and whether a server is there
-at all, `reach` tells.
+at all, `served_model` tells.
 """
 
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 from inflight.bench.client_health import assess
-from inflight.bench.client_types import Bodies, Progress, RunResult
-from inflight.bench.processes import WorkerPool, shards_of
+from inflight.bench.client_types import Bodies, Progress, RunResult, Target
+from inflight.bench.processes import WorkerPool, on_interrupt, shards_of
 from inflight.bench.sender import Shard, ShardResult
-from inflight.bench.target import Target
 from inflight.metrics.observation import Observation
 from inflight.workload.workload import Workload
 
@@ -42,12 +39,12 @@ def send(
     A turn of a conversation whose turn before failed is sent all the same, with what there was of the answer.
 
     An open loop never waits for an answer before it sends. A server that is down, breaks off or sends garbage makes
-    failed observations, not an exception: call `reach.reachable(target)` first. Raises BenchError where no run is
+    failed observations, not an exception: call `served_model.look` first. Raises BenchError where no run is
     possible, as when a process of the client ends by itself; what `bodies` raises is raised here.
     """
     shards = shards_of(workload, processes)
     with contextlib.ExitStack() as stack:
-        asked = stack.enter_context(_on_interrupt()) if interrupt is None else interrupt
+        asked = stack.enter_context(_heard()) if interrupt is None else interrupt
         pool = stack.enter_context(WorkerPool(shards, target, bodies))
         results = pool.run(progress, asked)
     return RunResult(
@@ -68,9 +65,8 @@ def _in_order(shards: list[Shard], results: list[ShardResult], count: int) -> tu
 
 
 @contextlib.contextmanager
-def _on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed meanwhile; pressed again, it stops at once. Signals belong to the main thread: in
-    another nothing is heard of them."""
+def _heard() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed meanwhile; pressed again, it stops at once."""
     heard = False
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -79,11 +75,5 @@ def _on_interrupt() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         heard = True
 
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
+    with on_interrupt(note):
         yield lambda: heard
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from inflight.bench.client_types import BenchError
 from inflight.bench.probe_client import ProbeClient, ProbeResponse
-from inflight.bench.target import BenchError
 from inflight.text import ChatEncoder, ChatTemplate, ChatTemplateError, Conversation, Tokenizer, TokenizerError
 
 Messages = Sequence[dict[str, str]]

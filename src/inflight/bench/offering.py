@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from inflight.bench.target import BenchError
+from inflight.bench.client_types import BenchError
 from inflight.metrics.observation import Targets
 from inflight.workload import transform
 from inflight.workload.arrivals import Arrivals, AtOnce, Constant, Gamma, Poisson
 from inflight.workload.classes import TrafficClass
 from inflight.workload.synthetic import synthesize
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.rows import Trace
 from inflight.workload.workload import Entry, Workload
 
 REQUESTS, CONCURRENCY, SECONDS = 64, 8, 30.0  # where nothing is said

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from inflight.bench.bodies import TIERS, RequestBodies
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.counting import Counter, LocalCounter, ServerCounter
 from inflight.bench.probe_client import ProbeClient
-from inflight.bench.prompts import TextPrompts, TokenRange, ordinary
+from inflight.bench.prompts import TextPrompts, TokenRange, Vocabulary, learn_words, ordinary
 from inflight.bench.served_model import ServedModel
 from inflight.bench.server_capabilities import OPTIONAL, Question, ServerCapabilities, probe_body, probe_capabilities
-from inflight.bench.target import BenchError, Target
-from inflight.bench.words import Vocabulary, learn_words
 from inflight.workload.contents import Contents
 from inflight.workload.workload import Workload
 
@@ -170,13 +169,13 @@ def _template(
         return counted - words, "the tokenizer's template" if counter.local else "the server's /tokenize"
     probe = Question(question.model, question.wanted, question.extra, text=_SAMPLE)
     answer = client.post(target.path, probe_body(target, probe, capabilities))
-    usages = [frame["usage"] for frame in answer.frames if isinstance(frame.get("usage"), dict)]
-    if not usages or not isinstance(usages[-1].get("prompt_tokens"), int):
+    told = answer.usage.get("prompt_tokens")
+    if not isinstance(told, int):
         raise BenchError(
             "How many tokens the chat template adds is not known: the server tells no usage. Give the model's folder "
             "with --tokenizer, or use --endpoint completions."
         )
-    return usages[-1]["prompt_tokens"] - words, "the usage of one request"
+    return told - words, "the usage of one request"
 
 
 def _each_turn(counter: Counter, vocabulary: Vocabulary, around: int) -> int:

@@ -1,4 +1,5 @@
-"""Single questions to a server, one after another, before a run: what it serves, what it understands.
+"""Single questions to a server, one after another, before a run: whether anybody is there, what it serves, what it
+understands. So a wrong address is one sentence, and not a thousand failed requests.
 
 Knows HTTP and how the errors of OpenAI-compatible servers look; not what is asked. Never used while something is
 measured.
@@ -13,7 +14,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from inflight.bench.target import BenchError, Target
+from inflight.bench.client_types import BenchError, Target
 
 _SHOWN = 300  # characters of a server's words that are repeated in a sentence
 
@@ -51,6 +52,12 @@ class ProbeResponse:
                 found.append(_json(data))
         return [frame for frame in found if isinstance(frame, dict)]
 
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Of an event stream, as it was told last; empty where it was not."""
+        usages = [frame["usage"] for frame in self.frames if isinstance(frame.get("usage"), dict)]
+        return usages[-1] if usages else {}
+
 
 class ProbeClient:
     def __init__(self, target: Target, patience_s: float = 60.0):
@@ -75,17 +82,19 @@ class ProbeClient:
         except urllib.error.HTTPError as error:
             with error:
                 return _answer(error.code, error.read())
-        except TimeoutError:
-            raise BenchError(
-                f"{request.full_url} did not answer within {self._patience:g} s; look at the server, or give it longer "
-                "with --timeout."
-            ) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            cause = getattr(error, "reason", error)
-            raise BenchError(
-                f"No server answers at {self._target.url} ({cause}); start one with `inflight serve`, or give its "
-                "address with --url."
-            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise BenchError(self._why(request.full_url, getattr(error, "reason", error))) from None
+
+    def _why(self, url: str, cause: object) -> str:
+        advice = "Start it (ours: inflight serve), or mend the address."
+        if isinstance(cause, TimeoutError):
+            return f"{url} did not answer within {self._patience:g} s. {advice}"
+        if isinstance(cause, http.client.HTTPException) and not isinstance(cause, ConnectionError):
+            return f"What is at {self._target.url} does not speak HTTP: {str(cause) or type(cause).__name__}"
+        if isinstance(cause, http.client.RemoteDisconnected | ConnectionResetError):
+            return f"{url} gave no answer: {cause}."
+        why = cause.strerror if isinstance(cause, OSError) and cause.strerror else cause
+        return f"Nobody is at {self._target.url}: {why}. {advice}"
 
 
 def _answer(status: int, content: bytes) -> ProbeResponse:

@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from types import FrameType
 from typing import Any
 
-from inflight.bench.client_types import Bodies, Progress
+from inflight.bench.client_types import BenchError, Bodies, Progress, Target
 from inflight.bench.sender import Sender, Shard, ShardResult
-from inflight.bench.target import BenchError, Target
 from inflight.workload.workload import Entry, Workload
 
 _LEAD_S = 0.05  # from the word to begin until the workload's beginning: so long it may take to reach every process
@@ -67,7 +67,8 @@ class WorkerPool:
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []
         context = multiprocessing.get_context("spawn")
-        with _ignoring_interrupts():
+        # They never hear Ctrl-C, which a terminal tells all: they end when they are told.
+        with on_interrupt(signal.SIG_IGN):
             for shard in shards:
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_main, args=(theirs, shard, target, bodies), daemon=True)
@@ -145,12 +146,12 @@ class WorkerPool:
 
 
 @contextlib.contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Processes that are started here never hear Ctrl-C, which a terminal tells all: they end when they are told."""
+def on_interrupt(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """What Ctrl-C does meanwhile. Signals belong to the main thread: in another nothing is heard of them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:

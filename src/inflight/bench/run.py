@@ -1,17 +1,19 @@
-"""One measured run: sent, cut to the part that counts, and summed up as a whole and by class, lane and tenant.
+"""Measured runs: sent, cut to the part that counts, and summed up as a whole and by class, lane and tenant; one after
+another against the same server, each with prompts that the runs before have not cached; and the throughput-latency
+curve, one run at each of several rates or concurrencies.
 
-Knows when a run can be believed and which part of it is measured; figures are `inflight.metrics`' own.
+Knows how a run is sent, when it can be believed and which part of it is measured; figures are `inflight.metrics`' own.
+Which workloads are run, and what their figures decide, others know.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
-from inflight.bench.client_types import Bodies, Progress, RunResult
-from inflight.bench.target import BenchError, Target
+from inflight.bench.client_types import BenchError, Progress, RunResult
+from inflight.bench.preparing import Prepared
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.workload.workload import Entry, Workload
@@ -19,21 +21,6 @@ from inflight.workload.workload import Entry, Workload
 _FEWEST_ENDED = 10  # a window in which less than one in so many requests ended says nothing of throughput
 _SHOWN_ERRORS = 3
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-
-
-class Send(Protocol):
-    """As `inflight.bench.client.send`."""
-
-    def __call__(
-        self,
-        workload: Workload,
-        target: Target,
-        bodies: Bodies,
-        *,
-        processes: int = 1,
-        progress: Callable[[Progress], None] | None = None,
-        interrupt: Callable[[], bool] | None = None,
-    ) -> RunResult: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +169,53 @@ def _lengths(what: str, pairs: Sequence[tuple[int, int]]) -> list[str]:
         f"{what}: {len(other):,} of {len(pairs):,} have another length than asked (off by {max(map(abs, other)):,} "
         f"tokens at most; {mean_got:,.1f} tokens on average, asked were {mean_asked:,.1f})."
     ]
+
+
+@dataclass(slots=True)
+class Runner:
+    """prompt_seed: of the first run's contents; each further run takes the next. interrupt: whether to stop. send: as
+    `client.send`."""
+
+    prepared: Prepared
+    send: Callable[..., RunResult]
+    warmup: Warmup
+    prompt_seed: int
+    processes: int = 1
+    progress: Callable[[Progress], None] | None = None
+    interrupt: Callable[[], bool] | None = None
+    runs: int = field(default=0, init=False)
+
+    def run(self, workload: Workload) -> Measured:
+        """Raises BenchError where nothing is left to be measured."""
+        bodies = self.prepared.bodies(workload, self.prompt_seed + self.runs)
+        self.runs += 1
+        result = self.send(
+            workload,
+            self.prepared.target,
+            bodies,
+            processes=self.processes,
+            progress=self.progress,
+            interrupt=self.interrupt,
+        )
+        return measure(workload, result, self.warmup)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """value: requests/s, or concurrency."""
+
+    value: float
+    measured: Measured
+
+
+def sweep(
+    run: Callable[[float], Measured], values: Sequence[float], report: Callable[[Point], None] = lambda point: None
+) -> list[Point]:
+    """In the order of the values; ends after the run that was interrupted."""
+    points: list[Point] = []
+    for value in values:
+        points.append(Point(value, run(value)))
+        report(points[-1])
+        if points[-1].measured.partial:
+            break
+    return points

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from inflight.bench.answer import Answer
 from inflight.bench.client_health import TICK_S, HealthMonitor, WorkerHealth
-from inflight.bench.client_types import Bodies, Progress, Transcript
+from inflight.bench.client_types import Bodies, Progress, Target, Transcript
 from inflight.bench.http_client import CompletionClient, Reply, open_session
 from inflight.bench.prefetch import BodyPrefetcher
-from inflight.bench.target import Target
 from inflight.bench.timer import Timer
 from inflight.metrics.observation import Observation
 from inflight.workload.pacing import Pacer

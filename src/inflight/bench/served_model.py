@@ -1,16 +1,17 @@
-"""What a server says of the model that it serves: its name, its length, its vocabulary.
+"""Whether a server is there, and what it says of the model that it serves: its name, its length, its vocabulary.
 
-Knows where ours, vLLM, SGLang and llama.cpp tell it; what nobody tells stays None.
+Knows /v1/models and /health, and where ours, vLLM, SGLang and llama.cpp tell what; what nobody tells stays None.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
+from inflight.bench.answer import shown
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.probe_client import ProbeClient
-from inflight.bench.reach import reachable
-from inflight.bench.target import BenchError, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +25,57 @@ class ServedModel:
 
 def look(target: Target, model: str | None) -> ServedModel:
     """model None: the first that the server names. Raises BenchError where nobody can be asked for it."""
-    names = reachable(target)
+    rows = offered(target)
+    names = [str(row["id"]) for row in rows]
     if model is None and not names:
         raise BenchError(f"{target.url} names no model; give its name with --model.")
     if model is not None and names and model not in names:
         raise BenchError(f"{target.url} does not serve the model {model!r}; it serves {', '.join(names)}.")
     chosen = model or names[0]
-    row = _described(target, chosen) if names else {}
+    row: dict[str, Any] = next((row for row in rows if row["id"] == chosen), {})
     meta = row.get("meta")  # llama.cpp's
     length = _number(row.get("max_model_len")) or _number(row.get("context_length"))
     return ServedModel(chosen, length, _number(meta.get("n_vocab")) if isinstance(meta, dict) else None)
 
 
-def _described(target: Target, model: str) -> dict[str, Any]:
-    body = ProbeClient(target).get("/v1/models").body
-    rows = body.get("data") if isinstance(body, dict) else None
-    return next((row for row in rows or () if isinstance(row, dict) and row.get("id") == model), {})
+def offered(target: Target) -> list[dict[str, Any]]:
+    """What the server says of the models that it offers, with their `id`; empty where it does not list them but says
+    that it is well.
+
+    Raises BenchError within about `connect_timeout_s`, with a sentence, where nobody answers, a key is asked for, or
+    what answers is not an OpenAI-compatible server.
+    """
+    base = target.url.rstrip("/")
+    try:
+        is_address = base.startswith(("http://", "https://")) and bool(urlsplit(base).hostname)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise BenchError(f"{target.url!r} is no address of a server; it looks like http://127.0.0.1:8000.")
+    client = ProbeClient(replace(target, url=base), target.connect_timeout_s)
+    answer = client.get("/v1/models")
+    if answer.status == 404:
+        health = client.get("/health")
+        if health.ok:
+            return []
+        raise BenchError(
+            f"{base} answers, but with HTTP 404 to /v1/models and {health.status} to /health: no OpenAI-compatible "
+            "server is there. The address is to be without /v1."
+        )
+    if answer.status in (401, 403):
+        raise BenchError(
+            f"{base} wants a key (HTTP {answer.status}: {answer.message}). Give it with --api-key, or in "
+            "OPENAI_API_KEY."
+        )
+    if not answer.ok:
+        raise BenchError(f"{base} is there but not ready: HTTP {answer.status} to /v1/models ({answer.message}).")
+    rows = answer.body.get("data") if isinstance(answer.body, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "id" in row for row in rows):
+        raise BenchError(
+            f"{base}/v1/models answers with what is no list of models: {shown(answer.text.encode())} An "
+            "OpenAI-compatible server is needed."
+        )
+    return rows
 
 
 def _number(value: Any) -> int | None:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from inflight.bench.client_types import BenchError, Target
 from inflight.bench.probe_client import ProbeClient, ProbeResponse
-from inflight.bench.target import BenchError, Target
 
 # In the order in which they are given up where a server refuses a body and names none of them.
 OPTIONAL = (
@@ -78,7 +78,8 @@ def probe_capabilities(client: ProbeClient, target: Target, question: Question) 
     """Raises BenchError where the server refuses even the plainest body."""
     capabilities = ServerCapabilities(question.wanted, token_prompts=target.endpoint == "completions")
     answer, capabilities = _taken(client, target, question, capabilities)
-    if "output_tokens" in capabilities.fields and _tokens(answer) != FORCED:  # taken, and without effect
+    made = answer.usage.get("completion_tokens")
+    if "output_tokens" in capabilities.fields and made != FORCED:  # taken, and without effect
         capabilities = replace(capabilities, fields=capabilities.fields - {"output_tokens", "slo"})
     return capabilities
 
@@ -101,13 +102,15 @@ def probe_body(target: Target, question: Question, capabilities: ServerCapabilit
         "cache_salt": "bench",
         "priority": 1,  # some servers refuse only what differs from 0
         "slo": {"ttft_ms": 600_000},
+        "stream_options": stream_options(fields),
     }
     body.update((name, value) for name, value in values.items() if name in fields)
-    if "stream_options" in fields:
-        body["stream_options"] = {"include_usage": True}
-        if "continuous_usage_stats" in fields:
-            body["stream_options"]["continuous_usage_stats"] = True
     return merged(body, question.extra)
+
+
+def stream_options(fields: frozenset[str]) -> dict[str, bool]:
+    """Usage at the end; and with every frame, where the server takes that too."""
+    return {"include_usage": True, **({"continuous_usage_stats": True} if "continuous_usage_stats" in fields else {})}
 
 
 def merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,11 +152,6 @@ def _less(answer: ProbeResponse, capabilities: ServerCapabilities) -> ServerCapa
 
 def _names(words: str, field: str) -> bool:
     return re.search(rf"(?<![A-Za-z_]){field}(?![A-Za-z_])", words) is not None
-
-
-def _tokens(answer: ProbeResponse) -> int | None:
-    usages = [frame["usage"] for frame in answer.frames if isinstance(frame.get("usage"), dict)]
-    return usages[-1].get("completion_tokens") if usages else None
 
 
 def _refusal(target: Target, question: Question, answer: ProbeResponse) -> str:

@@ -15,10 +15,8 @@ from inflight.bench.capacity import find_capacity, starting_rate
 from inflight.bench.client_types import Progress as Counts
 from inflight.bench.offering import CONCURRENCY, Load, Offer, span_of
 from inflight.bench.preparing import prepare
-from inflight.bench.result import About, bench_record, sweep_record, write_csv
-from inflight.bench.run import Measured
-from inflight.bench.runner import Runner, sweep
-from inflight.bench.vllm_json import vllm_record
+from inflight.bench.result import About, bench_record, sweep_record, vllm_record, write_csv
+from inflight.bench.run import Measured, Runner, sweep
 from inflight.cli.bench_options import (
     LoadOptions,
     OutcomeOptions,
@@ -46,10 +44,8 @@ from inflight.cli.bench_table import (
     print_probe,
 )
 from inflight.cli.files import check_writable
-from inflight.cli.interrupt import Interrupt
 from inflight.cli.options import options_of
-from inflight.cli.progress import Progress
-from inflight.cli.remaining import Remaining
+from inflight.cli.progress import Interrupt, Progress, Remaining
 from inflight.cli.verb import Verb
 from inflight.records.json_text import json_text
 from inflight.records.result import BenchRecord, PointRecord, SweepRecord

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import click
 
+from inflight.bench.client_types import Target
 from inflight.bench.counting import LocalCounter
 from inflight.bench.offering import Offer, Part
 from inflight.bench.preparing import RequestOptions
 from inflight.bench.run import Warmup
-from inflight.bench.target import Target
 from inflight.cli.options import config_option
 from inflight.cli.traffic import (
     FILE,
@@ -31,6 +31,7 @@ from inflight.cli.traffic import (
     trace_option,
 )
 from inflight.cli.verb import grouped
+from inflight.config.setting import option
 from inflight.metrics.slo import parse_slos, stated_share, targets
 from inflight.workload.classes import TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
@@ -290,11 +291,11 @@ def _check_kinds(asked: WorkloadOptions) -> None:
     for source, path, others in (("trace", asked.trace, _NOT_OF_TRACE), ("classes", asked.classes, _ONE_KIND)):
         given = [name for name in others if getattr(asked, name) is not None]
         if path is not None and given:
-            name = _option(given[0])
+            name = option(given[0])
             raise click.UsageError(f"--{source} says what is asked, so that {name} has no effect; leave it out.")
     of_trace = [name for name in _OF_TRACE if getattr(asked, name) not in (None, False)]
     if of_trace and asked.trace is None:
-        raise click.UsageError(f"{_option(of_trace[0])} is about a trace; give one with --trace.")
+        raise click.UsageError(f"{option(of_trace[0])} is about a trace; give one with --trace.")
 
 
 def _one_kind(asked: WorkloadOptions) -> TrafficClass:
@@ -321,22 +322,18 @@ def _reading(asked: WorkloadOptions) -> Reading:
     return Reading(count, answer or Reading().output_tokens, turns or Reading().turns)
 
 
-def _one_number(option: str, form: str | None) -> int | None:
+def _one_number(named: str, form: str | None) -> int | None:
     lengths = parse_lengths(form) if form is not None else None
     if lengths is not None and not isinstance(lengths, Fixed):
-        raise click.UsageError(f"{option} is {form}, but of a trace it is one number; give that.")
+        raise click.UsageError(f"{named} is {form}, but of a trace it is one number; give that.")
     return None if lengths is None else lengths.tokens
 
 
-def sweep_values(text: str, whole: bool, option: str = "--sweep") -> list[float]:
+def sweep_values(text: str, whole: bool, named: str = "--sweep") -> list[float]:
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
     if not values or any(not 0 < value < math.inf or (whole and value != round(value)) for value in values):
-        raise click.UsageError(f"{option} is {text!r}; give numbers above 0 with commas between, as 1,2,4,8.")
+        raise click.UsageError(f"{named} is {text!r}; give numbers above 0 with commas between, as 1,2,4,8.")
     return values
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

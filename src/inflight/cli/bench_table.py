@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from inflight.bench.capacity import Capacity, Probe
 from inflight.bench.offering import Load
-from inflight.bench.run import Measured
-from inflight.bench.runner import Point
-from inflight.cli.remaining import duration
+from inflight.bench.run import Measured, Point
+from inflight.cli.progress import duration
 from inflight.cli.summary import milliseconds
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Targets
@@ -135,12 +134,11 @@ def _latencies(summary: Summary) -> list[str]:
         ("E2E", summary.e2e, "requests"),
         ("delay", summary.delay, "requests"),
     )
-    for name, figures, what in kinds:
-        if figures.samples:
-            lines.append(
-                f"  {name:<10} {milliseconds(figures)}  over {figures.samples:,} {what}  ({_intervals(figures)})"
-            )
-    return lines
+    return lines + [
+        f"  {name:<10} {milliseconds(figures)}  over {figures.samples:,} {what}  ({_intervals(figures)})"
+        for name, figures, what in kinds
+        if figures.samples
+    ]
 
 
 def _intervals(figures: Percentiles) -> str:
@@ -151,15 +149,12 @@ def _intervals(figures: Percentiles) -> str:
 
 
 def _groups(kind: str, groups: Mapping[str, Summary]) -> list[str]:
-    lines = [
-        f"by {kind:<9} {'offered':>10} {'completed':>10} {'attained':>10} {_PAIRS}  ms",
-    ]
-    for name, one in groups.items():
-        lines.append(
-            f"  {name[:10]:<10} {one.offered:>10,} {one.requests:>10,} {one.attainment:>10.1%} {_pair(one.ttft)} "
-            f"{_pair(one.tpot)}"
-        )
-    return lines
+    rows = (
+        f"  {name[:10]:<10} {one.offered:>10,} {one.requests:>10,} {one.attainment:>10.1%} {_pair(one.ttft)} "
+        f"{_pair(one.tpot)}"
+        for name, one in groups.items()
+    )
+    return [f"by {kind:<9} {'offered':>10} {'completed':>10} {'attained':>10} {_PAIRS}  ms", *rows]
 
 
 def _curve(value: float, measured: Measured) -> str:

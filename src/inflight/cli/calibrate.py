@@ -14,13 +14,12 @@ from click.core import ParameterSource
 
 from inflight.cli.files import check_writable
 from inflight.cli.options import engine_options, engine_settings, scheduling_options, scheduling_settings
-from inflight.cli.remaining import duration
+from inflight.cli.progress import duration, open_engine
 from inflight.cli.verb import Verb, grouped
 from inflight.simulate.calibration import calibrate, warnings
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.measuring import Measured
-from inflight.simulate.sources import fitted_on_record
-from inflight.simulate.vllm_result import fitted_on_result
+from inflight.simulate.sources import fitted_on_record, fitted_on_result
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -83,8 +82,6 @@ def _refuse_settings(source: str) -> None:
 
 
 def _measured(values: dict[str, Any], seconds: float) -> FittedModel:
-    from inflight.cli.loading import open_engine
-
     settings, scheduling = engine_settings(values), scheduling_settings(values)
     print(f"Measuring takes about {duration(seconds)}, loading not counted.", file=sys.stderr)
     engine = open_engine(settings, scheduling)

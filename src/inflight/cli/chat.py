@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from inflight.cli.interrupt import Interrupt
 from inflight.cli.options import (
     engine_options,
     engine_settings,
@@ -22,6 +21,7 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
+from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
 from inflight.text import Conversation
@@ -42,8 +42,6 @@ def command(system: str | None, record: Path | None, **values: Any) -> int:
     if values["n"] != 1:
         raise click.UsageError(f"--n is {values['n']}, but a conversation goes on from one answer; leave it out.")
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
-    from inflight.cli.loading import open_engine
-
     engine = open_engine(settings, scheduling, record)
     try:
         if not engine.prompts.can_chat:

@@ -25,10 +25,8 @@ from inflight.cli.bench_options import (
     workload_options,
 )
 from inflight.cli.files import check_writable
-from inflight.cli.interrupt import Interrupt
 from inflight.cli.options import engine_options, options_of, scheduling_options
-from inflight.cli.progress import Progress
-from inflight.cli.remaining import Remaining
+from inflight.cli.progress import Interrupt, Progress, Remaining, open_engine
 from inflight.cli.variants import FIELD, Variant, read_variants
 from inflight.cli.verb import Verb, grouped
 from inflight.records.json_text import json_text
@@ -140,10 +138,9 @@ def _targets(
     # Loaded only now, so that a mistake above is told at once.
     from inflight.bench.client import send
     from inflight.bench.preparing import prepare
-    from inflight.bench.runner import Runner
+    from inflight.bench.run import Runner
     from inflight.bench.served_model import look
     from inflight.cli.comparison_targets import EngineTarget, ServerTarget
-    from inflight.cli.loading import open_engine
 
     def stop() -> bool:
         return interrupt.wanted
@@ -177,7 +174,7 @@ def _loads(offer: Offer, points: Sequence[Load]) -> list[tuple[str, Workload]]:
 def _compare(
     targets: list[ComparisonTarget], offer: Offer, points: list[Load], values: dict[str, Any], interrupt: Interrupt
 ) -> int:
-    from inflight.cli.comparing import Comparison
+    from inflight.cli.comparison_targets import Comparison
     from inflight.report.page import render
     from inflight.report.run import Report
     from inflight.report.text import as_json, as_text

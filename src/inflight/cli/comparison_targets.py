@@ -1,18 +1,19 @@
-"""Whom a comparison runs: engines of several settings in this process, and servers.
+"""Whom a comparison runs: engines of several settings in this process, and servers; in turns, so that a machine whose
+speed drifts is fair to all whom it compares.
 
-Knows how one run of each is made; who is run when, `comparing` knows.
+Knows how one run of each is made, and the order of the runs.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from inflight.bench.run import Warmup, measured_part
-from inflight.bench.runner import Runner
+from inflight.bench.run import Runner, Warmup, measured_part
 from inflight.build import Engine, build_engine
 from inflight.cli.variants import Variant
 from inflight.core.types.request import Request
@@ -20,10 +21,9 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import summarize
 from inflight.report.reading import read_record
-from inflight.report.run import Option, Run
+from inflight.report.run import Option, Run, Setting
 from inflight.workload.contents import Contents
-from inflight.workload.driving import Driver
-from inflight.workload.requests import core_request
+from inflight.workload.driving import Driver, core_request
 from inflight.workload.workload import Workload
 
 Progress = Callable[[int], None]  # requests ended so far
@@ -106,3 +106,44 @@ def _warm(engine: Engine) -> None:
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
     engine.loop.add(replace(Request(request_id="warm", prompt_token_ids=prompt), params=params))
     engine.loop.run()
+
+
+class Comparison:
+    def __init__(
+        self,
+        targets: Sequence[ComparisonTarget],
+        begins: Callable[[str], None],
+        progress: Callable[[str, int, int], None],
+        stopped: Callable[[], bool],
+    ):
+        """begins: told of each run before it. told(who and what, requests in all, requests ended). stopped: whether
+        somebody wants it to end."""
+        self._targets = targets
+        self._begins = begins
+        self._progress = progress
+        self._stopped = stopped
+        self._runs: dict[str, list[Run]] = {one.name: [] for one in targets}
+
+    def run(self, load: str, workload: Workload, repeats: int) -> None:
+        """Repeats of one load, the targets in turn, beginning with another one each time. A round that is stopped
+        is not kept, so that all have the same ones."""
+        for repeat in range(repeats):
+            turn = repeat % len(self._targets)
+            taken: dict[str, Run] = {}
+            for target in (*self._targets[turn:], *self._targets[:turn]):
+                self._begins(f"{target.name}, {load}, round {repeat + 1} of {repeats}")
+                progress = partial(self._progress, f"{target.name}, {load}", len(workload.entries))
+                taken[target.name] = target.run(workload, load, progress)
+                if self._stopped():
+                    return
+            for name, run in taken.items():
+                self._runs[name].append(run)
+
+    @property
+    def settings(self) -> list[Setting]:
+        return [Setting(one.name, tuple(self._runs[one.name]), one.options) for one in self._targets]
+
+    def fastest(self) -> float:
+        """Requests per second of the fastest run so far; 0 before the first."""
+        rates = [run.summary.requests_per_s for runs in self._runs.values() for run in runs]
+        return max(rates, default=0.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -58,6 +57,7 @@ def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
     from inflight.execution.backends import native
     from inflight.execution.memory import machine_memory
     from inflight.execution.roofline import Machine
+    from inflight.simulate.sources import cores
 
     # The best of some tries: a ceiling is what the machine can do, not what its neighbours leave.
     bandwidth = max(native.read_bandwidth_bytes_per_s(threads) for _ in range(3))
@@ -65,7 +65,7 @@ def _machine(threads: int) -> tuple[Any, dict[str, Any]]:
     peaks = {name: max(native.peak_flops(kind, threads) for _ in range(3)) for name, kind in kinds.items()}
     memory = machine_memory()
     report = {
-        "cpu": _cpu_name(),
+        "cpu": (cores() or [platform.processor() or platform.machine()])[0],
         "threads": threads,
         "instruction_sets": native.available_isas(),
         "memory_total_bytes": memory.total,
@@ -115,14 +115,6 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
         "decode": decode,
         "prefill": prefill,
     }
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def _print(report: dict[str, Any]) -> None:

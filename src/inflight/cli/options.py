@@ -359,18 +359,3 @@ def sampling_params(values: dict[str, Any]) -> SamplingParams:
             cause = error.msg if isinstance(error, json.JSONDecodeError) else error
             raise InvalidSampling(f"--logit-bias is not JSON ({cause}); write it like '{{\"12\": -100}}'.") from None
     return SamplingParams(**given)
-
-
-__all__ = [
-    "SettingsError",
-    "config_option",
-    "declared",
-    "engine_options",
-    "engine_settings",
-    "record_option",
-    "sampling_options",
-    "sampling_params",
-    "scheduling_options",
-    "scheduling_settings",
-    "server_options",
-]

@@ -9,12 +9,12 @@ import click
 
 from inflight.cli.demand import DemandOptions, demand_of, demand_options
 from inflight.cli.files import check_writable
-from inflight.cli.machines import longest_of, machine_options, machines_of, tell
+from inflight.cli.machines import longest_of, machine_options, machines_of, refuse, tell
 from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
 from inflight.metrics.slo import parse_slos
-from inflight.planning.configuration import configuration
 from inflight.planning.data import as_data
+from inflight.planning.engine_config import configuration
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.sizing import Question
@@ -41,8 +41,8 @@ def command(**values: Any) -> int:
     inflight plan --model llama-3-70b --hardware a100-80 --rate 500 --input-tokens lognormal:1020:4142
     --output-tokens lognormal:129:601 --slo "ttft=1000(p99)"
     """
-    if values["step_model"] is not None and values["model"] is not None:
-        raise click.UsageError("--model is about --hardware and has no effect with --step-model; leave it out.")
+    if values["step_model"] is not None:
+        refuse(values, ("model", "family"), "--hardware", "--step-model")
     slos = parse_slos(values["slo"])
     check_writable(values["write_config"], reads=[values["trace"], values["step_model"], values["hardware_file"]])
     demand = demand_of(options_of(DemandOptions, values), longest_of(values))

@@ -1,13 +1,25 @@
-"""Progress of long work on standard error: a bar on a terminal, a line every few seconds elsewhere.
+"""Long work on the command line: how far it is (a bar on a terminal, a line every few seconds elsewhere), how many of
+several runs are left and about how long they will take, and Ctrl-C as a wish to stop at the next step.
 
-Knows how to show counts; short work shows nothing.
+Knows counts, seconds and how to show them (short work shows nothing); not what the work is, but for loading an engine,
+which several verbs do alike.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+
+if TYPE_CHECKING:
+    from inflight.build import Engine
 
 _QUIET_SECONDS = 1.0  # work that ends sooner shows nothing
 _LINE_SECONDS = 10.0
@@ -50,3 +62,72 @@ class Progress:
             self._bar.tasks[0].start_time -= time.monotonic() - self._started  # it has begun before it is shown
             self._bar.start()
         self._bar.update(self._task, completed=done, total=total, note=shown)
+
+
+class Remaining:
+    def __init__(
+        self,
+        runs: int,
+        seconds: float | None,
+        report: Callable[[str], None],
+        now: Callable[[], float] = time.monotonic,
+    ):
+        """runs: in all. seconds: that all of them take at least, where requests come at their own times; None: not
+        known before the first."""
+        self._runs, self._known, self._report, self._now = runs, seconds, report, now
+        self._begun = 0
+        self._first = now()
+        how_long = "how long they take, the first tells" if seconds is None else f"about {duration(seconds)}"
+        if runs > 1:
+            report(f"{runs:,} runs: {how_long}.")
+
+    def begin(self, what: str) -> None:
+        """A run begins. what: which it is, in words."""
+        now, done = self._now(), self._begun
+        self._begun += 1
+        if not done:
+            self._first, left = now, self._known
+        else:
+            left = (now - self._first) / done * (self._runs - done)
+        about = "" if left is None else f"; about {duration(left)} left"
+        self._report(f"Run {self._begun:,} of {self._runs:,}: {what}{about}")
+
+
+def duration(seconds: float) -> str:
+    """In words, to the second below two minutes, to ten seconds below an hour."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    minutes, rest = divmod(round(whole / 10) * 10, 60)
+    if minutes < 60:
+        return f"{minutes} min" + (f" {rest} s" if rest else "")
+    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
+
+
+class Interrupt:
+    """While entered, the first SIGINT only sets `wanted`."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+
+    def __enter__(self) -> Interrupt:
+        self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+
+
+def open_engine(settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None = None) -> Engine:
+    from inflight.build import build_engine  # loads numpy and the kernels
+
+    progress = Progress("Loading the model", "M parameters")
+    try:
+        return build_engine(settings, scheduling, record, lambda done, total: progress.update(done / 1e6, total / 1e6))
+    finally:
+        progress.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import click
 
 from inflight.cli.verb import Verb
 from inflight.config.setting import SettingsError
-from inflight.metrics.definitions import Percentiles
 from inflight.records.json_text import json_text
 from inflight.records.schema import RecordError, of_kind, read_records
 from inflight.simulate.modelled import Comparison, compare
@@ -75,31 +74,17 @@ def _tell_errors(comparison: Comparison) -> None:
     print(f"step error   {', '.join(parts)}: mean of |modelled / recorded - 1|", file=sys.stderr)
     recorded, modelled = comparison.recorded, comparison.modelled
     print(f"             {'recorded':>12} {'modelled':>12} {'error':>8}", file=sys.stderr)
-    for name, one, other in (
+    rows = [
         ("requests/s", recorded.requests_per_s, modelled.requests_per_s),
         ("tokens/s", recorded.output_tokens_per_s, modelled.output_tokens_per_s),
-    ):
-        _row(name, one, other)
-    for name in ("ttft", "tpot", "e2e"):
-        for share in ("p50", "p99"):
-            both = (_ms(getattr(one, name), share) for one in (recorded, modelled))
-            _row(f"{name.upper()} {share}, ms", *both)
+    ]
+    for name, share in itertools.product(("ttft", "tpot", "e2e"), ("p50", "p99")):
+        one, other = (getattr(getattr(summary, name), share) for summary in (recorded, modelled))
+        if one is not None and other is not None:
+            rows.append((f"{name.upper()} {share}, ms", one * 1e3, other * 1e3))
+    for name, one, other in rows:
+        error = f"{other / one - 1:+8.1%}" if one else ""
+        print(f"{name:<12} {one:>12,.2f} {other:>12,.2f} {error}", file=sys.stderr)
     print(f"preemptions  {comparison.preemptions[0]:>12,} {comparison.preemptions[1]:>12,}", file=sys.stderr)
-    _tell_extrapolated(comparison.extrapolated)
-
-
-def _row(name: str, recorded: float | None, modelled: float | None) -> None:
-    if recorded is None or modelled is None:
-        return
-    error = f"{modelled / recorded - 1:+8.1%}" if recorded else ""
-    print(f"{name:<12} {recorded:>12,.2f} {modelled:>12,.2f} {error}", file=sys.stderr)
-
-
-def _ms(figures: Percentiles, share: str) -> float | None:
-    value: float | None = getattr(figures, share)
-    return None if value is None else value * 1e3
-
-
-def _tell_extrapolated(extrapolated: Mapping[str, int]) -> None:
-    for sentence, steps in extrapolated.items():
+    for sentence, steps in comparison.extrapolated.items():
         print(f"extrapolated {steps:,} steps. {sentence}", file=sys.stderr)

@@ -28,8 +28,8 @@ def command(files: tuple[Path, ...], html: Path | None, as_data: bool, title: st
 
     # Loaded only now, so that a mistake above is told at once.
     from inflight.report.page import render
+    from inflight.report.reading import read_sources
     from inflight.report.run import Report
-    from inflight.report.sources import read_sources
     from inflight.report.text import as_json, as_text
 
     settings = read_sources(files)

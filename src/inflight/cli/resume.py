@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inflight.cli.reading import LineReader
+from inflight.cli.files import LineReader
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, parse_line
 from inflight.frontend.prompts import PromptEncoder

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from inflight.cli.files import check_writable
-from inflight.cli.interrupt import Interrupt
 from inflight.cli.options import (
     engine_options,
     engine_settings,
@@ -20,6 +19,7 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
+from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
@@ -58,9 +58,6 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
     check_writable(output_path, record, reads=[input_path])
     if resume:
         _check_files(input_path, output_path)
-
-    # Loaded only now, so that a mistake above is told at once.
-    from inflight.cli.loading import open_engine
 
     engine = open_engine(settings, scheduling, record)
     try:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from inflight.build import Engine
-from inflight.cli.interrupt import Interrupt
+from inflight.cli.files import LineReader
 from inflight.cli.line_forms import Line, LineRefused, Lines
-from inflight.cli.progress import Progress
-from inflight.cli.reading import LineReader
+from inflight.cli.progress import Interrupt, Progress
 from inflight.cli.resume import Earlier, earlier_answers
 from inflight.cli.summary import print_predictions, print_summary
 from inflight.core.types.request import RequestRefused

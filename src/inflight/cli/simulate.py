@@ -18,9 +18,8 @@ from inflight.cli.bench_options import (
     warmup_of,
     workload_options,
 )
-from inflight.cli.devices import Device, always, check_decode, decode_options, devices_of
 from inflight.cli.files import check_writable
-from inflight.cli.machines import hardware_options
+from inflight.cli.machines import Device, always, check_decode, decode_options, devices_of, hardware_options
 from inflight.cli.options import (
     config_option,
     declared,
@@ -42,7 +41,7 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.records.json_text import json_text
-from inflight.simulate.kv_transfer import Link
+from inflight.simulate.cluster import Link
 from inflight.simulate.routers import OPTIONS, ROUTERS
 from inflight.simulate.simulation import Pool, Setup, Simulation, best_split, simulate
 from inflight.workload.workload import Workload
@@ -186,11 +185,11 @@ def _pool(device: Device, values: dict[str, Any], scheduling: SchedulingSettings
 
 def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSettings) -> Capacity:
     known = device.known
-    block_size = EngineSettings(block_size=_given(values["block_size"], known.block_size, BLOCK_SIZE)).block_size
+    block_size = EngineSettings(block_size=_given(values["block_size"], known.get("block_size"), BLOCK_SIZE)).block_size
     num_blocks = values["num_blocks"]
-    if num_blocks is None and known.num_blocks is not None and known.block_size is not None:
-        num_blocks = known.num_blocks * known.block_size // block_size
-    length = known.max_model_len if values["max_model_len"] is None else values["max_model_len"]
+    if num_blocks is None and "num_blocks" in known and "block_size" in known:
+        num_blocks = known["num_blocks"] * known["block_size"] // block_size
+    length = known.get("max_model_len") if values["max_model_len"] is None else values["max_model_len"]
     if num_blocks is None or length is None:
         missing = "--num-blocks" if num_blocks is None else "--max-model-len"
         raise click.UsageError(f"The step model does not say how large the measured engine was; give {missing}.")
@@ -201,11 +200,11 @@ def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSett
     return Capacity(
         num_blocks=num_blocks,
         block_size=block_size,
-        max_rows=_given(values["max_num_seqs"], known.max_rows, DEFAULT_ROWS),
+        max_rows=_given(values["max_num_seqs"], known.get("max_rows"), DEFAULT_ROWS),
         max_model_len=length,
-        vocab_size=known.vocab_size or 32_000,
+        vocab_size=known.get("vocab_size") or 32_000,
         host_blocks=host_blocks,
-        copy_seconds=known.copy_seconds if host_blocks else 0.0,
+        copy_seconds=known.get("copy_seconds", 0.0) if host_blocks else 0.0,
     )
 
 
@@ -254,7 +253,7 @@ def _link(values: dict[str, Any], devices: tuple[Device, Device]) -> Link:
         gbps = min(devices[0].link_gbps, devices[1].link_gbps)
     if gbps is None:
         raise click.UsageError("Keys and values must move between the pools; give --transfer-gbps, such as 100.")
-    kv_bytes = _kv_bytes(devices[0].known.bytes_per_token, values, "--transfer-gbps")
+    kv_bytes = _kv_bytes(devices[0].known.get("bytes_per_token"), values, "--transfer-gbps")
     setup_ms = SETUP_MS if values["transfer_setup_ms"] is None else values["transfer_setup_ms"]
     if not 0 <= setup_ms < math.inf:
         raise click.UsageError(f"--transfer-setup-ms is {setup_ms:g}; give milliseconds, from 0.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,18 @@ from inflight.cli.files import check_writable
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
 from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
-from inflight.config.engine import EngineSettings
-from inflight.config.setting import SettingsError
+from inflight.config.setting import SettingsError, option
 from inflight.metrics.slo import Slo, parse_slos, targets
 from inflight.metrics.summary import Summary
-from inflight.planning.configuration import configuration
-from inflight.planning.decision import EvaluatedConfig, Run, describe
 from inflight.planning.demand import Demand, with_targets
-from inflight.planning.engine_config import EngineConfig
-from inflight.planning.length import length
+from inflight.planning.engine_config import EngineConfig, configuration
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import MOST_ROWS, Overrides
 from inflight.planning.simulation import measure_on
 from inflight.planning.sizing import traffic_of
-from inflight.planning.steady import rows_at
+from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import Traffic
-from inflight.planning.tuning import Check, Tuning, tune
+from inflight.planning.tuning import Check, EvaluatedConfig, Run, Tuning, describe, tune
 from inflight.planning.wording import count
 from inflight.records.json_text import json_text
 
@@ -114,11 +111,12 @@ def _check_verify(values: dict[str, Any]) -> None:
     if values["verify"] and values["step_model"] is None:
         raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model.")
     if not values["verify"]:
-        own = ("model",) if values["step_model"] is not None else ()
+        own = ("model", "family") if values["step_model"] is not None else ()
         for name in ("verify_seconds", "verify_repeats", "load_format", *own):
             if values[name] is not None:
-                option = "--" + name.replace("_", "-")
-                raise click.UsageError(f"{option} is about the real engine, which only --verify runs; leave it out.")
+                raise click.UsageError(
+                    f"{option(name)} is about the real engine, which only --verify runs; leave it out."
+                )
     values["verify_seconds"] = VERIFY_SECONDS if values["verify_seconds"] is None else values["verify_seconds"]
     values["verify_repeats"] = VERIFY_REPEATS if values["verify_repeats"] is None else values["verify_repeats"]
     values["load_format"] = values["load_format"] or "auto"
@@ -158,22 +156,18 @@ def _runner(values: dict[str, Any], machine: Machine, demand: Demand, traffic: T
     workload = with_targets(demand.workload(demand.rate, run.requests, values["seed"]), targets(slos))
 
     def measure(config: EngineConfig) -> Summary:
-        engine = build_engine(_real(values, machine, config), config.scheduling)
+        settings = replace(
+            config.engine_settings(machine.max_model_len),
+            model=values["model"],
+            family=values["family"],
+            load_format=values["load_format"],
+            block_size=machine.block_size,
+            num_blocks=machine.blocks,
+        )
+        engine = build_engine(settings, config.scheduling)
         return measure_on(engine.loop, engine.capacity.vocab_size, workload, (run.begin, run.end))
 
     return measure
-
-
-def _real(values: dict[str, Any], machine: Machine, config: EngineConfig) -> EngineSettings:
-    return EngineSettings(
-        model=values["model"],
-        load_format=values["load_format"],
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=machine.max_model_len,
-        block_size=machine.block_size,
-        num_blocks=machine.blocks,
-    )
 
 
 def _json(tuning: Tuning) -> dict[str, Any]:

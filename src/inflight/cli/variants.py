@@ -80,7 +80,5 @@ def _given(verb: click.Context) -> dict[str, Any]:
     """What was said for all: in a configuration file, in a preset, on the command line."""
     names = {parameter.name for parameter in _setting.params}
     given = {name: value for name, value in (verb.default_map or {}).items() if name in names}
-    for name in names:
-        if name in verb.params and verb.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            given[name] = verb.params[name]
-    return given
+    typed = [name for name in names if verb.get_parameter_source(str(name)) is ParameterSource.COMMANDLINE]
+    return given | {name: verb.params[name] for name in typed if name in verb.params}

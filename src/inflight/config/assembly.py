@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.config.engine import EngineSettings, resolve_budget, resolve_rows
-from inflight.config.lanes import make_lanes
-from inflight.config.plugins import make_predictor, make_strategy
+from inflight.config.plugins import make_lanes, make_predictor, make_strategy
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel

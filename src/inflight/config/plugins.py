@@ -1,12 +1,16 @@
-"""From a name to a strategy, a policy or a predictor: one of ours by its entry, or somebody else's class by its place.
+"""From settings to a strategy, a predictor, and lanes with their policies: each one of ours, by its entry, or somebody
+else's class by its place.
 
-A class at `package.module:Class` is not ours: it runs under a guard, and is replaced when it fails.
+A class at `package.module:Class` is not ours: it runs under a guard, and is replaced when it fails. Knows which
+settings of a lane mean something under which strategy; what lanes do, `core.queueing.lanes` knows.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 from inflight.config.scheduling import SchedulingSettings
@@ -16,8 +20,10 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import PREDICTORS, QUANTILES, Predictor
 from inflight.core.options import BadOption
 from inflight.core.policies import Policy, PolicyContext
+from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.guarded import Guarded as GuardedPolicy
 from inflight.core.policies.registry import POLICIES
+from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.strategies import Strategy, StrategyContext
 from inflight.core.strategies.chunked import EARLY_END, Chunked
 from inflight.core.strategies.guarded import Guarded as GuardedStrategy
@@ -68,3 +74,44 @@ def _plugin(kind: str, place: str, *arguments: Any) -> Any:
 
 def _report(sentence: str) -> None:
     print(f"inflight: {sentence}", file=sys.stderr)
+
+
+_LANE_FIELDS = tuple(item.name for item in fields(LaneSettings) if item.name not in ("name", "policy"))
+
+
+def make_lanes(settings: SchedulingSettings, latency: LatencyModel) -> tuple[LaneSettings, ...]:
+    """`interactive` and `batch`, and those that the settings name. A lane without a policy of its own has the engine's
+    (the batch lane: fcfs)."""
+    lanes = {
+        "interactive": LaneSettings(name="interactive", policy=make_policy(settings.policy, settings, latency)),
+        "batch": LaneSettings(name="batch", policy=Fcfs(), background=True),
+    }
+    for name, given in settings.lanes.items():
+        _check_lane(name, given, settings)
+        chosen = dict(given)
+        policy = chosen.pop("policy", None)
+        base = lanes.get(name)
+        if policy is not None or base is None:
+            made = make_policy(policy or settings.policy, settings, latency)
+            base = LaneSettings(name=name, policy=made) if base is None else replace(base, policy=made)
+        lanes[name] = replace(base, **chosen)
+    for name, given in settings.lanes.items():
+        kind = lanes[name].background
+        if "weight" in given and sum(lane.background == kind for lane in lanes.values()) == 1:
+            raise SettingsError(
+                f"Lane {name!r} has a weight, but no other {'background' if kind else 'foreground'} lane to share "
+                "steps with, so that it has no effect; leave it out."
+            )
+    return tuple(lanes.values())
+
+
+def _check_lane(name: str, given: Mapping[str, Any], settings: SchedulingSettings) -> None:
+    entry = settings.entry
+    for key in given:
+        if key != "policy" and key not in _LANE_FIELDS:
+            raise SettingsError(f"Lane {name!r} has the setting {key!r}; known are policy, {', '.join(_LANE_FIELDS)}.")
+        if entry is not None and key in entry.unused_lane_settings:
+            raise SettingsError(
+                f"Lane {name!r} has {key}, which has no effect with --strategy {entry.name}: {entry.unused_because}; "
+                "leave it out."
+            )

@@ -1,15 +1,19 @@
-"""Sampling settings from JSON: which fields there are, and what is said about those there are not.
+"""Sampling settings and a request's placement from JSON: which fields there are, and what is said about those there are
+not.
 
-Knows names only; `SamplingParams` knows what the values may be.
+Knows names only of sampling, where `SamplingParams` knows what the values may be; of placement (lane, tenant, priority,
+targets, cache salt) the types, too: which lanes there are, and whether a priority means anything, the engine knows.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from inflight.core.types.request import SLO
 from inflight.core.types.sampling import SamplingParams
 
 SAMPLING_FIELDS = tuple(item.name for item in fields(SamplingParams))
@@ -35,3 +39,34 @@ def with_fields(defaults: SamplingParams, given: Mapping[str, Any], *, beside: t
         if name in SAMPLING_FIELDS and (value is not None or name in _NONE_MEANS)
     }
     return replace(defaults, **chosen)
+
+
+PLACEMENT_FIELDS = ("cache_salt", "lane", "tenant", "priority", "slo")
+
+
+class PlacementError(ValueError):
+    """One of the fields does not hold what it must."""
+
+
+def placement(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments for `PromptEncoder.request`; null means "not set"."""
+    given = {name: data[name] for name in PLACEMENT_FIELDS if data.get(name) is not None}
+    for name in ("cache_salt", "lane", "tenant"):
+        if name in given and not isinstance(given[name], str):
+            raise PlacementError(f"{name} is {given[name]!r}; give text.")
+    priority = given.get("priority", 0)
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > 2**31:
+        raise PlacementError(f"priority is {priority!r}; give a whole number, the lower the sooner.")
+    if "slo" in given:
+        given["slo"] = _slo(given["slo"])
+    return given
+
+
+def _slo(value: Any) -> SLO:
+    if not isinstance(value, Mapping) or not set(value) <= {"ttft_ms", "itl_ms"}:
+        raise PlacementError(f'slo is {value!r}; give an object with "ttft_ms", "itl_ms" or both.')
+    for name, number in value.items():
+        is_number = not isinstance(number, bool) and isinstance(number, int | float)
+        if number is not None and not (is_number and math.isfinite(number) and number > 0):
+            raise PlacementError(f"slo.{name} is {number!r}; give milliseconds above 0.")
+    return SLO(*(value[name] / 1e3 if value.get(name) is not None else None for name in ("ttft_ms", "itl_ms")))

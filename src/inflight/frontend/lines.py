@@ -13,10 +13,9 @@ from msgspec import Struct
 
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.sampling import SamplingParams
-from inflight.frontend.fields import with_fields
+from inflight.frontend.fields import PLACEMENT_FIELDS, placement, with_fields
 from inflight.frontend.logprobs import finite
 from inflight.frontend.outputs import RequestOutput
-from inflight.frontend.placement import PLACEMENT_FIELDS, placement
 from inflight.frontend.prompts import PromptEncoder
 from inflight.text import Conversation
 

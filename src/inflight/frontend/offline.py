@@ -70,9 +70,8 @@ class Offline:
 
     def abort_all(self) -> list[Delta]:
         """Nothing is left of them afterwards, even of those whose end was lost when the engine was interrupted."""
-        deltas = []
-        for request_id in list(self._collectors):
-            deltas += [self._take(event) for event in self._loop.abort(request_id)]
+        open_requests = list(self._collectors)
+        deltas = [self._take(event) for request_id in open_requests for event in self._loop.abort(request_id)]
         self._collectors.clear()
         return deltas
 

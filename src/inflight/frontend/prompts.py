@@ -128,8 +128,14 @@ class PromptEncoder:
         """Each word as it begins a text, and as it stands behind a space, as vLLM has it."""
         if self._tokenizer is None:
             raise PromptError("bad_words need text, but this model has no tokenizer; use logit_bias.")
-        spelled = [text for word in words for text in (word.lstrip(), f" {word.lstrip()}")]
-        return tuple(dict.fromkeys(self._encode(text, add_special_tokens=False) for text in spelled))
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            for text in (word.lstrip(), f" {word.lstrip()}"):
+                token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+                if not token_ids:
+                    raise PromptError(f"bad_words holds {word!r}, of which the tokenizer makes 0 tokens; leave it out.")
+                found[token_ids] = None
+        return tuple(found)
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         if self._tokenizer is None:

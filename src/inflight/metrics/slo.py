@@ -93,11 +93,7 @@ def percentile(observations: Iterable[Observation], metric: Metric, share: float
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     """Each text one or more, with commas between them. Raises SloError."""
-    found: list[Slo] = []
-    for text in texts:
-        for part in text.split(","):
-            if part.strip():
-                found.append(_parse(part.strip()))
+    found = [_parse(part.strip()) for text in texts for part in text.split(",") if part.strip()]
     for slo in found:
         if sum((other.metric, other.share) == (slo.metric, slo.share) for other in found) > 1:
             raise SloError(f"--slo gives two limits for {slo.metric} at p{slo.share * 100:g}; give one.")

@@ -14,10 +14,9 @@ from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, prompt_seconds
 from inflight.planning.steady import steady_state
 from inflight.planning.traffic import Traffic
-from inflight.simulate.precision import Precision
+from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
 
-BOUNDS = ("weights", "KV", "compute", "bandwidth", "link", "launch", "steps")
 FULL = 0.65  # of the rows that KV memory holds, on average: peaks are half as high again
 LARGE = 0.5  # of a GPU's memory
 GAIN = 1.1  # in requests/s that a larger batch must bring for memory to be what binds
@@ -31,9 +30,10 @@ _WORDS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """bound: the resource, one of BOUNDS. slo: the SLO that gives way first when the rate grows; None where waiting
-    itself grows without end. sentences: why, with the numbers. relief: what would help, in words; empty where that is
-    not known."""
+    """bound: the resource: weights, KV, compute, bandwidth, link, launch or steps.
+
+    slo: the SLO that gives way first when the rate grows; None where waiting itself grows without end. sentences: why,
+    with the numbers. relief: what would help, in words; empty where that is not known."""
 
     bound: str
     slo: Slo | None

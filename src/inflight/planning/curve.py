@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from inflight.planning.demand import Demand, sample
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.length import length
 from inflight.planning.machine import Machine
 from inflight.planning.simulation import Trial, try_out
-from inflight.planning.steady import rows_at
+from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import analyze_traffic
 
 REQUESTS = 400
@@ -43,7 +42,7 @@ def throughput_latency_curve(
 ) -> list[Point]:
     """One run in virtual time per rate (requests/s of one machine), the engine's own scheduler under `setting`, step
     times from `machine.model`. Latencies are those of `requests` requests; before and after them come as many others as
-    it takes for the batch to be full all the while (`length`), so that p99 rests on `requests`.
+    it takes for the batch to be full all the while (`steady`), so that p99 rests on `requests`.
 
     Raises SettingsError where the settings do not go together, WorkloadError for a rate that is not above 0.
     """

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol
 
 from inflight.metrics.observation import Targets
 from inflight.planning.traffic import analyze_traffic
@@ -23,36 +22,6 @@ EVEN = 0.25  # gap variation that a trace is taken to have at least, where it is
 MOST_CUT = 0.1  # share of requests that may be drawn longer than the model takes, and are cut
 SAMPLE = 4000  # requests that a demand's figures are taken from
 LONGEST = 2**20  # tokens of prompt and answer, where no model sets a limit
-
-
-class Demand(Protocol):
-    """rate: requests per second that all replicas have to serve together. mean_rate: over all of the time, which is
-    what is paid for; less than `rate` where that is the rate of the busiest minutes. most: requests of one workload."""
-
-    @property
-    def rate(self) -> float: ...
-
-    @property
-    def mean_rate(self) -> float: ...
-
-    @property
-    def most(self) -> float: ...
-
-    def workload(self, rate: float, requests: int, seed: int) -> Workload:
-        """What one engine is offered: so many requests, up to `most`, `rate` per second on average. Raises
-        WorkloadError for a rate that is not above 0."""
-
-    def faster(self, factor: float) -> Demand:
-        """More requests, alike."""
-
-    def longer(self, factor: float) -> Demand:
-        """Answers longer by this factor."""
-
-    def longer_prompts(self, factor: float) -> Demand:
-        """Prompts longer by this factor."""
-
-    def burstier(self, factor: float) -> Demand:
-        """Gaps between arrivals whose squared coefficient of variation is larger by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +69,7 @@ class Drawn:
             )
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
+        """Raises WorkloadError for a rate that is not above 0."""
         lengths, coming = Random(f"{seed}/lengths"), arrivals(rate, self.gap_variation)
         times = _at_rate(list(itertools.islice(coming.times(Random(f"{seed}/arrivals")), requests)), rate)
         entries, cut = [], 0
@@ -114,15 +84,6 @@ class Drawn:
             f"{cut / requests:.1%} of the requests were drawn longer than {self.longest:,} tokens and cut to that.",
         )
         return _with_targets(entries, name, notes if cut else ())
-
-    def faster(self, factor: float) -> Drawn:
-        return replace(self, rate=self.rate * factor)
-
-    def longer(self, factor: float) -> Drawn:
-        return replace(self, stretch=self.stretch * factor)
-
-    def longer_prompts(self, factor: float) -> Drawn:
-        return replace(self, prompt_stretch=self.prompt_stretch * factor)
 
     def burstier(self, factor: float) -> Drawn:
         return replace(self, gap_variation=self.gap_variation * factor)
@@ -193,17 +154,30 @@ class Traced:
         text = entry.prompt if prompt == entry.prompt_tokens else None
         return replace(entry, prompt_tokens=prompt, output_tokens=output, prompt=text)
 
-    def faster(self, factor: float) -> Traced:
-        return replace(self, rate=self.rate * factor)
-
-    def longer(self, factor: float) -> Traced:
-        return replace(self, stretch=self.stretch * factor)
-
-    def longer_prompts(self, factor: float) -> Traced:
-        return replace(self, prompt_stretch=self.prompt_stretch * factor)
-
     def burstier(self, factor: float) -> Traced:
         return replace(self, retimed=max(EVEN, analyze_traffic(self.trace).gap_variation) * factor)
+
+
+Demand = Drawn | Traced
+"""rate: requests per second that all replicas have to serve together. mean_rate: over all of the time, which is what is
+paid for; less than `rate` where that is the rate of the busiest minutes. most: requests of one workload. workload: what
+one engine is offered: so many requests, up to `most`, `rate` per second on average. burstier: gaps between arrivals
+whose squared coefficient of variation is larger by a factor."""
+
+
+def faster(demand: Demand, factor: float) -> Demand:
+    """More requests, alike."""
+    return replace(demand, rate=demand.rate * factor)
+
+
+def longer(demand: Demand, factor: float) -> Demand:
+    """Answers longer by this factor."""
+    return replace(demand, stretch=demand.stretch * factor)
+
+
+def longer_prompts(demand: Demand, factor: float) -> Demand:
+    """Prompts longer by this factor."""
+    return replace(demand, prompt_stretch=demand.prompt_stretch * factor)
 
 
 def arrivals(rate: float, gap_variation: float) -> Arrivals:

@@ -1,11 +1,14 @@
-"""The settings of one engine that planning chooses, with the reason of each.
+"""The settings of one engine that planning chooses, with the reason of each; and the configuration file that holds them
+by their long option names, as `inflight serve --config FILE.toml` reads it, the reasons as comments beside them.
 
-Knows the engine's and the scheduler's settings by their names; not how good they are.
+Knows the engine's and the scheduler's settings by their names, and TOML's strings; not how good settings are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from inflight.config.engine import EngineSettings
@@ -72,3 +75,27 @@ class EngineConfig:
             for name, value in values.items()
             if value is not None
         }
+
+
+WIDTH = 118
+
+
+def configuration(options: Mapping[str, Resolved], about: Iterable[str] = ()) -> str:
+    """about: sentences for the top of the file."""
+    parts = [_comment(sentence) for sentence in about]
+    parts += [["", *_comment(one.reason), f"{name} = {_value(one.value)}"] for name, one in options.items()]
+    return "\n".join(itertools.chain(*parts)).strip("\n") + "\n"
+
+
+def _value(value: str | int | float | bool) -> str:
+    return json.dumps(value) if isinstance(value, str | bool) else repr(value)
+
+
+def _comment(sentence: str) -> list[str]:
+    lines, line = [], "#"
+    for word in sentence.split():
+        if len(line) + 1 + len(word) > WIDTH and line != "#":
+            lines.append(line)
+            line = "#"
+        line += " " + word
+    return [*lines, line]

@@ -14,12 +14,11 @@ from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Case
 from inflight.simulate.fitted import FittedModel, StepModelError
-from inflight.simulate.hardware import Gpu
-from inflight.simulate.latency import StepModel
-from inflight.simulate.precision import Precision
+from inflight.simulate.hardware import Gpu, Precision
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.sources import known_of
 from inflight.simulate.split import SplitError, check_split
+from inflight.simulate.steps import StepModel
 
 BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
@@ -157,7 +156,7 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
     """The machine that a step model was measured on, with the memory that its engine had. What is uncertain: the error
     on steps that the fit had not seen. Raises StepModelError where the file does not say how large the engine was."""
     known = known_of(model)
-    if known.num_blocks is None or known.max_model_len is None:
+    if "num_blocks" not in known or "max_model_len" not in known:
         raise StepModelError(
             f"The step model ({model.name}) does not say how many KV blocks its engine had, so that nothing "
             "can be sized "
@@ -166,18 +165,18 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
     held_out = model.provenance.held_out if model.provenance is not None else {}
     error = max((error for error, _ in held_out.values()), default=0.0)
     error = max(LEAST_ERROR, min(0.5, error))
-    block_size = known.block_size or BLOCK_SIZE
+    block_size = known.get("block_size", BLOCK_SIZE)
     machine = model.provenance.machine if model.provenance is not None else "the calibrated machine"
     return Machine(
         name=machine,
         model=model,
-        blocks=known.num_blocks,
-        max_model_len=known.max_model_len,
+        blocks=known["num_blocks"],
+        max_model_len=known["max_model_len"],
         price_per_hour=price_per_hour,
         calibrated=True,
         block_size=block_size,
         cases=(Scaled(model, 1 + error), Scaled(model, 1 - error)),
-        host_blocks=known.num_blocks if known.bytes_per_token else 0,
-        block_bytes=(known.bytes_per_token or 0.0) * block_size,
-        copy_seconds=known.copy_seconds,
+        host_blocks=known["num_blocks"] if known.get("bytes_per_token") else 0,
+        block_bytes=known.get("bytes_per_token", 0.0) * block_size,
+        copy_seconds=known.get("copy_seconds", 0.0),
     )

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from inflight.models.arithmetic import kinds_of_layers, mixer_weights, state_bytes, weight_bytes
 from inflight.models.known import read_model
 from inflight.models.spec import Dense, LayerSpec, ModelSpec
-from inflight.simulate.hardware import Gpu, find_gpu
-from inflight.simulate.precision import ITEM_BYTES, Precision, packing
+from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, packing
 from inflight.simulate.split import caches, check_split
 
 GIB = 2**30

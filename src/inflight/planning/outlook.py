@@ -6,21 +6,22 @@ Knows trials at the planned number of replicas under a changed demand, and searc
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from inflight.core.strategies.registry import STRATEGIES
-from inflight.planning.demand import Demand
+from inflight.planning.demand import Demand, faster, longer, longer_prompts
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, Progress, TrialRunner, candidate_for, measure
 
-CHANGES = (
-    ("20 % more requests", "faster", 1.2),
-    ("answers half as long again", "longer", 1.5),
-    ("prompts half as long again", "longer_prompts", 1.5),
-    ("arrivals clumped twice as much (CV doubled)", "burstier", 4.0),
+CHANGES: tuple[tuple[str, Callable[[Demand], Demand]], ...] = (
+    ("20 % more requests", lambda demand: faster(demand, 1.2)),
+    ("answers half as long again", lambda demand: longer(demand, 1.5)),
+    ("prompts half as long again", lambda demand: longer_prompts(demand, 1.5)),
+    ("arrivals clumped twice as much (CV doubled)", lambda demand: demand.burstier(4.0)),
 )
 
 
@@ -47,9 +48,9 @@ class Strategies:
 
 def outlook(runner: TrialRunner, best: Candidate, replicas: int, progress: Progress) -> list[Change]:
     found = []
-    for name, verb, factor in CHANGES:
+    for name, change in CHANGES:
         progress(f"What if: {name}")
-        changed: Demand = getattr(runner.question.demand, verb)(factor)
+        changed = change(runner.question.demand)
         trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed)
         if trial.met:
             found.append(Change(name, trial, replicas))

@@ -18,12 +18,11 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
-from inflight.simulate.latency import StepModel
 from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Setup, Simulation, simulate
+from inflight.simulate.steps import StepModel
 from inflight.workload.contents import Contents
-from inflight.workload.driving import Driver
-from inflight.workload.requests import core_request
+from inflight.workload.driving import Driver, core_request
 from inflight.workload.workload import Workload
 
 ROUTER = "least-loaded"
@@ -150,7 +149,7 @@ def try_out(
     measured: tuple[float, float] = (0.0, 1.0),
 ) -> Trial:
     """Run a workload and read it off. model: in place of the machine's own. targets: promised to each request, for
-    goodput. measured: shares of the arrivals' span between which the run is read (`length` says which)."""
+    goodput. measured: shares of the arrivals' span between which the run is read (`steady` says which)."""
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
     run = simulate_run(machine, config, offered, meter, replicas)

@@ -18,14 +18,13 @@ from inflight.metrics.confidence import fewest_samples
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand, sample
 from inflight.planning.engine_config import TOGETHER, EngineConfig
-from inflight.planning.length import DRAIN, FILL, Length, length
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import BUDGETS, KV_SHARE, Overrides, Proposal, propose
 from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import Trial, try_out
-from inflight.planning.steady import rows_at, steady_state
+from inflight.planning.steady import DRAIN, FILL, Length, length, rows_at, steady_state
 from inflight.planning.traffic import Traffic, analyze_traffic
-from inflight.simulate.latency import StepModel
+from inflight.simulate.steps import StepModel
 
 POOLED = 3  # replicas that are simulated together
 SIMULATED = 2  # ways to split the model that are simulated, of all that fit
@@ -54,7 +53,7 @@ class Requests(NamedTuple):
 
 def requests_for(slos: Sequence[Slo]) -> Requests:
     """What decides must be sure of the percentile: its interval needs an upper end. A run that fills and drains long
-    reads a third of its requests (`length`)."""
+    reads a third of its requests (`steady`)."""
     fewest = max((fewest_samples(slo.of_requests) for slo in slos), default=0)
     decisive = math.ceil(CLUMPS * fewest)
     return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive)
@@ -163,10 +162,8 @@ def traffic_of(demand: Demand) -> Traffic:
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
     """A proposal for each machine that can hold the longest request, the cheapest by the closed form first."""
     check_steps(question.overrides.max_num_batched_tokens, question.sizes.usual, traffic)
-    found = []
-    for machine in question.machines:
-        if machine.tokens >= traffic.longest:
-            found.append(candidate_for(question, traffic, machine, question.overrides))
+    fitting = [machine for machine in question.machines if machine.tokens >= traffic.longest]
+    found = [candidate_for(question, traffic, machine, question.overrides) for machine in fitting]
     return sorted(found, key=lambda one: one.machine.gpus / one.guess)
 
 

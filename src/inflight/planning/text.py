@@ -52,9 +52,7 @@ def _head(plan: Plan) -> list[str]:
         f"{_lengths(plan.traffic)}; {promised}",
         *_interval(plan),
     ]
-    if not machine.calibrated:
-        lines.append(NOT_CALIBRATED)
-    return lines
+    return lines if machine.calibrated else [*lines, NOT_CALIBRATED]
 
 
 def _nodes(plan: Plan) -> str:
@@ -86,10 +84,8 @@ def _lengths(traffic: Traffic) -> str:
 
 
 def _settings(plan: Plan) -> list[str]:
-    lines = ["Settings of each replica:"]
-    for name, resolved in plan.config.options().items():
-        lines.append(f"  --{name} {resolved.value}: {resolved.reason}")
-    return lines
+    options = plan.config.options().items()
+    return ["Settings of each replica:", *(f"  --{name} {one.value}: {one.reason}" for name, one in options)]
 
 
 def _memory(plan: Plan) -> list[str]:
@@ -166,9 +162,7 @@ def _why(plan: Plan) -> list[str]:
     lines = [f"What binds: {words[bound.bound]}.", *(f"  {sentence}" for sentence in bound.sentences)]
     if bound.relief:
         lines.append(f"  What would relieve it: {bound.relief}.")
-    for other in plan.others:
-        lines.append(f"  {_other(other, plan)}")
-    return lines
+    return [*lines, *(f"  {_other(other, plan)}" for other in plan.others)]
 
 
 def _other(other: Candidate, plan: Plan) -> str:
@@ -185,13 +179,10 @@ def _other(other: Candidate, plan: Plan) -> str:
 
 
 def _changes(plan: Plan) -> list[str]:
-    lines = ["What would change it:"]
-    for change in plan.changes:
-        lines.append(f"  {change.name}: {_change(change, plan)}")
-    return lines
+    return ["What would change it:", *(f"  {change.name}: {_change(change)}" for change in plan.changes)]
 
 
-def _change(change: Change, plan: Plan) -> str:
+def _change(change: Change) -> str:
     if change.trial.met:
         kept = [
             f"{slo.name} {value * 1e3:,.0f} ms" for slo, value in change.trial.values.items() if math.isfinite(value)
@@ -202,10 +193,9 @@ def _change(change: Change, plan: Plan) -> str:
 
 
 def _strategies(plan: Plan) -> list[str]:
-    lines = ["Strategies on the same machine, for the same promises:"]
-    for one in plan.strategies:
-        lines.append(f"  {one.strategy:<{WIDTH}} {what_it_needs(one, plan.question.demand)}")
-    return lines
+    demand = plan.question.demand
+    needs = (f"  {one.strategy:<{WIDTH}} {what_it_needs(one, demand)}" for one in plan.strategies)
+    return ["Strategies on the same machine, for the same promises:", *needs]
 
 
 def _basis(plan: Plan) -> list[str]:

@@ -6,6 +6,7 @@ Knows a question and its answer; nothing here changes the answer.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from inflight.metrics.confidence import fewest_samples
 from inflight.planning.demand import Drawn, Traced
@@ -28,37 +29,34 @@ def warnings(
     question: Question, traffic: Traffic, candidate: Candidate, trial: Trial, replicas: int
 ) -> tuple[str, ...]:
     """Sentences, the gravest first; empty where nothing is wrong."""
-    found = [
+    return (
         *_of_memory(question, traffic, candidate),
         *_of_strategy(question, traffic, candidate),
         *_of_steps(question, traffic, candidate),
         *_of_traffic(question, traffic),
         *_of_slos(question, traffic, candidate, trial, replicas),
-    ]
-    return tuple(found)
+    )
 
 
-def _of_memory(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
-    found = []
+def _of_memory(question: Question, traffic: Traffic, candidate: Candidate) -> Iterator[str]:
     rows, machine = question.overrides.max_num_seqs, candidate.machine
     fits = machine.sequences(traffic.mean_context)
     if rows is not None and rows > fits:
-        found.append(
+        yield (
             f"--max-num-seqs {rows:,} is beyond the KV memory: {fits:,.0f} sequences of "
             f"{traffic.mean_context:,.0f} tokens "
             "fit. The rest is admitted and preempted again, and its prompts are computed twice; set at most "
             f"{max(1, int(KV_SHARE * fits)):,}."
         )
-    found += _of_wide_steps(question, traffic, candidate)
+    yield from _of_wide_steps(question, traffic, candidate)
     longest = machine.max_model_len
     if machine.tokens < longest:
-        found.append(
+        yield (
             f"KV memory holds {machine.tokens:,} tokens, less than one sequence of the {longest:,} that the "
             "model allows; "
             f"set --max-model-len to what the traffic needs ({traffic.longest:,} at most), so that longer requests are "
             "refused at the door."
         )
-    return found
 
 
 def _of_wide_steps(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
@@ -105,38 +103,36 @@ def _of_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> 
     return []
 
 
-def _of_steps(question: Question, traffic: Traffic, candidate: Candidate) -> list[str]:
+def _of_steps(question: Question, traffic: Traffic, candidate: Candidate) -> Iterator[str]:
     budget, rows = question.overrides.max_num_batched_tokens, candidate.config.max_num_seqs
     if budget is None:
-        return []
+        return
     alone = prompt_seconds(candidate.machine, candidate.config, min(budget, traffic.input.p99 or 1.0))
-    found = []
     if budget > traffic.input_mean and alone > STALL and any(slo.bounds_gaps for slo in question.slos):
-        found.append(
+        yield (
             f"--max-num-batched-tokens {budget:,} makes full steps of at least {alone * 1e3:,.0f} ms, which running "
             "streams wait; a smaller one keeps them steadier."
         )
     model = candidate.machine.model
     ridge = getattr(getattr(model, "gpu", None), "ridge_tokens", None)
     if ridge is not None and budget < ridge():
-        found.append(
+        yield (
             f"--max-num-batched-tokens {budget:,} is below the {ridge():,.0f} tokens from which this GPU is busy with "
             f"arithmetic: each step reads all weights again for few tokens ({rows:,} of them are decodes at most)."
         )
-    return found
 
 
-def _of_traffic(question: Question, traffic: Traffic) -> list[str]:
-    found, demand = [], question.demand
+def _of_traffic(question: Question, traffic: Traffic) -> Iterator[str]:
+    demand = question.demand
     p50, p99 = traffic.output.p50 or 1.0, traffic.output.p99 or 1.0
     if p99 < UNIFORM * p50:
-        found.append(
+        yield (
             f"All answers have about the same length ({p50:,.0f} tokens at p50, {p99:,.0f} at p99): real ones vary "
             "several times, and a deployment measured or sized with equal lengths is too small for them; give a "
             "distribution such as lognormal:P50:P99, or a trace."
         )
     if isinstance(demand, Drawn) and demand.gap_variation < 1:
-        found.append(
+        yield (
             f"Gaps between arrivals have a coefficient of variation of {math.sqrt(demand.gap_variation):.2g}, more "
             "regular than chance: waiting times of independent users, who come as Poisson arrivals or clump, come out "
             "too short."
@@ -145,47 +141,40 @@ def _of_traffic(question: Question, traffic: Traffic) -> list[str]:
     share, fewest = max(shares), max(fewest_samples(share) for share in shares)
     if isinstance(demand, Traced) and traffic.requests < fewest:
         beyond = traffic.requests * (1 - share)
-        found.append(
+        yield (
             f"The trace has {traffic.requests:,} requests: its p{share * 100:g} rests on {beyond:,.0f} of them; to be "
             f"sure of it takes {fewest:,}."
         )
-    return found
 
 
-def _of_slos(question: Question, traffic: Traffic, candidate: Candidate, trial: Trial, replicas: int) -> list[str]:
-    found = []
+def _of_slos(question: Question, traffic: Traffic, candidate: Candidate, trial: Trial, replicas: int) -> Iterator[str]:
     if question.slos and all(slo.share <= 0.5 for slo in question.slos):
-        found.append(
-            "Only medians are promised: half of the requests may be as slow as they like; promise p95 or p99 too."
-        )
+        yield "Only medians are promised: half of the requests may be as slow as they like; promise p95 or p99 too."
     if not question.slos:
-        found.append(
-            "Nothing is promised (--slo): this is sized for throughput alone, and latencies are what they are."
-        )
+        yield "Nothing is promised (--slo): this is sized for throughput alone, and latencies are what they are."
     gap = trial.percentiles["itl"][2]
     paced = any(slo.paces for slo in question.slos)
     if question.slos and not paced and math.isfinite(gap) and gap > STALL:
-        found.append(
+        yield (
             f"Nothing is promised between tokens, and streams stand still for {gap * 1e3:,.0f} ms at p99 while "
             "prompts of "
             "others are computed; if people read along, add a promise such as itl=100(p99)."
         )
-    found += _of_spares(question, candidate, trial, replicas)
+    yield from _of_spares(question, candidate, trial, replicas)
     degree, model = candidate.machine.gpus, candidate.machine.model
     heads = fewest_kv_heads(model.spec) if isinstance(model, Roofline) else None
     if heads is not None and degree > heads:
-        found.append(
+        yield (
             f"{degree} GPUs share {heads} KV heads: each head is held {degree // heads} "
             "times, so that KV "
             "memory grows less than the number of GPUs."
         )
     if trial.preemptions > 0.02 * max(1, trial.summary.requests):
-        found.append(
+        yield (
             f"{trial.preemptions:,} preemptions came upon {trial.summary.requests:,} requests: memory is "
             "tighter than the "
             "sequences are many; lower --max-num-seqs."
         )
-    return found
 
 
 def _of_spares(question: Question, candidate: Candidate, trial: Trial, replicas: int) -> list[str]:

@@ -23,7 +23,7 @@ from inflight.metrics.definitions import (
 )
 from inflight.records.timings import QUEUE_REASONS
 from inflight.report.steps.engine_run import EngineRun
-from inflight.report.steps.queues import waiting
+from inflight.report.steps.over_time import waiting
 
 Part = Literal["queue_ms", "prefill_ms", "decode_ms", "preempted_ms", "other_ms"]
 PARTS: dict[str, Part] = {  # of a request's time; keys of its timings

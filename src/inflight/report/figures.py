@@ -6,9 +6,9 @@ Computes nothing: values are those of `metrics.summary` and of `engine_figures`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Summary
@@ -22,6 +22,80 @@ LATENCIES = (
     ("tpot", "TPOT", "(last token − first) / (tokens − 1), by request"),
     ("e2e", "E2E", "intended send time to last token"),
 )
+
+Row = tuple[str, str, str, Better, str]  # key, name, unit, which way is good, what it is
+_THROUGHPUT: tuple[Row, ...] = (
+    ("requests", "requests answered", "", "", "completed, in the measured window"),
+    ("offered", "requests offered", "", "", ""),
+    ("rejected", "rejected", "", "lower", ""),
+    ("failed", "failed", "", "lower", ""),
+    ("unfinished", "unfinished", "", "lower", ""),
+    ("wall_seconds", "measured time", "s", "", ""),
+    ("requests_per_s", "requests", "requests/s", "higher", ""),
+    (
+        "saturated_at_per_s",
+        "saturated at",
+        "requests/s",
+        "",
+        "latency was still growing at the end: so many requests complete, and percentiles mean nothing",
+    ),
+    ("output_tokens_per_s", "output", "tokens/s", "higher", ""),
+    ("input_tokens_per_s", "input", "tokens/s", "higher", ""),
+    ("total_tokens_per_s", "input and output", "tokens/s", "higher", ""),
+    (
+        "prefill_tokens_per_s",
+        "prefill",
+        "tokens/s",
+        "",
+        "computed in steps; found in the cache is not among them",
+    ),
+    ("decode_tokens_per_s", "decode", "tokens/s", "higher", ""),
+    (
+        "goodput",
+        "goodput",
+        "requests/s",
+        "higher",
+        "requests per second that met all their targets; without targets, all that completed",
+    ),
+    ("attainment", "attainment", "share", "higher", "of the offered; rejected, failed and unfinished did not"),
+    (
+        "concurrency",
+        "concurrency",
+        "",
+        "",
+        "requests under way, mean; by Little's law beside it: where they differ, the run was not steady",
+    ),
+    ("concurrency_by_little", "concurrency by Little's law", "", "", ""),
+)
+_ENGINE: tuple[Row, ...] = (
+    ("steps", "steps", "", "", ""),
+    ("steps_per_s", "steps", "steps/s", "", ""),
+    ("busy", "time with a step under way", "share", "", ""),
+    ("step_p50", "step time p50", "s", "lower", ""),
+    ("step_p99", "step time p99", "s", "lower", ""),
+    ("step_tokens_mean", "tokens per step, mean", "tokens", "", ""),
+    ("occupancy", "batch occupancy", "share", "", "running rows / rows, mean while steps run"),
+    ("padding_waste", "padding waste", "share", "lower", "padded token slots / all token slots computed"),
+    ("kv_usage", "KV blocks held", "share", "", "of all, mean while steps run"),
+    ("kv_peak", "KV blocks held at most", "share", "", ""),
+    ("kv_waste", "KV waste", "share", "lower", "(allocated − used) / allocated token slots"),
+    ("prefix_share", "prompt tokens cached", "share", "higher", "prompt tokens found in the prefix cache"),
+    ("preemptions", "preemptions", "", "lower", ""),
+    ("recomputed_tokens", "tokens recomputed", "tokens", "lower", ""),
+    ("moved_out", "blocks swapped out", "blocks", "lower", ""),
+    ("moved_back", "blocks swapped back", "blocks", "", ""),
+    ("waiting_mean", "sequences waiting, mean", "", "lower", ""),
+    ("waiting_peak", "sequences waiting at most", "", "lower", ""),
+    (
+        "fairness",
+        "evenness among tenants",
+        "",
+        "",
+        "Jain's index over tokens served by tenant; 1 when all have the same",
+    ),
+    ("failed_steps", "steps that broke", "", "lower", ""),
+)
+_WHERE_ANY = ("rejected", "failed", "unfinished", "failed_steps")  # nothing is said of none
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,79 +133,51 @@ def figures_of(run: Run) -> Figures:
     return Figures(run.summary, engine, tuple(listed))
 
 
+def _listed(group: str, rows: Iterable[Row], values: Mapping[str, Any], samples: int = 0) -> Iterator[Figure]:
+    """Those of which there is a value. samples: that step times rest on."""
+    for key, name, unit, better, about in rows:
+        if key in values and (values[key] or key not in _WHERE_ANY):
+            rests_on = samples if unit == "s" else 0
+            yield Figure(key, group, name, unit, values[key], better, rests_on, about=about)
+
+
+def _values(figures: Summary | EngineFigures) -> dict[str, Any]:
+    return {item.name: getattr(figures, item.name) for item in fields(figures)}
+
+
 def _throughput(summary: Summary, engine: EngineFigures | None) -> Iterator[Figure]:
-    group = "Throughput"
-    yield Figure(
-        "requests", group, "requests answered", "", summary.requests, about="completed, in the measured window"
-    )
-    yield Figure("offered", group, "requests offered", "", summary.offered)
-    for key, name in (("rejected", "rejected"), ("failed", "failed"), ("unfinished", "unfinished")):
-        if getattr(summary, key):
-            yield Figure(key, group, name, "", getattr(summary, key), "lower")
-    yield Figure("wall_seconds", group, "measured time", "s", summary.wall_seconds)
-    yield Figure("requests_per_s", group, "requests", "requests/s", summary.requests_per_s, "higher")
+    values = _values(summary)
     if summary.saturated:
-        about = "latency was still growing at the end: so many requests complete, and percentiles mean nothing"
-        yield Figure("saturated_at_per_s", group, "saturated at", "requests/s", summary.requests_per_s, about=about)
-    yield Figure("output_tokens_per_s", group, "output", "tokens/s", summary.output_tokens_per_s, "higher")
-    yield Figure("input_tokens_per_s", group, "input", "tokens/s", summary.input_tokens_per_s, "higher")
-    yield Figure("total_tokens_per_s", group, "input and output", "tokens/s", summary.total_tokens_per_s, "higher")
+        values["saturated_at_per_s"] = summary.requests_per_s
     if engine:
-        about = "computed in steps; found in the cache is not among them"
-        yield Figure("prefill_tokens_per_s", group, "prefill", "tokens/s", engine.prefill_tokens_per_s, about=about)
-        yield Figure("decode_tokens_per_s", group, "decode", "tokens/s", engine.decode_tokens_per_s, "higher")
-    about = "requests per second that met all their targets; without targets, all that completed"
-    yield Figure("goodput", group, "goodput", "requests/s", summary.goodput, "higher", about=about)
-    about = "of the offered; rejected, failed and unfinished did not"
-    yield Figure("attainment", group, "attainment", "share", summary.attainment, "higher", about=about)
-    about = "requests under way, mean; by Little's law beside it: where they differ, the run was not steady"
-    yield Figure("concurrency", group, "concurrency", "", summary.concurrency, about=about)
-    yield Figure("concurrency_by_little", group, "concurrency by Little's law", "", summary.concurrency_by_little)
+        values |= {name: getattr(engine, name) for name in ("prefill_tokens_per_s", "decode_tokens_per_s")}
+    return _listed("Throughput", _THROUGHPUT, values)
 
 
 def _latency(summary: Summary) -> Iterator[Figure]:
     for key, name, about in LATENCIES:
-        yield from _percentiles(key, "Latency", name, getattr(summary, key), about)
+        yield from _percentiles(key, name, getattr(summary, key), about)
     if summary.delay.samples and summary.delay.p99:
-        yield from _percentiles("delay", "Latency", "schedule delay", summary.delay, "actual send − intended send")
+        yield from _percentiles("delay", "schedule delay", summary.delay, "actual send − intended send")
 
 
-def _percentiles(key: str, group: str, name: str, figures: Percentiles, about: str) -> Iterator[Figure]:
+def _percentiles(key: str, name: str, figures: Percentiles, about: str) -> Iterator[Figure]:
     if not figures.samples:
         return
-    yield Figure(f"{key}_mean", group, f"{name} mean", "s", figures.mean, "lower", figures.samples, about=about)
+    yield Figure(f"{key}_mean", "Latency", f"{name} mean", "s", figures.mean, "lower", figures.samples, about=about)
     for level in ("p50", "p95", "p99"):
         value, interval = getattr(figures, level), getattr(figures, f"{level}_interval")
-        yield Figure(f"{key}_{level}", group, f"{name} {level}", "s", value, "lower", figures.samples, interval, about)
+        yield Figure(
+            f"{key}_{level}", "Latency", f"{name} {level}", "s", value, "lower", figures.samples, interval, about
+        )
 
 
 def _engine(engine: EngineFigures) -> Iterator[Figure]:
-    group = "Batch and memory"
-    yield Figure("steps", group, "steps", "", engine.steps)
-    yield Figure("steps_per_s", group, "steps", "steps/s", engine.steps_per_s)
-    yield Figure("busy", group, "time with a step under way", "share", engine.busy)
-    yield Figure("step_p50", group, "step time p50", "s", engine.step_seconds.p50, "lower", engine.steps)
-    yield Figure("step_p99", group, "step time p99", "s", engine.step_seconds.p99, "lower", engine.steps)
-    yield Figure("step_tokens_mean", group, "tokens per step, mean", "tokens", engine.step_tokens.mean)
-    about = "running rows / rows, mean while steps run"
-    yield Figure("occupancy", group, "batch occupancy", "share", engine.occupancy, about=about)
-    about = "padded token slots / all token slots computed"
-    yield Figure("padding_waste", group, "padding waste", "share", engine.padding_waste, "lower", about=about)
-    yield Figure("kv_usage", group, "KV blocks held", "share", engine.kv_usage, about="of all, mean while steps run")
-    yield Figure("kv_peak", group, "KV blocks held at most", "share", engine.kv_peak)
-    about = "(allocated − used) / allocated token slots"
-    yield Figure("kv_waste", group, "KV waste", "share", engine.kv_waste, "lower", about=about)
-    about = "prompt tokens found in the prefix cache"
-    yield Figure("prefix_share", group, "prompt tokens cached", "share", engine.prefix_share, "higher", about=about)
-    yield Figure("preemptions", group, "preemptions", "", engine.preemptions, "lower")
-    yield Figure("recomputed_tokens", group, "tokens recomputed", "tokens", engine.recomputed_tokens, "lower")
-    if engine.moved_out or engine.moved_back:
-        yield Figure("moved_out", group, "blocks swapped out", "blocks", engine.moved_out, "lower")
-        yield Figure("moved_back", group, "blocks swapped back", "blocks", engine.moved_back)
-    yield Figure("waiting_mean", group, "sequences waiting, mean", "", engine.waiting_mean, "lower")
-    yield Figure("waiting_peak", group, "sequences waiting at most", "", engine.waiting_peak, "lower")
-    if len(engine.service) > 1:
-        about = "Jain's index over tokens served by tenant; 1 when all have the same"
-        yield Figure("fairness", group, "evenness among tenants", "", engine.fairness, about=about)
-    if engine.failed_steps:
-        yield Figure("failed_steps", group, "steps that broke", "", engine.failed_steps, "lower")
+    values = _values(engine)
+    if not engine.moved_out and not engine.moved_back:
+        del values["moved_out"], values["moved_back"]
+    if len(engine.service) < 2:
+        del values["fairness"]
+    steps = engine.step_seconds
+    values |= {"step_p50": steps.p50, "step_p99": steps.p99, "step_tokens_mean": engine.step_tokens.mean}
+    return _listed("Batch and memory", _ENGINE, values, engine.steps)

@@ -11,26 +11,32 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from inflight.metrics.definitions import Percentiles
+from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Window
 from inflight.records.timings import QUEUE_REASONS
+from inflight.report.charts.bars import Part, Segment, part_bars, request_timelines
 from inflight.report.charts.batch import CLASSES, batch_picture
-from inflight.report.charts.curve import CurvePoint, curve
-from inflight.report.charts.distribution import cumulative, percentile_bars
-from inflight.report.charts.drawing import Drawing
+from inflight.report.charts.distribution import CurvePoint, cumulative, curve, percentile_bars
 from inflight.report.charts.frame import WIDTH
 from inflight.report.charts.lines import over_time, series_class, stack
 from inflight.report.charts.palette import SERIES
 from inflight.report.charts.quantity import shortened
-from inflight.report.charts.request_timelines import Segment, request_timelines
-from inflight.report.charts.shares import Part, part_bars
+from inflight.report.charts.svg import Drawing
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.run import Run, Setting
 from inflight.report.steps.engine_run import EngineRun
-from inflight.report.steps.owners import CACHED_NAME, OTHERS, SHARED_NAME, block_owners
-from inflight.report.steps.queues import phases, running, service, waiting
+from inflight.report.steps.over_time import (
+    CACHED_NAME,
+    OTHERS,
+    SHARED_NAME,
+    block_owners,
+    phases,
+    running,
+    service,
+    waiting,
+)
 from inflight.report.steps.rows import State
-from inflight.report.steps.series import StepSeries
-from inflight.report.steps.step_function import StepFunction
+from inflight.report.steps.series import StepFunction, StepSeries
 
 CLOSE_UP = 120  # steps
 _PAUSE = 2.0  # in median step times: a longer idle time ends a close-up, as most of that would be empty
@@ -188,16 +194,24 @@ def run_over_time(run: Run) -> list[Drawing]:
 
 def latency_spread(named: Sequence[tuple[str, Run]]) -> list[Drawing]:
     """How TTFT, ITL and E2E are spread, and their percentiles."""
-    kinds: tuple[tuple[str, str, Callable[[Run], list[float]]], ...] = (
-        ("TTFT", "Completed requests, by their time to first token.", _ttfts),
-        ("ITL", "All gaps between successive tokens of a request.", _gaps),
-        ("E2E", "Completed requests, by their time from intended send to last token.", _e2es),
+    kinds: tuple[tuple[str, str, Callable[[Observation], list[float]]], ...] = (
+        (
+            "TTFT",
+            "Completed requests, by their time to first token.",
+            lambda one: [] if one.ttft is None else [one.ttft],
+        ),
+        ("ITL", "All gaps between successive tokens of a request.", lambda one: one.gaps),
+        ("E2E", "Completed requests, by their time from intended send to last token.", lambda one: [one.e2e]),
     )
+    done = [(who, [one for one in run.observations if one.outcome == "completed"]) for who, run in named]
     pictures = [
-        cumulative(f"{name}, cumulative", about, [(who, of(run)) for who, run in named]) for name, about, of in kinds
+        cumulative(
+            f"{name}, cumulative", about, [(who, [value for one in some for value in of(one)]) for who, some in done]
+        )
+        for name, about, of in kinds
     ]
-    for name, key in (("TTFT", "ttft"), ("ITL", "itl"), ("E2E", "e2e")):
-        levels: list[tuple[str, Percentiles]] = [(who, getattr(run.summary, key)) for who, run in named]
+    for name, _, _ in kinds:
+        levels: list[tuple[str, Percentiles]] = [(who, getattr(run.summary, name.lower())) for who, run in named]
         about = "Bars: p50, p95, p99. Whiskers: 95 % intervals, where the samples reach that far."
         pictures.append(percentile_bars(f"{name}, percentiles", about, levels))
     return [picture for picture in pictures if picture is not None]
@@ -253,18 +267,6 @@ def _point(load: str, repeats: list[Run], key: str, level: str) -> CurvePoint:
     latency = sum(getattr(getattr(run.summary, key), level) for run in repeats) / number
     saturated, valid = any(run.summary.saturated for run in repeats), all(run.valid for run in repeats)
     return CurvePoint(load, throughput, latency, saturated, valid)
-
-
-def _ttfts(run: Run) -> list[float]:
-    return [value for one in run.observations if one.outcome == "completed" and (value := one.ttft) is not None]
-
-
-def _gaps(run: Run) -> list[float]:
-    return [gap for one in run.observations if one.outcome == "completed" for gap in one.gaps]
-
-
-def _e2es(run: Run) -> list[float]:
-    return [one.e2e for one in run.observations if one.outcome == "completed"]
 
 
 # -- parts of the engine's run ----------------------------------------------------------------------------------

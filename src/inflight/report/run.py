@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inflight.metrics.observation import Observation
-from inflight.metrics.series import Series
-from inflight.metrics.summary import Summary, Window, summarize, whole
+from inflight.metrics.summary import Series, Summary, Window, summarize, whole
 from inflight.report.steps.engine_run import EngineRun
 
 MOST = 12  # of a kind; those with most requests

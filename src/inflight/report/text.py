@@ -29,10 +29,8 @@ def as_text(report: Report) -> str:
                 f"── {load or 'one load'} ──",
                 *_table(together, [column.setting.name for column in together]),
             ]
-    lines += ["", "Diagnosis"]
-    for column in columns:
-        lines += _diagnosis(column, len(columns) > 1)
-    return "\n".join(lines) + "\n"
+    diagnoses = (line for column in columns for line in _diagnosis(column, len(columns) > 1))
+    return "\n".join([*lines, "", "Diagnosis", *diagnoses]) + "\n"
 
 
 def _table(columns: Sequence[Column], names: Sequence[str]) -> list[str]:

@@ -19,13 +19,11 @@ import numpy as np
 
 from inflight.core.types.plan import Capacity
 from inflight.records.checked import converted
-from inflight.simulate.accuracy import errors_of, noise_of
 from inflight.simulate.fitted import FittedModel, Provenance, Size
-from inflight.simulate.fitting import fit, scaled, settled, usual
-from inflight.simulate.least_squares import nnls
+from inflight.simulate.fitting import fit, nnls, scaled, settled, usual
 from inflight.simulate.measuring import CROWDED, Measured, Round, Rounds, Tell, middles, quiet
 from inflight.simulate.sources import machine
-from inflight.simulate.steps import Step
+from inflight.simulate.steps import Step, errors_of, noise_of
 
 ROUNDS, FEWEST_ROUNDS = 5, 2  # that the time is planned for; that are measured on a machine that turns out slower
 ASKED = 0.05  # error, or noise, above which a reader must know of it

@@ -1,9 +1,16 @@
 """Several simulated engines behind a router, in order of their times; one engine is a cluster of one.
 
 Three things happen: a step's events are told, a request comes, a replica steps. Whichever is earliest happens next, at
-equal times in this order, so that an answer's end can bring the next request before the next step is planned. With
-`decode`, requests move on to a second pool after their first token (`kv_transfer`).
-Knows workloads, replicas and routers; not what steps cost, and not what figures mean.
+equal times in this order, so that an answer's end can bring the next request before the next step is planned.
+
+With `decode`, requests move on to a second pool after their first token: the first engine computes the prompt and
+samples one token (`max_tokens` 1); the second gets prompt and first token, with the keys and values of the prompt's
+whole blocks handed to it (`Request.handed_tokens`), and computes the rest of the last block again. Between the two lies
+the transfer: setup + prompt tokens · bytes per token / bandwidth, one after the other on each sender's link. The
+sender's blocks are taken as free when the first token is there. Splitwise (arXiv 2311.18677) and DistServe (arXiv
+2401.09670) describe the scheme.
+
+Knows workloads, replicas, routers and links; not what steps cost, and not what figures mean.
 """
 
 from __future__ import annotations
@@ -17,12 +24,43 @@ from dataclasses import dataclass, replace
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
-from inflight.simulate.kv_transfer import Link, for_decode, for_prefill
 from inflight.simulate.replica import Replica
 from inflight.simulate.routers import Router
 from inflight.workload.observation_collector import ObservationCollector
 from inflight.workload.pacing import Pacer
 from inflight.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """bytes_per_token: of keys and values, all layers. gbps: gigabits per second that really pass. setup_s: seconds
+    that every transfer takes anyway."""
+
+    bytes_per_token: float
+    gbps: float
+    setup_s: float = 0.001
+
+    def seconds(self, tokens: int) -> float:
+        return self.setup_s + tokens * self.bytes_per_token * 8 / (self.gbps * 1e9)
+
+
+def for_prefill(request: Request) -> Request:
+    """The prompt and the first token."""
+    return replace(request, params=replace(request.params, max_tokens=1, min_tokens=0), forced_output_tokens=1)
+
+
+def for_decode(request: Request, first_token: int) -> Request | None:
+    """The rest of the answer, or None where the first token was all of it."""
+    length, most = request.forced_output_tokens, request.params.max_tokens
+    if length == 1 or most == 1:
+        return None
+    return replace(
+        request,
+        prompt_token_ids=(*request.prompt_token_ids, first_token),
+        params=replace(request.params, max_tokens=None if most is None else most - 1),
+        forced_output_tokens=None if length is None else length - 1,
+        handed_tokens=len(request.prompt_token_ids),
+    )
 
 
 @dataclass(slots=True)

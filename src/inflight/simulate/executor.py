@@ -12,20 +12,11 @@ from itertools import takewhile
 from inflight.core.types.features import Features, features
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
+from inflight.engine.null import Done
 from inflight.simulate.fast_forward import TOKEN, CondensedPlan
-from inflight.simulate.latency import StepModel
+from inflight.simulate.steps import StepModel
 
 _TOKENS = (TOKEN,)
-
-
-class _Done:
-    __slots__ = ("_result",)
-
-    def __init__(self, result: StepResult):
-        self._result = result
-
-    def result(self) -> StepResult:
-        return self._result
 
 
 def _verified(chunk: Chunk) -> tuple[int, ...]:
@@ -80,7 +71,7 @@ class SimulatedExecutor:
         self.steps += len(times) - 1
         return times
 
-    def submit(self, plan: BatchPlan) -> _Done:
+    def submit(self, plan: BatchPlan) -> Done:
         held = features(plan)
         seconds = self.seconds(plan.all_features(held) if isinstance(plan, CondensedPlan) else held)
         sampled = tuple(
@@ -95,7 +86,7 @@ class SimulatedExecutor:
             for chunk in plan.chunks
             if chunk.score
         )
-        return _Done(StepResult(plan.step, sampled, seconds, scored=scored))
+        return Done(StepResult(plan.step, sampled, seconds, scored=scored))
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         """What transfers take is part of their step."""

@@ -58,7 +58,7 @@ class Provenance:
     held_out: mean absolute relative error by kind of steps that the fit has not seen, and over how many. Where steps
     came several times, equal ones count as one with their middle, against `usual` times the model's seconds (these are
     means, to which a few slow steps add); single is then the error of each step by itself, and noise that of equal
-    steps against each other (`accuracy`).
+    steps against each other (`steps`).
 
     others: share of the processors' time that others had while it was measured, None where that is not known. settings
     and capacity: of the engine that was measured."""

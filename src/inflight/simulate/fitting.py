@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from inflight.core.types.features import Features
-from inflight.simulate.accuracy import Errors, by_kind
 from inflight.simulate.fitted import FittedModel, StepModelError
-from inflight.simulate.least_squares import Array, nnls
-from inflight.simulate.steps import Step
+from inflight.simulate.steps import Errors, Step, by_kind
 
 FEWEST = 12  # steps that a fit needs at least
 FOLDS = 5
@@ -71,11 +70,8 @@ def settled(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
 
 def ranges(steps: Sequence[Step]) -> dict[str, tuple[float, float]]:
     """Of every feature the least and the greatest value."""
-    found = {}
-    for item in fields(Features):
-        values = [float(getattr(one.held, item.name)) for one in steps]
-        found[item.name] = (min(values), max(values))
-    return found
+    values = {item.name: [float(getattr(one.held, item.name)) for one in steps] for item in fields(Features)}
+    return {name: (min(every), max(every)) for name, every in values.items()}
 
 
 def usual(model: FittedModel, steps: Sequence[Step]) -> float:
@@ -154,3 +150,42 @@ def _candidates(table: Array) -> list[int]:
     """Token counts between those that were seen, doubling and half-way."""
     powers = {round(base * 2**power) for base in (1, 1.5) for power in range(1, 16)}
     return sorted(one for one in powers if table[:, 1].min() < one < table[:, 1].max())
+
+
+Array = npt.NDArray[np.float64]
+
+
+def nnls(matrix: Array, target: Array) -> Array:
+    """x ≥ 0 that minimises |matrix · x - target|; matrix float64[n, k], target float64[n].
+
+    Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23, on the normal equations as Bro and de Jong do
+    (J. Chemometrics 11, 1997): unknowns enter the set of free ones by the steepest descent, and leave it on the way to
+    a solution that would make them negative. Columns are scaled first; one of zeros gets 0.
+    """
+    scale = np.sqrt((matrix * matrix).sum(axis=0))
+    scale[scale == 0] = 1.0
+    scaled = matrix / scale
+    gram, wanted = scaled.T @ scaled, scaled.T @ target
+    found = np.zeros(matrix.shape[1])
+    free = np.zeros(matrix.shape[1], dtype=bool)
+    for _ in range(10 * len(found)):
+        descent = np.where(free, -np.inf, wanted - gram @ found)
+        best = int(np.argmax(descent))
+        if descent[best] <= 1e-10:
+            break
+        free[best] = True
+        while True:
+            tried = np.zeros_like(found)
+            tried[free] = np.linalg.lstsq(gram[np.ix_(free, free)], wanted[free], rcond=None)[0]
+            falling = free & (tried <= 0)
+            if not falling.any():
+                found = tried
+                break
+            share = np.min(found[falling] / np.maximum(found[falling] - tried[falling], 1e-300))
+            found += share * (tried - found)
+            free &= found > 1e-14
+            found[~free] = 0.0
+            if not free.any():
+                break
+    result: Array = found / scale
+    return result

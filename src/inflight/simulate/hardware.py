@@ -1,7 +1,8 @@
 """GPUs by name: what their vendors' data sheets say, and where each figure comes from.
 
-Knows memory, bandwidth, dense peak rates, links and example prices, and how to read more of them from a file; not how
-much of a peak a kernel reaches (`efficiency`).
+Knows memory, bandwidth, dense peak rates, links and example prices, how to read more of them from a file, and what
+weights, keys and values are held in on one (quantized checkpoints keep tables and head in bf16, and so does this); not
+how much of a peak a kernel reaches (`efficiency`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from inflight.simulate.precision import Precision
+from inflight.models.arithmetic import Packing
+
+Precision = Literal["bf16", "fp8", "int8"]
+ITEM_BYTES: dict[Precision, int] = {"bf16": 2, "fp8": 1, "int8": 1}
+
+
+def packing(precision: Precision) -> Packing:
+    item, bf16 = ITEM_BYTES[precision], ITEM_BYTES["bf16"]
+    return Packing(matrix=item, head=bf16, table=bf16, other=item)
+
 
 GB = 10**9
 

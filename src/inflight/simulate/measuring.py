@@ -1,4 +1,5 @@
-"""Measuring the steps of an engine, in rounds that are alike.
+"""Measuring the steps of an engine, in rounds that are alike; and how much of this machine others had meanwhile (other
+processes, and other guests of its host), from Linux's own account of its processors (/proc/stat).
 
 A round has three parts: designed steps (`design`) go to the executor itself; traffic through the whole engine
 (`served`) tells what serving adds to them; other traffic, with other lengths and at other loads, is kept apart for
@@ -9,21 +10,64 @@ how long a round may take; not what is made of the steps.
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from inflight.core.types.features import Features, features
+from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Executor
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.design import Design
 from inflight.simulate.fitted import StepModelError
-from inflight.simulate.noisy_neighbors import account, others_share
 from inflight.simulate.served import Served, Traffic
-from inflight.simulate.steps import Step, rounds
+from inflight.simulate.steps import Step, equal_steps, rounds
 from inflight.workload.lengths import Lognormal
+
+STAT = Path("/proc/stat")
+IDLE, WAITING, STOLEN = 3, 4, 7  # places in a processor's line: user nice system idle iowait irq softirq steal …
+COUNTED = 8  # what follows is part of user's time
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Seconds of the usable processors up to now: in all, worked, and worked by this process. stolen: that they wanted
+    to work while the host gave the time to others, part of neither."""
+
+    total: float
+    worked: float
+    own: float
+    stolen: float
+
+
+def account(stat: Path = STAT) -> Account | None:
+    """None where the system does not say."""
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
+    try:
+        lines = [line.split() for line in stat.read_text().splitlines() if line.startswith("cpu")]
+        ticks = [[int(one) for one in line[1 : 1 + COUNTED]] for line in lines if line[0] in usable]
+        second = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return None
+    if not ticks or any(len(one) < COUNTED for one in ticks):
+        return None
+    total = sum(map(sum, ticks)) / second
+    stolen = sum(one[STOLEN] for one in ticks) / second
+    idle = sum(one[IDLE] + one[WAITING] for one in ticks) / second
+    times = os.times()
+    return Account(total, total - idle - stolen, times.user + times.system, stolen)
+
+
+def others_share(before: Account | None, after: Account | None) -> float | None:
+    """Of the processors' time between the two, what others had."""
+    if before is None or after is None or after.total <= before.total:
+        return None
+    others = (after.worked - before.worked) - (after.own - before.own) + (after.stolen - before.stolen)
+    return max(0.0, others) / (after.total - before.total)
+
 
 SHARES = (0.4, 0.4, 0.2)  # of a round's time: designed steps, fitted traffic, judged traffic
 CROWDED = 0.03  # of the processors' time, that others may have
@@ -139,10 +183,7 @@ class Rounds:
 def middles(steps: Iterable[Step]) -> list[Step]:
     """Of equal steps one, with the mean of the middle half of their seconds: a stall does not move it, and where the
     machine has two speeds by turns it does not jump from one to the other, as a median would."""
-    groups: dict[Features, list[float]] = {}
-    for one in steps:
-        groups.setdefault(one.held, []).append(one.seconds)
-    return [Step(held, _middle(sorted(seconds))) for held, seconds in groups.items()]
+    return [Step(held, _middle(seconds)) for held, seconds in equal_steps(steps).items()]
 
 
 def _middle(ordered: list[float]) -> float:

@@ -15,9 +15,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary, summarize
 from inflight.records.schema import Records, RequestRecord, header_of, of_kind
-from inflight.simulate.accuracy import errors_of
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.latency import StepModel
 from inflight.simulate.replay import (
     Recall,
     Replay,
@@ -25,7 +23,7 @@ from inflight.simulate.replay import (
     recorded_scheduler,
     recorded_settings,
 )
-from inflight.simulate.steps import rounds, timed_steps
+from inflight.simulate.steps import StepModel, errors_of, rounds, timed_steps
 from inflight.workload.driving import Driver
 from inflight.workload.observation_collector import ObservationCollector
 from inflight.workload.workload import Entry, Workload
@@ -47,7 +45,7 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
     """replay: of the record, run to its end."""
     settings = recorded_settings(header_of(records))
     requests = sorted(replay.requests, key=lambda one: (one["arrival"], one["command"]))
-    whole = [_is_whole(one) for one in requests]
+    whole = [all(sample["finish_reason"] in ("stop", "length") for sample in one["samples"]) for one in requests]
     start = requests[0]["arrival"] if requests else 0.0
     workload = Workload(
         tuple(
@@ -73,10 +71,6 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
 
 def _summary(observations: list[Observation], whole: list[bool]) -> Summary:
     return summarize([one for one, kept in zip(observations, whole, strict=True) if kept])
-
-
-def _is_whole(record: RequestRecord) -> bool:
-    return all(sample["finish_reason"] in ("stop", "length") for sample in record["samples"])
 
 
 def _longest(record: RequestRecord) -> int:

@@ -12,7 +12,7 @@ tensor parallelism, with L layers, H query and K KV heads of h, hidden size d, v
 - of both, where a layer has a window, its queries see no more than that many positions each; latent attention has
   widths of its own, and its cache is on every GPU; a recurrent state is read and written for each row
 - logits head: 2·S·d·V/TP FLOP, d·V/TP bytes in bf16
-- all-reduce: two a layer, of T·d values in bf16 (`all_reduce`)
+- all-reduce: two a layer, of T·d values in bf16 (`efficiency`)
 - launch: fixed times of a step, a layer and a row (`efficiency`); blocks copied between device and host
 
 Not counted: looking up embeddings, gathering the logits of several GPUs, and drawing tokens.
@@ -37,19 +37,18 @@ from inflight.models.arithmetic import (
     touched_experts,
 )
 from inflight.models.spec import ModelSpec, MoE
-from inflight.simulate.all_reduce import all_reduce_seconds
 from inflight.simulate.efficiency import (
     LEAST_SHARD,
     MOST_TOKENS,
     Case,
+    all_reduce_seconds,
     efficiencies,
     measured_family,
     reading_factor,
     shard_share,
     token_share,
 )
-from inflight.simulate.hardware import Gpu
-from inflight.simulate.precision import ITEM_BYTES, Precision
+from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision
 from inflight.simulate.split import caches, check_split
 
 QUERY_TILE = 128  # queries that share one reading of keys and values

@@ -1,11 +1,15 @@
 """A simulation: pools of engines put together from settings, run over a workload, and what came of it.
 
-The scheduler comes from `config.assembly`, as a real engine's does. Knows settings, capacities and step models; what is
-asked on a command line, the verbs know.
+The scheduler comes from `config.assembly`, as a real engine's does. Prompts are as `workload.contents` makes them. Real
+answers have contents of their own; simulated ones are all token 0 (`executor`), so that a later turn of a conversation
+begins with the prompt before it and that answer, and finds both in a prefix cache that still holds them. Of texts only
+the length counts, and how far they begin alike: no tokenizer is needed. Knows settings, capacities and step models;
+what is asked on a command line, the verbs know.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,24 +21,44 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.options import OptionValues
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.types.plan import Capacity
+from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
-from inflight.metrics.summary import Summary, Window, summarize
-from inflight.simulate.cluster import Cluster, DecodePool
+from inflight.simulate.cluster import Cluster, DecodePool, Link
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.fast_forward import FastForward
-from inflight.simulate.kv_transfer import Link
-from inflight.simulate.latency import StepModel
+from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.replica import Replica, ReplicaFigures
-from inflight.simulate.requests import Requests
 from inflight.simulate.routers import Router, make_router
+from inflight.simulate.steps import StepModel
+from inflight.workload.contents import Contents
+from inflight.workload.driving import core_request
 from inflight.workload.workload import Workload
 
-CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same run has the same bytes
 
-WARM_UP = 0.1  # of the requests
+class Requests:
+    """Called for (index of an entry, intended send time)."""
+
+    def __init__(self, workload: Workload, vocab_size: int, seed: int):
+        self._entries = workload.entries
+        self._contents = Contents(workload.entries, vocab_size, seed=seed, floor=TOKEN + 1, stand_in=True, width=1)
+        self._followed = {entry.after for entry in workload.entries if entry.after is not None}
+        self._so_far: dict[int, tuple[int, ...]] = {}  # entry that another follows → its prompt and answer
+
+    def __call__(self, index: int, arrival: float) -> Request:
+        entry = self._entries[index]
+        if entry.after is None:
+            prompt = self._contents.prompt(index)
+        else:
+            prompt = self._so_far[entry.after] + self._contents.added(index)
+        request = core_request(entry, str(index), prompt, arrival)
+        if index in self._followed:
+            self._so_far[index] = prompt + (TOKEN,) * (request.forced_output_tokens or 0)
+        return request
+
+
+CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same run has the same bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +96,6 @@ class Simulation:
     replicas: list[ReplicaFigures]
     extrapolated: dict[str, int] = field(default_factory=dict)
 
-    def summary(self) -> Summary:
-        return steady(self.observations)
-
     @property
     def preemptions(self) -> int:
         return sum(one.last.preemptions for one in self.replicas)
@@ -82,14 +103,6 @@ class Simulation:
     @property
     def steps(self) -> int:
         return sum(one.steps for one in self.replicas)
-
-
-def steady(observations: Sequence[Observation]) -> Summary:
-    """Of the requests after the first tenth, which warms up, until the last was sent: what comes after that is a drain.
-    Of requests that all come at once, the whole run."""
-    times = sorted(one.intended for one in observations)
-    start = times[int(WARM_UP * len(times))] if times else 0.0
-    return summarize(observations, Window(start, times[-1]) if times and times[-1] > start else None)
 
 
 def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Simulation:
@@ -108,10 +121,9 @@ def simulate(workload: Workload, setup: Setup, record: Path | None = None) -> Si
     observations = cluster.run()
     for one in replicas:
         one.close()
-    extrapolated: dict[str, int] = {}
+    extrapolated = Counter[str]()
     for one in replicas:
-        for sentence, steps in one.extrapolated.items():
-            extrapolated[sentence] = extrapolated.get(sentence, 0) + steps
+        extrapolated.update(one.extrapolated)
     return Simulation(observations, [one.figures() for one in replicas], extrapolated)
 
 

@@ -1,6 +1,10 @@
-"""Measured steps: what each held, and how long the round took that it was part of.
+"""Steps: what each held, how long the round took that it was part of, what a model says of it, and how far off that is.
 
-Knows records and observers' words. A round is from one plan to the next: the step, and what the host does around it
+Knows records and observers' words, and the protocol of step models (the engine's own model in `core.estimation.latency`
+is another thing: learnt from the steps as they pass, for the scheduler under test). Errors and noise are both means of
+|told / measured - 1| over steps, by kind; the noise is what the error of a perfect model would be on this machine.
+
+A round is from one plan to the next: the step, and what the host does around it
 (planning, committing, handing out tokens); virtual time must advance by rounds to keep pace with a real engine.
 """
 
@@ -8,9 +12,9 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from inflight.core.types.features import Features
 from inflight.records.schema import StepRecord
@@ -76,8 +80,67 @@ def rounds(timed: Sequence[Timed]) -> list[Step]:
     ] + [False]
     after = [later.planned - one.committed for one, later, was in zip(timed, timed[1:], busy, strict=False) if was]
     usual = statistics.median(after) if after else 0.0
-    found = []
-    for index, one in enumerate(timed):
-        end = timed[index + 1].planned if busy[index] else one.committed + usual
-        found.append(Step(one.held, max(end - one.planned, one.seconds)))
+    ends = [
+        timed[index + 1].planned if was else one.committed + usual
+        for index, (one, was) in enumerate(zip(timed, busy, strict=False))
+    ]
+    found = [Step(one.held, max(end - one.planned, one.seconds)) for one, end in zip(timed, ends, strict=True)]
     return [one for one in found if one.seconds > 0]
+
+
+class StepModel(Protocol):
+    @property
+    def name(self) -> str:
+        """What the model is and what it rests on, for a reader of results: "fitted on 812 steps of …", "H100, data
+        sheet"."""
+
+    def seconds(self, held: Features) -> float:
+        """How long the step takes, above zero. `held` is the caller's, who may use it again: take numbers out of it, do
+        not keep it."""
+
+    def extrapolates(self, held: Features) -> str | None:
+        """A sentence with the number that lies outside of what the model rests on; None where it lies inside."""
+
+
+Errors = Mapping[str, tuple[float, int]]  # kind, or "all" → mean absolute relative error, steps
+
+
+def errors_of(model: StepModel, steps: Iterable[Step]) -> Errors:
+    """Of steps that the model was not fitted on, if it is to mean anything."""
+    return by_kind((one.kind, abs(model.seconds(one.held) / one.seconds - 1)) for one in steps)
+
+
+def noise_of(steps: Iterable[Step]) -> Errors:
+    """Of those steps that have equals; empty where none has. Each of n equal ones is told by the median of the others,
+    which is itself off its truth: √(1 - 1/n) takes off what that adds (exactly so for means of normal errors)."""
+    return by_kind(
+        (Step(held, each).kind, abs(_median_without(seconds, place) / each - 1) * (1 - 1 / len(seconds)) ** 0.5)
+        for held, seconds in equal_steps(steps).items()
+        if len(seconds) > 1
+        for place, each in enumerate(seconds)
+    )
+
+
+def equal_steps(steps: Iterable[Step]) -> dict[Features, list[float]]:
+    """What steps held → the seconds of all that held it, rising."""
+    groups: dict[Features, list[float]] = {}
+    for one in steps:
+        groups.setdefault(one.held, []).append(one.seconds)
+    return {held: sorted(seconds) for held, seconds in groups.items()}
+
+
+def _median_without(ordered: Sequence[float], place: int) -> float:
+    """Of all values but one, which stand in their order."""
+    low, high = ((len(ordered) - 1 + odd) // 2 for odd in (-1, 0))
+    return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
+
+
+def by_kind(errors: Iterable[tuple[Kind, float]]) -> Errors:
+    found: dict[str, list[float]] = {}
+    for kind, error in errors:
+        found.setdefault(kind, []).append(error)
+    by_kind_of_step: dict[str, tuple[float, int]] = {
+        kind: (statistics.fmean(found[kind]), len(found[kind])) for kind in KINDS if kind in found
+    }
+    every = [error for each in found.values() for error in each]
+    return {**by_kind_of_step, "all": (statistics.fmean(every), len(every))} if every else {}

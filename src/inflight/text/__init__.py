@@ -6,14 +6,12 @@ weights. Importing it is cheap: `tokenizers` and `jinja2` are imported by the fi
 
 from __future__ import annotations
 
-from .chat import ChatTemplate
-from .chat_encoder import ChatEncoder, EncodedChat, RenderedChat
-from .conversation import Conversation
-from .detokenizer import IncrementalDetokenizer
-from .errors import ChatTemplateError, TemplateVariableError, TokenizerError
-from .stops import StopStringFinder
-from .stream import TextStream
-from .tokenizer import Tokenizer
+from inflight.text.chat import ChatTemplate, Conversation
+from inflight.text.chat_encoder import ChatEncoder, EncodedChat, RenderedChat
+from inflight.text.detokenizer import IncrementalDetokenizer
+from inflight.text.errors import ChatTemplateError, TemplateVariableError, TokenizerError
+from inflight.text.stream import StopStringFinder, TextStream
+from inflight.text.tokenizer import Tokenizer
 
 __all__ = [
     "ChatEncoder",

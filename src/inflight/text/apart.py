@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from .errors import TokenizerError
-from .faults import LibraryFaults
+from inflight.text.errors import LibraryFaults, TokenizerError
 
 if TYPE_CHECKING:
     import tokenizers

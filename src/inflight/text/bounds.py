@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .budget import Budget
-from .errors import ChatTemplateError
+from inflight.text.budget import Budget
+from inflight.text.errors import ChatTemplateError
 
 _PERCENT = r"%(?:%|(?:\(\w*\))?[-+ #0]*(\d{0,3})(?:\.(\d{0,3}))?[sdifgerxX])"
 _BRACES = r"\{\{|\}\}|\{\w*(?::(?:[^{}]?[<>=^])?[-+ ]?#?0?(\d{0,3})[,_]?(?:\.(\d{1,3}))?[bcdeEfFgGnosxX%]?)?\}"
@@ -205,10 +205,6 @@ def _before_rsplit(budget: Budget, owner: str, arguments: Arguments, named: Name
     _before_slow_search(budget, owner, arguments, named)
 
 
-def _before_splitlines(budget: Budget, owner: str, arguments: Arguments, named: Named) -> None:
-    budget.allow_items(_line_ends(owner) + 1)
-
-
 def _before_slow_search(budget: Budget, owner: str, arguments: Arguments, named: Named) -> None:
     """From behind, or for each of some characters: Python may compare each character with each."""
     for given in (*arguments, *named.values()):
@@ -256,10 +252,6 @@ def _join_filter(budget: Budget, value: Any, named: Named) -> Any:
     return _joined(budget, _listed_by_attribute(budget, value, named), between)
 
 
-def _list_filter(budget: Budget, value: Any, named: Named) -> Any:
-    return _listed(budget, value) if isinstance(value, Iterable) else value
-
-
 def _indent_filter(budget: Budget, value: Any, named: Named) -> Any:
     width = named.get("width", 4)
     text = budget.text(value)
@@ -298,10 +290,6 @@ def _round_filter(budget: Budget, value: Any, named: Named) -> Any:
     return value
 
 
-def _case_filter(budget: Budget, value: Any, named: Named) -> Any:
-    return before_case(budget, value)
-
-
 def _title_filter(budget: Budget, value: Any, named: Named) -> Any:
     text = before_case(budget, value)
     budget.allow_items(len(text))  # a list of words, as Jinja does it
@@ -322,20 +310,20 @@ _OF_STRINGS: dict[str, Callable[[Budget, str, Arguments, Named], None]] = {
     "replace": _before_replace,
     "split": _before_split,
     "rsplit": _before_rsplit,
-    "splitlines": _before_splitlines,
+    "splitlines": lambda budget, owner, arguments, named: budget.allow_items(_line_ends(owner) + 1),
     "format": _before_braces,
     **dict.fromkeys(_SLOW_SEARCHES, _before_slow_search),
 }
 _OF_FILTERS: dict[str, Callable[[Budget, Any, Named], Any]] = {
     "join": _join_filter,
-    "list": _list_filter,
+    "list": lambda budget, value, named: _listed(budget, value) if isinstance(value, Iterable) else value,
     "indent": _indent_filter,
     "replace": _replace_filter,
     "tojson": _json_filter,
     "sum": _sum_filter,
     "round": _round_filter,
     "title": _title_filter,
-    **dict.fromkeys(("lower", "upper", "capitalize"), _case_filter),
+    **dict.fromkeys(("lower", "upper", "capitalize"), lambda budget, value, named: before_case(budget, value)),
     "trim": _trim_filter,
     **dict.fromkeys(("sort", "unique", "min", "max", "dictsort"), _compared_filter),
 }

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from .errors import ChatTemplateError
+from inflight.text.errors import ChatTemplateError
 
 _CHARACTERS_A_UNIT = 1024
 _BYTES_A_UNIT = 512  # of text that is made, all of which may be kept

@@ -1,7 +1,7 @@
 """Chat messages to the prompt text a model was trained on.
 
-Knows where a model keeps its chat template, which shape messages may have, and how to say that something is wrong with
-either. Does not know Jinja's environment (`sandbox`), tokens, or HTTP.
+Knows what a conversation is as it is handed in, where a model keeps its chat template, which shape messages may have,
+and how to say that something is wrong with either. Does not know Jinja's environment (`sandbox`), tokens, or HTTP.
 """
 
 from __future__ import annotations
@@ -11,15 +11,33 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
-from .budget import RenderLimits
-from .conversation import Conversation
-from .errors import ChatTemplateError, TemplateVariableError
-from .tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
+from inflight.text.budget import RenderLimits
+from inflight.text.errors import ChatTemplateError, TemplateVariableError
+from inflight.text.tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import jinja2
+
+
+class Conversation(Struct, frozen=True):
+    """messages: `{"role": …, "content": …}` each, with whatever else the template reads. Content is a string or a list
+    of `{"type": "text", "text": …}`; such parts are joined by newlines for templates that take strings only. It may be
+    missing where there are `tool_calls`.
+    variables: further ones of the template, such as `documents` or `enable_thinking`. Their names may be a client's,
+    any strings at all, which is why they come as one mapping.
+    tools: descriptions of functions that the model may call.
+    add_generation_prompt: end with the beginning of an assistant's message.
+    continue_final_message: end with the last message's text instead, so that the model goes on with it.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    variables: Mapping[str, Any] | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
 
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _RESERVED = ("messages", "tools", "add_generation_prompt")  # variables that have a place of their own
@@ -183,8 +201,8 @@ class ChatTemplate:
         if name not in self._compiled:
             from jinja2 import TemplateSyntaxError  # here, because it takes longer to import than all of this package
 
-            from .sandbox import chat_environment
-            from .template_reading import changes_text, strings_looked_for, takes_parts
+            from inflight.text.sandbox import chat_environment
+            from inflight.text.template_reading import changes_text, strings_looked_for, takes_parts
 
             environment, source = chat_environment(), self._sources[name]
             if len(source) > _LONGEST_SOURCE:

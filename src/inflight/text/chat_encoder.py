@@ -14,11 +14,10 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .apart import ApartEncoder
-from .chat import ChatTemplate
-from .control import ControlTokens
-from .conversation import Conversation
-from .tokenizer import Tokenizer
+from inflight.text.apart import ApartEncoder
+from inflight.text.chat import ChatTemplate, Conversation
+from inflight.text.control import ControlTokens
+from inflight.text.tokenizer import Tokenizer
 
 
 class RenderedChat(Struct, frozen=True):

@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from .errors import ChatTemplateError
+from inflight.text.errors import ChatTemplateError
 
 _BARS = ("<|", "|>", "<\uff5c", "\uff5c>")  # the second two are wide ones
 _NO_MARKS = frozenset("_-./,:;'\"\\")  # common in plain words and names, or written otherwise by JSON
@@ -104,14 +104,15 @@ class Hiding:
         self._show = {ord(secret): mark for mark, secret in hidden.items()}
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        finder = self._tokens._finder_of(message)
-        hide = self._whole if finder is self._tokens._all else self._own
-        role = self._all_found(message["role"])
-        return {**_mapped(message, hide), "role": role}
+        tokens, table = self._tokens, self._hide
+        own = tokens._finder_of(message) is not tokens._all
+        hidden = _mapped(message, lambda text: tokens.hide_in_own(text, table)) if own else self.other(message)
+        return {**hidden, "role": tokens._all.hide_found(message["role"], table)}
 
     def other(self, value: Any) -> Any:
-        """Tools, and variables of the template."""
-        return _mapped(value, self._whole)
+        """Tools, variables of the template, and all messages but the model's: every mark, wherever it stands: pieces of
+        a token that are put together again stay text too."""
+        return _mapped(value, lambda text: self._tokens._all.hide_all(text, self._hide))
 
     def shown(self, text: str) -> str:
         text = text.translate(self._show)
@@ -119,16 +120,6 @@ class Hiding:
             for secret, mark in self._show.items():
                 text = text.replace(json.dumps(chr(secret))[1:-1], mark)
         return text
-
-    def _whole(self, text: str) -> str:
-        """Every mark, wherever it stands: pieces of a token that are put together again stay text too."""
-        return self._tokens._all.hide_all(text, self._hide)
-
-    def _own(self, text: str) -> str:
-        return self._tokens.hide_in_own(text, self._hide)
-
-    def _all_found(self, text: str) -> str:
-        return self._tokens._all.hide_found(text, self._hide)
 
 
 class _Finder:

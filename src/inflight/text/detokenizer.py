@@ -1,7 +1,7 @@
 """Token ids to text, one token at a time.
 
 Knows when bytes have become text that later tokens cannot change. Does not know what a token's bytes are (`pieces`)
-or what a stop string is (`stops`).
+or what a stop string is (`stream`).
 
 What comes out, all of it joined, is what decoding the prompt and the output together has more than decoding the prompt
 alone. There is one deliberate difference from the library, with byte-fallback tokens: of a run of them that is not
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .tokenizer import Tokenizer
+    from inflight.text.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
 # How Python's surrogateescape spells bytes that are no part of any character: one mark for each.

@@ -7,8 +7,9 @@ the answer is None.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
+
+from inflight.text.pieces import parts_of
 
 if TYPE_CHECKING:
     import tokenizers
@@ -22,8 +23,8 @@ _KEEPING = ("NFD", "NFKD", "Prepend", "ByteLevel", "Metaspace", "Digits")
 
 def longest_token(backend: tokenizers.Tokenizer) -> int | None:
     """Most characters of a text that a token of this tokenizer stands for, or None if there is no such number."""
-    normalizers = _parts(backend.normalizer, "normalizers")
-    parts = [*normalizers, *_parts(backend.pre_tokenizer, "pretokenizers")]
+    normalizers = parts_of(backend.normalizer, "normalizers")
+    parts = [*normalizers, *parts_of(backend.pre_tokenizer, "pretokenizers")]
     if not all(_keeps(part) for part in parts):
         return None
     if any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()):
@@ -34,20 +35,6 @@ def longest_token(backend: tokenizers.Tokenizer) -> int | None:
     composes = any(part["type"] in _COMPOSING for part in normalizers)
     # Where each character of the name is a byte of the text, it has no fewer of them than the text has characters.
     return max(map(len, vocabulary)) * (COMPOSED if composes else 1)
-
-
-def _parts(component: Any, several: str) -> list[dict[str, Any]]:
-    """A normalizer or pre-tokenizer as `tokenizer.json` spells it, a sequence laid out flat; empty without one."""
-    if component is None:
-        return []
-    # The library shows a component's settings only in its pickle state, which is the JSON of tokenizer.json.
-    return _flat(json.loads(component.__getstate__()), several)
-
-
-def _flat(state: dict[str, Any], several: str) -> list[dict[str, Any]]:
-    if state["type"] != "Sequence":
-        return [state]
-    return [part for inner in state[several] for part in _flat(inner, several)]
 
 
 def _keeps(part: dict[str, Any]) -> bool:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .errors import TokenizerError
-from .faults import LibraryFaults
+from inflight.text.errors import LibraryFaults, TokenizerError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -27,7 +26,7 @@ class TokenPieces:
     """The bytes of every token of one tokenizer, worked out at first use and kept; safe to share between streams."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        parts = _decoder_parts(backend)
+        parts = parts_of(backend.decoder, "decoders")
         kinds = [part["type"] for part in parts]
         self._backend = backend
         self._byte_of_character = _byte_level_alphabet() if kinds == ["ByteLevel"] else None
@@ -90,14 +89,19 @@ class TokenPieces:
             return self._backend.decode(token_ids, skip_special_tokens=False)
 
 
-def _decoder_parts(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:
-    """The decoder as `tokenizer.json` spells it, a sequence laid out flat; empty when it has none."""
-    if backend.decoder is None:
+def parts_of(component: Any, several: str) -> list[dict[str, Any]]:
+    """A decoder, normalizer or pre-tokenizer as `tokenizer.json` spells it, a sequence laid out flat; empty without
+    one. several: what a sequence calls its parts."""
+    if component is None:
         return []
-    # The library shows a decoder's settings only in its pickle state, which is the JSON of tokenizer.json.
-    state: dict[str, Any] = json.loads(backend.decoder.__getstate__())
-    parts: list[dict[str, Any]] = state["decoders"] if state["type"] == "Sequence" else [state]
-    return parts
+    # The library shows a component's settings only in its pickle state, which is the JSON of tokenizer.json.
+    return _flat(json.loads(component.__getstate__()), several)
+
+
+def _flat(state: dict[str, Any], several: str) -> list[dict[str, Any]]:
+    if state["type"] != "Sequence":
+        return [state]
+    return [part for inner in state[several] for part in _flat(inner, several)]
 
 
 def _looks_only_for_the_first_token(parts: list[dict[str, Any]]) -> bool:

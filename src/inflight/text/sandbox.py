@@ -26,7 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from .bounds import (
+from inflight.text.bounds import (
     before_call,
     before_case,
     before_filter,
@@ -35,8 +35,8 @@ from .bounds import (
     before_operator,
     before_search,
 )
-from .budget import Budget, RenderLimits
-from .errors import ChatTemplateError
+from inflight.text.budget import Budget, RenderLimits
+from inflight.text.errors import ChatTemplateError
 
 # Names that none can write where a name stands; as a text, for `map`, they do no harm.
 _BUDGET, _SPEND, _MEASURED, _SLICED, _LOOPED, _SEARCHED, _JOINED = (
@@ -163,23 +163,8 @@ class _Rewriter(NodeTransformer):
             node.iter = self._asked(node.iter, _LOOPED)  # type: ignore[arg-type]  # what it leaves out passes no toll
         return node
 
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
-        return self._with_toll(node)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
-        return self._with_toll(node)
-
-    def visit_Block(self, node: nodes.Block) -> nodes.Node:
-        return self._with_toll(node)
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        return self._literal(node)
-
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         return node if node.ctx == "store" else self._literal(node)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        return self._literal(node)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
@@ -205,11 +190,15 @@ class _Rewriter(NodeTransformer):
         node.body = [toll, *node.body]
         return node  # type: ignore[no-any-return]
 
+    visit_Macro = visit_CallBlock = visit_Block = _with_toll
+
     def _literal(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
         leaves = (nodes.Const, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair, nodes.Neg)
         is_plain = all(isinstance(child, leaves) for child in node.find_all(nodes.Node))
         return node if is_plain else self._asked(node, _MEASURED)
+
+    visit_List = visit_Dict = _literal
 
     def _toll(self, body: list[nodes.Node]) -> nodes.Node:
         inner = [node for statement in body for node in (statement, *statement.find_all(nodes.Node))]

@@ -11,14 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from inflight.models.gguf.gguf_model import is_gguf
-
-from .apart import ApartEncoder
-from .control import AddedToken
-from .errors import TokenizerError
-from .faults import LibraryFaults, is_fault
-from .longest import longest_token
-from .pieces import TokenPieces
-from .tokenizer_config import read_tokenizer_config, special_tokens
+from inflight.text.apart import ApartEncoder
+from inflight.text.control import AddedToken
+from inflight.text.errors import LibraryFaults, TokenizerError, is_fault
+from inflight.text.longest import longest_token
+from inflight.text.pieces import TokenPieces
+from inflight.text.tokenizer_config import read_tokenizer_config, special_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from inflight.json_file import JsonFileError, read_json_object
 from inflight.models.gguf.gguf_model import is_gguf
-
-from .errors import TokenizerError
+from inflight.text.errors import TokenizerError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,23 +1,50 @@
 """Runs a workload on an engine in the caller's thread, on whatever clock it has, and notes what becomes of each entry.
 
-The same for a real engine, a simulated one and the null executor. Knows the loop and the pacer; not where engines come
-from, and not what figures mean.
+The same for a real engine, a simulated one and the null executor. The answers that are asked for are those that were
+drawn or recorded in length, and nothing in content: greedy, past end tokens, to the forced length. Turns that follow an
+answer carry what stands for it in `contents`, since no real answer is known here. Knows the loop and the pacer; not
+where engines come from, and not what figures mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
-from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.request import SLO, Request, RequestRefused
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
-from inflight.workload.observation_collector import EngineFault, ObservationCollector
+from inflight.workload.observation_collector import ObservationCollector
 from inflight.workload.pacing import Pacer
-from inflight.workload.workload import Workload
+from inflight.workload.workload import Entry, Workload
 
-__all__ = ["Driver", "EngineFault"]
+
+@lru_cache(maxsize=1024)
+def _params(max_tokens: int) -> SamplingParams:
+    return SamplingParams(temperature=0, ignore_eos=True, max_tokens=max_tokens)
+
+
+def core_request(
+    entry: Entry, request_id: str, prompt_token_ids: tuple[int, ...], arrival: float | None = None
+) -> Request:
+    """arrival: where its time is known only now (later turns, closed loops); None: the entry's."""
+    max_tokens = entry.max_tokens or entry.output_tokens
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=prompt_token_ids,
+        params=_params(max_tokens),
+        arrival=entry.arrival if arrival is None else arrival,
+        lane=entry.lane or "interactive",
+        tenant=entry.tenant,
+        priority=entry.priority or 0,
+        slo=SLO(entry.targets.ttft, entry.targets.pace),
+        cache_salt=entry.cache_salt,
+        forced_output_tokens=min(entry.output_tokens, max_tokens),
+    )
+
 
 POLL_SECONDS = 0.05  # how often somebody who wants to stop is heard while nothing is due
 

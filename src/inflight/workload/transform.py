@@ -12,8 +12,7 @@ from dataclasses import replace
 from random import Random
 
 from inflight.workload.arrivals import Arrivals
-from inflight.workload.traces.rows import ordered
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.rows import Trace, ordered
 from inflight.workload.workload import Entry, WorkloadError
 
 
@@ -55,41 +54,6 @@ def speed(trace: Trace, factor: float) -> Trace:
     )
 
 
-def longest(trace: Trace, prompt: int | None = None, output: int | None = None, cut: bool = False) -> Trace:
-    """Requests with a longer prompt or output are dropped, or cut to these lengths. What is dropped takes the later
-    turns of its conversation with it. A prompt that is text is not cut but dropped."""
-    for name, most in (("prompt", prompt), ("output", output)):
-        if most is not None and most < 1:
-            raise WorkloadError(f"The longest {name} is to have {most} tokens; give a number from 1.")
-    most_prompt, most_output = prompt or math.inf, output or math.inf
-    kept: list[int] = []
-    entries, gone, shorter, followers = list(trace.entries), set[int](), 0, 0
-    for index, entry in enumerate(trace.entries):
-        if entry.after in gone:
-            gone.add(index)
-            followers += 1
-        elif entry.prompt_tokens <= most_prompt and entry.output_tokens <= most_output:
-            kept.append(index)
-        elif cut and (entry.prompt_tokens <= most_prompt or not isinstance(entry.prompt, str)):
-            entries[index] = _cut(entry, most_prompt, most_output)
-            kept.append(index)
-            shorter += 1
-        else:
-            gone.add(index)
-    if not kept:
-        raise WorkloadError(f"All {len(entries):,} requests are longer than prompt {prompt}, output {output} tokens.")
-    notes = []
-    limits = " or ".join(
-        f"{name} above {most:,} tokens" for name, most in (("a prompt", prompt), ("an output", output)) if most
-    )
-    if gone:
-        turns = f", {followers:,} of them as later turns of such" if followers else ""
-        notes.append(f"{len(gone):,} of {len(entries):,} requests left out: {limits}{turns}.")
-    if shorter:
-        notes.append(f"{shorter:,} of {len(entries):,} requests cut: {limits}.")
-    return _changed(trace, _kept(entries, kept), *notes)
-
-
 def spread(trace: Trace, bucket_s: float | None = None, seed: int = 0) -> Trace:
     """Move each arrival to a random time within its bucket; bucket_s: None: the raster that was found in the trace."""
     bucket = trace.bucket_s if bucket_s is None else bucket_s
@@ -128,20 +92,6 @@ def _kept(entries: Sequence[Entry], indexes: Iterable[int]) -> list[Entry]:
         entry if entry.after is None else entry.moved(entry.arrival, places.get(entry.after))
         for entry in map(entries.__getitem__, indexes)
     ]
-
-
-def _cut(entry: Entry, most_prompt: float, most_output: float) -> Entry:
-    prompt_tokens = int(min(entry.prompt_tokens, most_prompt))
-    output_tokens = int(min(entry.output_tokens, most_output))
-    blocks = math.ceil(prompt_tokens / entry.block_size) if entry.block_size else 0
-    return replace(
-        entry,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        max_tokens=None if entry.max_tokens is None else int(min(entry.max_tokens, most_output)),
-        prefix=entry.prefix[:blocks],
-        prompt=entry.prompt[:prompt_tokens] if isinstance(entry.prompt, tuple) else entry.prompt,
-    )
 
 
 def _at(entry: Entry, arrival: float) -> Entry:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from inflight.workload.traces.detect import FORMATS, detect, load
-from inflight.workload.traces.source import Source
+from inflight.workload.traces.files import Source
 from inflight.workload.workload import WorkloadError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

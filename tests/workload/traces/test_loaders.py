@@ -10,8 +10,7 @@ import pytest
 
 from inflight.metrics.observation import Targets
 from inflight.workload.traces.detect import load
-from inflight.workload.traces.rows import NO_OUTPUT, Reading
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.rows import NO_OUTPUT, Reading, Trace
 from inflight.workload.workload import WorkloadError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

@@ -11,11 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from inflight.metrics.summary import Window
-from inflight.report.charts.axis import Axis
-from inflight.report.charts.drawing import Drawing
-from inflight.report.charts.frame import Frame, Key
+from inflight.report.charts.frame import Axis, Frame, Key
 from inflight.report.charts.quantity import quantity
-from inflight.report.charts.svg import number, rectangle, tag, text
+from inflight.report.charts.svg import Drawing, number, rectangle, tag, text
 from inflight.report.steps.rows import RowRun, State
 
 WIDE = 940

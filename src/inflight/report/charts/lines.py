@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inflight.metrics.summary import Window
-from inflight.report.charts.axis import Axis, from_zero
-from inflight.report.charts.drawing import Drawing
-from inflight.report.charts.frame import HEIGHT, WIDTH, Frame, Key
+from inflight.report.charts.frame import HEIGHT, WIDTH, Axis, Frame, Key, from_zero
 from inflight.report.charts.palette import SERIES
 from inflight.report.charts.quantity import quantity
-from inflight.report.charts.svg import Point, polyline, tag
-from inflight.report.steps.step_function import Column, StepFunction
+from inflight.report.charts.svg import Drawing, Point, polyline, tag
+from inflight.report.steps.series import Column, StepFunction
 
 
 def series_class(index: int) -> str:

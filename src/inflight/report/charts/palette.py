@@ -50,10 +50,9 @@ def _series_rules() -> str:
         rules.append(f"svg.chart .s{index}{{stroke:var(--s{index});fill:var(--s{index})}}")
         rules.append(f"svg.chart .line.s{index}{{fill:none;stroke-dasharray:{dash or 'none'}}}")
         rules.append(f"svg.chart .area.s{index},svg.chart .band.s{index}{{stroke:none}}")
-    for name in ("prefill", "decode", "idle", "free"):
-        rules.append(f"svg.chart .{name}{{fill:var(--{name})}}")
-    for name in ("recomputed", "padding", "waiting", "cached", "shared"):
-        rules.append(f"svg.chart .{name}{{fill:url(#{name})}}")
+    rules += [f"svg.chart .{name}{{fill:var(--{name})}}" for name in ("prefill", "decode", "idle", "free")]
+    patterned = ("recomputed", "padding", "waiting", "cached", "shared")
+    rules += [f"svg.chart .{name}{{fill:url(#{name})}}" for name in patterned]
     rules.append("svg.chart .hollow{fill:var(--page)}")
     rules.append("svg.chart .area.edge{stroke:var(--page);stroke-width:.6}svg.chart .pale{fill-opacity:.5}")
     return "\n".join(rules)

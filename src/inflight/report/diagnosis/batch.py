@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inflight.report.charts.quantity import quantity
 from inflight.report.diagnosis.finding import Evidence, Finding
-from inflight.report.diagnosis.latency import itl_tail
+from inflight.report.diagnosis.requests import itl_tail
 from inflight.report.engine_figures import EngineFigures
 
 QUEUED = 0.2  # share of requests' time that is worth a setting
@@ -37,10 +37,7 @@ _WAITED = {
 }
 
 
-def queue_reason(evidence: Evidence) -> Finding | None:
-    engine = evidence.engine
-    if engine is None:
-        return None
+def queue_reason(evidence: Evidence, engine: EngineFigures) -> Finding | None:
     total, queue = sum(engine.time_in.values()), engine.time_in["queue"]
     if not total or queue < QUEUED * total:
         return None
@@ -73,10 +70,9 @@ def idle(engine: EngineFigures) -> bool:
     return engine.busy < IDLE and engine.queued_share < SOMETIMES
 
 
-def room(evidence: Evidence) -> Finding | None:
+def room(evidence: Evidence, engine: EngineFigures) -> Finding | None:
     """Rows, or the whole engine, that stay empty without a queue."""
-    engine = evidence.engine
-    if engine is None or engine.queued_share >= SOMETIMES or (engine.occupancy >= LOW and not idle(engine)):
+    if engine.queued_share >= SOMETIMES or (engine.occupancy >= LOW and not idle(engine)):
         return None
     change = "Nothing needs to change for this load; fewer rows (--max-num-seqs) would leave memory for other things."
     if idle(engine):
@@ -92,9 +88,8 @@ def room(evidence: Evidence) -> Finding | None:
     )
 
 
-def padding(evidence: Evidence) -> Finding | None:
-    engine = evidence.engine
-    if engine is None or engine.padding_waste < PADDED:
+def padding(evidence: Evidence, engine: EngineFigures) -> Finding | None:
+    if engine.padding_waste < PADDED:
         return None
     buckets = (
         "--strategy dynamic with --buckets puts prompts of like length together; "
@@ -111,10 +106,9 @@ def padding(evidence: Evidence) -> Finding | None:
     )
 
 
-def lay_ready(evidence: Evidence) -> Finding | None:
+def lay_ready(evidence: Evidence, engine: EngineFigures) -> Finding | None:
     """Under static and dynamic batching, what is not queue, prefill or decode is mostly waiting for the batch's end."""
-    engine = evidence.engine
-    if engine is None or evidence.strategy not in TOGETHER or not (total := sum(engine.time_in.values())):
+    if evidence.strategy not in TOGETHER or not (total := sum(engine.time_in.values())):
         return None
     share = engine.time_in["other"] / total
     if share < LAY_READY:

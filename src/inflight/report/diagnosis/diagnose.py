@@ -12,15 +12,15 @@ from typing import Any
 
 from inflight.metrics.steadiness import Trend, trend
 from inflight.report.charts.quantity import quantity
-from inflight.report.diagnosis import batch, latency, memory, sharing
+from inflight.report.diagnosis import batch, memory, requests
 from inflight.report.diagnosis.finding import Evidence, Finding
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.run import Option, Run
 
-Rule = Callable[[Evidence], Finding | None]
-RULES: tuple[Rule, ...] = (*latency.RULES, *batch.RULES, *memory.RULES, *sharing.RULES)
+EngineRule = Callable[[Evidence, EngineFigures], Finding | None]
+ENGINE_RULES: tuple[EngineRule, ...] = (*batch.RULES, *memory.RULES)
 # What an engine that nobody waited for can still be advised: the shape of its figures is that of single requests.
-IDLE_RULES: tuple[Rule, ...] = (batch.room, memory.outgrown, sharing.refusals, sharing.failures)
+IDLE_RULES: tuple[EngineRule, ...] = (batch.room, memory.outgrown)
 INVALID = Finding(
     "The figures are not to be believed",
     "The run is not valid: the load client did not keep up, as the notes say, and no rule was applied.",
@@ -49,9 +49,14 @@ def diagnose(runs: Sequence[Run], engines: Sequence[EngineFigures | None], optio
 
 
 def judge(evidence: Evidence) -> Diagnosis:
-    rules = IDLE_RULES if evidence.engine is not None and batch.idle(evidence.engine) else RULES
-    findings = [finding for rule in rules if (finding := rule(evidence)) is not None]
-    return Diagnosis(tuple(sorted(findings, key=lambda one: -one.weight)), _looked_at(evidence))
+    engine = evidence.engine
+    idle = engine is not None and batch.idle(engine)
+    found = [] if idle else [rule(evidence) for rule in requests.RULES]
+    if engine is not None:
+        found += [rule(evidence, engine) for rule in (IDLE_RULES if idle else ENGINE_RULES)]
+    found += [rule(evidence) for rule in ((requests.refusals, requests.failures) if idle else requests.SHARING)]
+    findings = sorted((one for one in found if one is not None), key=lambda one: -one.weight)
+    return Diagnosis(tuple(findings), _looked_at(evidence))
 
 
 def mean_of(repeats: Sequence[Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inflight.report.charts.quantity import quantity
 from inflight.report.diagnosis.finding import Evidence, Finding
+from inflight.report.engine_figures import EngineFigures
 
 FULL = 0.95  # share of the blocks held
 OFTEN = 0.05  # preemptions by request
@@ -14,9 +15,8 @@ WASTED = 0.3  # share of held token slots; a half-filled last block of short req
 REPEATED = 0.2  # share of prompt tokens that could have been found and were not
 
 
-def pressure(evidence: Evidence) -> Finding | None:
-    engine = evidence.engine
-    if engine is None or engine.kv_peak < FULL:
+def pressure(evidence: Evidence, engine: EngineFigures) -> Finding | None:
+    if engine.kv_peak < FULL:
         return None
     queue = engine.time_in["queue"]
     blocked = engine.queued_by["blocks"] / queue if queue else 0.0
@@ -33,9 +33,8 @@ def pressure(evidence: Evidence) -> Finding | None:
     )
 
 
-def preemptions(evidence: Evidence) -> Finding | None:
-    engine = evidence.engine
-    if engine is None or not engine.preemptions or not evidence.summary.offered:
+def preemptions(evidence: Evidence, engine: EngineFigures) -> Finding | None:
+    if not engine.preemptions or not evidence.summary.offered:
         return None
     often = engine.preemptions / evidence.summary.offered
     recomputed = engine.recomputed_tokens / engine.computed_tokens if engine.computed_tokens else 0.0
@@ -52,9 +51,8 @@ def preemptions(evidence: Evidence) -> Finding | None:
     )
 
 
-def waste(evidence: Evidence) -> Finding | None:
-    engine = evidence.engine
-    if engine is None or engine.kv_waste < WASTED or engine.kv_peak < LACKED:
+def waste(evidence: Evidence, engine: EngineFigures) -> Finding | None:
+    if engine.kv_waste < WASTED or engine.kv_peak < LACKED:
         return None
     allocation = evidence.settings.get("kv_allocation", "paged")
     if evidence.strategy in ("static", "dynamic"):
@@ -74,13 +72,8 @@ def waste(evidence: Evidence) -> Finding | None:
     )
 
 
-def prefixes(evidence: Evidence) -> Finding | None:
-    engine = evidence.engine
-    if (
-        engine is None
-        or evidence.repeated_prompts is None
-        or evidence.repeated_prompts - engine.prefix_share < REPEATED
-    ):
+def prefixes(evidence: Evidence, engine: EngineFigures) -> Finding | None:
+    if evidence.repeated_prompts is None or evidence.repeated_prompts - engine.prefix_share < REPEATED:
         return None
     if evidence.settings.get("prefix_caching", True) is False:
         cause, change = "Prefix caching is off.", "Run without --no-prefix-caching."
@@ -96,9 +89,8 @@ def prefixes(evidence: Evidence) -> Finding | None:
     )
 
 
-def outgrown(evidence: Evidence) -> Finding | None:
-    engine = evidence.engine
-    if engine is None or not engine.outgrown:
+def outgrown(evidence: Evidence, engine: EngineFigures) -> Finding | None:
+    if not engine.outgrown:
         return None
     return Finding(
         "Answers were cut because memory could not hold them",

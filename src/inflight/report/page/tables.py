@@ -56,7 +56,7 @@ def one_setting(column: Column) -> str:
         if group == "Latency":
             cards.insert(0, _card(group, _latency(column), "figures wide"))
             continue
-        rows = [[_named(one), _cell(column, one)] for one in figures]
+        rows = [[_named(one), _cell(column, one.key)] for one in figures]
         cards.append(_card(group, table(["", "value"], rows)))
     return grid(*cards)
 
@@ -69,7 +69,7 @@ def _latency(column: Column) -> str:
         if first is None:
             continue
         said = f"{words(name)}<small>{words(about)}; {first.samples:,} samples</small>"
-        rows.append([said, *(_cell_of(column, f"{key}_{level}") for level in ("mean", "p50", "p95", "p99"))])
+        rows.append([said, *(_cell(column, f"{key}_{level}") for level in ("mean", "p50", "p95", "p99"))])
     return table(["", "mean", "p50", "p95", "p99"], rows)
 
 
@@ -82,7 +82,7 @@ def several_settings(columns: Sequence[Column]) -> str:
         rows, said = [], ""
         for one in figures:
             shown = one if one.about != said else replace(one, about="")
-            rows.append([_named(shown), *(_cell_of(column, one.key) for column in columns)])
+            rows.append([_named(shown), *(_cell(column, one.key) for column in columns)])
             said = one.about
         parts.append(element("div", table(head, rows, "several"), class_="figures", style="margin-bottom:18px"))
     return "".join(parts)
@@ -106,11 +106,7 @@ def _named(figure: Figure) -> str:
     return words(name) + (f"<small>{words(figure.about)}</small>" if figure.about else "")
 
 
-def _cell(column: Column, figure: Figure) -> str:
-    return _cell_of(column, figure.key)
-
-
-def _cell_of(column: Column, key: str) -> str:
+def _cell(column: Column, key: str) -> str:
     figure, mean = column.figure(key), column.mean(key)
     if figure is None or mean is None:
         return MISSING

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inflight.records.schema import CapacityRecord, StepRecord, TimingsRecord
-from inflight.report.steps.blocks import BlockHistory
-from inflight.report.steps.rows import RowHistory
-from inflight.report.steps.sequences import SequenceHistory
+from inflight.report.steps.rows import BlockHistory, RowHistory, SequenceHistory
 from inflight.report.steps.series import StepSeries
 
 

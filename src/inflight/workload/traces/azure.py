@@ -9,17 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from inflight.workload.traces.rows import Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Head, Source
-from inflight.workload.traces.tables import Table
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.files import Source, Table, TraceFormat
+from inflight.workload.traces.rows import Reading, Rows
 
 
-def _recognises(head: Head) -> bool:
-    return head.has("timestamp", "contexttokens", "generatedtokens")
-
-
-def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
+def _load(source: Source, rows: Rows, reading: Reading) -> None:
     with source.open() as file:
         table = Table(file, rows)
         columns = (table.column(name) for name in ("timestamp", "contexttokens", "generatedtokens"))
@@ -33,7 +27,6 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
         table.read(time, prompt, output, _clock(), traffic=watched if images is not None else None)
     if seen - {"0", ""}:
         rows.note("Requests with images count as their context tokens; the images are not in the trace.")
-    return rows.finish(FORMAT.name)
 
 
 def _clock() -> Callable[[str], float]:
@@ -72,4 +65,9 @@ def _zoned(rest: str) -> float:
     return float(number) - (offset if sign == "+" else -offset)
 
 
-FORMAT = TraceFormat("azure", "columns TIMESTAMP, ContextTokens, GeneratedTokens", _recognises, _load)
+FORMAT = TraceFormat(
+    "azure",
+    "columns TIMESTAMP, ContextTokens, GeneratedTokens",
+    lambda head: head.has("timestamp", "contexttokens", "generatedtokens"),
+    _load,
+)

@@ -5,17 +5,11 @@ Columns are found by name, because v1.2 put two between the others. Times are se
 
 from __future__ import annotations
 
-from inflight.workload.traces.rows import Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Head, Source
-from inflight.workload.traces.tables import Table
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.files import Source, Table, TraceFormat
+from inflight.workload.traces.rows import Reading, Rows
 
 
-def _recognises(head: Head) -> bool:
-    return head.has("timestamp", "request tokens", "response tokens")
-
-
-def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
+def _load(source: Source, rows: Rows, reading: Reading) -> None:
     with source.open() as file:
         table = Table(file, rows)
         columns = (table.column(name) for name in ("timestamp", "request tokens", "response tokens"))
@@ -28,7 +22,11 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
             return names.setdefault(kind, ", ".join(part for part in kind if part))
 
         table.read(time, prompt, output, session=session, traffic=traffic)
-    return rows.finish(FORMAT.name)
 
 
-FORMAT = TraceFormat("burstgpt", "columns Timestamp, Request tokens, Response tokens", _recognises, _load)
+FORMAT = TraceFormat(
+    "burstgpt",
+    "columns Timestamp, Request tokens, Response tokens",
+    lambda head: head.has("timestamp", "request tokens", "response tokens"),
+    _load,
+)

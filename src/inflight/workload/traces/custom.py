@@ -6,20 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from inflight.workload.traces.lines import NO_NUMBERS, is_whole_list, numbers, objects
-from inflight.workload.traces.rows import Reading, Rows, TextLengths, TraceFormat
-from inflight.workload.traces.source import Head, Source
-from inflight.workload.traces.tables import Table
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.files import NO_NUMBERS, Source, Table, TraceFormat, is_whole_list, numbers, objects
+from inflight.workload.traces.rows import Reading, Rows, TextLengths
 
 _LENGTHS = ("timestamp", "input_length", "output_length")
 
 
-def _recognises(head: Head) -> bool:
-    return (head.is_json and head.has("prompt")) or (head.has(*_LENGTHS) and not head.has("hash_ids"))
-
-
-def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
+def _load(source: Source, rows: Rows, reading: Reading) -> None:
     if source.head().is_json:
         _Lines(rows, reading).read(source)
     else:
@@ -27,7 +20,6 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
             table = Table(file, rows)
             time, prompt, output = (table.column(name) for name in _LENGTHS)
             table.read(time, prompt, output)
-    return rows.finish(FORMAT.name)
 
 
 class _Lines:
@@ -83,6 +75,6 @@ class _Lines:
 FORMAT = TraceFormat(
     "custom",
     "JSON lines with prompt, or with timestamp, input_length, output_length (these as CSV too)",
-    _recognises,
+    lambda head: (head.is_json and head.has("prompt")) or (head.has(*_LENGTHS) and not head.has("hash_ids")),
     _load,
 )

@@ -7,23 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from inflight.workload.traces import (
-    azure,
-    bailian,
-    burstgpt,
-    custom,
-    mooncake,
-    record,
-    sharegpt,
-    vllm_result,
-)
-from inflight.workload.traces.rows import Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Source
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces import azure, burstgpt, custom, hashed, record, sharegpt, vllm_result
+from inflight.workload.traces.files import Source, TraceFormat
+from inflight.workload.traces.rows import Reading, Rows, Trace
 from inflight.workload.workload import WorkloadError
 
-FORMATS: tuple[TraceFormat, ...] = tuple(
-    loader.FORMAT for loader in (azure, burstgpt, mooncake, bailian, sharegpt, custom, record, vllm_result)
+FORMATS = (
+    azure.FORMAT,
+    burstgpt.FORMAT,
+    hashed.MOONCAKE,
+    hashed.BAILIAN,
+    sharegpt.FORMAT,
+    custom.FORMAT,
+    record.FORMAT,
+    vllm_result.FORMAT,
 )
 
 _AS_USUAL = Reading()
@@ -41,9 +38,10 @@ def detect(path: Path) -> TraceFormat:
 
 def load(path: Path, format: str | None = None, reading: Reading = _AS_USUAL) -> Trace:
     """Read a trace; format: its name, None: as detected."""
-    chosen = _named(format, path)
+    chosen, rows = _named(format, path), Rows(path)
     with _collector_paused():
-        return chosen.load(Source(path), Rows(path), reading)
+        chosen.load(Source(path), rows, reading)
+        return rows.finish(chosen.name, chosen.in_order)
 
 
 @contextmanager

@@ -11,24 +11,18 @@ from typing import Any
 
 from inflight.metrics.observation import Targets
 from inflight.records.schema import VERSION
-from inflight.workload.traces.lines import is_whole_list, objects
-from inflight.workload.traces.rows import Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Head, Source
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.files import Source, TraceFormat, is_whole_list, objects
+from inflight.workload.traces.rows import Reading, Rows
 from inflight.workload.workload import NO_TARGETS, Entry, WorkloadError
 
 _DEFAULT_MAX_TOKENS = 16  # of sampling settings, which records leave out
-
-
-def _recognises(head: Head) -> bool:
-    return head.is_json and head.has("kind", "version", "settings")
 
 
 _ENDS = ("stop", "length")  # of answers that came to their end
 _STEP = '{"kind":"step"'  # as the recorder begins the lines of steps, which are most of a file
 
 
-def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
+def _load(source: Source, rows: Rows, reading: Reading) -> None:
     with source.open() as file:
         _check_header(source, file.readline())
         cut_short = several = 0
@@ -48,7 +42,6 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
         rows.note(f"Requests that were aborted or failed: {cut_short:,}; their answers are as long as they had become.")
     if several:
         rows.note(f"Requests for several samples: {several:,}; one is taken, as long as the longest.")
-    return rows.finish(FORMAT.name, in_order=False)  # requests are recorded as they end
 
 
 def _take(rows: Rows, line: int, record: dict[str, Any]) -> bool:
@@ -91,4 +84,10 @@ def _check_header(source: Source, line: str) -> None:
         )
 
 
-FORMAT = TraceFormat("record", "JSON lines whose first is a header with kind, version, settings", _recognises, _load)
+FORMAT = TraceFormat(
+    "record",
+    "JSON lines whose first is a header with kind, version, settings",
+    lambda head: head.is_json and head.has("kind", "version", "settings"),
+    _load,
+    in_order=False,  # requests are recorded as they end
+)

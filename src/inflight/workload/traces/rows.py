@@ -6,14 +6,36 @@ Every loader hands its rows to one of these; units and columns are the loader's 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from inflight.workload.traces.source import Head, Source
-from inflight.workload.traces.trace import Trace
-from inflight.workload.workload import Entry, WorkloadError
+from inflight.workload.workload import Entry, Workload, WorkloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """entries: by arrival, the first at 0. format: name of the format. rows: read, dropped ones too. dropped: reason →
+    rows. notes: sentences for whoever reads results. bucket_s: the raster that all times lie on, where it is a tenth of
+    a second or coarser; 0: none.
+    """
+
+    entries: tuple[Entry, ...]
+    format: str
+    rows: int
+    dropped: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    bucket_s: float = 0.0
+
+    @property
+    def span_s(self) -> float:
+        """From the first arrival to the last."""
+        return self.entries[-1].arrival - self.entries[0].arrival if self.entries else 0.0
+
+    def workload(self, name: str, concurrency: int | None = None, closed: bool = False) -> Workload:
+        return Workload(self.entries, name, concurrency, closed, self.notes)
+
 
 BYTES_PER_TOKEN = 4  # of UTF-8: about what vocabularies of 32,000 to 150,000 tokens have for English prose
 NO_OUTPUT = "no output tokens (a call that failed or was cut off)"
@@ -35,16 +57,6 @@ class Reading:
     count_tokens: Callable[[str], int] | None = None
     output_tokens: int = 256
     turns: int | None = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFormat:
-    """looks_for: what `recognises` looks for in a file's beginning. load: fills the rows and finishes them."""
-
-    name: str
-    looks_for: str
-    recognises: Callable[[Head], bool]
-    load: Callable[[Source, Rows, Reading], Trace]
 
 
 class Rows:
@@ -110,7 +122,7 @@ class Rows:
         self._notes.append(sentence)
 
     def finish(self, format: str, in_order: bool = True) -> Trace:
-        """in_order: whether disorder is worth a note; some formats are not written in the order of arrivals."""
+        """format, in_order: as `TraceFormat` has them."""
         dropped = {reason: rows for reason, (rows, _) in self._reasons.items()}
         read = len(self.entries) + sum(dropped.values()) if self.read is None else self.read
         self._refuse(format, read)

@@ -11,19 +11,14 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any
 
-from inflight.workload.traces.rows import Reading, Rows, TextLengths, TraceFormat
-from inflight.workload.traces.source import Head, Source
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.files import Source, TraceFormat
+from inflight.workload.traces.rows import Reading, Rows, TextLengths
 
 _CHUNK = 1 << 20  # characters
 _HUMAN, _MODEL = ("human", "user"), ("gpt", "chatgpt", "assistant", "bard", "bing")
 
 
-def _recognises(head: Head) -> bool:
-    return head.is_json and head.has("conversations")
-
-
-def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
+def _load(source: Source, rows: Rows, reading: Reading) -> None:
     lengths, read, late = TextLengths(reading.count_tokens), 0, 0
     with source.open() as file:
         for read, conversation in enumerate(_values(file, rows), 1):
@@ -44,7 +39,6 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
             f"Conversations that begin with no question: {late:,}; what stands before the first one was left out."
         )
     rows.note("Conversations state no times; they come at once, unless arrivals are given.")
-    return rows.finish(FORMAT.name)
 
 
 def _said(conversation: Any) -> list[tuple[str, str]] | None:
@@ -104,4 +98,9 @@ def _values(file: IO[str], rows: Rows) -> Iterator[Any]:
         wanted *= 2  # so that a value longer than a piece is not looked at once a piece
 
 
-FORMAT = TraceFormat("sharegpt", "a JSON list of objects with conversations", _recognises, _load)
+FORMAT = TraceFormat(
+    "sharegpt",
+    "a JSON list of objects with conversations",
+    lambda head: head.is_json and head.has("conversations"),
+    _load,
+)

@@ -8,17 +8,12 @@ import json
 from itertools import repeat
 from typing import Any
 
-from inflight.workload.traces.rows import NO_OUTPUT, Reading, Rows, TraceFormat
-from inflight.workload.traces.source import Head, Source
-from inflight.workload.traces.trace import Trace
+from inflight.workload.traces.files import Source, TraceFormat
+from inflight.workload.traces.rows import NO_OUTPUT, Reading, Rows
 from inflight.workload.workload import WorkloadError
 
 
-def _recognises(head: Head) -> bool:
-    return head.is_json and (head.has("input_lens") or head.has("total_input_tokens", "request_throughput"))
-
-
-def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
+def _load(source: Source, rows: Rows, reading: Reading) -> None:
     with source.open() as file:
         try:
             result = json.load(file)
@@ -43,8 +38,6 @@ def _load(source: Source, rows: Rows, reading: Reading) -> Trace:
             rows.drop(number, NO_OUTPUT if not output else "the request failed")
         else:
             rows.take(number, start, prompt, output)
-    # The requests of a run are listed as they were made, and were sent in that order but for the workings of a client.
-    return rows.finish(FORMAT.name, in_order=False)
 
 
 def _array(result: Any, name: str, source: Source) -> list[Any]:
@@ -54,6 +47,11 @@ def _array(result: Any, name: str, source: Source) -> list[Any]:
     return array
 
 
+# The requests of a run are listed as they were made, and were sent in that order but for the workings of a client.
 FORMAT = TraceFormat(
-    "vllm-result", "one JSON object with input_lens, output_lens (vllm bench serve --save-detailed)", _recognises, _load
+    "vllm-result",
+    "one JSON object with input_lens, output_lens (vllm bench serve --save-detailed)",
+    lambda head: head.is_json and (head.has("input_lens") or head.has("total_input_tokens", "request_throughput")),
+    _load,
+    in_order=False,
 )

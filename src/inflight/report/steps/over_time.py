@@ -1,0 +1,140 @@
+"""How many waited and how many ran, who was served, and who held the KV blocks, over time.
+
+From sequences' joins and leaves: a request waits with all its samples from its arrival; one that lost its row waits
+again until it is back. Blocks are told by owner (tenants, lanes or single requests; the rest together), with what
+several share, what is cached and what is free: they add up to all blocks at every moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from inflight.report.steps.engine_run import EngineRun
+from inflight.report.steps.rows import CACHED, SHARED
+from inflight.report.steps.series import StepFunction
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePhase:
+    """A stretch of a sequence's life: "queue" (before its first row), "preempted" (between rows) or "row"."""
+
+    sequence: int
+    kind: str
+    start: float
+    end: float
+
+
+def phases(run: EngineRun) -> Iterable[SequencePhase]:
+    """In the order of the sequences. One without a line of its own (cut off) has no queue: its arrival is not known."""
+    owners = run.owner_of()
+    end = run.steps.end
+    for number, owner in owners.items():
+        if number not in run.sequences.timelines:
+            yield SequencePhase(number, "queue", owner.arrival, owner.ended)
+    for number, timeline in run.sequences.timelines.items():
+        request = owners.get(number)
+        over = request.ended if request is not None else end
+        if request is not None:
+            yield SequencePhase(number, "queue", request.arrival, max(request.arrival, timeline.joined[0]))
+        for index, joined in enumerate(timeline.joined):
+            left = timeline.left[index] if index < len(timeline.left) else over
+            yield SequencePhase(number, "row", joined, left)
+            if index + 1 < len(timeline.joined):
+                yield SequencePhase(number, "preempted", left, timeline.joined[index + 1])
+
+
+def waiting(run: EngineRun) -> StepFunction:
+    """Sequences without a row, before their first one or between two."""
+    return _count(run, ("queue", "preempted"))
+
+
+def running(run: EngineRun) -> StepFunction:
+    """Sequences with a row."""
+    return _count(run, ("row",))
+
+
+def service(run: EngineRun, owner: str = "tenant") -> dict[str, StepFunction]:
+    """Tokens served so far by tenant (or lane): prompts when their first token came, outputs as they came."""
+    changes: dict[str, list[tuple[float, float]]] = {}
+    for request in run.requests:
+        mine = changes.setdefault(str(getattr(request, owner)), [])
+        for place, number in enumerate(request.sequences):
+            timeline = run.sequences.timelines.get(number)
+            times = timeline.token_times if timeline is not None else ()
+            if times and place == 0:
+                mine.append((times[0], request.prompt_tokens))
+            mine += [(time, 1) for time in times]
+    return {name: StepFunction.of_changes(mine) for name, mine in changes.items()}
+
+
+def _count(run: EngineRun, kinds: tuple[str, ...]) -> StepFunction:
+    lasting = [phase for phase in phases(run) if phase.kind in kinds and phase.end > phase.start]
+    return StepFunction.of_changes(one for phase in lasting for one in ((phase.start, 1), (phase.end, -1)))
+
+
+UNDER_WAY = "not ended"
+OTHERS = "others"
+SHARED_NAME, CACHED_NAME, FREE_NAME = "shared", "cached, held by nobody", "free"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOwners:
+    """by: what the owners are ("tenant", "lane", "request"). owners: blocks that each alone holds, in the order in
+    which they came. All together are num_blocks."""
+
+    by: str
+    owners: dict[str, StepFunction]
+    shared: StepFunction
+    cached: StepFunction
+    free: StepFunction
+
+    @property
+    def bands(self) -> list[tuple[str, StepFunction]]:
+        """From the bottom up."""
+        return [
+            *self.owners.items(),
+            (SHARED_NAME, self.shared),
+            (CACHED_NAME, self.cached),
+            (FREE_NAME, self.free),
+        ]
+
+
+def block_owners(run: EngineRun, most: int = 5) -> BlockOwners:
+    """Owners are tenants where there are several, else lanes where there are several, else single requests."""
+    by, names = _names(run)
+    held: Counter[str] = Counter()
+    peak: Counter[str] = Counter()
+    for _, owner, change in run.blocks.changes:
+        if owner >= 0:
+            name = names.get(owner, UNDER_WAY)
+            held[name] += change
+            peak[name] = max(peak[name], held[name])
+    named = {name for name, _ in peak.most_common(most if len(peak) > most + 1 else most + 1)}
+    top = [name for name in peak if name in named]
+    changes: dict[str, list[tuple[float, float]]] = {name: [] for name in top}
+    shared: list[tuple[float, float]] = []
+    cached: list[tuple[float, float]] = []
+    free: list[tuple[float, float]] = [(run.steps.start, run.capacity["num_blocks"])]
+    for time, owner, change in run.blocks.changes:
+        free.append((time, -change))
+        if owner == SHARED:
+            shared.append((time, change))
+        elif owner == CACHED:
+            cached.append((time, change))
+        else:
+            name = names.get(owner, UNDER_WAY)
+            changes.setdefault(name if name in top else OTHERS, []).append((time, change))
+    functions = {name: StepFunction.of_changes(mine) for name, mine in changes.items()}
+    of_all = [StepFunction.of_changes(one) for one in (shared, cached, free)]
+    return BlockOwners(by, functions, *of_all)
+
+
+def _names(run: EngineRun) -> tuple[str, dict[int, str]]:
+    owners = run.owner_of()
+    for by in ("tenant", "lane"):
+        names = {number: str(getattr(request, by)) or "(no name)" for number, request in owners.items()}
+        if len(set(names.values())) > 1:
+            return by, names
+    return "request", {number: request.request_id for number, request in owners.items()}
