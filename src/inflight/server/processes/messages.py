@@ -19,15 +19,18 @@ from inflight.server.tenants import Tenant
 
 class Setup(Struct, frozen=True, tag=True):
     """The first message. keys: digests, and whose they are. place: which of the processes it is; serial: no other one,
-    before or after it, has the same. early: answer while there is no engine; else others do. counts: path of the table
-    of calls under way. version: of this package."""
+    before or after it, has the same. early: answer while there is no engine; else others do. listening, counts:
+    descriptors of the socket that all listen on and of the table of calls under way. folder: of the sockets between
+    the processes. version: of this package."""
 
     settings: ServerSettings
     keys: tuple[tuple[bytes, Tenant], ...]
     place: int
     serial: int
     early: bool
-    counts: Path
+    listening: int
+    counts: int
+    folder: Path
     version: str
     log_format: Format
     log_level: str
@@ -46,11 +49,9 @@ class Model(Struct, frozen=True, tag=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """There is an engine at that address. clock_zero: where its clock began, on the machine's monotonic clock, which
-    is the same in all processes."""
+    """There is an engine at that address."""
 
     address: str
-    clock_zero: float
     engine: Described
 
 
