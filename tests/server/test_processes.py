@@ -439,12 +439,14 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
 
 
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
     for arguments, said in (
         (("--api-processes", "65"), "--api-processes is 65"),
-        (("--api-processes", "2", "--data-dir", str(tmp_path)), "files and batch jobs have one owner"),
+        (("--api-processes", "2", "--port", "0", "--data-dir", str(tmp_path)), "give an empty folder"),
     ):
         result = run(*arguments)
         assert result.returncode in (1, 2) and said in result.stderr and "Traceback" not in result.stderr
+        assert result.stderr.count(said) == 1
 
 
 def test_without_its_package_it_is_a_sentence(tmp_path: Path) -> None:
@@ -462,6 +464,7 @@ SETUP = Setup(
     True,
     8,
     9,
+    None,
     Path("/t"),
     "1.0",
     "json",

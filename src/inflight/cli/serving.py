@@ -21,11 +21,9 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
-from inflight.server.batch.service import BatchService
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.line_calls import LineAnswerer
-from inflight.server.loading import Described, LoadedEngine, make_served
+from inflight.server.loading import Described, LoadedEngine, make_jobs, make_served
 from inflight.server.metrics import Metrics
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.process import Process, is_open_to_others, listen, url
@@ -109,7 +107,7 @@ def _serve_here(
         return await loaded.page()
 
     service = Service(settings, lambda ended: log_call(ended, refused))
-    jobs = _jobs(service, tenants)
+    jobs = make_jobs(service, tenants)
 
     def load_here(doing: Doing) -> Served:
         nonlocal loaded
@@ -132,22 +130,6 @@ def _serve_here(
 
     app = make_app(service, tenants, page, __version__, observe, jobs)
     return Process(service, load_here, begin, end).run(app, bound, tls)
-
-
-def _jobs(service: Service, tenants: Tenants) -> BatchService | None:
-    """Batch jobs, where there is a place to keep them."""
-    settings = service.settings
-    if settings.data_dir is None:
-        return None
-    return BatchService(
-        settings.data_dir,
-        LineAnswerer(service),
-        tenants.named,
-        concurrency=settings.batch_concurrency or 64,
-        max_file_mb=settings.max_file_mb or 512,
-        max_stored_mb=settings.max_stored_mb or 10_240,
-        max_stored_files=settings.max_stored_files or 10_000,
-    )
 
 
 def _load(

@@ -13,13 +13,16 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.engine.client import EngineClient
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.prompts import PromptEncoder
+from inflight.server.batch.service import BatchService
+from inflight.server.line_calls import LineAnswerer
 from inflight.server.metrics import Metrics
 from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import LONG_MEMORY_BYTES, Limits
-from inflight.server.service import Served
+from inflight.server.service import Served, Service
 from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenants
 from inflight.server.translating import RequestTranslator
 from inflight.text import Tokenizer
 
@@ -90,4 +93,20 @@ def make_served(
         ),
         tokenizer=tokenizer,
         max_model_len=engine.max_model_len,
+    )
+
+
+def make_jobs(service: Service, tenants: Tenants) -> BatchService | None:
+    """Batch jobs, where there is a place to keep them. Takes the data directory; raises DataDirectoryError."""
+    settings = service.settings
+    if settings.data_dir is None:
+        return None
+    return BatchService(
+        settings.data_dir,
+        LineAnswerer(service),
+        tenants.named,
+        concurrency=settings.batch_concurrency or 64,
+        max_file_mb=settings.max_file_mb or 512,
+        max_stored_mb=settings.max_stored_mb or 10_240,
+        max_stored_files=settings.max_stored_files or 10_000,
     )

@@ -14,7 +14,8 @@ import queue
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from inflight.engine.event_stream import EngineStopped, settle
 from inflight.engine.remote.client import RemoteClient
@@ -22,19 +23,29 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
+from inflight.server.batch.checking import DatabaseError
+from inflight.server.batch.data import DataDirectoryError
+from inflight.server.batch.service import BatchService
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.loading import make_served
+from inflight.server.loading import make_jobs, make_served
+from inflight.server.metrics.batch import BatchCounts
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.wire import receive
 from inflight.server.preprocessing.worker import loaded
 from inflight.server.process import Process
 from inflight.server.processes.control import Control
-from inflight.server.processes.folder import remove
+from inflight.server.processes.folder import JOBS, remove
+from inflight.server.processes.forwarder import Forwarder
 from inflight.server.processes.messages import (
+    NO_SUCCESSOR,
     Answered,
     AskPage,
+    FromChild,
+    JobEnded,
+    JobsCounted,
+    LinesAnswered,
     Loading,
     Model,
     NotAsked,
@@ -46,6 +57,7 @@ from inflight.server.processes.messages import (
     Up,
     decode_to_child,
 )
+from inflight.server.processes.owner import Owner
 from inflight.server.service import Served, Service
 from inflight.server.tenants import Tenants
 
@@ -69,6 +81,9 @@ def main() -> int:
     logs.configure(setup.log_format, setup.log_level)
     try:
         return _Child(setup, control, preprocessing).run()
+    except DataDirectoryError as error:
+        log.error(str(error))
+        return NO_SUCCESSOR
     except OSError as error:
         log.error(f"An API process cannot serve: {error}")
         return 1
@@ -83,6 +98,9 @@ class _Child:
         names = self._tenants.names
         counts = SharedCallCounts(setup.counts, names, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
+        self._jobs = make_jobs(self._service, self._tenants) if setup.jobs is not None else None
+        self._owner = Owner(self._tenants.named)
+        self._is_hopeless = False
         self._process = Process(
             self._service,
             self._load,
@@ -100,14 +118,21 @@ class _Child:
 
     def run(self) -> int:
         bound = socket.socket(fileno=self._setup.listening)
-        app = make_app(self._service, self._tenants, self._page, self._setup.version, self._observe)
-        return self._process.run(app, bound, tls_context(self._setup.settings))
+        jobs: BatchService | Forwarder | None = self._jobs
+        before = self._owner.before
+        if jobs is None and self._setup.settings.data_dir is not None:
+            jobs = forwarder = Forwarder(self._setup.folder / JOBS)
+            before = forwarder.before
+        self._app = make_app(self._service, self._tenants, self._page, self._setup.version, self._observe, jobs, before)
+        code = self._process.run(self._app, bound, tls_context(self._setup.settings))
+        return NO_SUCCESSOR if self._is_hopeless else code
 
     # -- the server's parts that are elsewhere --------------------------------------------------------------------
 
     def _load(self, doing: Callable[[str], None]) -> Served:
         """In the loader's thread, until the engine is ready. Raises EngineStopped."""
         asyncio.run_coroutine_threadsafe(self._listen(), self._process.loop)  # now there is who obeys
+        self._open_jobs(doing)
         model = self._next()
         assert isinstance(model, Model), "comes before the engine"
         self._preprocessing.load(model.folder)
@@ -127,6 +152,17 @@ class _Child:
         client = asyncio.run_coroutine_threadsafe(connect(), self._process.loop).result()
         return make_served(self._setup.settings, engine, client, self._preprocessing, prompts, tokenizer)
 
+    def _open_jobs(self, doing: Callable[[str], None]) -> None:
+        """Raises DataDirectoryError, DatabaseError."""
+        if self._jobs is None:
+            return
+        doing("checking the data directory")
+        try:
+            self._jobs.open()
+        except (DataDirectoryError, DatabaseError):
+            self._is_hopeless = True
+            raise
+
     def _next(self) -> Model | Ready:
         news = self._news.get()
         if news is None:
@@ -134,9 +170,13 @@ class _Child:
         return news
 
     async def _begin(self) -> None:
+        if self._jobs is not None:
+            self._jobs.start(_Counts(self._tell))
         self._tell(Up())
 
     async def _end(self) -> None:
+        if self._jobs is not None:
+            await self._jobs.stop()
         if self._service.loaded is not None:
             await self._preprocessing.close()
 
@@ -162,6 +202,8 @@ class _Child:
     # -- what the engine's process says ---------------------------------------------------------------------------
 
     async def _listen(self) -> None:
+        if self._setup.jobs is not None:
+            await self._owner.listen(socket.socket(fileno=self._setup.jobs), self._app)
         try:
             await self._control.listen(self._heard)
         except Exception:
@@ -185,6 +227,23 @@ class _Child:
                 settle(asked, _shown(message))
         elif not isinstance(message, Setup):
             self._news.put(message)
+
+
+class _Counts(BatchCounts):
+    """Of batch jobs, for the metrics, which are elsewhere."""
+
+    def __init__(self, tell: Callable[[FromChild], None]):
+        super().__init__()
+        self._tell = tell
+
+    def jobs(self, by_status: Mapping[str, int]) -> None:
+        self._tell(JobsCounted(dict(by_status)))
+
+    def ended(self, status: str) -> None:
+        self._tell(JobEnded(status))
+
+    def lines(self, outcome: Literal["completed", "failed"], count: int = 1) -> None:
+        self._tell(LinesAnswered(outcome, count))
 
 
 def _shown(page: Page) -> tuple[bytes, str] | RuntimeError:

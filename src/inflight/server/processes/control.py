@@ -1,6 +1,6 @@
 """The socket between the engine's process and an API process: messages both ways, on an event loop.
 
-Knows frames, not what they say. Nothing in it waits for the other side to read: what that has not taken is kept.
+Knows nothing of what they say. Nothing in it waits for the other side to read: what that has not taken is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from inflight.server.preprocessing.wire import LENGTH_BYTES
+from inflight.server.processes.frames import frame, next_frame
 from inflight.server.processes.messages import FromChild, ToChild, encode
 
 Heard = TypeVar("Heard")
@@ -28,12 +28,11 @@ class Control(Generic[Heard]):
 
     def tell(self, message: ToChild | FromChild) -> None:
         """At once. Who has ended hears nothing."""
-        data = encode(message)
-        frame = len(data).to_bytes(LENGTH_BYTES, "big") + data
+        framed = frame(encode(message))
         if self._writer is None:
-            self._untold.append(frame)
+            self._untold.append(framed)
         elif not self._writer.is_closing():
-            self._writer.write(frame)
+            self._writer.write(framed)
 
     async def listen(self, heard: Callable[[Heard], None]) -> None:
         """Until the other side closes its end. Raises ValueError where it says what is no message."""
@@ -43,8 +42,7 @@ class Control(Generic[Heard]):
         self._untold.clear()
         with contextlib.suppress(OSError, EOFError):
             while True:
-                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
-                heard(self._decode(await reader.readexactly(length)))
+                heard(self._decode(await next_frame(reader)))
 
     def close(self) -> None:
         if self._writer is not None:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,14 +24,19 @@ from inflight.server.call_counts import SharedCallCounts, shared_table
 from inflight.server.heap import give_back, settled
 from inflight.server.loading import LoadedEngine
 from inflight.server.logs import Format
+from inflight.server.metrics import Metrics
 from inflight.server.offload import in_own_thread
-from inflight.server.process import LOADER, SWITCH_SECONDS, leave_loader, log_failure
+from inflight.server.process import BACKLOG, LOADER, SWITCH_SECONDS, leave_loader, log_failure
 from inflight.server.processes.control import Control
-from inflight.server.processes.folder import private_folder
+from inflight.server.processes.folder import JOBS, private_folder
 from inflight.server.processes.messages import (
+    NO_SUCCESSOR,
     Answered,
     AskPage,
     FromChild,
+    JobEnded,
+    JobsCounted,
+    LinesAnswered,
     Loading,
     Model,
     NotAsked,
@@ -40,12 +45,14 @@ from inflight.server.processes.messages import (
     Setup,
     Signal,
     ToChild,
+    Up,
     decode_from_child,
 )
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
 SHORT_LIFE = 10.0  # seconds; a process that ends sooner is not started anew at once
+OWNER = 0  # the place whose process has files and batch jobs
 TRIES = 5  # short lives of one place, one after another, until the server gives up
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
 
@@ -91,6 +98,8 @@ class Supervisor:
         self._version = version
         self._log_format: Format = log_format
         self._log_level = log_level
+        self._doors = [bound]  # that are open while processes may be started
+        self._jobs: socket.socket | None = None
         self._table = shared_table()
         self._counts = SharedCallCounts(self._table, tenants.names, settings.api_processes)
         self._children: dict[int, _Child] = {}
@@ -115,6 +124,11 @@ class Supervisor:
         self._all_ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self._on_signal, number)
+        if self._settings.data_dir is not None:
+            self._jobs = socket.socket(socket.AF_UNIX)
+            self._doors.append(self._jobs)
+            self._jobs.bind(str(self._folder / JOBS))
+            self._jobs.listen(BACKLOG)
         for place in range(self._settings.api_processes):
             self._spawn(place)
         self._start(self._open())
@@ -174,7 +188,9 @@ class Supervisor:
     # -- processes ------------------------------------------------------------------------------------------------
 
     def _spawn(self, place: int) -> None:
-        child = self._children[place] = _Child(place, self._serial, (self._bound.fileno(), self._table))
+        inherited = [self._bound.fileno(), self._table]
+        jobs = self._jobs.fileno() if self._jobs is not None and place == OWNER else None
+        child = self._children[place] = _Child(place, self._serial, inherited if jobs is None else [*inherited, jobs])
         self._serial += 1
         child.tell(
             Setup(
@@ -185,6 +201,7 @@ class Supervisor:
                 self._engine is None,
                 self._bound.fileno(),
                 self._table,
+                jobs,
                 self._folder,
                 self._version,
                 self._log_format,
@@ -205,6 +222,8 @@ class Supervisor:
         del self._children[child.place]
         if self._is_broken() or self._is_ending:
             return self._end_if_last()
+        if code == NO_SUCCESSOR:
+            return self._fail()
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         log.error(
             f"API process {child.place} ended {how}; its calls under way ({left}) are aborted, and it is started anew."
@@ -222,19 +241,14 @@ class Supervisor:
     def _heard(self, child: _Child, message: FromChild) -> None:
         if isinstance(message, AskPage):
             self._start(self._page(child, message.question))
-        elif isinstance(message, Answered | NotAsked):
-            if self._engine is None:
-                return
-            if isinstance(message, Answered):
-                self._engine.metrics.observe_http(message.route, message.status, message.seconds)
-            else:
-                self._engine.metrics.refused(message.code)
-        else:
+        elif isinstance(message, Up):
             child.is_up = True
             up = sum(one.is_up for one in self._children.values())
             if not self._has_begun and up == self._settings.api_processes:
                 self._has_begun = True
                 self._begin()
+        elif self._engine is not None:
+            _count(message, self._engine.metrics)
 
     def _given_up(self, name: str) -> None:
         for child in self._children.values():
@@ -264,7 +278,8 @@ class Supervisor:
         """seconds: for calls that are under way."""
         if not self._is_ending:
             self._start(self._kill_late(seconds + ENDING_SECONDS))
-            self._bound.close()  # the last process that ends closes the door
+            for door in self._doors:  # the last process that ends closes them
+                door.close()
         self._is_ending = True
         for child in self._children.values():
             child.tell(Signal(number))
@@ -292,10 +307,24 @@ class Supervisor:
             self._fail()
 
 
+def _count(message: Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered, metrics: Metrics) -> None:
+    match message:
+        case Answered():
+            metrics.observe_http(message.route, message.status, message.seconds)
+        case NotAsked():
+            metrics.refused(message.code)
+        case JobsCounted():
+            metrics.batch.jobs(message.by_status)
+        case JobEnded():
+            metrics.batch.ended(message.status)
+        case LinesAnswered():
+            metrics.batch.lines(message.outcome, message.count)
+
+
 class _Child:
     """One process, and the socket that is its life."""
 
-    def __init__(self, place: int, serial: int, inherited: tuple[int, ...]):
+    def __init__(self, place: int, serial: int, inherited: Sequence[int]):
         """inherited: descriptors."""
         self.place, self.serial = place, serial
         self.started = time.monotonic()
