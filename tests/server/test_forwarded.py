@@ -141,6 +141,17 @@ def test_jobs_go_on_when_the_process_that_has_them_is_killed(start: Callable[...
     assert server.stop() == 0 and "Traceback" not in "".join(server.log)
 
 
+def test_an_upload_on_its_way_keeps_no_server_from_ending(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--api-processes", "2", "--data-dir", str(tmp_path / "data"))
+    connections = []
+    for _ in range(6):  # in either process
+        connections.append(socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=30))
+        connections[-1].sendall(HEAD.encode() + b"x" * 1_500_000)
+    assert server.settled(lambda: len(list((tmp_path / "data" / "partial").iterdir())) == 6)
+    assert server.stop() == 0 and "Traceback" not in "".join(server.log), "".join(server.log)
+    assert not list((tmp_path / "data" / "partial").iterdir())
+
+
 def test_who_is_being_answered_when_it_dies_is_told_to_come_back(start: Callable[..., Server], tmp_path: Path) -> None:
     data = tmp_path / "data"
     server = start("--api-processes", "2", "--data-dir", str(data))

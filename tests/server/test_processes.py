@@ -223,8 +223,9 @@ def test_a_dead_engine_is_told_to_everybody(start: Callable[..., Server], tmp_pa
     server = start("--api-processes", "2", env={"TMPDIR": str(tmp_path)})
     [folder] = tmp_path.glob("inflight-*")
     assert folder.stat().st_mode & 0o777 == 0o700
-    asking = [Asking(server) for _ in range(4)]
     before = children(server)
+    with ThreadPoolExecutor(4) as pool:  # at once, so that none ends before the others begin
+        asking = list(pool.map(lambda _: Asking(server), range(4)))
     server.process.kill()
     for one in asking:
         *_, error, done = one.ended()

@@ -102,7 +102,7 @@ def _serve_here(
 
     async def page() -> tuple[bytes, str]:
         """Raises ApiError while nothing is loaded."""
-        if loaded is None:
+        if loaded is None or service.loaded is None:
             raise service.not_loaded()
         return await loaded.page()
 

@@ -25,7 +25,6 @@ from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.batch.checking import DatabaseError
 from inflight.server.batch.data import DataDirectoryError
-from inflight.server.batch.service import BatchService
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
@@ -99,7 +98,7 @@ class _Child:
         counts = SharedCallCounts(setup.counts, names, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
         self._jobs = make_jobs(self._service, self._tenants) if setup.jobs is not None else None
-        self._owner = Owner(self._tenants.named)
+        self._owner = None if self._jobs is None else Owner(self._tenants.named)
         self._is_hopeless = False
         self._process = Process(
             self._service,
@@ -118,12 +117,19 @@ class _Child:
 
     def run(self) -> int:
         bound = socket.socket(fileno=self._setup.listening)
-        jobs: BatchService | Forwarder | None = self._jobs
-        before = self._owner.before
-        if jobs is None and self._setup.settings.data_dir is not None:
-            jobs = forwarder = Forwarder(self._setup.folder / JOBS)
-            before = forwarder.before
-        self._app = make_app(self._service, self._tenants, self._page, self._setup.version, self._observe, jobs, before)
+        setup, jobs, other = self._setup, self._jobs, None
+        if jobs is None and setup.settings.data_dir is not None:
+            other = Forwarder(setup.folder / JOBS)
+        inner = self._owner or other
+        self._app = make_app(
+            self._service,
+            self._tenants,
+            self._page,
+            setup.version,
+            self._observe,
+            jobs or other,
+            None if inner is None else inner.before,
+        )
         code = self._process.run(self._app, bound, tls_context(self._setup.settings))
         return NO_SUCCESSOR if self._is_hopeless else code
 
@@ -175,6 +181,8 @@ class _Child:
         self._tell(Up())
 
     async def _end(self) -> None:
+        if self._owner is not None:
+            await self._owner.close()
         if self._jobs is not None:
             await self._jobs.stop()
         if self._service.loaded is not None:
@@ -202,7 +210,7 @@ class _Child:
     # -- what the engine's process says ---------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        if self._setup.jobs is not None:
+        if self._owner is not None and self._setup.jobs is not None:
             await self._owner.listen(socket.socket(fileno=self._setup.jobs), self._app)
         try:
             await self._control.listen(self._heard)

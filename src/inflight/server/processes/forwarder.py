@@ -80,9 +80,9 @@ class _Exchange:
                 return
             await answering
         except (OSError, EOFError):
-            if self._has_begun:
-                raise  # an answer that is cut off must not look whole
-            raise _away() from None
+            if not self._has_begun:
+                raise _away() from None
+            return  # the web server closes the connection: an answer that is cut off must not look whole
         finally:
             for task in (asking, answering):
                 task.cancel()
@@ -122,7 +122,7 @@ class _Exchange:
 def _away() -> ApiError:
     return ApiError(
         503,
-        "The process that has files and batch jobs has ended, and is started anew; try again in a moment.",
+        "The process that has files and batch jobs has ended; try again in a moment.",
         type="server_error",
         code="jobs_away",
         retry_after=1.0,

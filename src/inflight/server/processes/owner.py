@@ -26,6 +26,8 @@ class Owner:
     def __init__(self, tenant_of: Callable[[str], Tenant]):
         self._tenant_of = tenant_of
         self._routes: ASGIApp | None = None
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
 
     def before(self, routes: ASGIApp) -> ASGIApp:
         """These are asked, here and for others."""
@@ -35,7 +37,20 @@ class Owner:
     async def listen(self, listening: socket.socket, app: ASGIApp) -> None:
         """app: what the routes are of, which they look at."""
         self._app = app
-        self._server = await asyncio.start_unix_server(self._serve, sock=listening)
+        self._server = await asyncio.start_unix_server(self._begin, sock=listening)
+
+    async def close(self) -> None:
+        """Before files and jobs are. Who is being answered is told to come back."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -244,7 +244,7 @@ class Supervisor:
         elif isinstance(message, Up):
             child.is_up = True
             up = sum(one.is_up for one in self._children.values())
-            if not self._has_begun and up == self._settings.api_processes:
+            if not self._has_begun and not self._is_ending and up == self._settings.api_processes:
                 self._has_begun = True
                 self._begin()
         elif self._engine is not None:
