@@ -65,6 +65,15 @@ def test_files_and_jobs_are_the_same_in_every_process(pair: Server, data: Path) 
         client.close()
 
 
+def test_large_files_pass_whole(pair: Server) -> None:
+    content = bytes(range(256)) * (3 << 12)
+    for client in spread(pair):
+        file = upload(client, content).json()["id"]
+        for other in (client, *spread(pair)):
+            assert other.get(f"/v1/files/{file}/content").content == content
+        assert client.delete(f"/v1/files/{file}").json()["deleted"]
+
+
 def test_refusals_are_the_same_in_every_process(pair: Server) -> None:
     said = []
     for client in spread(pair):
@@ -139,6 +148,18 @@ def test_jobs_go_on_when_the_process_that_has_them_is_killed(start: Callable[...
     assert [line["custom_id"] for line in lines] == [f"line-{n}" for n in range(150)]
     assert len({line["response"]["body"]["choices"][0]["text"] for line in lines}) == 1, "the seed is the same"
     assert server.stop() == 0 and "Traceback" not in "".join(server.log)
+
+
+def test_a_damaged_database_ends_the_server_with_one_sentence(start: Callable[..., Server], tmp_path: Path) -> None:
+    given = ("--api-processes", "2", "--data-dir", str(tmp_path))
+    assert start(*given).stop() == 0
+    database = tmp_path / "batch.sqlite"
+    database.write_bytes(b"x" * database.stat().st_size)
+    server = start(*given, ready=False)
+    assert server.process.wait(60) == 1
+    assert server.settled(lambda: any("is damaged or no database" in line for line in server.log)), server.log
+    assert sum("is damaged or no database" in line for line in server.log) == 1, "nobody is started anew"
+    assert not any("Traceback" in line for line in server.log)
 
 
 def test_an_upload_on_its_way_keeps_no_server_from_ending(start: Callable[..., Server], tmp_path: Path) -> None:

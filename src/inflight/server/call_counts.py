@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 
@@ -96,4 +98,7 @@ class SharedCallCounts(CallCounts):
 
 def shared_table() -> int:
     """A descriptor of memory that those share who have inherited it."""
-    return os.memfd_create("inflight-calls")
+    if sys.platform == "linux":
+        return os.memfd_create("inflight-calls")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
