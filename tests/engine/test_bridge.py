@@ -86,7 +86,7 @@ class Rig:
     async def settled(self, met: Callable[[Snapshot], bool]) -> Snapshot:
         """Waits until the engine's counts are as they should be."""
         for _ in range(500):
-            snapshot = await self.client.snapshot()
+            snapshot = await self.bridge.snapshot()
             if met(snapshot):
                 return snapshot
             await asyncio.sleep(0.005)
@@ -172,7 +172,7 @@ def test_many_streams_at_once_each_in_order(rig: Rig) -> None:
 def test_a_consumer_that_goes_away_frees_what_its_request_held(rig: Rig) -> None:
     async def main() -> None:
         closed, cancelled = await rig.started("closed"), await rig.started("cancelled")
-        assert (await rig.client.snapshot()).running == 2
+        assert (await rig.bridge.snapshot()).running == 2
         await closed.aclose()
         await rig.settled(lambda counts: counts.running == 1)
 
@@ -209,8 +209,8 @@ def test_abort_from_outside_ends_the_stream(rig: Rig) -> None:
     async def main() -> None:
         task = asyncio.create_task(rig.collect("long"))
         await rig.settled(lambda counts: counts.running == 1)
-        rig.client.abort("nobody")
-        rig.client.abort("long")
+        rig.bridge.abort("nobody")
+        rig.bridge.abort("long")
         events = await task
         assert isinstance(events[-1], FinishedEvent)
         assert [finish.reason for finish in events[-1].finishes] == ["abort"]
@@ -302,7 +302,7 @@ def test_a_fault_reaches_every_consumer(rig: Rig) -> None:
                 await task
         with pytest.raises(EngineStopped, match="a bug"):
             await rig.collect("late")
-        rig.client.abort("r0")
+        rig.bridge.abort("r0")
 
     asyncio.run(main())
 
@@ -316,7 +316,7 @@ def test_commands_behind_a_fault_are_answered(rig: Rig) -> None:
         rig.executor.seconds = 0.05
         await asyncio.sleep(0.01)
         rig.executor.fault = ZeroDivisionError("a bug")
-        rig.client.abort("nobody")
+        rig.bridge.abort("nobody")
         late = asyncio.create_task(rig.collect("late"))
         await asyncio.sleep(0)
         await stream.aclose()

@@ -20,10 +20,7 @@ from inflight.engine.event_stream import EngineStopped
 from inflight.engine.remote.channel import make_socket
 from inflight.engine.remote.client import RemoteClient
 from inflight.engine.remote.messages import (
-    Abort,
     Accepted,
-    Count,
-    Counted,
     Happened,
     Leave,
     MessageError,
@@ -66,13 +63,12 @@ LOGPROBS = (TokenLogprob(1, -1.0, TOP), TokenLogprob(2**17, -0.12345678901234567
 
 
 @pytest.fixture(scope="module")
-def ended() -> tuple[Any, Any]:
-    """A request's end and the counts behind it, as an engine tells them."""
+def ended() -> Any:
+    """A request's end, as an engine tells it."""
     rig = Rig()
 
-    async def main() -> tuple[Any, Any]:
-        events = await rig.collect("one", params=SamplingParams(max_tokens=3))
-        return events[-1], await rig.settled(empty)
+    async def main() -> Any:
+        return (await rig.collect("one", params=SamplingParams(max_tokens=3)))[-1]
 
     try:
         return asyncio.run(main())
@@ -80,29 +76,24 @@ def ended() -> tuple[Any, Any]:
         rig.close()
 
 
-@pytest.mark.parametrize(
-    "message", [Open(3, (REQUEST, replace(REQUEST, request_id="b"))), Leave(3), Abort("x"), Count(2**40)]
-)
+@pytest.mark.parametrize("message", [Open(3, (REQUEST, replace(REQUEST, request_id="b"))), Leave(3), Leave(2**40)])
 def test_messages_to_the_engine_come_out_as_they_went_in(message: Any) -> None:
     assert decode_to_engine(encode(message)) == message
 
 
-def test_messages_from_the_engine_come_out_as_they_went_in(ended: tuple[Any, Any]) -> None:
-    finished, snapshot = ended
+def test_messages_from_the_engine_come_out_as_they_went_in(ended: Any) -> None:
     events = [
         PromptScoredEvent("a", LOGPROBS),
         TokensEvent("a", 0, (1, 2), LOGPROBS, None),
         TokensEvent("b", 127, (2**31,), None, Finish("stop", "\n", "why")),
         TokensEvent("c", 0, (), None, Finish("stop", 17)),
-        finished,
-        FinishedEvent("a", (Finish("error", detail="a sentence"), Finish("length")), finished.timings),
+        ended,
+        FinishedEvent("a", (Finish("error", detail="a sentence"), Finish("length")), ended.timings),
     ]
     for message in (
         Accepted(1),
         Refused(1, "The queue is full.", 0.5, "prompt", "rate_limit_exceeded"),
         Refused(1, "No.", None, None, None),
-        Counted(9, snapshot),
-        Counted(9, fault="why"),
         Stopped("It stopped."),
     ):
         assert decode_from_engine(encode(message)) == message
@@ -118,8 +109,8 @@ def test_vectors_and_empty_log_probabilities_travel_too() -> None:
     assert isinstance(happened, Happened) and sorted(happened.events(), key=repr) == sorted(events, key=repr)
 
 
-def test_order_within_a_request_is_kept_when_kinds_are_mixed(ended: tuple[Any, Any]) -> None:
-    last = replace(ended[0], request_id="a")
+def test_order_within_a_request_is_kept_when_kinds_are_mixed(ended: Any) -> None:
+    last = replace(ended, request_id="a")
     mixed = [TokensEvent("a", 0, (1,), None, None), last, PromptScoredEvent("b", LOGPROBS)]
     mixed += [TokensEvent("b", 0, (2,), None, None), TokensEvent("b", 0, (3,), None, None)]
     events = Happened.of(mixed).events()
@@ -230,7 +221,6 @@ def test_closing_a_client_ends_what_it_asked_for_and_tells_its_consumers(rig: Re
                 pass
         with pytest.raises(EngineStopped, match="The engine was closed"):
             await client.open(request_of("b"))
-        client.abort("a")  # nothing left to do, and no error
         await rig.settled(empty)
 
     asyncio.run(main())
@@ -257,7 +247,7 @@ def test_a_stream_that_ended_leaves_nothing_behind(rig: RemoteRig) -> None:
             await rig.collect("long", prompt=250)
         await (await rig.client.open(request_of("left"))).aclose()
         await rig.settled(empty)
-        assert not (rig.client._streams or rig.client._accepted or rig.client._questions)
+        assert not (rig.client._streams or rig.client._accepted)
         [client] = rig.server._clients.values()
         assert not client.streams
 

@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +21,11 @@ from typing import Any
 import httpx
 import pytest
 
-from inflight.server.call_counts import SharedCallCounts
+from inflight.server.call_counts import SharedCallCounts, shared_table
+from inflight.server.loading import LoadedEngine
+from inflight.server.preprocessing.wire import receive
+from inflight.server.processes.control import Control
+from inflight.server.processes.folder import private_folder
 from inflight.server.processes.messages import (
     Answered,
     AskPage,
@@ -36,7 +42,7 @@ from inflight.server.processes.messages import (
 )
 from inflight.server.processes.supervisor import Supervisor
 from inflight.server.settings import ServerSettings
-from inflight.server.tenants import Tenant
+from inflight.server.tenants import Tenant, Tenants
 
 from .conftest import Server
 
@@ -217,8 +223,9 @@ def test_a_dead_engine_is_told_to_everybody(start: Callable[..., Server], tmp_pa
     server = start("--api-processes", "2", env={"TMPDIR": str(tmp_path)})
     [folder] = tmp_path.glob("inflight-*")
     assert folder.stat().st_mode & 0o777 == 0o700
-    asking = [Asking(server) for _ in range(4)]
     before = children(server)
+    with ThreadPoolExecutor(4) as pool:  # at once, so that none ends before the others begin
+        asking = list(pool.map(lambda _: Asking(server), range(4)))
     server.process.kill()
     for one in asking:
         *_, error, done = one.ended()
@@ -307,6 +314,8 @@ def test_connections_are_shared_out(pair: Server) -> None:
     for client in clients:
         client.get("/version")
     assert len({owner(pair, client) for client in clients}) == 2
+    most = max(Counter(owner(pair, client) for client in clients).values())
+    assert most <= 24, "about one half"
     for client in clients:
         client.close()
 
@@ -315,6 +324,106 @@ def test_a_taken_port_is_told_at_once(pair: Server) -> None:
     """Also where its owner shares it among its processes."""
     result = run("--api-processes", "2", "--port", pair.url.rpartition(":")[2])
     assert result.returncode == 1 and "cannot be used" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_the_port_is_nobody_elses(pair: Server) -> None:
+    """Nor a second server's of the same user, whose processes would share it."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", int(pair.url.rpartition(":")[2])))
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_who_waits_when_a_process_ends_is_served_by_another(start: Callable[..., Server], count: str) -> None:
+    """By its successor, where there is none."""
+    server = start("--api-processes", count)
+    killed, *others = children(server)
+    for one in (killed, *others):
+        os.kill(one, signal.SIGSTOP)
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as waiting:
+        waiting.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        os.kill(killed, signal.SIGKILL)
+        for one in others:
+            os.kill(one, signal.SIGCONT)
+        waiting.settimeout(30)
+        assert waiting.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_nothing_but_sockets_lies_in_folders(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--api-processes", "2", env={"TMPDIR": str(tmp_path)})
+    [folder] = tmp_path.glob("inflight-*")
+    assert all(one.is_socket() for one in folder.iterdir())
+    assert server.stop() == 0 and not folder.exists()
+
+
+def test_folders_of_the_dead_are_removed_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead, somebodys = tmp_path / "inflight-api-dead", tmp_path / "inflight-api-work"
+    for folder in (dead, somebodys):
+        folder.mkdir()
+    (somebodys / "thesis.tex").write_text("mine")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(dead / "engine"))
+    with private_folder() as living:
+        assert not dead.exists() and (somebodys / "thesis.tex").exists()
+        with private_folder() as second:
+            assert living.exists() and second != living
+    assert set(tmp_path.iterdir()) == {somebodys}
+
+
+def test_who_does_not_read_stops_nobody() -> None:
+    """And a message is one piece."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        control = Control(ours, decode_from_child)
+        told: list[Signal] = []
+        listening = asyncio.ensure_future(control.listen(lambda message: None))
+        control.tell(Signal(0))
+        assert decode_to_child(await asyncio.to_thread(receive, theirs)) == Signal(0)
+        for number in range(100_000):
+            control.tell(Signal(number))
+
+        def read() -> None:
+            told.extend(decode_to_child(receive(theirs)) for _ in range(100_000))  # type: ignore[misc]
+
+        await asyncio.to_thread(read)
+        assert told == [Signal(number) for number in range(100_000)]
+        theirs.close()
+        await listening
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_is_broken_starts_no_process_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """A process finds it out as soon as the supervisor does, and may have ended before."""
+
+    async def main() -> None:
+        supervisor = Supervisor(
+            ServerSettings(api_processes=1),
+            Tenants(),
+            socket.socket(),
+            lambda *told: pytest.fail("nothing is loaded"),
+            lambda: None,
+            version="1.0",
+            log_format="text",
+            log_level="info",
+        )
+        supervisor._all_ended, stopped = asyncio.Event(), []
+        supervisor._engine = SimpleNamespace(bridge=SimpleNamespace(stopped="It broke on purpose."))  # type: ignore
+        supervisor._server = SimpleNamespace(stop=stopped.append, lost=lambda name: 0)  # type: ignore[assignment]
+        supervisor._spawn = lambda place: pytest.fail("it is started anew")  # type: ignore[method-assign]
+        child: Any = SimpleNamespace(place=0, serial=0, is_up=True, started=0.0)
+        child.listen, child.ended = (lambda heard: asyncio.sleep(0)), (lambda: asyncio.sleep(0, 1))
+        supervisor._children[0] = child
+        await supervisor._watch(child)
+        assert supervisor._all_ended.is_set() and supervisor._code == 1
+        assert stopped == ["It broke on purpose."] == [record.message for record in caplog.records]
+        for task in supervisor._tasks:
+            task.cancel()
+
+    asyncio.run(main())
 
 
 def test_a_folder_too_long_for_sockets_is_told(tmp_path: Path) -> None:
@@ -331,12 +440,14 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
 
 
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
     for arguments, said in (
         (("--api-processes", "65"), "--api-processes is 65"),
-        (("--api-processes", "2", "--data-dir", str(tmp_path)), "files and batch jobs have one owner"),
+        (("--api-processes", "2", "--port", "0", "--data-dir", str(tmp_path)), "give an empty folder"),
     ):
         result = run(*arguments)
         assert result.returncode in (1, 2) and said in result.stderr and "Traceback" not in result.stderr
+        assert result.stderr.count(said) == 1
 
 
 def test_without_its_package_it_is_a_sentence(tmp_path: Path) -> None:
@@ -352,6 +463,9 @@ SETUP = Setup(
     1,
     7,
     True,
+    8,
+    9,
+    None,
     Path("/t"),
     "1.0",
     "json",
@@ -366,9 +480,9 @@ def test_messages_come_out_as_they_went_in() -> None:
         assert decode_from_child(encode(told)) == told
 
 
-def test_calls_are_counted_over_processes(tmp_path: Path) -> None:
-    names = ("", "acme")
-    one, other, onlooker = (SharedCallCounts(tmp_path / "calls", names, 2, place) for place in (0, 1, None))
+def test_calls_are_counted_over_processes() -> None:
+    names, table = ("", "acme"), shared_table()
+    one, other, onlooker = (SharedCallCounts(table, names, 2, place) for place in (0, 1, None))
     for counts in (one, other, other):
         counts.enter("acme")
     other.enter("")
@@ -377,17 +491,19 @@ def test_calls_are_counted_over_processes(tmp_path: Path) -> None:
         (3, 4, 3),
         (0, 4, 3),
     ]
+    assert not one.has_more(0) and not other.has_more(0) and one.has_more(1) and not other.has_more(1)
     other.leave("acme")
     assert onlooker.clear(1) == 2 and (one.everywhere, one.of("acme"), one.of("")) == (1, 1, 0)
+    assert not one.has_more(9), "nobody waits for who is not there"
 
 
 def test_metrics_that_cannot_be_told_end_nobody(caplog: pytest.LogCaptureFixture) -> None:
     async def snapshot() -> None:
         return None
 
-    engine = SimpleNamespace(
-        bridge=SimpleNamespace(snapshot=snapshot), metrics=SimpleNamespace(render=lambda snapshot: 1 // 0)
-    )
+    bridge: Any = SimpleNamespace(snapshot=snapshot)
+    metrics: Any = SimpleNamespace(render=lambda snapshot: 1 // 0)
+    engine = LoadedEngine(bridge, metrics, None)  # type: ignore[arg-type]
     told: list[Page] = []
     supervisor: Any = SimpleNamespace(_engine=engine)
     asyncio.run(Supervisor._page(supervisor, SimpleNamespace(tell=told.append), 3))  # type: ignore[arg-type]

@@ -47,12 +47,17 @@ def command(name: str | None, **values: Any) -> int:
     from inflight.server.tenants import load_tenants
 
     tenants = load_tenants(api_keys, keys_file)
-    told = {"record": record, "verbose": verbose, "started": started, **values}
-    if settings.api_processes:
-        from inflight.cli.serving_processes import serve_processes
-
-        return serve_processes(settings, engine, scheduling, tenants, **told)
-    preprocessing = PreprocessingPool()
+    preprocessing = None if settings.api_processes else PreprocessingPool()
     from inflight.cli.serving import serve
 
-    return serve(settings, engine, scheduling, tenants, preprocessing, **told)
+    return serve(
+        settings,
+        engine,
+        scheduling,
+        tenants,
+        preprocessing,
+        record=record,
+        verbose=verbose,
+        started=started,
+        **values,
+    )

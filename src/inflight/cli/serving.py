@@ -1,10 +1,11 @@
-"""How `inflight serve` puts the server together in one process: engine, bridge, tenants, application; and the engine
-alone, where HTTP runs in others (`serving_processes`)."""
+"""How `inflight serve` puts the server together: engine, bridge, tenants, and the application; or, where HTTP runs in
+processes of its own, who watches over them."""
 
 from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,18 +18,14 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.engine.bridge import AsyncBridge
-from inflight.engine.event_stream import EngineStopped
 from inflight.models.gguf.gguf_model import is_gguf, model_name
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
-from inflight.server.batch.service import BatchService
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.line_calls import LineAnswerer
-from inflight.server.loading import Described, make_served
+from inflight.server.loading import Described, LoadedEngine, make_jobs, make_served
 from inflight.server.metrics import Metrics
-from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.process import Process, is_open_to_others, listen, url
 from inflight.server.service import Served, Service
@@ -38,13 +35,16 @@ from inflight.server.tenants import Tenants
 if TYPE_CHECKING:
     from inflight.build import Engine
 
+Doing = Callable[[str], None]  # to be told what is being done
+Found = Callable[[Path], None]  # to be told the model's folder
+
 
 def serve(
     settings: ServerSettings,
     engine_settings: EngineSettings,
     scheduling: SchedulingSettings,
     tenants: Tenants,
-    preprocessing: PreprocessingPool,
+    preprocessing: PreprocessingPool | None,
     *,
     record: Path | None,
     verbose: bool,
@@ -52,38 +52,76 @@ def serve(
     log_format: logs.Format,
     log_level: str,
 ) -> int:
-    """Runs until it is told to stop; returns the exit code."""
+    """Runs until it is told to stop; returns the exit code. preprocessing: None where HTTP runs in other processes,
+    each of which has its own."""
     share_one_heap()
     logs.configure(log_format, log_level)
-    scheduling = with_weights(scheduling, tenants)
-    tls = tls_context(settings)
+    scheduling = _with_weights(scheduling, tenants)
+    tls = tls_context(settings)  # other processes read it again; a mistake is told at once, and once
     bound = listen(settings)
-    watched = _Watched()
-    service = Service(settings, lambda ended: log_call(ended, watched.refused))
+    tell_ready = partial(_tell_ready, settings, tenants, bound, started)
+    load = partial(_load, settings, engine_settings, scheduling, record, verbose)
+    if preprocessing is not None:
+        return _serve_here(settings, tenants, preprocessing, load, tell_ready, bound, tls)
 
-    jobs = _jobs(service, tenants)
+    def load_there(doing: Doing, found: Found) -> LoadedEngine:
+        return load(doing, found)[1]
 
-    def load(doing: Callable[[str], None]) -> Served:
+    from inflight.server.processes.supervisor import Supervisor
+
+    supervisor = Supervisor(
+        settings,
+        tenants,
+        bound,
+        load_there,
+        tell_ready,
+        version=__version__,
+        log_format=log_format,
+        log_level=log_level,
+    )
+    return supervisor.run()
+
+
+def _serve_here(
+    settings: ServerSettings,
+    tenants: Tenants,
+    preprocessing: PreprocessingPool,
+    load: Callable[[Doing, Found], tuple[Engine, LoadedEngine]],
+    tell_ready: Callable[[], None],
+    bound: socket.socket,
+    tls: ssl.SSLContext | None,
+) -> int:
+    loaded: LoadedEngine | None = None
+
+    def refused(code: str) -> None:
+        if loaded is not None:
+            loaded.metrics.refused(code)
+
+    def observe(route: str, status: int, seconds: float) -> None:
+        if loaded is not None:
+            loaded.metrics.observe_http(route, status, seconds)
+
+    async def page() -> tuple[bytes, str]:
+        """Raises ApiError while nothing is loaded."""
+        if loaded is None or service.loaded is None:
+            raise service.not_loaded()
+        return await loaded.page()
+
+    service = Service(settings, lambda ended: log_call(ended, refused))
+    jobs = make_jobs(service, tenants)
+
+    def load_here(doing: Doing) -> Served:
+        nonlocal loaded
         if jobs is not None:
             doing("checking the data directory")
             jobs.open()
-        engine, watched.metrics = load_engine(
-            settings, engine_settings, scheduling, record, verbose, doing, preprocessing.load
-        )
-        return make_served(
-            settings,
-            described(engine, settings, engine_settings, scheduling),
-            AsyncBridge(engine.loop),
-            preprocessing,
-            engine.prompts,
-            engine.tokenizer,
-            engine.loop.clock.now,
-        )
+        engine, loaded = load(doing, preprocessing.load)
+        return make_served(settings, loaded.described, loaded.bridge, preprocessing, engine.prompts, engine.tokenizer)
 
     async def begin() -> None:
         if jobs is not None:
-            jobs.start(None if watched.metrics is None else watched.metrics.batch)
-        tell_ready(settings, tenants, bound, started)
+            jobs.start(None if loaded is None else loaded.metrics.batch)
+        tell_ready()
 
     async def end() -> None:
         if jobs is not None:
@@ -91,61 +129,19 @@ def serve(
         if service.loaded is not None:
             await service.loaded.preprocessing.close()
 
-    app = make_app(service, tenants, partial(watched.page, service), __version__, watched.observe, jobs)
-    return Process(service, load, begin, end).run(app, bound, tls)
+    app = make_app(service, tenants, page, __version__, observe, jobs)
+    return Process(service, load_here, begin, end).run(app, bound, tls)
 
 
-class _Watched:
-    """The metrics, which there are as soon as an engine is loaded."""
-
-    def __init__(self) -> None:
-        self.metrics: Metrics | None = None
-
-    def observe(self, route: str, status: int, seconds: float) -> None:
-        if self.metrics is not None:
-            self.metrics.observe_http(route, status, seconds)
-
-    def refused(self, code: str) -> None:
-        if self.metrics is not None:
-            self.metrics.refused(code)
-
-    async def page(self, service: Service) -> tuple[bytes, str]:
-        """Raises ApiError while nothing is loaded."""
-        served = service.loaded
-        if self.metrics is None or served is None:
-            raise service.not_loaded()
-        try:
-            snapshot = await served.bridge.snapshot()
-        except EngineStopped:
-            snapshot = None
-        return await offload(partial(self.metrics.render, snapshot))
-
-
-def _jobs(service: Service, tenants: Tenants) -> BatchService | None:
-    """Batch jobs, where there is a place to keep them."""
-    settings = service.settings
-    if settings.data_dir is None:
-        return None
-    return BatchService(
-        settings.data_dir,
-        LineAnswerer(service),
-        tenants.named,
-        concurrency=settings.batch_concurrency or 64,
-        max_file_mb=settings.max_file_mb or 512,
-        max_stored_mb=settings.max_stored_mb or 10_240,
-        max_stored_files=settings.max_stored_files or 10_000,
-    )
-
-
-def load_engine(
+def _load(
     settings: ServerSettings,
     engine_settings: EngineSettings,
     scheduling: SchedulingSettings,
     record: Path | None,
     verbose: bool,
-    doing: Callable[[str], None],
-    found: Callable[[Path], None],
-) -> tuple[Engine, Metrics]:
+    doing: Doing,
+    found: Found,
+) -> tuple[Engine, LoadedEngine]:
     """found: told the model's folder, before the engine is loaded."""
     # Here, in the loader's thread: it brings numpy and the kernels.
     from inflight.build import build_engine, model_folder
@@ -161,23 +157,19 @@ def load_engine(
         for name, entry in engine.settings.items():
             _tell(f"{name}: {entry.value} ({entry.reason})")
     lanes = dict.fromkeys(("interactive", "batch", *scheduling.lanes))
-    model = _models(settings, engine_settings)[0]
-    metrics = Metrics(model, engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
+    models = settings.served_model_name or (engine_settings.model or "built-in",)
+    metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
     engine.loop.watch(metrics.observer)
-    return engine, metrics
-
-
-def described(
-    engine: Engine, settings: ServerSettings, engine_settings: EngineSettings, scheduling: SchedulingSettings
-) -> Described:
-    return Described(
-        models=_models(settings, engine_settings),
+    described = Described(
+        models=models,
         max_model_len=engine.capacity.max_model_len,
         vocab_size=engine.capacity.vocab_size,
         most_sequences=scheduling.most_queued,
         defaults=engine.defaults,
         seed=engine_settings.seed,
+        clock_zero=time.monotonic() - engine.loop.clock.now(),
     )
+    return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described)
 
 
 def _models(settings: ServerSettings, engine_settings: EngineSettings) -> tuple[str, ...]:
@@ -186,13 +178,13 @@ def _models(settings: ServerSettings, engine_settings: EngineSettings) -> tuple[
     return settings.served_model_name or (model_name(path) if is_gguf(path := Path(model)) else model,)
 
 
-def tell_ready(settings: ServerSettings, tenants: Tenants, bound: socket.socket, started: float) -> None:
+def _tell_ready(settings: ServerSettings, tenants: Tenants, bound: socket.socket, started: float) -> None:
     _tell(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs).")
     if is_open_to_others(settings) and not tenants.required:
         _tell(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
 
 
-def with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
+def _with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
     """Weights of the keys file are those of the policy fair; without that policy they would have no effect."""
     weights = tenants.weights
     if not weights:

@@ -20,20 +20,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
-from inflight.engine.event_stream import EngineStopped, EventStream, resolve
+from inflight.engine.event_stream import EngineStopped, EventStream, settle
 from inflight.engine.loop import EngineLoop
 
 MANY = 16  # samples, from which on to take them in is work for a thread
 COMMAND_SECONDS = 0.005  # for commands at a time; what is left waits for the next round, or whoever comes next
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 Command = Callable[[], None]
 
 
@@ -112,9 +111,10 @@ class AsyncBridge:
             try:
                 if self._stopped is not None:
                     raise EngineStopped(self._stopped)
-                _call(loop, partial(resolve, future, self._loop.snapshot()))
+                outcome: Snapshot | Exception = self._loop.snapshot()
             except Exception as fault:  # a mistake in counting is no reason to stop
-                _call(loop, partial(_fail, future, fault))
+                outcome = fault
+            _call(loop, partial(settle, future, outcome))
 
         self._send(answer)
         return await future
@@ -305,11 +305,6 @@ def _is_large(consumer: Consumer) -> bool:
 
 def _sentence(fault: BaseException) -> str:
     return f"The engine stopped by a fault: {type(fault).__name__}: {fault}. Restart it."
-
-
-def _fail(future: asyncio.Future[Any], fault: Exception) -> None:
-    if not future.done():
-        future.set_exception(fault)
 
 
 def _post(parcels: dict[Consumer, list[Event]]) -> None:

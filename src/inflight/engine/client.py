@@ -1,13 +1,12 @@
 """What whoever asks an engine sees of it, wherever the engine is: in this process (`bridge`) or in another (`remote`).
 
-Knows requests, events and counts: messages, so that nothing depends on where they go.
+Knows requests and events: messages, so that nothing depends on where they go.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.request import Request
 from inflight.engine.event_stream import EventStream
 
@@ -17,12 +16,6 @@ class EngineClient(Protocol):
 
     async def open(self, *requests: Request) -> EventStream:
         """Hand in requests, all of them or none. Raises RequestRefused or EngineStopped."""
-
-    def abort(self, request_id: str) -> None:
-        """End a request wherever it is; its stream ends with finish reason "abort". Unknown ids are ignored."""
-
-    async def snapshot(self) -> Snapshot:
-        """Counts as they are while no plan is being made. Raises EngineStopped."""
 
     @property
     def stopped(self) -> str | None:

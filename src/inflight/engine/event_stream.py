@@ -73,7 +73,7 @@ class EventStream:
     async def _wait(self, patience: float | None) -> None:
         """Once for every token of every consumer: a bare timer costs a fraction of asyncio.timeout."""
         waiter = self._waiter = self.loop.create_future()
-        timer = None if patience is None else self.loop.call_later(patience, resolve, waiter, None)
+        timer = None if patience is None else self.loop.call_later(patience, settle, waiter, None)
         try:
             await waiter
         finally:
@@ -105,12 +105,7 @@ class EventStream:
     def accept(self, refusal: Exception | None) -> None:
         if refusal is not None:
             self._alive.clear()
-        if self.accepted.done():  # its consumer went away before the answer came
-            return
-        if refusal is None:
-            self.accepted.set_result(None)
-        else:
-            self.accepted.set_exception(refusal)
+        settle(self.accepted, refusal)
 
     def break_off(self, fault: Exception) -> None:
         """After what has come already, nothing comes any more but this."""
@@ -119,7 +114,7 @@ class EventStream:
 
     def _tell(self) -> None:
         if self._waiter is not None:
-            resolve(self._waiter, None)
+            settle(self._waiter, None)
 
 
 def _size(event: Event) -> int:
@@ -132,6 +127,11 @@ def _size(event: Event) -> int:
     return tokens + (len(event.logprobs) * (1 + len(event.logprobs[0].top)) if event.logprobs else 0)
 
 
-def resolve(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():  # its consumer may have gone away
-        future.set_result(result)
+def settle(future: asyncio.Future[T], outcome: T | BaseException) -> None:
+    """Whoever waits for it gets a result, or what is raised instead; nothing, where he has gone away."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -18,11 +18,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from inflight.server.access_log import AccessLog, Observe
+from inflight.server.batch.endpoints import Kept
 from inflight.server.batch.endpoints import router as batch_routes
 from inflight.server.batch.models import BatchBody
-from inflight.server.batch.service import BatchService
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.registry import ENDPOINTS
@@ -53,9 +54,11 @@ def make_app(
     metrics: Metrics,
     version: str,
     observe: Observe = lambda route, status, seconds: None,
-    jobs: BatchService | None = None,
+    jobs: Kept | None = None,
+    before: Callable[[ASGIApp], ASGIApp] | None = None,
 ) -> FastAPI:
-    """observe: told of every HTTP request. jobs: batch jobs, where there is a place to keep them."""
+    """observe: told of every HTTP request. jobs: batch jobs, where there is a place to keep them. before: what stands
+    between the ingress and the routes."""
     app = FastAPIOffline(
         redoc_url=None,
         title="inflight",
@@ -74,6 +77,8 @@ def make_app(
     for router in routers:
         app.include_router(router)
     table = RouteTable([*app.routes, *(route for router in routers for route in router.routes)])
+    if before is not None:
+        app.add_middleware(before)
     _add_ingress(app, service.settings, tenants, table, observe)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _wrong_query)

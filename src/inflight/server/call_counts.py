@@ -1,17 +1,20 @@
 """How many calls are under way, by tenant: in this process, and in all that share a table.
 
-Knows names and numbers. In the table each process writes the cells of its own place alone, so that none needs a lock,
-and what a process that was killed has left can be taken out.
+Knows names and numbers. In the table, which has no name in any file system, each process writes the cells of its own
+place alone, so that none needs a lock, and what a process that was killed has left can be taken out.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 _CELL_BYTES = 4
+_NOBODY = 2**31 - 1  # connections of a process that is not there
 
 
 class CallCounts:
@@ -46,14 +49,14 @@ class CallCounts:
 class SharedCallCounts(CallCounts):
     """Whoever enters counts himself first and looks then: of two that come at once, neither overlooks the other."""
 
-    def __init__(self, path: Path, names: Sequence[str], places: int, place: int | None = None):
-        """path: of the table, made where it is not there. names: all tenants'. place: this process's; None: it only
-        looks on."""
+    def __init__(self, table: int, names: Sequence[str], places: int, place: int | None = None):
+        """table: its descriptor, see `shared_table`. names: all tenants'. place: this process's; None: it only looks
+        on."""
         super().__init__()
-        size = len(names) * places * _CELL_BYTES
-        with open(path, "a+b") as file:
-            file.truncate(size)
-            self._cells = memoryview(mmap.mmap(file.fileno(), size)).cast("i")
+        size = (len(names) + 1) * places * _CELL_BYTES
+        os.ftruncate(table, size)
+        table_cells = memoryview(mmap.mmap(table, size)).cast("i")
+        self._cells, self._connections = table_cells[places:], table_cells[:places]
         self._columns = {name: column for column, name in enumerate(names)}
         self._place = place
 
@@ -72,11 +75,18 @@ class SharedCallCounts(CallCounts):
         super().leave(tenant)
         self._write(tenant)
 
+    def has_more(self, connections: int) -> bool:
+        """Whether another process has fewer connections than this one, which has so many now."""
+        assert self._place is not None, "an onlooker has no connections"
+        self._connections[self._place] = connections
+        return connections > min(self._connections)
+
     def clear(self, place: int) -> int:
         """The process that was there is gone. How many calls it had."""
         width = len(self._columns)
         cells = self._cells[place * width : (place + 1) * width]
         left = sum(cells)
+        self._connections[place] = _NOBODY
         for column in range(width):
             cells[column] = 0
         return left
@@ -84,3 +94,11 @@ class SharedCallCounts(CallCounts):
     def _write(self, tenant: str) -> None:
         assert self._place is not None, "an onlooker has no calls"
         self._cells[self._place * len(self._columns) + self._columns[tenant]] = self._mine[tenant]
+
+
+def shared_table() -> int:
+    """A descriptor of memory that those share who have inherited it."""
+    if sys.platform == "linux":
+        return os.memfd_create("inflight-calls")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

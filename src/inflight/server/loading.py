@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from dataclasses import dataclass
+from functools import partial
 
 from msgspec import Struct
 
 from inflight.core.types.sampling import SamplingParams
+from inflight.engine.bridge import AsyncBridge
 from inflight.engine.client import EngineClient
+from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.prompts import PromptEncoder
+from inflight.server.batch.service import BatchService
+from inflight.server.line_calls import LineAnswerer
+from inflight.server.metrics import Metrics
+from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import LONG_MEMORY_BYTES, Limits
-from inflight.server.service import Served
+from inflight.server.service import Served, Service
 from inflight.server.settings import ServerSettings
+from inflight.server.tenants import Tenants
 from inflight.server.translating import RequestTranslator
 from inflight.text import Tokenizer
 
@@ -23,7 +32,8 @@ READING_BYTES, READING_BYTES_OF_TOKEN = 24 << 20, 400
 
 class Described(Struct, frozen=True):
     """An engine, to those who ask it. models: names by which it may be called. most_sequences: that may wait at once.
-    defaults: sampling settings of bodies that name none. seed: of requests that name none."""
+    defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
+    began, on the machine's monotonic clock, which is the same in all processes."""
 
     models: tuple[str, ...]
     max_model_len: int
@@ -31,6 +41,24 @@ class Described(Struct, frozen=True):
     most_sequences: int | None
     defaults: SamplingParams
     seed: int
+    clock_zero: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """One of this process, and what counts what it does."""
+
+    bridge: AsyncBridge
+    metrics: Metrics
+    described: Described
+
+    async def page(self) -> tuple[bytes, str]:
+        """The metrics: text and content type."""
+        try:
+            snapshot = await self.bridge.snapshot()
+        except EngineStopped:
+            snapshot = None
+        return await offload(partial(self.metrics.render, snapshot))
 
 
 def make_served(
@@ -40,9 +68,8 @@ def make_served(
     preprocessing: PreprocessingPool,
     prompts: PromptEncoder,
     tokenizer: Tokenizer | None,
-    now: Callable[[], float],
 ) -> Served:
-    """now: the engine's clock. Waits until the preprocessing has loaded; raises PreprocessingError."""
+    """Waits until the preprocessing has loaded; raises PreprocessingError."""
     limits = Limits(
         models=engine.models,
         max_n=settings.max_n,
@@ -53,6 +80,10 @@ def make_served(
         parse_control_tokens=settings.parse_control_tokens,
         memory_bytes=max(LONG_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.max_model_len),
     )
+
+    def now() -> float:
+        return time.monotonic() - engine.clock_zero
+
     preprocessing.configure(limits, Preprocessor(prompts, tokenizer, limits))
     return Served(
         bridge=client,
@@ -62,4 +93,20 @@ def make_served(
         ),
         tokenizer=tokenizer,
         max_model_len=engine.max_model_len,
+    )
+
+
+def make_jobs(service: Service, tenants: Tenants) -> BatchService | None:
+    """Batch jobs, where there is a place to keep them. Takes the data directory; raises DataDirectoryError."""
+    settings = service.settings
+    if settings.data_dir is None:
+        return None
+    return BatchService(
+        settings.data_dir,
+        LineAnswerer(service),
+        tenants.named,
+        concurrency=settings.batch_concurrency or 64,
+        max_file_mb=settings.max_file_mb or 512,
+        max_stored_mb=settings.max_stored_mb or 10_240,
+        max_stored_files=settings.max_stored_files or 10_000,
     )

@@ -7,9 +7,13 @@ event loop. What waits for disks and sockets has other threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from inflight.engine.event_stream import settle
 
 T = TypeVar("T")
 _THREAD = ThreadPoolExecutor(1, thread_name_prefix="inflight-aside")
@@ -17,3 +21,21 @@ _THREAD = ThreadPoolExecutor(1, thread_name_prefix="inflight-aside")
 
 async def offload(work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_THREAD, work)
+
+
+async def in_own_thread(work: Callable[[], T], name: str) -> T:
+    """In one that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        outcome: T | BaseException
+        try:
+            outcome = work()
+        except BaseException as error:
+            outcome = error
+        with contextlib.suppress(RuntimeError):  # the end came first
+            loop.call_soon_threadsafe(settle, done, outcome)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await done

@@ -14,10 +14,10 @@ import signal
 import socket
 import ssl
 import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from types import FrameType
-from typing import cast
+from typing import NoReturn, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -29,6 +29,7 @@ from inflight.server.ingress.connections import ConnectionLimits, Connections
 from inflight.server.ingress.descriptors import RESERVED, raise_descriptor_limit
 from inflight.server.ingress.listener import Listener
 from inflight.server.ingress.refusals import Refusals
+from inflight.server.offload import in_own_thread
 from inflight.server.service import Served, Service
 from inflight.server.settings import LOOPBACK, ServerSettings
 
@@ -44,6 +45,8 @@ RECEIVE_BYTES = 128 << 10
 # away with each system call; at Python's 5 ms a single busy thread makes it wait for tens of milliseconds an answer.
 SWITCH_SECONDS = 0.0005
 
+LOADER = "inflight-loader"  # the thread's name
+
 log = logging.getLogger("inflight.server")
 
 
@@ -52,37 +55,21 @@ class AddressError(ValueError):
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """Bound before anything is loaded, so that a port that is taken is told at once. Raises AddressError."""
-    bound = bind(settings)
-    try:
-        bound.listen(BACKLOG)
-    except OSError as error:
-        raise _unusable(bound, settings, error) from None
-    return bound
-
-
-def bind(settings: ServerSettings, *, shared: bool = False) -> socket.socket:
-    """Does not listen yet. shared: with others like it; of those that listen each takes a part of the connections.
-    Raises AddressError."""
+    """Before anything is loaded, so that a port that is taken is told at once. Raises AddressError."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # connections inherit it
     try:
-        if shared:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((settings.host, settings.port))
+        bound.listen(BACKLOG)
     except OSError as error:
-        raise _unusable(bound, settings, error) from None
+        bound.close()
+        raise AddressError(
+            f"The address {settings.host}:{settings.port} cannot be used ({error.strerror or error}); choose another "
+            "with --host and --port."
+        ) from None
     return bound
-
-
-def _unusable(bound: socket.socket, settings: ServerSettings, error: OSError) -> AddressError:
-    bound.close()
-    return AddressError(
-        f"The address {settings.host}:{settings.port} cannot be used ({error.strerror or error}); choose another "
-        "with --host and --port."
-    )
 
 
 def url(settings: ServerSettings, bound: socket.socket) -> str:
@@ -113,7 +100,7 @@ class Process:
 
     begin: awaited when the engine is ready (batch jobs go on). end: awaited before the engine is closed. hears_signals:
     the system's; without, `on_signal` is called by whoever does. early: take connections while the engine loads, to
-    say so.
+    say so. gives_way: told how many connections there are; whether another process should take the next one.
     """
 
     def __init__(
@@ -125,11 +112,12 @@ class Process:
         *,
         hears_signals: bool = True,
         early: bool = True,
+        gives_way: Callable[[int], bool] = lambda connections: False,
     ):
         self._service = service
         self._load = load
         self._begin, self._end = begin, end
-        self._hears_signals, self._early = hears_signals, early
+        self._hears_signals, self._early, self._gives_way = hears_signals, early, gives_way
         self._server: _Server | None = None
         self._signals = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,12 +143,11 @@ class Process:
             ssl_context_factory=None if tls is None else lambda *_: tls,
         )
         on_signal = self.on_signal if self._hears_signals else _ignore
-        self._server = _Server(config, on_signal, Connections(_limits(settings), Refusals()))
+        self._server = _Server(config, on_signal, Connections(_limits(settings), Refusals()), self._gives_way)
         self._server.run(sockets=[bound])
         self._settled.close()
-        if self._service.state == "loading":  # told to stop meanwhile; the loader's thread cannot be interrupted
-            logging.shutdown()
-            os._exit(self._code)
+        if self._service.state == "loading":
+            leave_loader(self._code)
         return self._code
 
     @contextlib.asynccontextmanager
@@ -180,34 +167,14 @@ class Process:
 
     async def _open(self) -> None:
         try:
-            served = await self._loaded()
-        except Exception as error:
-            self._fail(str(error), error)
-            return
-        self._settled.enter_context(settled())
-        self._service.ready(served)
-        try:
+            served = await in_own_thread(partial(self._load, self._loading), LOADER)
+            self._settled.enter_context(settled())
+            self._service.ready(served)
             await self._begin()
         except Exception as error:
-            self._fail(str(error), error)
-            return
+            return self._fail(str(error), error)
         self._start(self._watch(served))
         self._start(give_back())
-
-    async def _loaded(self) -> Served:
-        """In a thread that does not keep the process from ending."""
-        loaded: asyncio.Future[Served] = self.loop.create_future()
-
-        def load() -> None:
-            try:
-                served = self._load(self._loading)
-            except BaseException as error:
-                self.loop.call_soon_threadsafe(loaded.set_exception, error)
-            else:
-                self.loop.call_soon_threadsafe(loaded.set_result, served)
-
-        threading.Thread(target=load, name="inflight-loader", daemon=True).start()
-        return await loaded
 
     def _loading(self, doing: str) -> None:
         self._service.doing = doing
@@ -220,8 +187,7 @@ class Process:
 
     def _fail(self, why: str, error: Exception | None) -> None:
         self._service.fail(why)
-        ours = error is None or type(error).__module__.startswith("inflight.") or isinstance(error, OSError)
-        log.error(why, exc_info=None if ours else error)  # a bug: whoever reports it needs the place
+        log_failure(why, error)
         self._code = 1
         self._stop()
 
@@ -259,6 +225,17 @@ class Process:
         self._stop()
 
 
+def log_failure(why: str, error: Exception | None) -> None:
+    ours = error is None or type(error).__module__.startswith("inflight.") or isinstance(error, OSError)
+    log.error(why, exc_info=None if ours else error)  # a bug: whoever reports it needs the place
+
+
+def leave_loader(code: int) -> NoReturn:
+    """The end while an engine is being loaded, whose thread cannot be interrupted."""
+    logging.shutdown()
+    os._exit(code)
+
+
 def _ignore(number: int) -> None:
     """Somebody else hears it."""
 
@@ -266,10 +243,16 @@ def _ignore(number: int) -> None:
 class _Server(uvicorn.Server):
     """Leaves signals to the process: uvicorn would close the door at once, and nobody would hear why."""
 
-    def __init__(self, config: uvicorn.Config, on_signal: Callable[[int], None], connections: Connections):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_signal: Callable[[int], None],
+        connections: Connections,
+        gives_way: Callable[[int], bool],
+    ):
         super().__init__(config)
         self._on_signal = on_signal
-        self._connections = connections
+        self._connections, self._gives_way = connections, gives_way
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -291,6 +274,7 @@ class _Server(uvicorn.Server):
                 tls=config.ssl,
                 handshake_seconds=limits.head_seconds,
                 most_handshakes=max(16, limits.connections // 4),
+                gives_way=lambda opening: self._gives_way(len(connections) + opening),
             )
             for one in sockets or ()
         ]

@@ -86,11 +86,6 @@ class ServerSettings:
             raise SettingsError(f"--port is {self.port}; give a number from 1 to 65535, or 0 for a free one.")
         if not 0 <= self.api_processes <= 64:
             raise SettingsError(f"--api-processes is {self.api_processes}; give a number up to 64, or 0 for none.")
-        if self.api_processes and self.data_dir is not None:
-            raise SettingsError(
-                f"--api-processes {self.api_processes} and --data-dir do not go together: files and batch jobs "
-                "have one owner; leave one of the two out."
-            )
         for name in _ABOVE_ZERO:
             value = getattr(self, name)
             if not 0 < value < 2**31:

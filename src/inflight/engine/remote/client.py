@@ -13,16 +13,12 @@ from functools import partial
 
 import zmq
 
-from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event
 from inflight.core.types.request import Request, RequestRefused
-from inflight.engine.event_stream import EngineStopped, EventStream, resolve
+from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.engine.remote.channel import Channel, Unreachable, make_socket
 from inflight.engine.remote.messages import (
-    Abort,
     Accepted,
-    Count,
-    Counted,
     Happened,
     Leave,
     MessageError,
@@ -43,7 +39,6 @@ class RemoteClient:
         self._numbers = itertools.count()
         self._streams: dict[int, EventStream] = {}
         self._accepted: dict[str, int] = {}  # request → its stream's number
-        self._questions: dict[int, asyncio.Future[Snapshot]] = {}
         self._stopped: str | None = None
         socket = make_socket(zmq.DEALER, [(zmq.IDENTITY, name.encode())])
         socket.connect(address)
@@ -61,20 +56,6 @@ class RemoteClient:
             raise
         return stream
 
-    def abort(self, request_id: str) -> None:
-        with contextlib.suppress(EngineStopped):
-            self._send(Abort(request_id))
-
-    async def snapshot(self) -> Snapshot:
-        number = next(self._numbers)
-        future: asyncio.Future[Snapshot] = self._loop.create_future()
-        self._send(Count(number))
-        self._questions[number] = future
-        try:
-            return await future
-        finally:
-            self._questions.pop(number, None)
-
     @property
     def stopped(self) -> str | None:
         return self._stopped
@@ -89,9 +70,6 @@ class RemoteClient:
                 stream.break_off(EngineStopped(sentence))
             else:
                 stream.accept(EngineStopped(sentence))
-        for question in self._questions.values():
-            if not question.done():
-                question.set_exception(EngineStopped(sentence))
         self._streams.clear()
         self._accepted.clear()
 
@@ -135,8 +113,6 @@ class RemoteClient:
             return self.stop(str(error))
         if isinstance(message, Accepted | Refused):
             self._answered(message)
-        elif isinstance(message, Counted):
-            self._counted(message)
         else:
             self.stop(message.sentence)
 
@@ -162,12 +138,3 @@ class RemoteClient:
             stream.put(events)
             if not stream.alive:
                 self._forget(number)
-
-    def _counted(self, message: Counted) -> None:
-        question = self._questions.get(message.question)
-        if question is None or question.done():
-            return
-        if message.snapshot is not None:
-            resolve(question, message.snapshot)
-        else:
-            question.set_exception(RuntimeError(message.fault or "The engine could not be counted."))

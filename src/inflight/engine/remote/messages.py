@@ -1,6 +1,6 @@
 """What an engine and its clients in other processes say to each other: msgpack, each side checking types.
 
-Knows shapes only. Requests, ends and counts travel as core has them; log-probabilities as numbers side by side, since
+Knows shapes only. Requests and ends travel as core has them; log-probabilities as numbers side by side, since
 there may be twenty to a token. Nothing here can name code.
 """
 
@@ -13,7 +13,6 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
 from inflight.core.types.request import Request
@@ -39,16 +38,6 @@ class Leave(Struct, frozen=True, tag=True):
     """Nobody reads that stream any more."""
 
     stream: int
-
-
-class Abort(Struct, frozen=True, tag=True):
-    request_id: str
-
-
-class Count(Struct, frozen=True, tag=True):
-    """Asks for a snapshot. question: the client's number for it."""
-
-    question: int
 
 
 # -- from the engine --------------------------------------------------------------------------------------------------
@@ -138,22 +127,14 @@ class Happened(Struct, frozen=True, tag=True):
         return [*events, *self.pooled, *self.finished]
 
 
-class Counted(Struct, frozen=True, tag=True):
-    """snapshot: None where counting failed, as `fault` says."""
-
-    question: int
-    snapshot: Snapshot | None = None
-    fault: str | None = None
-
-
 class Stopped(Struct, frozen=True, tag=True):
     """The engine works no more; the last message."""
 
     sentence: str
 
 
-ToEngine = Open | Leave | Abort | Count
-FromEngine = Accepted | Refused | Happened | Counted | Stopped
+ToEngine = Open | Leave
+FromEngine = Accepted | Refused | Happened | Stopped
 Message = ToEngine | FromEngine
 
 _encoder = msgspec.msgpack.Encoder()

@@ -15,16 +15,11 @@ import zmq
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.bridge import AsyncBridge
-from inflight.engine.event_stream import EngineStopped
 from inflight.engine.remote.channel import Channel, Unreachable, make_socket
 from inflight.engine.remote.messages import (
-    Abort,
     Accepted,
-    Count,
-    Counted,
     FromEngine,
     Happened,
-    Leave,
     MessageError,
     Open,
     Refused,
@@ -42,7 +37,6 @@ class EngineServer:
         """given_up: told the name of a client that there is no use in talking to."""
         self._bridge, self._given_up = bridge, given_up
         self._clients: dict[bytes, _Client] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         # A message that cannot be delivered is an error; ZMQ would drop it without a word.
         socket = make_socket(zmq.ROUTER, [(zmq.ROUTER_MANDATORY, 1)])
         socket.bind(address)
@@ -77,24 +71,10 @@ class EngineServer:
         if isinstance(message, Open):
             stream = client.streams[message.stream] = _Stream(client, message.stream, message.requests)
             self._bridge.hand_in(stream)
-        elif isinstance(message, Leave):
+        else:
             left = client.streams.pop(message.stream, None)
             if left is not None:
                 self._bridge.leave(left)
-        elif isinstance(message, Abort):
-            self._bridge.abort(message.request_id)
-        else:
-            task = asyncio.ensure_future(self._count(client, message))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _count(self, client: _Client, message: Count) -> None:
-        try:
-            client.tell(Counted(message.question, await self._bridge.snapshot()))
-        except EngineStopped as fault:
-            client.tell(Stopped(str(fault)))
-        except Exception as fault:  # a mistake in counting is no reason to stop
-            client.tell(Counted(message.question, fault=f"The engine could not be counted: {fault}"))
 
     def _give_up(self, name: bytes, why: str) -> None:
         if name in self._clients:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, Protocol
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from inflight.server.answers import Error
-from inflight.server.batch.files import too_large
+from inflight.server.batch.files import Files, too_large
+from inflight.server.batch.jobs import Jobs
 from inflight.server.batch.models import (
     BATCH,
     Batch,
@@ -20,7 +21,7 @@ from inflight.server.batch.models import (
     FilePage,
     UploadForm,
 )
-from inflight.server.batch.service import BatchService
+from inflight.server.batch.persistence import Pause
 from inflight.server.batch.upload import MultipartUpload, declared_bytes
 from inflight.server.json import body_of
 from inflight.server.tenants import Tenant
@@ -45,7 +46,20 @@ _FORM: dict[str, Any] = {
 }
 
 
-def router(service: BatchService, tenant: Callable[..., Tenant]) -> APIRouter:
+class Kept(Protocol):
+    """What the routes ask; a `BatchService`. All raise ApiError while there is none."""
+
+    @property
+    def files(self) -> Files: ...
+
+    @property
+    def jobs(self) -> Jobs: ...
+
+    @property
+    def paused(self) -> Pause | None: ...
+
+
+def router(service: Kept, tenant: Callable[..., Tenant]) -> APIRouter:
     """tenant: a dependency that says who asks, or raises ApiError. Refusals are raised as ApiError too."""
     routes = APIRouter()
     _add_files(routes, service, Depends(tenant))
@@ -53,7 +67,7 @@ def router(service: BatchService, tenant: Callable[..., Tenant]) -> APIRouter:
     return routes
 
 
-def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
+def _add_files(routes: APIRouter, service: Kept, asking: Any) -> None:
     @routes.post("/v1/files", tags=["files"], responses=_refusals(400, 401, 413, 507), openapi_extra=_FORM)
     async def upload_file(request: Request, tenant: Tenant = asking) -> FileObject:
         """Upload a JSONL file for a batch."""
@@ -102,7 +116,7 @@ def _add_files(routes: APIRouter, service: BatchService, asking: Any) -> None:
         return FileDeleted(id=file_id)
 
 
-def _add_batches(routes: APIRouter, service: BatchService, asking: Any) -> None:
+def _add_batches(routes: APIRouter, service: Kept, asking: Any) -> None:
     @routes.post(
         "/v1/batches",
         tags=["batches"],

@@ -17,6 +17,7 @@ from dataclasses import astuple, fields
 from functools import partial
 from typing import Any
 
+from inflight.engine.event_stream import settle
 from inflight.server.batch.clock import KeptTime
 from inflight.server.batch.database import Database
 from inflight.server.batch.quotas import OverQuota, Usage
@@ -250,10 +251,10 @@ class Store:
             failure = await self._inserted([answer for answer, _ in batch])
             if failure is None or isinstance(failure, OSError):
                 for _, future in batch:
-                    _settle(future, failure)
+                    settle(future, failure)
             else:  # by one of them, which is not to take the others with it
                 for answer, future in batch:
-                    _settle(future, await self._inserted([answer]))
+                    settle(future, await self._inserted([answer]))
         self._committer = None
 
     async def _inserted(self, answers: list[LineAnswer]) -> Exception | None:
@@ -263,15 +264,6 @@ class Store:
         except Exception as error:
             return error
         return None
-
-
-def _settle(future: asyncio.Future[None], failure: Exception | None) -> None:
-    if future.done():  # who waited for it was cancelled
-        return
-    if failure is None:
-        future.set_result(None)
-    else:
-        future.set_exception(failure)
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:

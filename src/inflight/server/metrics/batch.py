@@ -7,6 +7,7 @@ from typing import Literal
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from inflight.server.metrics.families import labelled
 from inflight.server.metrics.tally import Tally
 
 OUTCOMES = ("completed", "failed")
@@ -33,10 +34,7 @@ class BatchCounts:
         self._lines.add(outcome, by=count)
 
     def collect(self) -> Iterator[Metric]:
-        jobs = self._jobs
-        family = GaugeMetricFamily("inflight_batch_jobs", "Batch jobs there are, by status.", labels=["status"])
-        for status in dict.fromkeys((*UNDER_WAY, *jobs)):
-            family.add_metric([status], jobs.get(status, 0))
-        yield family
+        jobs = {(status,): count for status, count in {**dict.fromkeys(UNDER_WAY, 0), **self._jobs}.items()}
+        yield labelled(GaugeMetricFamily, "inflight_batch_jobs", "Batch jobs there are, by status.", ["status"], jobs)
         yield self._ended.family()
         yield self._lines.family()

@@ -12,6 +12,7 @@ from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.plan import Capacity
 from inflight.server.metrics import gauges, vllm
 from inflight.server.metrics.batch import BatchCounts
+from inflight.server.metrics.families import labelled
 from inflight.server.metrics.http import HttpCounts
 from inflight.server.metrics.observer import EngineWatcher
 from inflight.server.metrics.requests import RequestCounts
@@ -69,9 +70,9 @@ class Metrics:
         return generate_latest(_Page(self, snapshot)), CONTENT_TYPE
 
     def collect(self, snapshot: Snapshot | None) -> Iterator[Metric]:
-        build = GaugeMetricFamily("inflight_build_info", "What is served, by what.", labels=["version", "model_name"])
-        build.add_metric([self._version, self._model_name], 1)
-        yield build
+        build = {(self._version, self._model_name): 1}
+        labels = ["version", "model_name"]
+        yield labelled(GaugeMetricFamily, "inflight_build_info", "What is served, by what.", labels, build)
         yield GaugeMetricFamily("inflight_engine_up", "1 while the engine works.", int(snapshot is not None))
         if snapshot is not None:
             yield from gauges.collect(snapshot, self._capacity)

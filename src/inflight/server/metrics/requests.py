@@ -11,6 +11,7 @@ from inflight.core.types.events import Event, Finish, FinishedEvent, FinishReaso
 from inflight.core.types.request import Request
 from inflight.metrics.definitions import tpot, ttft
 from inflight.server.metrics.buckets import SECONDS, lengths
+from inflight.server.metrics.families import labelled
 from inflight.server.metrics.lane import LaneRequests
 
 _WORST_FIRST: tuple[FinishReason, ...] = ("error", "abort", "length", "stop")
@@ -132,10 +133,8 @@ class RequestCounts:
             ("cached_tokens", "inflight_cached_prompt_tokens", "Prompt tokens found cached, counted at the end."),
             ("output_tokens", "inflight_output_tokens", "Tokens given out."),
         ):
-            family = CounterMetricFamily(name, about, labels=["lane"])
-            for lane, counts in lanes:
-                family.add_metric([lane], getattr(counts, attribute))
-            yield family
+            values = {(lane,): getattr(counts, attribute) for lane, counts in lanes}
+            yield labelled(CounterMetricFamily, name, about, ["lane"], values)
         yield self._by_key("finished", "inflight_requests_finished", "Requests that ended, by how.", "reason")
         yield self._by_key("queued_by", "inflight_queue_seconds", "Time waited, by what for; ended requests.", "reason")
         sizes = lengths(self._max_model_len)
@@ -148,11 +147,12 @@ class RequestCounts:
             yield histograms
 
     def _by_key(self, attribute: str, name: str, about: str, label: str) -> Metric:
-        family = CounterMetricFamily(name, about, labels=["lane", label])
-        for lane, counts in sorted(self.lanes.copy().items()):
-            for key, value in getattr(counts, attribute).items():
-                family.add_metric([lane, key], value)
-        return family
+        values = {
+            (lane, key): value
+            for lane, counts in sorted(self.lanes.copy().items())
+            for key, value in getattr(counts, attribute).items()
+        }
+        return labelled(CounterMetricFamily, name, about, ["lane", label], values)
 
 
 def finish_reason(finishes: Iterable[Finish]) -> FinishReason:

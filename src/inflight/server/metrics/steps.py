@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from inflight.core.types.plan import BatchPlan, StepResult
 from inflight.server.metrics.buckets import POWERS, SECONDS, VLLM_STEP_TOKENS
+from inflight.server.metrics.families import labelled
 from inflight.server.metrics.histogram import Histogram
 
 
@@ -44,20 +45,19 @@ class StepCounts:
             ("inflight_step_rows", "Sequences with a chunk in one step.", self.rows, POWERS),
         ):
             yield HistogramMetricFamily(name, about, histogram.buckets(bounds), histogram.sum())
-        slots = CounterMetricFamily(
+        yield labelled(
+            CounterMetricFamily,
             "inflight_token_slots",
             "Token slots computed: prompt (chunks of several tokens), decode (of one, and drafts), padding. "
             "Padding waste is padding over all.",
-            labels=["kind"],
+            ["kind"],
+            {("prompt",): self._prompt, ("decode",): self._decode, ("padding",): self._padding},
         )
-        slots.add_metric(["prompt"], self._prompt)
-        slots.add_metric(["decode"], self._decode)
-        slots.add_metric(["padding"], self._padding)
-        yield slots
         yield CounterMetricFamily("inflight_steps_failed", "Steps that broke.", self._failed)
-        swapped = CounterMetricFamily(
-            "inflight_swapped_blocks", "KV blocks copied to the host (out) and back.", labels=["direction"]
+        yield labelled(
+            CounterMetricFamily,
+            "inflight_swapped_blocks",
+            "KV blocks copied to the host (out) and back.",
+            ["direction"],
+            {("out",): self._out, ("back",): self._back},
         )
-        swapped.add_metric(["out"], self._out)
-        swapped.add_metric(["back"], self._back)
-        yield swapped

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily
 
+from inflight.server.metrics.families import labelled
+
 
 class Tally:
     def __init__(self, name: str, about: str, labels: tuple[str, ...], known: Iterable[tuple[str, ...]] = ()):
@@ -22,8 +24,5 @@ class Tally:
 
     def family(self) -> CounterMetricFamily:
         with self._lock:
-            counts = sorted(self._counts.items())
-        family = CounterMetricFamily(self._name, self._about, labels=self._labels)
-        for labels, count in counts:
-            family.add_metric(labels, count)
-        return family
+            counts = dict(sorted(self._counts.items()))
+        return labelled(CounterMetricFamily, self._name, self._about, self._labels, counts)

@@ -20,6 +20,7 @@ from inflight.server.metrics.buckets import (
     VLLM_STEP_TOKENS,
     lengths,
 )
+from inflight.server.metrics.families import F, labelled
 from inflight.server.metrics.gauges import host_usage, kv_usage
 from inflight.server.metrics.histogram import Histogram
 from inflight.server.metrics.lane import FINISH_REASONS, LaneRequests
@@ -27,7 +28,6 @@ from inflight.server.metrics.requests import RequestCounts
 from inflight.server.metrics.steps import StepCounts
 
 LABELS = ("model_name", "engine")
-Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 _TIMES: tuple[tuple[str, str, Sequence[float]], ...] = (
     ("time_to_first_token_seconds", "ttft", VLLM_FIRST_TOKEN),
@@ -106,20 +106,14 @@ class _Page:
         self._labels = labels
 
     def gauge(self, name: str, value: float) -> Metric:
-        family = GaugeMetricFamily(f"vllm:{name}", _ABOUT, labels=LABELS)
-        family.add_metric(self._labels, value)
-        return family
+        return labelled(GaugeMetricFamily, f"vllm:{name}", _ABOUT, LABELS, {self._labels: value})
 
     def counter(self, name: str, value: float) -> Metric:
-        family = CounterMetricFamily(f"vllm:{name}", _ABOUT, labels=LABELS)
-        family.add_metric(self._labels, value)
-        return family
+        return labelled(CounterMetricFamily, f"vllm:{name}", _ABOUT, LABELS, {self._labels: value})
 
-    def by(self, label: str, kind: Family, name: str, values: dict[str, int]) -> Metric:
-        family = kind(f"vllm:{name}", _ABOUT, labels=(*LABELS, label))
-        for key, value in values.items():
-            family.add_metric((*self._labels, key), value)
-        return family
+    def by(self, label: str, kind: type[F], name: str, values: dict[str, int]) -> F:
+        every = {(*self._labels, key): value for key, value in values.items()}
+        return labelled(kind, f"vllm:{name}", _ABOUT, (*LABELS, label), every)
 
     def histogram(self, name: str, histogram: Histogram, bounds: Sequence[float]) -> Metric:
         family = HistogramMetricFamily(f"vllm:{name}", _ABOUT, labels=LABELS)
@@ -132,9 +126,8 @@ class _Page:
             "num_gpu_blocks": capacity.num_blocks,
             "num_cpu_blocks": capacity.host_blocks,
         }
-        family = GaugeMetricFamily("vllm:cache_config_info", _ABOUT, labels=(*LABELS, *settings))
-        family.add_metric((*self._labels, *(str(value) for value in settings.values())), 1)
-        return family
+        info = {(*self._labels, *map(str, settings.values())): 1}
+        return labelled(GaugeMetricFamily, "vllm:cache_config_info", _ABOUT, (*LABELS, *settings), info)
 
 
 _ABOUT = "As vLLM's metric of this name; inflight's own has the exact meaning."

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from inflight.engine.event_stream import settle
 from inflight.server.bodies.completions import COMPLETION
 from inflight.server.endpoints.registry import EndpointName
 from inflight.server.errors import ApiError, invalid
@@ -201,12 +202,12 @@ class _Lane:
                         waiting.tried = True
                         self._line.put(waiting)
                     else:
-                        _settle(waiting.outcome, EOFError())
+                        settle(waiting.outcome, EOFError())
                     self._line.charge(waiting.owner, time.monotonic() - began)
                     del waiting
                     continue
                 self._line.charge(waiting.owner, time.monotonic() - began)
-                _settle(waiting.outcome, answer[1:])
+                settle(waiting.outcome, answer[1:])
                 if answer[:1] == RENEW:
                     streams[1].close()
                     streams = None
@@ -223,15 +224,6 @@ async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, job
     await writer.drain()
     length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
     return await reader.readexactly(length)
-
-
-def _settle(future: asyncio.Future[bytes], outcome: bytes | EOFError) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, bytes):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
 
 
 def _gave_up() -> ApiError:

@@ -11,32 +11,40 @@ import asyncio
 import itertools
 import logging
 import queue
-import shutil
 import signal
 import socket
 import sys
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
-from inflight.engine.event_stream import EngineStopped
+from inflight.engine.event_stream import EngineStopped, settle
 from inflight.engine.remote.client import RemoteClient
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
+from inflight.server.batch.checking import DatabaseError
+from inflight.server.batch.data import DataDirectoryError
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.heap import share_one_heap
 from inflight.server.ingress.tls import tls_context
-from inflight.server.loading import make_served
+from inflight.server.loading import make_jobs, make_served
+from inflight.server.metrics.batch import BatchCounts
 from inflight.server.preprocessing.pool import PreprocessingPool
-from inflight.server.preprocessing.wire import receive, send
+from inflight.server.preprocessing.wire import receive
 from inflight.server.preprocessing.worker import loaded
-from inflight.server.process import BACKLOG, AddressError, Process, bind
+from inflight.server.process import Process
+from inflight.server.processes.control import Control
+from inflight.server.processes.folder import JOBS, remove
+from inflight.server.processes.forwarder import Forwarder
 from inflight.server.processes.messages import (
+    NO_SUCCESSOR,
     Answered,
     AskPage,
     FromChild,
+    JobEnded,
+    JobsCounted,
+    LinesAnswered,
     Loading,
     Model,
     NotAsked,
@@ -44,15 +52,18 @@ from inflight.server.processes.messages import (
     Ready,
     Setup,
     Signal,
+    ToChild,
     Up,
     decode_to_child,
-    encode,
 )
+from inflight.server.processes.owner import Owner
 from inflight.server.service import Served, Service
 from inflight.server.tenants import Tenants
 
 GONE = "The engine's process is gone; restart the server."
 SERIAL_SHIFT = 40  # bits of a process's own numbers for requests without a seed, below its serial number
+
+log = logging.getLogger("inflight.server")
 
 
 def main() -> int:
@@ -69,40 +80,65 @@ def main() -> int:
     logs.configure(setup.log_format, setup.log_level)
     try:
         return _Child(setup, control, preprocessing).run()
-    except (AddressError, OSError) as error:
-        logging.getLogger("inflight.server").error(f"An API process cannot serve: {error}")
+    except DataDirectoryError as error:
+        log.error(str(error))
+        return NO_SUCCESSOR
+    except OSError as error:
+        log.error(f"An API process cannot serve: {error}")
         return 1
 
 
 class _Child:
     def __init__(self, setup: Setup, control: socket.socket, preprocessing: PreprocessingPool):
-        self._setup, self._control, self._preprocessing = setup, control, preprocessing
+        self._setup, self._preprocessing = setup, preprocessing
+        self._control = Control(control, decode_to_child)
+        self._tell = self._control.tell
         self._tenants = Tenants(setup.keys)
-        self._bound = bind(setup.settings, shared=True)
         names = self._tenants.names
         counts = SharedCallCounts(setup.counts, names, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
+        self._jobs = make_jobs(self._service, self._tenants) if setup.jobs is not None else None
+        self._owner = None if self._jobs is None else Owner(self._tenants.named)
+        self._is_hopeless = False
         self._process = Process(
-            self._service, self._load, self._begin, self._end, hears_signals=False, early=setup.early
+            self._service,
+            self._load,
+            self._begin,
+            self._end,
+            hears_signals=False,
+            early=setup.early,
+            gives_way=counts.has_more,
         )
         self._news: queue.SimpleQueue[Model | Ready | None] = queue.SimpleQueue()
         self._questions = itertools.count()
         self._pages: dict[int, asyncio.Future[tuple[bytes, str]]] = {}
         self._client: RemoteClient | None = None
         self._is_alone = False  # the engine's process is gone
-        self._sending = threading.Lock()
 
     def run(self) -> int:
-        if self._setup.early:
-            self._bound.listen(BACKLOG)
-        app = make_app(self._service, self._tenants, self._page, self._setup.version, self._observe)
-        return self._process.run(app, self._bound, tls_context(self._setup.settings))
+        bound = socket.socket(fileno=self._setup.listening)
+        setup, jobs, other = self._setup, self._jobs, None
+        if jobs is None and setup.settings.data_dir is not None:
+            other = Forwarder(setup.folder / JOBS)
+        inner = self._owner or other
+        self._app = make_app(
+            self._service,
+            self._tenants,
+            self._page,
+            setup.version,
+            self._observe,
+            jobs or other,
+            None if inner is None else inner.before,
+        )
+        code = self._process.run(self._app, bound, tls_context(self._setup.settings))
+        return NO_SUCCESSOR if self._is_hopeless else code
 
     # -- the server's parts that are elsewhere --------------------------------------------------------------------
 
     def _load(self, doing: Callable[[str], None]) -> Served:
         """In the loader's thread, until the engine is ready. Raises EngineStopped."""
-        threading.Thread(target=self._listen, name="inflight-control", daemon=True).start()  # now there is who obeys
+        asyncio.run_coroutine_threadsafe(self._listen(), self._process.loop)  # now there is who obeys
+        self._open_jobs(doing)
         model = self._next()
         assert isinstance(model, Model), "comes before the engine"
         self._preprocessing.load(model.folder)
@@ -120,11 +156,18 @@ class _Child:
             return self._client
 
         client = asyncio.run_coroutine_threadsafe(connect(), self._process.loop).result()
+        return make_served(self._setup.settings, engine, client, self._preprocessing, prompts, tokenizer)
 
-        def now() -> float:
-            return time.monotonic() - ready.clock_zero
-
-        return make_served(self._setup.settings, engine, client, self._preprocessing, prompts, tokenizer, now)
+    def _open_jobs(self, doing: Callable[[str], None]) -> None:
+        """Raises DataDirectoryError, DatabaseError."""
+        if self._jobs is None:
+            return
+        doing("checking the data directory")
+        try:
+            self._jobs.open()
+        except (DataDirectoryError, DatabaseError):
+            self._is_hopeless = True
+            raise
 
     def _next(self) -> Model | Ready:
         news = self._news.get()
@@ -133,10 +176,15 @@ class _Child:
         return news
 
     async def _begin(self) -> None:
-        self._bound.listen(BACKLOG)  # once more, where it does already
+        if self._jobs is not None:
+            self._jobs.start(_Counts(self._tell))
         self._tell(Up())
 
     async def _end(self) -> None:
+        if self._owner is not None:
+            await self._owner.close()
+        if self._jobs is not None:
+            await self._jobs.stop()
         if self._service.loaded is not None:
             await self._preprocessing.close()
 
@@ -159,51 +207,57 @@ class _Child:
     def _refused(self, code: str) -> None:
         self._tell(NotAsked(code))
 
-    def _tell(self, message: FromChild) -> None:
-        """At once: the engine's process always reads."""
+    # -- what the engine's process says ---------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        if self._owner is not None and self._setup.jobs is not None:
+            await self._owner.listen(socket.socket(fileno=self._setup.jobs), self._app)
         try:
-            with self._sending:
-                send(self._control, encode(message))
-        except OSError:
-            """It is gone, as the thread that reads finds out."""
-
-    # -- the control's thread -------------------------------------------------------------------------------------
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                message = decode_to_child(receive(self._control))
-            except (EOFError, OSError, ValueError):
-                break
-            if isinstance(message, Loading):
-                if self._service.state == "loading":
-                    self._service.doing = message.doing
-            elif isinstance(message, Signal):
-                self._process.on_signal(message.number)
-            elif isinstance(message, Page):
-                self._process.loop.call_soon_threadsafe(self._show, message)
-            elif not isinstance(message, Setup):
-                self._news.put(message)
-        self._news.put(None)
-        shutil.rmtree(self._setup.counts.parent, ignore_errors=True)  # nobody else is left to do it
+            await self._control.listen(self._heard)
+        except Exception:
+            log.exception("what the engine's process says is not understood")
         self._is_alone = True
-        self._process.loop.call_soon_threadsafe(self._lost)
-
-    def _lost(self) -> None:
+        self._news.put(None)
+        remove(self._setup.folder)  # nobody else is left to do it
         if self._client is not None:
             self._client.stop(GONE)
         for page in self._pages.values():
-            if not page.done():
-                page.set_exception(EngineStopped(GONE))
+            settle(page, EngineStopped(GONE))
 
-    def _show(self, page: Page) -> None:
-        asked = self._pages.get(page.question)
-        if asked is None or asked.done():
-            return
-        if page.text is None:
-            asked.set_exception(RuntimeError("the metrics could not be told; the engine's process has logged why"))
-        else:
-            asked.set_result((page.text, page.content_type))
+    def _heard(self, message: ToChild) -> None:
+        if isinstance(message, Loading):
+            if self._service.state == "loading":
+                self._service.doing = message.doing
+        elif isinstance(message, Signal):
+            self._process.on_signal(message.number)
+        elif isinstance(message, Page):
+            if (asked := self._pages.get(message.question)) is not None:
+                settle(asked, _shown(message))
+        elif not isinstance(message, Setup):
+            self._news.put(message)
+
+
+class _Counts(BatchCounts):
+    """Of batch jobs, for the metrics, which are elsewhere."""
+
+    def __init__(self, tell: Callable[[FromChild], None]):
+        super().__init__()
+        self._tell = tell
+
+    def jobs(self, by_status: Mapping[str, int]) -> None:
+        self._tell(JobsCounted(dict(by_status)))
+
+    def ended(self, status: str) -> None:
+        self._tell(JobEnded(status))
+
+    def lines(self, outcome: Literal["completed", "failed"], count: int = 1) -> None:
+        self._tell(LinesAnswered(outcome, count))
+
+
+def _shown(page: Page) -> tuple[bytes, str] | RuntimeError:
+    if page.text is None:
+        return RuntimeError("the metrics could not be told; the engine's process has logged why")
+    return page.text, page.content_type
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ types. Knows shapes only."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -19,15 +19,20 @@ from inflight.server.tenants import Tenant
 
 class Setup(Struct, frozen=True, tag=True):
     """The first message. keys: digests, and whose they are. place: which of the processes it is; serial: no other one,
-    before or after it, has the same. early: answer while there is no engine; else others do. counts: path of the table
-    of calls under way. version: of this package."""
+    before or after it, has the same. early: answer while there is no engine; else others do. listening, counts:
+    descriptors of the socket that all listen on and of the table of calls under way. jobs: of the one by which others
+    reach whoever has files and batch jobs, who is told alone. folder: of the sockets between
+    the processes. version: of this package."""
 
     settings: ServerSettings
     keys: tuple[tuple[bytes, Tenant], ...]
     place: int
     serial: int
     early: bool
-    counts: Path
+    listening: int
+    counts: int
+    jobs: int | None
+    folder: Path
     version: str
     log_format: Format
     log_level: str
@@ -46,11 +51,9 @@ class Model(Struct, frozen=True, tag=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """There is an engine at that address. clock_zero: where its clock began, on the machine's monotonic clock, which
-    is the same in all processes."""
+    """There is an engine at that address."""
 
     address: str
-    clock_zero: float
     engine: Described
 
 
@@ -89,12 +92,31 @@ class NotAsked(Struct, frozen=True, tag=True):
     code: str
 
 
+class JobsCounted(Struct, frozen=True, tag=True):
+    """How many batch jobs there are now, by status."""
+
+    by_status: dict[str, int]
+
+
+class JobEnded(Struct, frozen=True, tag=True):
+    status: str
+
+
+class LinesAnswered(Struct, frozen=True, tag=True):
+    """Of batch jobs."""
+
+    outcome: Literal["completed", "failed"]
+    count: int
+
+
 class AskPage(Struct, frozen=True, tag=True):
     question: int
 
 
 ToChild = Setup | Loading | Model | Ready | Signal | Page
-FromChild = Up | Answered | NotAsked | AskPage
+FromChild = Up | Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered | AskPage
+
+NO_SUCCESSOR = 3  # exit code of a process that cannot serve, and whose successor could not, either
 
 
 def _plain(value: Any) -> str:

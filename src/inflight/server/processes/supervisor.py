@@ -9,36 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 import uvloop
 
-from inflight.core.scheduling.snapshot import Snapshot
-from inflight.engine.bridge import AsyncBridge
-from inflight.engine.event_stream import EngineStopped
-from inflight.server.call_counts import SharedCallCounts
+from inflight.server.call_counts import SharedCallCounts, shared_table
 from inflight.server.heap import give_back, settled
-from inflight.server.loading import Described
+from inflight.server.loading import LoadedEngine
 from inflight.server.logs import Format
-from inflight.server.offload import offload
-from inflight.server.preprocessing.wire import LENGTH_BYTES
-from inflight.server.process import SWITCH_SECONDS
+from inflight.server.metrics import Metrics
+from inflight.server.offload import in_own_thread
+from inflight.server.process import BACKLOG, LOADER, SWITCH_SECONDS, leave_loader, log_failure
+from inflight.server.processes.control import Control
+from inflight.server.processes.folder import JOBS, private_folder
 from inflight.server.processes.messages import (
+    NO_SUCCESSOR,
     Answered,
     AskPage,
     FromChild,
+    JobEnded,
+    JobsCounted,
+    LinesAnswered,
     Loading,
     Model,
     NotAsked,
@@ -47,15 +45,15 @@ from inflight.server.processes.messages import (
     Setup,
     Signal,
     ToChild,
+    Up,
     decode_from_child,
-    encode,
 )
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
 SHORT_LIFE = 10.0  # seconds; a process that ends sooner is not started anew at once
+OWNER = 0  # the place whose process has files and batch jobs
 TRIES = 5  # short lives of one place, one after another, until the server gives up
-MOST_FOLDER = 80  # characters; the system's bound for a socket's path is about 104
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
 
 log = logging.getLogger("inflight.server")
@@ -65,27 +63,8 @@ class ProcessesError(ValueError):
     """HTTP cannot be run in processes of its own; the sentence says why."""
 
 
-class Counted(Protocol):
-    """The metrics."""
-
-    def observe_http(self, endpoint: str, status: int, seconds: float) -> None: ...
-
-    def refused(self, code: str) -> None: ...
-
-    def render(self, snapshot: Snapshot | None) -> tuple[bytes, str]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One that is loaded. clock_zero: where its clock began, on the machine's monotonic clock."""
-
-    bridge: AsyncBridge
-    metrics: Counted
-    described: Described
-    clock_zero: float
-
-
-Load = Callable[[Callable[[str], None], Callable[[Path], None]], Engine]  # to be told: what it does, the model's folder
+# To be told: what it does, the model's folder.
+Load = Callable[[Callable[[str], None], Callable[[Path], None]], LoadedEngine]
 
 
 class Supervisor:
@@ -95,6 +74,7 @@ class Supervisor:
         self,
         settings: ServerSettings,
         tenants: Tenants,
+        bound: socket.socket,
         load: Load,
         begin: Callable[[], None],
         *,
@@ -102,8 +82,9 @@ class Supervisor:
         log_format: Format,
         log_level: str,
     ):
-        """load: runs in a thread. begin: called when all processes take calls for the first time. Raises
-        ProcessesError."""
+        """bound: listens, and is handed down, so that what waits in it when a process ends is taken by another one, and
+        nobody else can have the port. load: runs in a thread. begin: called when all processes take calls for the first
+        time. Raises ProcessesError."""
         try:
             from inflight.engine.remote.server import EngineServer
         except ImportError:
@@ -112,41 +93,42 @@ class Supervisor:
                 "option out."
             ) from None
         self._make_server = EngineServer
-        self._settings, self._tenants = settings, tenants
+        self._settings, self._tenants, self._bound = settings, tenants, bound
         self._load, self._begin = load, begin
         self._version = version
         self._log_format: Format = log_format
         self._log_level = log_level
-        self._folder = _private_folder()
-        self._counts = SharedCallCounts(self._folder / "calls", tenants.names, settings.api_processes)
+        self._doors = [bound]  # that are open while processes may be started
+        self._jobs: socket.socket | None = None
+        self._table = shared_table()
+        self._counts = SharedCallCounts(self._table, tenants.names, settings.api_processes)
         self._children: dict[int, _Child] = {}
         self._short_lives = [0] * settings.api_processes
         self._news: list[ToChild] = []  # that one which is started now has missed
-        self._engine: Engine | None = None
+        self._engine: LoadedEngine | None = None
         self._server: EngineServer | None = None
         self._serial = self._signals = self._code = 0
-        self._is_ending = self._has_begun = False
+        self._is_ending = self._has_begun = self._has_broken = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self) -> int:
         sys.setswitchinterval(SWITCH_SECONDS)
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(self._run())
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        with private_folder() as self._folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._run())
+        if self._engine is None:
+            leave_loader(self._code)
         return self._code
-
-    @property
-    def is_loading(self) -> bool:
-        """Its thread cannot be interrupted."""
-        return self._engine is None
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._all_ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self._on_signal, number)
+        if self._settings.data_dir is not None:
+            self._jobs = socket.socket(socket.AF_UNIX)
+            self._doors.append(self._jobs)
+            self._jobs.bind(str(self._folder / JOBS))
+            self._jobs.listen(BACKLOG)
         for place in range(self._settings.api_processes):
             self._spawn(place)
         self._start(self._open())
@@ -161,25 +143,6 @@ class Supervisor:
     # -- the engine -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        try:
-            engine = self._engine = await self._loaded()
-        except Exception as error:
-            ours = type(error).__module__.startswith("inflight.") or isinstance(error, OSError)
-            log.error(str(error), exc_info=None if ours else error)
-            return self._fail()
-        address = f"ipc://{self._folder}/engine"
-        self._server = self._make_server(engine.bridge, address, self._given_up)
-        self._tell_all(Ready(address, engine.clock_zero, engine.described))
-        self._start(give_back())
-        with settled():
-            while engine.bridge.stopped is None:
-                await asyncio.sleep(1.0)
-        log.error(engine.bridge.stopped)
-        self._server.stop(engine.bridge.stopped)
-        self._fail()  # also where it was ending: not all calls have had their answers
-
-    async def _loaded(self) -> Engine:
-        loaded: asyncio.Future[Engine] = self._loop.create_future()
         later = self._loop.call_soon_threadsafe
 
         def doing(what: str) -> None:
@@ -188,30 +151,35 @@ class Supervisor:
         def found(folder: Path) -> None:
             later(self._tell_all, Model(folder))
 
-        def settle(how: Callable[[Any], None], outcome: Any) -> None:
-            if not loaded.done():  # nobody waits for it any more, where the end came first
-                how(outcome)
+        try:
+            engine = self._engine = await in_own_thread(partial(self._load, doing, found), LOADER)
+        except Exception as error:
+            log_failure(str(error), error)
+            return self._fail()
+        address = f"ipc://{self._folder}/engine"
+        self._server = self._make_server(engine.bridge, address, self._given_up)
+        self._tell_all(Ready(address, engine.described))
+        self._start(give_back())
+        with settled():
+            while not self._is_broken():
+                await asyncio.sleep(1.0)
 
-        def load() -> None:
-            try:
-                engine = self._load(doing, found)
-            except BaseException as error:
-                later(settle, loaded.set_exception, error)
-            else:
-                later(settle, loaded.set_result, engine)
-
-        threading.Thread(target=load, name="inflight-loader", daemon=True).start()
-        return await loaded
+    def _is_broken(self) -> bool:
+        """Whether the engine works no more: then all is at its end, also where it was ending, since not all calls have
+        had their answers."""
+        stopped = None if self._engine is None else self._engine.bridge.stopped
+        if stopped is not None and self._server is not None and not self._has_broken:
+            self._has_broken = True
+            log.error(stopped)
+            self._server.stop(stopped)
+            self._fail()
+        return stopped is not None
 
     async def _page(self, child: _Child, question: int) -> None:
         engine = self._engine
         assert engine is not None, "nobody asks before there is one"
         try:
-            try:
-                snapshot = await engine.bridge.snapshot()
-            except EngineStopped:
-                snapshot = None
-            text, content_type = await offload(partial(engine.metrics.render, snapshot))
+            text, content_type = await engine.page()
         except Exception:  # a mistake in counting is no reason to stop
             log.exception("the metrics could not be told")
             return child.tell(Page(question, None, ""))
@@ -220,7 +188,9 @@ class Supervisor:
     # -- processes ------------------------------------------------------------------------------------------------
 
     def _spawn(self, place: int) -> None:
-        child = self._children[place] = _Child(place, self._serial)
+        inherited = [self._bound.fileno(), self._table]
+        jobs = self._jobs.fileno() if self._jobs is not None and place == OWNER else None
+        child = self._children[place] = _Child(place, self._serial, inherited if jobs is None else [*inherited, jobs])
         self._serial += 1
         child.tell(
             Setup(
@@ -229,7 +199,10 @@ class Supervisor:
                 place,
                 child.serial,
                 self._engine is None,
-                self._folder / "calls",
+                self._bound.fileno(),
+                self._table,
+                jobs,
+                self._folder,
                 self._version,
                 self._log_format,
                 self._log_level,
@@ -247,8 +220,10 @@ class Supervisor:
         if self._server is not None:
             self._server.lost(str(child.serial))
         del self._children[child.place]
-        if self._is_ending:
+        if self._is_broken() or self._is_ending:
             return self._end_if_last()
+        if code == NO_SUCCESSOR:
+            return self._fail()
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         log.error(
             f"API process {child.place} ended {how}; its calls under way ({left}) are aborted, and it is started anew."
@@ -259,26 +234,21 @@ class Supervisor:
             log.error(f"API process {child.place} ended {TRIES} times soon after its start; what it said stands above.")
             return self._fail()
         await asyncio.sleep(min(0.1 * 2 ** self._short_lives[child.place], 2.0) if short else 0.0)
-        if self._is_ending:
+        if self._is_broken() or self._is_ending:
             return self._end_if_last()
         self._spawn(child.place)
 
     def _heard(self, child: _Child, message: FromChild) -> None:
         if isinstance(message, AskPage):
             self._start(self._page(child, message.question))
-        elif isinstance(message, Answered | NotAsked):
-            if self._engine is None:
-                return
-            if isinstance(message, Answered):
-                self._engine.metrics.observe_http(message.route, message.status, message.seconds)
-            else:
-                self._engine.metrics.refused(message.code)
-        else:
+        elif isinstance(message, Up):
             child.is_up = True
             up = sum(one.is_up for one in self._children.values())
-            if not self._has_begun and up == self._settings.api_processes:
+            if not self._has_begun and not self._is_ending and up == self._settings.api_processes:
                 self._has_begun = True
                 self._begin()
+        elif self._engine is not None:
+            _count(message, self._engine.metrics)
 
     def _given_up(self, name: str) -> None:
         for child in self._children.values():
@@ -308,6 +278,8 @@ class Supervisor:
         """seconds: for calls that are under way."""
         if not self._is_ending:
             self._start(self._kill_late(seconds + ENDING_SECONDS))
+            for door in self._doors:  # the last process that ends closes them
+                door.close()
         self._is_ending = True
         for child in self._children.values():
             child.tell(Signal(number))
@@ -335,58 +307,47 @@ class Supervisor:
             self._fail()
 
 
-def _private_folder() -> Path:
-    """Nobody else may enter it. Raises ProcessesError."""
-    parent = tempfile.gettempdir()
-    if len(parent) > MOST_FOLDER:
-        raise ProcessesError(
-            f"The folder of temporary files has a path of {len(parent)} characters ({parent}), and a socket in it may "
-            f"have {MOST_FOLDER} before its own name; set TMPDIR to a shorter one."
-        )
-    return Path(tempfile.mkdtemp(prefix="inflight-", dir=parent))
+def _count(message: Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered, metrics: Metrics) -> None:
+    match message:
+        case Answered():
+            metrics.observe_http(message.route, message.status, message.seconds)
+        case NotAsked():
+            metrics.refused(message.code)
+        case JobsCounted():
+            metrics.batch.jobs(message.by_status)
+        case JobEnded():
+            metrics.batch.ended(message.status)
+        case LinesAnswered():
+            metrics.batch.lines(message.outcome, message.count)
 
 
 class _Child:
     """One process, and the socket that is its life."""
 
-    def __init__(self, place: int, serial: int):
+    def __init__(self, place: int, serial: int, inherited: Sequence[int]):
+        """inherited: descriptors."""
         self.place, self.serial = place, serial
         self.started = time.monotonic()
         self.is_up = False
-        self._ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "inflight.server.processes.child", str(theirs.fileno())]
         with theirs:
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        self._untold: list[bytes] = []
-        self._writer: asyncio.StreamWriter | None = None
-
-    def tell(self, message: ToChild) -> None:
-        data = encode(message)
-        frame = len(data).to_bytes(LENGTH_BYTES, "big") + data
-        if self._writer is None:
-            self._untold.append(frame)
-        elif not self._writer.is_closing():  # who has ended hears nothing; its successor is told the news
-            self._writer.write(frame)
+            handed_down = (theirs.fileno(), *inherited)
+            self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL)
+        self._control = Control(ours, decode_from_child)
+        self.tell = self._control.tell
 
     async def listen(self, heard: Callable[[FromChild], None]) -> None:
         """Until it closes its end, or says what is no message."""
-        self._ours.setblocking(False)
-        reader, self._writer = await asyncio.open_unix_connection(sock=self._ours)
-        self._writer.writelines(self._untold)
         try:
-            while True:
-                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
-                heard(decode_from_child(await reader.readexactly(length)))
-        except (OSError, EOFError):
-            return
+            await self._control.listen(heard)
         except ValueError as error:
             log.error(f"API process {self.place} said what is no message ({error}), and is killed.")
             self.kill()
 
     async def ended(self) -> int:
         """Its exit code; below 0: the signal that killed it. It has closed its end, and will not be long."""
-        assert self._writer is not None, "it was listened to"
-        self._writer.close()
+        self._control.close()
         return await asyncio.to_thread(self._process.wait)
 
     def kill(self) -> None:
