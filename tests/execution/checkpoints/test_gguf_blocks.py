@@ -82,7 +82,7 @@ def test_scale_and_offset_are_near_the_least_squares() -> None:
         plain = np.rint((one - one.min()) / max(by_range, 1e-9)) * by_range + one.min()
         (best, low), *_ = np.linalg.lstsq(np.stack([code, np.ones(GROUP)], axis=1), one, rcond=None)
         assert left <= ((plain - one) ** 2).sum() + 1e-9
-        assert left <= 1.1 * ((code * best + low - one) ** 2).sum() + 1e-9
+        assert left <= 1.25 * ((code * best + low - one) ** 2).sum() + 1e-9
     for broken in (np.inf, np.nan):
         assert np.isnan(fitted(np.full((1, GROUP), broken, np.float32))[1][0])
 

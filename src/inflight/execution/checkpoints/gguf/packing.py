@@ -64,7 +64,7 @@ def fitted(values: Array) -> tuple[Array, Array, Array]:
     """float32[groups, values of one] → codes from 0 to 15, scales and offsets: at first so that the least value has the
     code 0 and the largest 15, then by least squares, in turns with the codes. A group with a NaN or an infinity has
     the scale NaN."""
-    finite: Array = np.isfinite(values).all(axis=1)
+    finite = np.asarray(np.isfinite(values).all(axis=1))
     values = np.where(finite[:, None], values, 0)
     offsets = values.min(axis=1)
     scales = (values.max(axis=1) - offsets) / np.float32(15)
