@@ -10,6 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf_files import add, convert, finish, plain
 from models import write_model
+from safetensors.numpy import load_file, save_file
 
 from inflight import LLM, SamplingParams
 from inflight.execution.backends.bf16 import from_bf16
@@ -17,6 +18,7 @@ from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix
 from inflight.execution.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.models.errors import ModelError
+from inflight.models.registry import read_folder
 
 PROMPTS = ["hello world, <think>two words", {"prompt_token_ids": [5, 9, 77, 200]}]
 GREEDY = SamplingParams(temperature=0, max_tokens=48)
@@ -50,8 +52,6 @@ def test_blocks_are_computed_with_as_numbers(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "llama")
     file = convert(folder, tmp_path / "model.gguf", "llama", kinds)
     source, names = GGUFCheckpoint(file), Checkpoint(folder)
-    from safetensors.numpy import load_file, save_file
-
     tensors = {name: source.tensor(name, one.shape) for name, one in load_file(folder / "model.safetensors").items()}
     assert all(name in names for name in tensors)
     save_file(
@@ -123,6 +123,19 @@ def test_what_is_missing_or_has_another_shape_is_named(mixed: tuple[Path, Path])
         found.tensor("vision.weight", (96, 64))
     with pytest.raises(ModelError, match=r"'blk.1.ffn_up.weight' .* has shape \[96, 64\], but .* ask for \[64, 96\]"):
         found.tensor(UP, (64, 96))
+
+
+def test_a_tensor_that_nobody_would_ask_for_is_not_passed_over(tmp_path: Path) -> None:
+    """A bias of one layer makes of a Llama something else."""
+    folder = write_model(tmp_path / "llama")
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {**tensors, "model.layers.1.self_attn.o_proj.bias": np.zeros(64, np.float32)}, folder / "model.safetensors"
+    )
+    file = convert(folder, tmp_path / "model.gguf", "llama")
+    with pytest.raises(ModelError, match=r"weights, 64 more than models of the shape in its metadata have"):
+        read_folder(file, to_run=True)
+    assert read_folder(file).family == "llama"  # to be planned with
 
 
 def test_types_that_are_not_read_are_named(tmp_path: Path) -> None:
