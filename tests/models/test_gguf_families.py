@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from execution.driver import Driver
 from gguf_files import add, convert, finish, put
 from msgspec.structs import replace
 from safetensors.numpy import load_file
 
+from inflight.execution.checkpoints.checkpoint import open_checkpoint
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.models.errors import ModelError
 from inflight.models.gguf.config import config_of, generation_of
@@ -86,6 +88,10 @@ def window(c: dict[str, Any]) -> dict[str, Any]:
     return {"attention__sliding_window": c["sliding_window"]}
 
 
+def phi3(c: dict[str, Any]) -> dict[str, Any]:
+    return {**window(c), "rope__scaling__original_context_length": c["original_max_position_embeddings"]}
+
+
 def caps(c: dict[str, Any]) -> dict[str, Any]:
     names = ("attn_logit_softcapping", "final_logit_softcapping")
     return {**window(c), **{name: float(c[name]) for name in names if c.get(name)}}
@@ -127,7 +133,7 @@ CASES: list[tuple[str, dict[str, Any], str, Callable[[dict[str, Any]], dict[str,
     ("Gemma", HEADS, "gemma", nothing),
     ("Gemma2", {**HEADS, "query_pre_attn_scalar": 24, "sliding_window": 32}, "gemma2", caps),
     ("Gemma3Text", {**HEADS, "query_pre_attn_scalar": 24, "sliding_window": 32}, "gemma3", window),
-    ("Phi3", {"sliding_window": 64}, "phi3", window),
+    ("Phi3", {"sliding_window": 64}, "phi3", phi3),
     ("GptOss", {**HEADS, "num_local_experts": 4, "num_experts_per_tok": 2}, "gpt-oss", lambda c: moe(c) | window(c)),
     ("SmolLM3", {}, "smollm3", nothing),
     ("Olmo2", {}, "olmo2", nothing),
@@ -208,6 +214,22 @@ def test_every_tensor_is_what_it_was(made: Callable[[int], tuple[Path, Path]], n
             assert name in found and np.allclose(found.tensor(name, expected.shape), expected, rtol=1e-6, atol=1e-6), (
                 name
             )
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
+def test_logits_are_those_of_the_folder(
+    made: Callable[[int], tuple[Path, Path]], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all families that run."""
+    folder, file = made(number)
+    if not read_folder(folder).runs:
+        pytest.skip("described only")
+    monkeypatch.setattr("execution.driver.Checkpoint", open_checkpoint)
+    prompt = np.random.default_rng(1).integers(0, SIZES["vocab_size"], 40)
+    drivers = [Driver.of(one, "float32", "reference") for one in (folder, file)]
+    expected, found = (one.prefill(one.start(prompt), 16) for one in drivers)
+    assert np.isfinite(expected).all() and expected.std() > 0
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def of_each_expert(name: str, stack: np.ndarray) -> list[tuple[str, np.ndarray]]:
