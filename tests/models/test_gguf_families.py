@@ -74,6 +74,8 @@ def latent(c: dict[str, Any]) -> dict[str, Any]:
     head = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
     return {
         **routed(c),
+        "expert_group_count": c["n_group"],
+        "expert_group_used_count": c["topk_group"],
         "attention__q_lora_rank": c["q_lora_rank"],
         "attention__kv_lora_rank": c["kv_lora_rank"],
         "attention__key_length_mla": head,
