@@ -7,6 +7,7 @@ of it is read.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,22 +33,76 @@ def convert(folder: Path, path: Path, architecture: str, quantize: Quantize = pl
     for key, value in more.items():
         put(writer, f"{architecture}.{key.replace('__', '.')}", value)
     vocabulary(writer, folder)
-    names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture), 64)
-    for name, values in load_file(folder / "model.safetensors").items():
-        if name == "lm_head.weight" and config.get("tie_word_embeddings"):
-            continue
-        called = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert called is not None, name
-        add(writer, called, as_converted(architecture, name, values, config), quantize)
+    for name, values in converted(architecture, folder, config).items():
+        add(writer, name, values, quantize)
     return finish(writer, path)
 
 
+def converted(architecture: str, folder: Path, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """All tensors as the converter names and changes them."""
+    names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture), 64)
+    own = {".linear_attn.dt_bias": "ssm_dt.bias", ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
+    own |= {".self_attn.sinks": "attn_sinks.weight"}
+    found: dict[str, np.ndarray] = {}
+    stacks: dict[str, list[np.ndarray]] = {}
+    tensors = load_file(folder / "model.safetensors")
+    for name in sorted(tensors, key=lambda one: [int(part) if part.isdigit() else part for part in one.split(".")]):
+        values = tensors[name]
+        if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+            continue
+        if expert := re.fullmatch(r"(.+\.experts)\.\d+\.(\w+)(\.weight)", name):
+            stacks.setdefault(str(names.get_name(f"{expert[1]}.{expert[2]}")) + expert[3], []).append(values)
+        elif turned := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_bias)?", name):
+            found |= harmony(*turned.groups(), values)
+        elif name.endswith("kv_b_proj.weight"):
+            found |= split_keys_and_values(str(names.get_name(name, try_suffixes=(".weight",))), values, config)
+        else:
+            layer, end = name.split(".")[2:3], next((one for one in own if name.endswith(one)), None)
+            called = f"blk.{layer[0]}.{own[end]}" if end else names.get_name(name, try_suffixes=(".weight", ".bias"))
+            assert called is not None, name
+            found[called] = as_converted(architecture, name, values, config)
+    return found | {name: np.stack(values) for name, values in stacks.items()}
+
+
 def as_converted(architecture: str, name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
-    """What the converter does: Llama's queries and keys in pairs of neighbours, Gemma's norms with 1 added."""
-    if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
+    """What the converter does: Llama's queries and keys in pairs of neighbours, norms that are stored less 1 with it
+    added, heads of values dealt out among those of keys."""
+    if architecture in ("llama", "smollm3", "granite") and (".q_proj." in name or ".k_proj." in name):
         heads = config["num_attention_heads"] if ".q_proj." in name else config["num_key_value_heads"]
         return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
-    return values + 1 if architecture.startswith("gemma") and name.endswith("norm.weight") else values
+    if architecture.startswith(("gemma", "qwen35")) and name.endswith("norm.weight") and "linear_attn" not in name:
+        return values + 1
+    if ".linear_attn." in name and architecture.startswith("qwen35"):
+        return dealt_out(name, -np.exp(values) if name.endswith("A_log") else values, config)
+    return values
+
+
+def dealt_out(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    if name.endswith("norm.weight"):
+        return values
+    groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+
+    def deal(rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(groups, heads // groups, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
+
+    if "out_proj" in name:
+        return deal(values.T).T
+    before = 2 * groups * config["linear_key_head_dim"] if "qkv" in name or "conv1d" in name else 0
+    return np.concatenate((values[:before], deal(values[before:])))
+
+
+def harmony(layer: str, matrix: str, bias: str | None, values: np.ndarray) -> dict[str, np.ndarray]:
+    """gpt-oss: inputs by outputs, of which every second one is gate's."""
+    rows = values if bias else values.swapaxes(1, 2)
+    parts = {"down": rows} if matrix == "down" else {"gate": rows[:, ::2], "up": rows[:, 1::2]}
+    return {f"blk.{layer}.ffn_{part}_exps.{'bias' if bias else 'weight'}": one for part, one in parts.items()}
+
+
+def split_keys_and_values(name: str, values: np.ndarray, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Latent attention: keys turned, and values, of each head."""
+    heads = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
+    keys, rest = np.split(heads, [config["qk_nope_head_dim"]], axis=1)
+    return {name.replace("kv_b", "k_b"): keys.swapaxes(1, 2), name.replace("kv_b", "v_b"): rest}
 
 
 def keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -56,12 +111,21 @@ def keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config.get("rope_theta") or config.get("rope_parameters", {}).get("rope_theta", 10_000.0))
-    if config.get("head_dim"):
-        writer.add_key_length(config["head_dim"])
-        writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_head_count_kv(kv_heads(config))
+    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
+    rope = config.get("rope_parameters") or {}
+    rope = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(config.get("rope_theta") or rope.get("rope_theta", 10_000.0))
+    if head_dim := config.get("head_dim"):
+        writer.add_key_length(head_dim)
+        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
+
+
+def kv_heads(config: Mapping[str, Any]) -> int | list[int]:
+    """LFM2 says of each layer; its convolutions have none."""
+    count = config["num_key_value_heads"]
+    types = config.get("layer_types") or ()
+    return [count if one == "full_attention" else 0 for one in types] if "conv" in types else count
 
 
 def vocabulary(writer: gguf.GGUFWriter, folder: Path) -> None:

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from inflight.json_file import JsonFileError, read_json_object, shown
 from inflight.models import families
+from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.fields import Fields
-from inflight.models.gguf.config import config_of, generation_of
+from inflight.models.gguf.config import config_of, generation_of, refuse_more_weights
 from inflight.models.gguf.gguf_model import GGUFModel, is_gguf, model_name
 from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
@@ -111,7 +112,10 @@ def read_folder(folder: str | Path, *, to_run: bool = False, family: Family | No
     folder = Path(folder)
     if is_gguf(folder):
         gguf = GGUFModel(folder)
-        return read_spec(config_of(gguf), name=model_name(folder), to_run=to_run, family=family)
+        spec = read_spec(config_of(gguf), name=model_name(folder), to_run=to_run, family=family)
+        if to_run:
+            refuse_more_weights(gguf, parameters(spec))
+        return spec
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(

@@ -59,7 +59,7 @@ QWEN3_NEXT = Family(
     model_types=("qwen3_next",),
     layers=with_experts,
     understands=_HYBRID | EXPERTS,
-    defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512},
+    defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512, "norm_topk_prob": True},
     norm_offset=True,
 )
 QWEN3_5 = Family(
@@ -77,6 +77,6 @@ QWEN3_5_MOE = Family(
     model_types=("qwen3_5_moe", "qwen3_5_moe_text"),
     layers=with_experts,
     understands=_HYBRID | EXPERTS,
-    defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512},
+    defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512, "norm_topk_prob": True},
     norm_offset=True,
 )

@@ -130,6 +130,31 @@ def config_of(model: GGUFModel) -> Config:
     return {**_common(keys), "architectures": [name], **_rope(keys), **own(keys)}
 
 
+def refuse_more_weights(model: GGUFModel, described: int) -> None:
+    """Raises ModelError for a file with more weights than its metadata describe: nobody would ask for some of them (a
+    bias, a norm), and the answers would be nonsense. One that lacks some is told of by their names when it is loaded.
+
+    Factors of the rotation are settings, and further layers only predict further tokens (`Keys.layers`).
+    """
+    layers = Keys(model).layers
+    held = sum(
+        math.prod(entry.shape)
+        for name, (_, entry) in model.tensors.items()
+        if not name.startswith("rope_") and _layer(name) < layers
+    )
+    if held > described:
+        raise ModelError(
+            f"{model.path} holds {held:,} weights, {held - described:,} more than models of the shape in its metadata "
+            "have; it is of another kind than it says, so take another file, or the model's safetensors."
+        )
+
+
+def _layer(name: str) -> int:
+    """Number of the layer that a tensor is of; -1 for what is around them."""
+    number = name.split(".")[1] if name.startswith("blk.") else ""
+    return int(number) if number.isdecimal() and len(number) < 6 else -1
+
+
 def generation_of(model: GGUFModel) -> Config:
     """How the model's authors would have it sampled, as generation_config.json says it."""
     names = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}

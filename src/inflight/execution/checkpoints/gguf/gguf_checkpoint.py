@@ -46,12 +46,9 @@ class GGUFCheckpoint:
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
         """[shape] of float32, float16 or uint16 (bf16). Raises ModelError where name or shape do not fit."""
         place, file, entry = self._place(name, tuple(shape))
-        raw = self._raw(place, file, entry)
-        if entry.type.is_plain:
-            values = raw.view(_PLAIN[entry.type.name])
-        else:
-            values = dequantize(entry.type.name, raw, entry.type.values)
-        return self._undone(place, values.reshape(tuple(shape)))
+        if place.undo == "apart":
+            return self._joined(place, tuple(shape))
+        return self._undone(place, self._values(place, file, entry).reshape(tuple(shape)))
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """[outputs, inputs] as the file holds it, or rounded to a form that is packed (`packing`). Errors as above."""
@@ -84,6 +81,8 @@ class GGUFCheckpoint:
                 "again, or take a complete file."
             )
         file, entry = self._model.tensors[place.name]
+        if place.undo == "apart":  # whose shape follows from both
+            return place, file, entry
         held = entry.shape if place.expert is None else entry.shape[1:]
         if place.expert is not None and place.expert >= entry.shape[0]:
             raise ModelError(
@@ -96,6 +95,12 @@ class GGUFCheckpoint:
             )
         return place, file, entry
 
+    def _values(self, place: Place, file: GGUFFile, entry: TensorEntry) -> Array:
+        raw = self._raw(place, file, entry)
+        if entry.type.is_plain:
+            return raw.view(_PLAIN[entry.type.name])
+        return dequantize(entry.type.name, raw, entry.type.values)
+
     def _raw(self, place: Place, file: GGUFFile, entry: TensorEntry) -> Array:
         """The tensor's bytes, or those of one expert: uint8 [blocks, bytes of one]."""
         blocks = math.prod(entry.shape) // entry.type.values
@@ -105,6 +110,27 @@ class GGUFCheckpoint:
         return raw.reshape(-1, entry.type.nbytes)
 
     # -- what the converter did -------------------------------------------------------------------------------------
+    def _joined(self, place: Place, shape: tuple[int, ...]) -> Array:
+        """Keys and values of latent attention, head by head: [heads · (keys + values), compressed]."""
+        beside = Place(place.name.replace("attn_k_b", "attn_v_b"))
+        parts = []
+        for one in (place, beside):
+            if one.name not in self._model.tensors:
+                raise ModelError(f"{self._model.path} has {place.name}, but no {one.name}; take a complete file.")
+            file, entry = self._model.tensors[one.name]
+            parts.append(_float32(self._values(one, file, entry)).reshape(entry.shape))
+        keys, values = parts[0].swapaxes(-1, -2), parts[1]
+        if (
+            keys.ndim != 3
+            or keys.shape[::2] != values.shape[::2]
+            or (keys.shape[0] * (keys.shape[1] + values.shape[1]), keys.shape[2]) != shape
+        ):
+            raise ModelError(
+                f"{place.name} and {beside.name} in {self._model.path} have shapes {list(parts[0].shape)} and "
+                f"{list(values.shape)}, but the metadata ask for {list(shape)} of both; convert the model again."
+            )
+        return np.concatenate((keys, values), axis=1).reshape(shape)
+
     def _undone(self, place: Place, values: Array) -> Array:
         if place.undo == "none":
             return values

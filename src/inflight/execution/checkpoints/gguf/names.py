@@ -12,7 +12,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
-Undo = Literal["rotated pairs", "added one", "log of negated", "value heads", "value columns", "none"]
+Undo = Literal["rotated pairs", "added one", "log of negated", "value heads", "value columns", "apart", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Place:
 
     rotated pairs: rows of each head as the kernels of llama.cpp rotate them, neighbours in pairs, where Hugging Face
     has halves. added one: a norm's weight, stored as 1 + w. value heads, value columns: heads of values dealt out one
-    to each key head in turn, where Hugging Face has those of a key head together.
+    to each key head in turn, where Hugging Face has those of a key head together. apart: keys and values of latent
+    attention in two tensors, keys turned; `name` is that of the keys, `attn_k_b`, beside which lies `attn_v_b`.
     """
 
     name: str
@@ -125,6 +126,8 @@ def place_of(name: str, architecture: str, there: Container[str]) -> Place | Non
     leaf = _LEAVES[stem]
     if stem == "post_attention_layernorm" and architecture in _POST_ATTENTION:
         leaf = "post_attention_norm"
+    if leaf == "attn_kv_b" and f"{prefix}attn_k_b.{kind}" in there:
+        return Place(f"{prefix}attn_k_b.{kind}", undo="apart")
     return _found(f"{prefix}{leaf}.{kind}", leaf, architecture)
 
 

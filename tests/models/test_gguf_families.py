@@ -1,0 +1,343 @@
+"""Families in GGUF: what the metadata say is what config.json says, and every tensor is found and is what it was.
+
+The models are those that `transformers` builds; what llama.cpp's converter does to each is written down in
+`gguf_files`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from execution.driver import Driver
+from gguf_files import add, convert, finish, put
+from msgspec.structs import replace
+from safetensors.numpy import load_file
+
+from inflight.execution.checkpoints.checkpoint import open_checkpoint
+from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
+from inflight.models.errors import ModelError
+from inflight.models.gguf.config import config_of, generation_of
+from inflight.models.gguf.gguf_model import GGUFModel
+from inflight.models.registry import read_folder
+from inflight.models.spec import ModelSpec
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 256,
+}
+HEADS = {"head_dim": 24}
+EXPERTS = {"moe_intermediate_size": 24, "num_experts": 6, "num_experts_per_tok": 2}
+ROUTED = {"moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 2}
+LATENT = {**ROUTED, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16}
+LATENT |= {"v_head_dim": 12, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
+LINEAR = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8}
+LINEAR |= {"linear_value_head_dim": 12, "head_dim": 24}
+
+
+def moe(c: dict[str, Any]) -> dict[str, Any]:
+    """Keys of mixtures."""
+    count = next(c[one] for one in ("num_experts", "num_local_experts", "n_routed_experts") if one in c)
+    width = c.get("moe_intermediate_size") or c["intermediate_size"]
+    return {"expert_count": count, "expert_used_count": c["num_experts_per_tok"], "expert_feed_forward_length": width}
+
+
+def routed(c: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **moe(c),
+        "expert_shared_count": c["n_shared_experts"],
+        "leading_dense_block_count": c["first_k_dense_replace"],
+        "expert_weights_scale": float(c["routed_scaling_factor"]),
+        "expert_weights_norm": bool(c["norm_topk_prob"]),
+        "expert_gating_func": 2 if c["model_type"] != "deepseek_v2" else 1,
+    }
+
+
+def latent(c: dict[str, Any]) -> dict[str, Any]:
+    head = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    return {
+        **routed(c),
+        "expert_group_count": c["n_group"],
+        "expert_group_used_count": c["topk_group"],
+        "attention__q_lora_rank": c["q_lora_rank"],
+        "attention__kv_lora_rank": c["kv_lora_rank"],
+        "attention__key_length_mla": head,
+        "attention__value_length_mla": c["v_head_dim"],
+        "attention__head_count_kv": 1,
+        "attention__key_length": c["kv_lora_rank"] + c["qk_rope_head_dim"],
+        "rope__dimension_count": c["qk_rope_head_dim"],
+    }
+
+
+def window(c: dict[str, Any]) -> dict[str, Any]:
+    return {"attention__sliding_window": c["sliding_window"]}
+
+
+def phi3(c: dict[str, Any]) -> dict[str, Any]:
+    return {**window(c), "rope__scaling__original_context_length": c["original_max_position_embeddings"]}
+
+
+def caps(c: dict[str, Any]) -> dict[str, Any]:
+    names = ("attn_logit_softcapping", "final_logit_softcapping")
+    return {**window(c), **{name: float(c[name]) for name in names if c.get(name)}}
+
+
+def linear(c: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "ssm__conv_kernel": c["linear_conv_kernel_dim"],
+        "ssm__state_size": c["linear_key_head_dim"],
+        "ssm__group_count": c["linear_num_key_heads"],
+        "ssm__time_step_rank": c["linear_num_value_heads"],
+        "ssm__inner_size": c["linear_num_value_heads"] * c["linear_value_head_dim"],
+        "full_attention_interval": 4,
+    }
+
+
+def granite(c: dict[str, Any]) -> dict[str, Any]:
+    names = {"embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale"}
+    names |= {"attention_multiplier": "attention__scale", "logits_scaling": "logit_scale"}
+    return {new: float(c[old]) for old, new in names.items()}
+
+
+def short_convolution(c: dict[str, Any]) -> dict[str, Any]:
+    return {"shortconv__l_cache": c["conv_L_cache"]}
+
+
+def nothing(c: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+# (configuration class, its settings, the architecture in GGUF, its keys beside the usual ones)
+CASES: list[tuple[str, dict[str, Any], str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
+    ("Llama", {"attention_bias": True}, "llama", nothing),
+    ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}, "llama", moe),
+    ("Qwen2", {}, "qwen2", nothing),
+    ("Qwen3", {**HEADS, "tie_word_embeddings": True}, "qwen3", nothing),
+    ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 40}, "qwen2moe", moe),
+    ("Qwen3Moe", {**HEADS, **EXPERTS, "norm_topk_prob": True}, "qwen3moe", moe),
+    ("Gemma", HEADS, "gemma", nothing),
+    ("Gemma2", {**HEADS, "query_pre_attn_scalar": 24, "sliding_window": 32}, "gemma2", caps),
+    ("Gemma3Text", {**HEADS, "query_pre_attn_scalar": 24, "sliding_window": 32}, "gemma3", window),
+    ("Phi3", {"sliding_window": 64}, "phi3", phi3),
+    ("GptOss", {**HEADS, "num_local_experts": 4, "num_experts_per_tok": 2}, "gpt-oss", lambda c: moe(c) | window(c)),
+    ("SmolLM3", {}, "smollm3", nothing),
+    ("Olmo2", {}, "olmo2", nothing),
+    ("Olmo3", {"sliding_window": 32}, "olmo2", window),
+    ("Granite", {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0}, "granite", granite),
+    ("Glm4", {"head_dim": 24}, "glm4", nothing),
+    ("Glm4Moe", {**HEADS, **ROUTED, "use_qk_norm": True, "attention_bias": True}, "glm4moe", routed),
+    ("DeepseekV2", LATENT, "deepseek2", latent),
+    ("DeepseekV3", LATENT, "deepseek2", latent),
+    ("Lfm2", {"layer_types": ["conv", "full_attention", "conv", "conv"], "conv_bias": True}, "lfm2", short_convolution),
+    ("Qwen3_5Text", LINEAR, "qwen35", linear),
+    (
+        "Qwen3_5MoeText",
+        {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 40},
+        "qwen35moe",
+        lambda c: {**linear(c), **moe(c), "expert_shared_feed_forward_length": 40},
+    ),
+]
+IDS = [name for name, *_ in CASES]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[Path, Path]]:
+    """Number of a case → its folder, and its file."""
+    found: dict[int, tuple[Path, Path]] = {}
+
+    def make(number: int) -> tuple[Path, Path]:
+        if number not in found:
+            name, settings, architecture, more = CASES[number]
+            folder = tmp_path_factory.mktemp(name)
+            saved(name, settings, folder)
+            config = json.loads((folder / "config.json").read_text())
+            if architecture == "lfm2":
+                config["intermediate_size"] = load_file(folder / "model.safetensors")[
+                    "model.layers.0.feed_forward.w1.weight"
+                ].shape[0]
+                (folder / "config.json").write_text(json.dumps(config | {"block_auto_adjust_ff_dim": False}))
+            found[number] = folder, convert(folder, folder / "model.gguf", architecture, **more(config))
+        return found[number]
+
+    return make
+
+
+def saved(name: str, settings: dict[str, Any], folder: Path) -> None:
+    """A model with random weights, norms included."""
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings})
+    torch.manual_seed(len(name))
+    model = getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")(config)
+    with torch.no_grad():
+        for one in model.parameters():
+            one.uniform_(-1, 1)
+    model.save_pretrained(folder)
+    (folder / "config.json").write_text(config.to_json_string(use_diff=False))
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
+def test_metadata_say_what_config_json_says(made: Callable[[int], tuple[Path, Path]], number: int) -> None:
+    folder, file = made(number)
+
+    def compared(spec: ModelSpec) -> ModelSpec:
+        return replace(spec, name="", checkpoint_dtype=None, end_token_ids=(), bos_token_id=None)
+
+    assert compared(read_folder(file)) == compared(read_folder(folder))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
+def test_every_tensor_is_what_it_was(made: Callable[[int], tuple[Path, Path]], number: int) -> None:
+    folder, file = made(number)
+    found, tied = GGUFCheckpoint(file), json.loads((folder / "config.json").read_text()).get("tie_word_embeddings")
+    for name, expected in load_file(folder / "model.safetensors").items():
+        if ".mlp.experts.gate_up_proj" in name or ".mlp.experts.down_proj" in name:
+            for one, part in of_each_expert(name, expected):
+                assert np.array_equal(found.tensor(one, part.shape), part), one
+        elif name != "lm_head.weight" or not tied:
+            assert name in found and np.allclose(found.tensor(name, expected.shape), expected, rtol=1e-6, atol=1e-6), (
+                name
+            )
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
+def test_logits_are_those_of_the_folder(
+    made: Callable[[int], tuple[Path, Path]], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all families that run."""
+    folder, file = made(number)
+    if not read_folder(folder).runs:
+        pytest.skip("described only")
+    monkeypatch.setattr("execution.driver.Checkpoint", open_checkpoint)
+    prompt = np.random.default_rng(1).integers(0, SIZES["vocab_size"], 40)
+    drivers = [Driver.of(one, "float32", "reference") for one in (folder, file)]
+    expected, found = (one.prefill(one.start(prompt), 16) for one in drivers)
+    assert np.isfinite(expected).all() and expected.std() > 0
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def of_each_expert(name: str, stack: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """gpt-oss's stacks as the experts that they are of."""
+    at, kind = name.partition("experts.")[0] + "experts", "bias" if name.endswith("_bias") else "weight"
+    rows = stack if kind == "bias" else stack.swapaxes(1, 2)
+    parts = {"down": rows} if "down" in name else {"gate": rows[:, ::2], "up": rows[:, 1::2]}
+    return [(f"{at}.{n}.{part}_proj.{kind}", one[n]) for part, one in parts.items() for n in range(len(stack))]
+
+
+# -- what no family's configuration has --------------------------------------------------------------------------------
+def file_with(file: Path, tensors: Mapping[str, list[float]] = {}, **keys: Any) -> Path:
+    """A small Llama, with more tensors and keys (`__` for a dot)."""
+    architecture = keys.pop("architecture", "llama")
+    writer = gguf.GGUFWriter(file, architecture)
+    for key, value in {
+        "context_length": 131_072,
+        "embedding_length": 64,
+        "block_count": 1,
+        "feed_forward_length": 96,
+        "attention__head_count": 1,
+        "rope__freq_base": 5e5,
+        "rope__dimension_count": 64,
+        "attention__layer_norm_rms_epsilon": 1e-5,
+        **keys,
+    }.items():
+        name = key.replace("__", ".")
+        put(writer, name if name.startswith(("tokenizer.", "general.")) else f"{architecture}.{name}", value)
+    add(writer, "token_embd.weight", np.zeros((32, 64), np.float32))
+    for name, values in tensors.items():
+        add(writer, name, np.array(values, np.float32))
+    return finish(writer, file)
+
+
+def divisors(factor: float, original: int, low: float = 1.0, high: float = 4.0) -> list[float]:
+    """Of Llama 3's frequencies, as the converter writes them."""
+    found = []
+    for at in range(0, 64, 2):
+        length = 2 * math.pi * 5e5 ** (at / 64)
+        smooth = min(1.0, max(0.0, (original / length - low) / (high - low)))
+        found.append(1 / ((1 - smooth) / factor + smooth))
+    return found
+
+
+def test_llama3s_rope_is_found_in_its_divisors(tmp_path: Path) -> None:
+    for factor, original in ((8.0, 8192), (32.0, 8192), (4.0, 4096)):
+        file = file_with(tmp_path / "model.gguf", {"rope_freqs.weight": divisors(factor, original)})
+        assert config_of(GGUFModel(file))["rope_scaling"] == {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": original,
+        }
+    file = file_with(tmp_path / "model.gguf", {"rope_freqs.weight": [1.0, 3.0] * 16})
+    with pytest.raises(ModelError, match="divides the frequencies of the rotation by up to 3, and not as Llama 3 does"):
+        read_folder(file)
+
+
+def test_other_scalings_are_spelled_as_config_json_has_them(tmp_path: Path) -> None:
+    scaled = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__original_context_length": 32}
+    found = config_of(GGUFModel(file_with(tmp_path / "yarn.gguf", **scaled)))["rope_scaling"]
+    assert isinstance(found, dict) and (found["rope_type"], found["factor"]) == ("yarn", 4.0)
+    assert found["original_max_position_embeddings"] == 32 and found["attention_factor"] is None
+    scaled["rope__scaling__type"] = "linear"
+    found = config_of(GGUFModel(file_with(tmp_path / "linear.gguf", **scaled)))["rope_scaling"]
+    assert found == {"rope_type": "linear", "factor": 4.0}
+    factors = {f"rope_factors_{one}.weight": [1.0, 2.0] for one in ("short", "long")}
+    found = config_of(GGUFModel(file_with(tmp_path / "long.gguf", factors, **scaled)))["rope_scaling"]
+    assert isinstance(found, dict) and found["long_factor"] == [1.0, 2.0]
+
+
+def test_every_token_that_ends_an_answer_is_found(tmp_path: Path) -> None:
+    tokens = ["a", "<|eot_id|>", "<|end|>", "</s>", "<|im_end|>"]
+    keys = {"tokenizer__ggml__tokens": tokens, "tokenizer__ggml__token_type": [1, 3, 3, 3, 1]}
+    keys |= {"tokenizer__ggml__eos_token_id": 3, "tokenizer__ggml__eot_token_id": 1}
+    file = file_with(tmp_path / "model.gguf", **keys)
+    assert read_folder(file).end_token_ids == (1, 2, 3)  # the last is a text like any other
+
+
+def test_how_the_authors_sample_is_read(tmp_path: Path) -> None:
+    keys = {"general__sampling__temp": 0.6, "general__sampling__top_k": 20, "general__sampling__top_p": 0.95}
+    found = generation_of(GGUFModel(file_with(tmp_path / "model.gguf", **keys)))
+    assert {key: value for key, value in found.items() if value} == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {"architecture": "mamba"},
+            "of the architecture 'mamba', which is not read from GGUF; read are deepseek2, gemma",
+        ),
+        ({"block_count": 2**31}, "block_count in .* makes 2,147,483,648 layers"),
+        ({"block_count": 0}, "makes 0 layers"),
+        ({"embedding_length": "wide"}, "llama.embedding_length must be a whole number, not 'wide'"),
+        (
+            {"block_count": 2, "attention__head_count": [4, 2]},
+            r"head_count in .* differs from layer to layer \(\[2, 4\]\)",
+        ),
+        ({"block_count": 3, "attention__head_count": [4, 2]}, "head_count in .* has 2 values for 3 layers"),
+        ({"attention__head_count": 0}, "num_attention_heads in config.json must be a whole number above 0"),
+        ({"architecture": "deepseek2"}, r"lacks the key deepseek2\.attention\.key_length"),
+    ],
+)
+def test_metadata_that_make_no_model(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
+    file = file_with(tmp_path / "model.gguf", **keys)
+    with pytest.raises(ModelError, match=sentence):
+        read_folder(file)
