@@ -297,7 +297,8 @@ def _weights(
     positions: int,
     progress: Progress | None,
 ) -> ModelWeights:
-    source = DummyWeights(backend.dtype, settings.seed) if settings.load_format == "dummy" else Checkpoint(folder)
+    dummy = settings.load_format == "dummy"
+    source = DummyWeights(backend.dtype, settings.seed, model.weight_format) if dummy else Checkpoint(folder)
     return load_weights(model, source, backend, positions, progress, settings.quantization)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+GROUPS = (128, 64, 32, 16)  # inputs that share a scale in an Int4Matrix, however many do in a checkpoint
 LINEAR_CODES = np.arange(-8, 8, dtype=np.int8)  # what the 16 codes of a linear format stand for
 
 
