@@ -12,7 +12,7 @@ import pytest
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import Int8Matrix
+from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, ReorderedMatrix
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
@@ -22,6 +22,7 @@ from inflight.execution.weights import load_weights
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder
+from inflight.models.spec import WeightFormat
 
 from .conftest import OracleOf
 from .driver import Driver
@@ -187,6 +188,29 @@ def test_random_weights_look_like_weights() -> None:
     assert len(np.unique(matrix[:, :8], axis=0)) == 3000, "no two rows alike"
     norm = source.tensor("model.norm.weight", (512,))
     assert norm.dtype == np.float32 and abs(float(norm.mean()) - 1) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("format", "kind"),
+    [
+        (WeightFormat("fp8", 8, block=(128, 128)), Int8Matrix),
+        (WeightFormat("awq", 4, 128), Int4Matrix),
+        (WeightFormat("gptq", 4, symmetric=True, act_order=True), ReorderedMatrix),
+    ],
+)
+def test_random_weights_of_a_quantized_model_are_quantized(format: WeightFormat, kind: type) -> None:
+    source = DummyWeights("bfloat16", format=format)
+    matrix = source.matrix("model.layers.0.mlp.up_proj.weight", (300, 256))
+    assert isinstance(matrix, kind) and matrix.shape == (300, 256)
+    values = matrix.dequantized()
+    assert abs(float(values.std()) - 0.02) < 1e-3 and abs(float(values.mean())) < 1e-3
+    held = matrix.matrix if isinstance(matrix, ReorderedMatrix) else matrix
+    assert not isinstance(held, Int4Matrix) or (held.group, held.offsets is None) == (128, format.method == "gptq")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        assert isinstance(source.matrix(name, (30, 16)), np.ndarray)
+    experts = DummyWeights("bfloat16", format=WeightFormat("mxfp4", 4, 32))
+    assert isinstance(experts.matrix("model.layers.0.self_attn.q_proj.weight", (32, 64)), np.ndarray)
+    assert isinstance(experts.matrix("model.layers.0.mlp.experts.0.up_proj.weight", (32, 64)), Int4Matrix)
 
 
 def test_random_weights_follow_seed_and_name() -> None:

@@ -64,6 +64,8 @@ class KernelModel:
     ) -> PassDecoder:
         assert isinstance(backend, Backend)
         dummy = self.load_format == "dummy"
-        source = DummyWeights(backend.dtype, self.seed) if dummy else open_checkpoint(self.folder)
+        source = (
+            DummyWeights(backend.dtype, self.seed, self.spec.weight_format) if dummy else open_checkpoint(self.folder)
+        )
         weights = load_weights(self.spec, source, backend, max_positions, progress, self.quantization)
         return Decoder(self.spec, weights, backend, max_tokens, max_logit_rows)

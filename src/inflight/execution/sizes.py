@@ -7,6 +7,7 @@ quantized; norms and biases in float32) and that every layer keeps all positions
 
 from __future__ import annotations
 
+from inflight.execution.backends.matrices import GROUPS
 from inflight.execution.backends.protocol import DType, Hold, Quantization
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
@@ -16,7 +17,6 @@ from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec, MoE, We
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
 _SCALE_BYTES = 4  # of an output of a quantized matrix, of a head of int8 keys or values
 _GROUP_SCALE_BYTES = 2  # of a group of an int4 matrix, and of its offset
-_GROUPS = (128, 64, 32, 16)  # inputs that share a scale in an int4 matrix, however many do in the checkpoint
 
 
 def parts(layer: LayerSpec) -> tuple[Attention, Dense | MoE]:
@@ -63,7 +63,7 @@ def _code_bytes(format: WeightFormat) -> float:
     """Of an element of a matrix that comes quantized, its share of its group's scale and offset included."""
     if format.bits != 4:
         return 1
-    group = next((size for size in _GROUPS if not (format.group_size or _GROUPS[0]) % size), _GROUPS[-1])
+    group = next((size for size in GROUPS if not (format.group_size or GROUPS[0]) % size), GROUPS[-1])
     numbers = 1 if format.symmetric or format.method == "mxfp4" else 2
     return 0.5 + numbers * _GROUP_SCALE_BYTES / group
 

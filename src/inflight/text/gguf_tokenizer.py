@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from inflight.json_file import shown
 from inflight.models.gguf.gguf_model import GGUFModel
 
-from .errors import TokenizerError
-from .faults import is_fault
+from .errors import TokenizerError, is_fault
 from .gguf_splits import BEGIN_BY_DEFAULT, IGNORE_MERGES, pre_tokenizer_of
 
 if TYPE_CHECKING:

@@ -65,8 +65,8 @@ def words(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(-(2**31), 2**31, shape).astype(np.int32)
 
 
-def scales(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return rng.uniform(0.005, 0.05, shape).astype(np.float16)
+def scales(rng: np.random.Generator, *shape: int, bits: int = 4) -> np.ndarray:
+    return (rng.uniform(0.005, 0.05, shape) * 2 ** (4 - bits)).astype(np.float16)
 
 
 def groups_of(inputs: int, size: int, rng: np.random.Generator, shuffled: bool) -> list[int]:
@@ -102,7 +102,7 @@ def gptq(bits: int, group: int, *, second: bool = False, act_order: bool = False
         if symmetric:
             middle = 2 ** (bits - 1) - (0 if second else 1)
             zeros[:] = np.uint32(sum(middle << (bits * place) for place in range(in_word))).astype(np.int32)
-        scale, groups = scales(rng, inputs // size, outputs), groups_of(inputs, size, rng, act_order)
+        scale, groups = scales(rng, inputs // size, outputs, bits=bits), groups_of(inputs, size, rng, act_order)
         found = np.empty((outputs, inputs), np.float32)
         for n in range(outputs):
             for k in range(inputs):
@@ -123,7 +123,7 @@ def packed(bits: int, group: int, *, symmetric: bool = True, act_order: bool = F
 
     def write(module: str, outputs: int, inputs: int, rng: np.random.Generator) -> tuple[Tensors, np.ndarray]:
         size, in_word = inputs if group == -1 else group, 32 // bits
-        weight, scale = words(rng, outputs, inputs // in_word), scales(rng, outputs, inputs // size)
+        weight, scale = words(rng, outputs, inputs // in_word), scales(rng, outputs, inputs // size, bits=bits)
         if bits == 8:
             np.maximum(weight.view(np.uint8), 1, out=weight.view(np.uint8))  # 0 is -128, of which a step is lost
         zeros = words(rng, -(-outputs // in_word), inputs // size)
@@ -157,7 +157,7 @@ def whole(strategy: str, group: int = -1, *, symmetric: bool = True) -> Case:
         size = inputs if group == -1 else group
         weight = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
         held = (1,) if strategy == "tensor" else (outputs, inputs // size)
-        scale, zeros = (scales(rng, *held) / 16).astype(np.float16), rng.integers(-9, 9, held).astype(np.int8)
+        scale, zeros = scales(rng, *held, bits=8), rng.integers(-9, 9, held).astype(np.int8)
         found = np.empty((outputs, inputs), np.float32)
         for n in range(outputs):
             for k in range(inputs):

@@ -19,7 +19,8 @@ from inflight.models.registry import read_folder
 from ..test_config import BASE
 from .formats import CASES, Case, Tensors, write_folder
 
-SHAPE, MODULE, EXPERTS = (16, 64), "model.layers.0.mlp.up_proj", 2
+SHAPE, MODULE = (16, 64), "model.layers.0.mlp.up_proj"
+EXPERTS, STACK = 2, "model.layers.0.mlp.experts.down_proj"
 TRIES = 6  # damages of each kind and format; files take twice as many
 MOST_BYTES = LONGEST_FILE + (4 << 20)  # a buffer for the longest config.json; the tensors have a few kilobytes
 ODD: list[Any] = [None, True, 0, -1, 3, 2**31, 10**400, 0.5, 1e300, "", "x" * 5000, "\ud800", [], [[]], [1] * 10**5, {}]
@@ -29,7 +30,7 @@ DTYPES = ["BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "I16", "F16", "BF
 def experts(module: str, outputs: int, inputs: int, rng: np.random.Generator) -> tuple[Tensors, np.ndarray]:
     blocks = rng.integers(0, 256, (EXPERTS, outputs, inputs // 32, 16)).astype(np.uint8)
     exponents = rng.integers(110, 130, (EXPERTS, outputs, inputs // 32)).astype(np.uint8)
-    tensors: Tensors = {f"{module}_blocks": ("U8", blocks), f"{module}_scales": ("U8", exponents)}
+    tensors: Tensors = {f"{STACK}_blocks": ("U8", blocks), f"{STACK}_scales": ("U8", exponents)}
     return tensors, np.empty(0)
 
 
@@ -37,10 +38,10 @@ FORMATS = CASES | {"mxfp4": Case({"quant_method": "mxfp4", "modules_to_not_conve
 
 
 def read(checkpoint: Checkpoint) -> np.ndarray:
-    if MODULE in checkpoint:
-        experts = checkpoint.tensor(MODULE, (EXPERTS, *SHAPE[::-1]))
-        assert checkpoint.expert(MODULE, 1, (EXPERTS, *SHAPE)).shape == SHAPE
-        checkpoint.release(MODULE)
+    if STACK in checkpoint:
+        experts, one = checkpoint.tensor(STACK, (EXPERTS, *SHAPE[::-1])), STACK.replace("down", "1.down") + ".weight"
+        assert checkpoint.matrix(one, SHAPE).shape == SHAPE
+        checkpoint.release(one)
         return experts
     numbers, matrix = checkpoint.tensor(MODULE + ".weight", SHAPE), checkpoint.matrix(MODULE + ".weight", SHAPE)
     assert numbers.shape == matrix.shape == SHAPE

@@ -44,22 +44,40 @@ def slow(tensors: Tensors, expert: int) -> np.ndarray:
     return found
 
 
+EXPERTS = "model.layers.3.mlp.experts"
+GATE, UP = slice(0, None, 2), slice(1, None, 2)  # of the outputs of the stack
+
+
 def test_an_expert_is_what_the_layout_says(tmp_path: Path) -> None:
     tensors = drawn()
     checkpoint = Checkpoint(write_folder(tmp_path, CONFIG, tensors))
     assert NAME in checkpoint and f"{NAME}_bias" in checkpoint
     for index in range(SHAPE[0]):
-        expert = checkpoint.expert(NAME, index, SHAPE)
-        assert isinstance(expert, Int4Matrix) and expert.group == 32 and expert.offsets is None
-        assert np.array_equal(expert.dequantized(), slow(tensors, index))
+        for part, outputs in (("gate", GATE), ("up", UP)):
+            name = f"{EXPERTS}.{index}.{part}_proj.weight"
+            assert name in checkpoint
+            matrix, expected = checkpoint.matrix(name, (10, 64)), slow(tensors, index)[outputs]
+            assert isinstance(matrix, Int4Matrix) and matrix.group == 32 and matrix.offsets is None
+            assert np.array_equal(matrix.dequantized(), expected)
+            assert np.array_equal(checkpoint.tensor(name, (10, 64)), expected)
+            checkpoint.release(name)
     assert np.array_equal(checkpoint.tensor(NAME, PLAIN), np.stack([slow(tensors, one).T for one in range(SHAPE[0])]))
     checkpoint.release(NAME)
 
 
+def test_the_projection_back_has_its_outputs_in_a_row(tmp_path: Path) -> None:
+    tensors = drawn()
+    down = {name.replace("gate_up", "down"): value for name, value in tensors.items()}
+    checkpoint = Checkpoint(write_folder(tmp_path, CONFIG, down))
+    matrix = checkpoint.matrix(f"{EXPERTS}.2.down_proj.weight", SHAPE[1:])
+    assert isinstance(matrix, Int4Matrix) and np.array_equal(matrix.dequantized(), slow(tensors, 2))
+    assert f"{EXPERTS}.2.gate_proj.weight" not in checkpoint and f"{EXPERTS}.2.down_proj.bias" not in checkpoint
+
+
 def test_the_least_exponents_are_exact_too(tmp_path: Path) -> None:
     tensors = drawn((0, 3))
-    expert = Checkpoint(write_folder(tmp_path, CONFIG, tensors)).expert(NAME, 1, SHAPE)
-    assert isinstance(expert, Int4Matrix) and np.array_equal(expert.dequantized(), slow(tensors, 1))
+    found = Checkpoint(write_folder(tmp_path, CONFIG, tensors)).matrix(f"{EXPERTS}.1.up_proj.weight", (10, 64))
+    assert isinstance(found, Int4Matrix) and np.array_equal(found.dequantized(), slow(tensors, 1)[UP])
 
 
 def test_all_experts_are_those_of_transformers(tmp_path: Path) -> None:
@@ -73,12 +91,6 @@ def test_all_experts_are_those_of_transformers(tmp_path: Path) -> None:
     assert np.array_equal(found, expected.detach().numpy())
 
 
-def test_plain_experts_are_turned_to_outputs_first(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).standard_normal(PLAIN).astype(np.float32)
-    checkpoint = Checkpoint(write_folder(tmp_path, {}, {NAME: ("F32", values)}))
-    assert np.array_equal(checkpoint.expert(NAME, 2, SHAPE), values[2].T)
-
-
 @pytest.mark.parametrize(
     ("tensors", "sentence"),
     [
@@ -90,17 +102,17 @@ def test_plain_experts_are_turned_to_outputs_first(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_named(tensors: Tensors, sentence: str, tmp_path: Path) -> None:
     checkpoint = Checkpoint(write_folder(tmp_path, CONFIG, drawn() | tensors))
-    for read in (lambda: checkpoint.expert(NAME, 0, SHAPE), lambda: checkpoint.tensor(NAME, PLAIN)):
+    for name, shape in ((f"{EXPERTS}.0.gate_proj.weight", (10, 64)), (NAME, PLAIN)):
         with pytest.raises(ModelError, match=sentence):
-            read()
+            checkpoint.tensor(name, shape)
 
 
 def test_an_expert_that_is_not_there(tmp_path: Path) -> None:
     checkpoint = Checkpoint(write_folder(tmp_path, CONFIG, drawn()))
-    with pytest.raises(ModelError, match="has 3 experts, from 0, and none with the number 3"):
-        checkpoint.expert(NAME, 3, SHAPE)
+    with pytest.raises(ModelError, match="has 3 experts, numbered from 0, and none with the number 3"):
+        checkpoint.matrix(f"{EXPERTS}.3.gate_proj.weight", (10, 64))
     with pytest.raises(ModelError, match="has 50 inputs, but words of packed weights hold 32"):
-        checkpoint.expert(NAME, 0, (3, 20, 50))
+        checkpoint.matrix(f"{EXPERTS}.0.gate_proj.weight", (10, 50))
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "fp8"}}))
-    with pytest.raises(ModelError, match=r"lies packed in MXFP4, but config\.json says fp8"):
-        Checkpoint(tmp_path).expert(NAME, 0, SHAPE)
+    with pytest.raises(ModelError, match=r"lies packed as experts in MXFP4, but config\.json says fp8"):
+        Checkpoint(tmp_path).tensor(NAME, PLAIN)

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from inflight import LLM, SamplingParams
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 
+from ..driver import Driver
 from .formats import CASES, Tensors, write_file
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "threads": 1, "num_blocks": 16}
@@ -40,6 +41,18 @@ def write_both(folder: Path, case: str) -> tuple[Path, Path]:
     config = json.loads((quantized / "config.json").read_text()) | {"quantization_config": CASES[case].config}
     (quantized / "config.json").write_text(json.dumps(config))
     return quantized, plain
+
+
+@pytest.mark.parametrize("case", RUN)
+def test_logits_are_those_of_the_numbers_but_for_what_int8_rounds(case: str, tmp_path: Path) -> None:
+    """Of weights that are rounded once more, and of the activations that meet codes, wherever a backend keeps these."""
+    logits = []
+    for folder in write_both(tmp_path, case):
+        driver = Driver.of(folder, "float32", "reference")
+        logits.append(driver.step([(driver.start(range(3, 30)), 27)]))
+    found, expected = logits
+    spread = expected - expected.mean(axis=1, keepdims=True)
+    assert np.sqrt(np.mean(np.square(found - expected)) / np.mean(np.square(spread))) < 0.1
 
 
 def greedy(llm: LLM) -> list[list[int]]:

@@ -17,6 +17,7 @@ from inflight.execution.backends import int8
 from inflight.execution.backends.bf16 import from_bf16
 
 Array = np.ndarray[Any, Any]
+GROUPS = (128, 64, 32, 16)  # inputs that share a scale in an Int4Matrix, however many do in a checkpoint
 LINEAR_CODES = np.arange(-8, 8, dtype=np.int8)  # what the 16 codes of a linear format stand for
 
 

@@ -64,8 +64,8 @@ class Checkpoint:
         ModelError where name or shape do not fit."""
         if name not in self._quantized:
             return self._tensors.plain(name, shape)
-        if self._quantized.are_experts(name):
-            return self._quantized.experts(name, shape)
+        if self._quantized.is_stack(name):
+            return self._quantized.stack(name, shape)
         return self._quantized.codes(name, shape).numbers()
 
     def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
@@ -74,17 +74,6 @@ class Checkpoint:
         if name not in self._quantized:
             return self._tensors.plain(name, shape)
         return self._quantized.codes(name, shape).matrix()
-
-    def expert(self, name: str, index: int, shape: tuple[int, int, int]) -> HeldMatrix:
-        """One of the experts that lie under one name, without reading the others. shape: (experts, outputs, inputs);
-        `tensor` has them as (experts, inputs, outputs), as they lie where they are not quantized. Errors as there."""
-        experts, outputs, inputs = shape
-        if not 0 <= index < experts:
-            raise ModelError(f"{name!r} has {experts} experts, from 0, and none with the number {index}.")
-        if name in self._quantized:
-            return self._quantized.expert(name, index, shape).matrix()
-        expert: Array = self._tensors.plain(name, (experts, inputs, outputs))[index].T
-        return expert
 
     def release(self, name: str) -> None:
         """Lets go of the memory that reading a tensor took. Its views stay valid."""

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from inflight.execution.backends.int8 import quantize
-from inflight.execution.backends.matrices import Array, HeldMatrix, Int4Matrix, Int8Matrix, ReorderedMatrix
+from inflight.execution.backends.matrices import GROUPS, Array, HeldMatrix, Int4Matrix, Int8Matrix, ReorderedMatrix
 
 WHOLE_8 = np.arange(256).astype(np.uint8).view(np.int8)  # what bytes mean that are whole numbers with a sign
 OFFSET_8 = np.arange(-128, 128).astype(np.int8)  # what bytes mean of which 128 is to be taken
-GROUPS = (128, 64, 32, 16)  # inputs that share a scale in an Int4Matrix
 _PIECE = 1 << 20  # numbers that are decoded at a time, so that no matrix is in memory in float32 beside its packed form
 
 

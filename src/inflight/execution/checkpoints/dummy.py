@@ -1,8 +1,8 @@
 """Random weights of any model, without a download: `--load-format dummy`.
 
-Knows the scale that trained weights have (normal, 0.02; norms around 1) and makes them fast. Does not know the model:
-it answers whatever name and shape it is asked for. Speed, memory and scheduling are those of the real model; what it
-says is noise.
+Knows the scale that trained weights have (normal, 0.02; norms around 1), makes them fast, and makes codes where the
+model's checkpoint has codes. Does not know the model: it answers whatever name and shape it is asked for. Speed, memory
+and scheduling are those of the real model; what it says is noise.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from inflight.execution.backends.bf16 import to_bf16
+from inflight.execution.backends.matrices import (
+    GROUPS,
+    LINEAR_CODES,
+    Int4Matrix,
+    Int8Matrix,
+    ReorderedMatrix,
+)
 from inflight.execution.backends.protocol import Array, DType
+from inflight.models.spec import WeightFormat
 
 _SCALE = 0.02
+_STEPS_4, _STEPS_8 = 2.5, 32.0  # of codes, in one standard deviation
 # Drawing a normal value costs a hundred times what copying it does, so one pool is drawn and every tensor is cut from
 # it. Its length is prime: a row never falls on the same values as the row before.
 _POOL_VALUES = 1_048_573
@@ -25,11 +34,16 @@ _POOL_VALUES = 1_048_573
 class DummyWeights:
     """Tensors drawn by (seed, name), the same on every machine."""
 
-    def __init__(self, dtype: DType = "bfloat16", seed: int = 0) -> None:
-        self._seed = seed
+    def __init__(self, dtype: DType = "bfloat16", seed: int = 0, format: WeightFormat | None = None) -> None:
+        """format: of the checkpoint that this one stands for."""
+        self._seed, self._format = seed, format
         pool = np.random.default_rng(seed).standard_normal(_POOL_VALUES, np.float32) * np.float32(_SCALE)
         self._norms = pool
         self._pool = to_bf16(pool) if dtype == "bfloat16" else pool
+        if format is not None:
+            steps, least, most = (_STEPS_4, -8, 7) if format.bits == 4 else (_STEPS_8, -127, 127)
+            self._step = np.float32(_SCALE / steps)
+            self._whole = np.clip(np.rint(pool / self._step), least, most).astype(np.int8)
 
     def __contains__(self, name: str) -> bool:
         """Everything exists, but for an output projection that a tied model might have beside its table."""
@@ -38,6 +52,32 @@ class DummyWeights:
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
         """A new array [shape], uint16 (bf16) or float32 as asked for at the start; float32 for norms."""
         pool = self._norms + np.float32(1) if name.endswith("norm.weight") else self._pool
+        return self._cut(pool, name, shape)
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+        """As the checkpoint would hold it: matrices of layers (in MXFP4, of experts) quantized, all others plain."""
+        format = self._format
+        part = ".experts." if format is not None and format.method == "mxfp4" else ".layers."
+        if format is None or part not in name:
+            return self.tensor(name, shape)
+        whole = self._cut(self._whole, name, shape)
+        if format.bits != 4:
+            return Int8Matrix(whole, np.full(shape[0], self._step))
+        return self._int4((whole + 8).view(np.uint8), format)
+
+    def _int4(self, codes: Array, format: WeightFormat) -> HeldMatrix:
+        outputs, inputs = codes.shape
+        size = math.gcd(format.group_size or inputs, inputs)
+        group = next((one for one in GROUPS if not size % one), GROUPS[-1])
+        scales = np.full((outputs, -(-inputs // group)), self._step)
+        offsets = None if format.symmetric or format.method == "mxfp4" else np.zeros_like(scales)
+        found = Int4Matrix(codes, scales, offsets, group, LINEAR_CODES)
+        if not format.act_order:
+            return found
+        return ReorderedMatrix(found, np.random.default_rng(self._seed).permutation(inputs).astype(np.int32))
+
+    def _cut(self, pool: Array, name: str, shape: Sequence[int]) -> Array:
+        """A new array of this shape, out of the pool from a place that is the name's."""
         count = math.prod(shape)
         begin = zlib.crc32(f"{self._seed} {name}".encode()) % len(pool)
         values = np.empty(count, pool.dtype)
@@ -47,9 +87,6 @@ class DummyWeights:
             values[done : done + len(piece)] = piece
             done, begin = done + len(piece), 0
         return values.reshape(shape)
-
-    def matrix(self, name: str, shape: tuple[int, int]) -> Array:
-        return self.tensor(name, shape)
 
     def release(self, name: str) -> None:
         """Nothing is kept: a tensor's memory goes with its array."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from inflight.execution.backends.matrices import Array
-from inflight.execution.checkpoints.codes import GROUPS
+from inflight.execution.backends.matrices import GROUPS, Array
 from inflight.execution.checkpoints.tensors import Tensors
 from inflight.models.errors import ModelError
 from inflight.models.spec import WeightFormat

@@ -16,15 +16,21 @@ from inflight.execution.checkpoints.codes import Codes
 from inflight.execution.checkpoints.compressed_tensors import compressed_tensors
 from inflight.execution.checkpoints.eight_bits import eight_bits
 from inflight.execution.checkpoints.gptq import gptq
-from inflight.execution.checkpoints.mxfp4 import mxfp4_expert
+from inflight.execution.checkpoints.mxfp4 import BLOCKS, SCALES, Place, expert_of, mxfp4, place_of
 from inflight.execution.checkpoints.tensors import NUMBERS, Tensors
 from inflight.models.errors import ModelError
 from inflight.models.spec import WeightFormat
 
-_READERS = {"awq": awq, "gptq": gptq, "compressed-tensors": compressed_tensors, "fp8": eight_bits}
+_READERS = {
+    "awq": awq,
+    "gptq": gptq,
+    "compressed-tensors": compressed_tensors,
+    "fp8": eight_bits,
+    "mxfp4": mxfp4,
+}
 _WEIGHT = ".weight"
 # By which a packed module is known, and what may lie beside it.
-_PACKED, _EXPERTS = (".qweight", ".weight_packed"), "_blocks"
+_PACKED = (".qweight", ".weight_packed")
 _BESIDE = (
     *(".qzeros", ".scales", ".g_idx", ".weight_scale", ".weight_scale_inv"),
     *(".weight_zero_point", ".weight_shape", ".weight_g_idx"),
@@ -39,52 +45,56 @@ class Quantized:
 
     def __contains__(self, name: str) -> bool:
         """Whether it is packed, and not plain."""
-        return self.are_experts(name) or self._is_module(name)
+        return self.is_stack(name) or self._is_module(name)
+
+    def is_stack(self, name: str) -> bool:
+        """Whether the experts of a layer lie packed under this name, all in one."""
+        return name + BLOCKS in self._tensors
 
     def parts(self, name: str) -> Iterator[str]:
         """The names of the tensors in the files that are read for it."""
-        module = name.removesuffix(_WEIGHT)
-        candidates = [name, f"{name}{_EXPERTS}", f"{name}_scales"]
-        candidates += [module + part for part in (*_PACKED, *_BESIDE)] if module != name else []
-        return (one for one in candidates if one in self._tensors)
+        module, stack = name.removesuffix(_WEIGHT), name
+        candidates = [name]
+        if module != name:
+            candidates += [module + part for part in (*_PACKED, *_BESIDE)]
+            place = place_of(module)
+            stack = name if place is None else place.stack
+        return (one for one in (*candidates, stack + BLOCKS, stack + SCALES) if one in self._tensors)
 
     def codes(self, name: str, shape: Sequence[int]) -> Codes:
         """Of a matrix [N, K]. Raises ModelError."""
         format = self._known_format(name)
-        reader = _READERS.get(format.method)
-        if reader is None or len(shape) != 2:
+        if len(shape) != 2:
             raise ModelError(
-                f"tensor {name!r} lies packed as a matrix, which a checkpoint quantized by {format.method} does not "
-                f"have for the shape {list(shape)}; take the config.json that belongs to this checkpoint."
+                f"tensor {name!r} lies packed as a matrix, but config.json asks for the shape {list(shape)}; take the "
+                "config.json that belongs to this checkpoint."
             )
-        return _finite(reader(self._tensors, name.removesuffix(_WEIGHT), (shape[0], shape[1]), format), name)
+        found = _READERS[format.method](self._tensors, name.removesuffix(_WEIGHT), (shape[0], shape[1]), format)
+        return _finite(found, name)
 
-    def expert(self, name: str, index: int, shape: tuple[int, int, int]) -> Codes:
-        """Of one expert [N, K] of [E, N, K]. Raises ModelError."""
+    def stack(self, name: str, shape: Sequence[int]) -> Array:
+        """All experts of a layer, float32[E, K, N] as they lie where they are not packed: that is the shape here."""
         format = self._known_format(name)
-        if format.method != "mxfp4":
-            raise ModelError(f"tensor {name!r} lies packed in MXFP4, but config.json says {format.method}.")
-        return mxfp4_expert(self._tensors, name, shape, index)
-
-    def experts(self, name: str, shape: Sequence[int]) -> Array:
-        """All of them, float32[E, K, N] as they lie where they are not packed: that is the shape here."""
-        if len(shape) != 3:
-            raise ModelError(f"tensor {name!r} holds experts, but config.json asks for {list(shape)}.")
-        count, inputs, outputs = shape
-        self.expert(name, 0, (count, outputs, inputs))  # the checks, before any memory is taken
-        found = np.empty((count, inputs, outputs), np.float32)
-        for index in range(count):
-            found[index] = self.expert(name, index, (count, outputs, inputs)).numbers().T
+        if format.method != "mxfp4" or len(shape) != 3:
+            raise ModelError(
+                f"tensor {name!r} lies packed as experts in MXFP4, but config.json says {format.method} and asks for "
+                f"the shape {list(shape)}; take the config.json that belongs to this checkpoint."
+            )
+        experts, inputs, outputs = shape
+        all_of = [Place(name, expert, 0, 1) for expert in range(experts)]
+        expert_of(self._tensors, all_of[0], (experts, outputs, inputs))  # the checks, before any memory is taken
+        found = np.empty((experts, inputs, outputs), np.float32)
+        for place in all_of:
+            found[place.expert] = expert_of(self._tensors, place, (experts, outputs, inputs)).numbers().T
         return found
-
-    def are_experts(self, name: str) -> bool:
-        """Whether experts lie packed under this name, all in one."""
-        return name + _EXPERTS in self._tensors
 
     def _is_module(self, name: str) -> bool:
         module = name.removesuffix(_WEIGHT)
         if module == name:
             return False
+        place = place_of(module)
+        if place is not None and self.is_stack(place.stack):
+            return True
         packed = any(module + part in self._tensors for part in _PACKED)
         dtype = self._tensors.dtype(name)
         return packed or (self._format is not None and dtype is not None and dtype not in NUMBERS)
