@@ -18,6 +18,12 @@ constexpr std::int64_t tokens_per_task = 192;
 
 INLINE vf silu_times(vf gate, vf up) { return gate / (all(1.0f) + exp(-gate)) * up; }
 
+// (up + 1) · gate · sigmoid(1.702 · gate), gate to 7 and up from −7 to 7 (gpt-oss). NaN stays NaN.
+INLINE vf clamped_times(vf gate, vf up) {
+  const vf opening = min(all(7.0f), gate), bounded = max(all(-7.0f), min(all(7.0f), up));
+  return opening / (all(1.0f) + exp(opening * -1.702f)) * (bounded + 1.0f);
+}
+
 template <class Value>
 INLINE void store_value(Value* to, vf x) {
   if constexpr (sizeof(Value) == 2) {
@@ -44,8 +50,8 @@ struct Finished {
   std::int64_t token, tokens, lane;
 };
 
-// silu(gate) · up, of the group's two panels.
-template <class F, class Value>
+// What the epilogue makes of the group's two panels, gate and up.
+template <class F, Epilogue epilogue, class Value>
 void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, Value* out) {
   const std::int64_t first = tile.lane / 2, count = w.rows - first < panel ? w.rows - first : panel;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
@@ -53,9 +59,12 @@ void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, 
     Value* to = out + (tile.token + t) * w.rows + first;
     Value held[panel];
     Value* at = count == panel ? to : held;
-    for (int v = 0; v < panel; v += lanes)
-      store_value(at + v, silu_times(meant<F>(w, x, gate + v, tile.token + t, tile.lane + v),
-                                     meant<F>(w, x, gate + panel + v, tile.token + t, tile.lane + panel + v)));
+    for (int v = 0; v < panel; v += lanes) {
+      vf opening = meant<F>(w, x, gate + v, tile.token + t, tile.lane + v);
+      vf up = meant<F>(w, x, gate + panel + v, tile.token + t, tile.lane + panel + v);
+      if (w.bias) opening += load<vf>(w.bias + first + v), up += load<vf>(w.bias + w.groups * panel + first + v);
+      store_value(at + v, epilogue == Epilogue::gate_up ? silu_times(opening, up) : clamped_times(opening, up));
+    }
     for (std::int64_t k = 0; k < count && at != to; ++k) to[k] = held[k];
   }
 }
@@ -175,7 +184,10 @@ class Product {
   void finished(const Task& task, std::int64_t i, const float* sums) const {
     const std::int64_t row = task.row(i), count = task.row(i + 1) - row;
     const Finished tile{sums, task.first + row, count, task.group * group_lanes};
-    if (epilogue_ == Epilogue::gate_up) return finish_gate_up<F>(w_, x_, tile, static_cast<Value*>(out_));
+    if (epilogue_ == Epilogue::gate_up)
+      return finish_gate_up<F, Epilogue::gate_up>(w_, x_, tile, static_cast<Value*>(out_));
+    if (epilogue_ == Epilogue::gate_up_clamped)
+      return finish_gate_up<F, Epilogue::gate_up_clamped>(w_, x_, tile, static_cast<Value*>(out_));
     float* out = static_cast<float*>(out_);
     if (epilogue_ == Epilogue::residual) return finish<F, Write::add>(w_, x_, tile, out);
     if (past_caches_) return finish<F, Write::past_caches>(w_, x_, tile, out);

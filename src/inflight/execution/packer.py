@@ -17,6 +17,7 @@ from inflight.execution.backends.protocol import (
     Backend,
     Experts,
     GateUp,
+    Gating,
     Linear,
     Quantization,
     Routing,
@@ -76,7 +77,7 @@ class Packer:
 
     def norm(self, name: str, length: int) -> Vector:
         """float32[length]."""
-        vector = self.vector(name, length)
+        vector = self.array(name, length)
         self.nbytes += vector.nbytes
         return self._backend.pack_vector(vector)
 
@@ -84,8 +85,17 @@ class Packer:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
         return self._linear(parts, biases, self._int8_layers)
 
-    def gate_up(self, gate: tuple[str, tuple[int, int]], up: tuple[str, tuple[int, int]]) -> GateUp:
-        packed = self._backend.pack_gate_up(self._source.tensor(*gate), self._source.tensor(*up), self._int8_layers)
+    def gate_up(
+        self,
+        gate: tuple[str, tuple[int, int]],
+        up: tuple[str, tuple[int, int]],
+        biases: Sequence[tuple[str, int]] = (),
+    ) -> GateUp:
+        """biases: of gate and of up, or none."""
+        bias = np.stack([self.array(name, length) for name, length in biases]) if biases else None
+        packed = self._backend.pack_gate_up(
+            self._source.tensor(*gate), self._source.tensor(*up), self._int8_layers, bias=bias
+        )
         self._done(packed.nbytes, gate, up)
         return packed
 
@@ -93,11 +103,11 @@ class Packer:
         """A matrix of a layer that is never quantized. bias: the name of its bias."""
         return self._linear([weight], [] if bias is None else [(bias, weight[1][0])], False)
 
-    def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing) -> Experts:
+    def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating) -> Experts:
         """Of what was packed here."""
-        return self._backend.pack_experts(gate_up, down, routing)
+        return self._backend.pack_experts(gate_up, down, routing, gating)
 
-    def vector(self, name: str, length: int) -> Array:
+    def array(self, name: str, length: int) -> Array:
         """A norm or bias: a float32 copy [length]."""
         values = self._source.tensor(name, (length,))
         copy = from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
@@ -107,7 +117,7 @@ class Packer:
     def _linear(
         self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]], quantized: bool
     ) -> Linear:
-        bias = np.concatenate([self.vector(name, length) for name, length in biases]) if biases else None
+        bias = np.concatenate([self.array(name, length) for name, length in biases]) if biases else None
         packed = self._backend.pack_linear([self._source.tensor(name, shape) for name, shape in parts], bias, quantized)
         self._done(packed.nbytes, *parts)
         return packed

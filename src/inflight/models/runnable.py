@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec, MoE
+from inflight.models.spec import CLAMPED_SWIGLU, Attention, Dense, LayerSpec, ModelSpec, MoE
 
 
 def refuse_what_does_not_run(spec: ModelSpec) -> None:
@@ -39,7 +39,7 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     mixer, mlp = layer.mixer, layer.mlp
     if not (isinstance(mixer, Attention) and isinstance(mlp, Dense | MoE)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
-    if mlp.activation not in ("silu", "swish"):
+    if mlp.activation not in ("silu", "swish") and not (isinstance(mlp, MoE) and mlp.activation == CLAMPED_SWIGLU):
         raise ModelError(
             f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu'."
         )
@@ -47,7 +47,6 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
         (isinstance(mlp, Dense) and not mlp.gated, "an MLP without a gate"),
-        (isinstance(mlp, MoE) and mlp.bias, "biases within experts"),
         (mixer.chunked, "windows that begin anew instead of sliding"),
         (mixer.qk_norm == "all", "norms of queries and keys over all heads at once"),
         (mixer.sinks, "sinks in attention"),

@@ -18,6 +18,7 @@ from inflight.execution.backends.host import HostBackend, HostPass
 from inflight.execution.backends.protocol import (
     Array,
     DType,
+    Gating,
     KVShape,
     RopeTable,
     Routing,
@@ -65,10 +66,12 @@ class NativeBackend(HostBackend):
     def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Any:
         return self._kernels.pack_linear(list(parts), bias, quantized)
 
-    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> Any:
-        return self._kernels.pack_gate_up(gate, up, quantized)
+    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False, bias: Array | None = None) -> Any:
+        return self._kernels.pack_gate_up(gate, up, quantized, bias)
 
-    def pack_experts(self, gate_up: Sequence[Any], down: Sequence[Any], routing: Routing) -> Any:
+    def pack_experts(
+        self, gate_up: Sequence[Any], down: Sequence[Any], routing: Routing, gating: Gating = "silu"
+    ) -> Any:
         return self._kernels.pack_experts(
             list(gate_up),
             list(down),
@@ -80,6 +83,7 @@ class NativeBackend(HostBackend):
             top_groups=routing.top_groups,
             group_best=routing.group_best,
             scale=routing.scale,
+            clamped=gating == "clamped_swiglu",
         )
 
     def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
 from inflight.execution.backends.host import verified
-from inflight.execution.backends.protocol import Array, DType, KVCache, KVShape, PassResult, RopeTable, Routing
+from inflight.execution.backends.protocol import Array, DType, Gating, KVCache, KVShape, PassResult, RopeTable, Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,12 @@ class NullBackend:
     def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Nothing:
         return Nothing(sum(len(part) for part in parts), parts[0].shape[1])
 
-    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> Nothing:
+    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False, bias: Array | None = None) -> Nothing:
         return Nothing(len(gate), gate.shape[1])
 
-    def pack_experts(self, gate_up: Sequence[Nothing], down: Sequence[Nothing], routing: Routing) -> Nothing:
+    def pack_experts(
+        self, gate_up: Sequence[Nothing], down: Sequence[Nothing], routing: Routing, gating: Gating = "silu"
+    ) -> Nothing:
         return Nothing()
 
     def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> Nothing:

@@ -35,6 +35,9 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, S
 
 Array = np.ndarray[Any, Any]
 DType = Literal["bfloat16", "float32"]
+# How gate opens up within an expert. silu: silu(gate) · up; clamped_swiglu (gpt-oss): (up + 1) · g · sigmoid(1.702 · g)
+# with g = min(gate, 7) and up from -7 to 7.
+Gating = Literal["silu", "clamped_swiglu"]
 # Which matrices a model's loader packs in int8: none, those of the layers, or the output projection too, and with it a
 # tied embedding table.
 Quantization = Literal["none", "int8", "int8-all"]
@@ -222,7 +225,7 @@ class ForwardPass(Protocol):
 
     def experts(self, x: Activation, logits: Activation, weight: Experts, out: Activation) -> None:
         """x act[T, E], logits float32[T, X] → out float32[T, E] plus the sum, in order of rank, of weight · expert(x)
-        over the experts that the logits route a token to; an expert is `gate_up`, then `linear`."""
+        over the experts that the logits route a token to; an expert is `gate_up` (with its gating), then `linear`."""
 
     def add_gated(self, x: Activation, gate: Activation, out: Activation) -> None:
         """out float32[T, E] plus sigmoid(gate float32[T, 1]) · x float32[T, E]."""
@@ -284,9 +287,12 @@ class Backend(Protocol):
         """`parts` are stacked along N (q, k, v) without building the stack. bias float32[N] or None. `quantized` holds
         the weights in int8; raises ValueError for more than 133,144 columns, whose sums could pass 32 bits."""
 
-    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> GateUp: ...
+    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False, bias: Array | None = None) -> GateUp:
+        """bias: float32[2, F], of gate and of up."""
 
-    def pack_experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing) -> Experts:
+    def pack_experts(
+        self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating = "silu"
+    ) -> Experts:
         """Of X experts the matrices that this backend packed, all [F, E] and held alike, and all [E, F]. Raises
         ValueError for others, and for a routing that they do not fit."""
 

@@ -24,6 +24,7 @@ from inflight.execution.backends.host import HostBackend, HostPass
 from inflight.execution.backends.protocol import (
     Array,
     DType,
+    Gating,
     KVCache,
     KVShape,
     RopeTable,
@@ -82,6 +83,7 @@ class ReferenceExperts:
     gate_up: tuple[ReferenceGateUp, ...]
     down: tuple[ReferenceLinear, ...]
     routing: Routing
+    gating: Gating
 
     @property
     def count(self) -> int:
@@ -198,15 +200,20 @@ class ReferenceBackend(HostBackend):
             return ReferenceLinear(weight, held_bias, scales)
         return ReferenceLinear(np.concatenate([self._convert(part) for part in parts]), held_bias)
 
-    def pack_gate_up(self, gate: Array, up: Array, quantized: bool = False) -> ReferenceGateUp:
-        return ReferenceGateUp(
-            self.pack_linear([gate], quantized=quantized), self.pack_linear([up], quantized=quantized)
-        )
+    def pack_gate_up(
+        self, gate: Array, up: Array, quantized: bool = False, bias: Array | None = None
+    ) -> ReferenceGateUp:
+        of_gate, of_up = (None, None) if bias is None else bias
+        return ReferenceGateUp(self.pack_linear([gate], of_gate, quantized), self.pack_linear([up], of_up, quantized))
 
     def pack_experts(
-        self, gate_up: Sequence[ReferenceGateUp], down: Sequence[ReferenceLinear], routing: Routing
+        self,
+        gate_up: Sequence[ReferenceGateUp],
+        down: Sequence[ReferenceLinear],
+        routing: Routing,
+        gating: Gating = "silu",
     ) -> ReferenceExperts:
-        return ReferenceExperts(tuple(gate_up), tuple(down), routing)
+        return ReferenceExperts(tuple(gate_up), tuple(down), routing, gating)
 
     def pack_table(self, table: Array, tied: bool, quantized: bool = False) -> ReferenceTable:
         if not tied:
@@ -304,7 +311,7 @@ class ReferencePass(HostPass):
         for t, routed in enumerate(logits.written):
             token, total = tokens[t : t + 1], np.zeros(out.array.shape[1], np.float32)
             for expert, share in zip(*route(routed, weight.routing), strict=True):
-                inner = self._read(self._gated(token, weight.gate_up[expert]))
+                inner = self._read(self._gated(token, weight.gate_up[expert], weight.gating))
                 total += share * self._product(inner, weight.down[expert])[0]
             out.array[t] += total
 
@@ -312,10 +319,13 @@ class ReferencePass(HostPass):
         with np.errstate(over="ignore"):
             out.written[:] += x.written / (np.float32(1) + np.exp(-gate.written))
 
-    def _gated(self, tokens: Array, weight: ReferenceGateUp) -> Array:
+    def _gated(self, tokens: Array, weight: ReferenceGateUp, gating: Gating = "silu") -> Array:
         """float32[S, E] → act[S, F]."""
         gate, up = self._product(tokens, weight.gate), self._product(tokens, weight.up)
         with np.errstate(over="ignore"):
+            if gating == "clamped_swiglu":
+                gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+                return self._hold(gate / (np.float32(1) + np.exp(np.float32(-1.702) * gate)) * (up + 1))
             return self._hold(gate / (np.float32(1) + np.exp(-gate)) * up)
 
     def _product(self, tokens: Array, weight: ReferenceLinear) -> Array:
