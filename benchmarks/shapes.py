@@ -67,7 +67,26 @@ QWEN3_06B = {
     "torch_dtype": "bfloat16",
 }
 
-SHAPES = {"qwen2.5-0.5b": QWEN25_05B, "llama-3.2-1b": LLAMA32_1B, "qwen3-0.6b": QWEN3_06B}
+# No published model: of about two billion weights 0.3 billion are those of a token, half of them the output projection.
+MOE_2B = {
+    **QWEN3_06B,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 18,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "num_experts": 64,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 512,
+    "norm_topk_prob": True,
+}
+
+SHAPES = {
+    "qwen2.5-0.5b": QWEN25_05B,
+    "llama-3.2-1b": LLAMA32_1B,
+    "qwen3-0.6b": QWEN3_06B,
+    "moe-2b-a0.3b": MOE_2B,
+}
 
 TINY = {
     **QWEN25_05B,

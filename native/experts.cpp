@@ -58,7 +58,7 @@ void run_experts(Pool& pool, const RowKernels& rows, const ProductKernels& gate_
   rows.gather_rows(pool, x, order.tokens.data(), slots, hidden * item, around);
   const std::vector<Share> inward = order.shares(m.gate_up), outward = order.shares(m.down);
   const auto count = static_cast<std::int64_t>(inward.size());
-  gate_up.gemm(pool, around, inward.data(), count, Epilogue::gate_up, inner);
+  gate_up.gemm(pool, around, inward.data(), count, m.gating, inner);
   down.gemm(pool, inner, outward.data(), count, Epilogue::store, around);
   rows.add_weighted(pool, static_cast<const float*>(around), order.places.data(), order.weights.data(), m.top_k, tokens,
                     outputs, out);

@@ -262,16 +262,27 @@ class Backend {
     return linear;
   }
 
-  std::shared_ptr<Linear> pack_gate_up(nb::handle gate, nb::handle up, bool quantized) {
+  std::shared_ptr<Linear> pack_gate_up(nb::handle gate, nb::handle up, bool quantized, nb::handle bias) {
     Array gates(gate, "gate"), ups(up, "up");
-    if (gates.size(0) != ups.size(0) || gates.size(1) != ups.size(1)) refuse("gate and up must have equal shapes");
-    return pack({gates.matrix(), ups.matrix()}, gates.size(0), gates.size(1), true, quantized);
+    const std::int64_t rows = gates.size(0);
+    if (rows != ups.size(0) || gates.size(1) != ups.size(1)) refuse("gate and up must have equal shapes");
+    auto linear = pack({gates.matrix(), ups.matrix()}, rows, gates.size(1), true, quantized);
+    if (!bias.is_none()) {
+      const Array values(bias, "bias", Kind::f32, {2, rows});
+      const std::int64_t padded = linear->weights.groups * panel;
+      linear->bias.assign(static_cast<std::size_t>(2 * padded), 0.0f);
+      for (std::int64_t half = 0; half < 2; ++half)
+        std::memcpy(linear->bias.data() + half * padded, values.data<float>() + half * rows, rows * sizeof(float));
+      linear->weights.bias = linear->bias.data();
+    }
+    return linear;
   }
 
   std::shared_ptr<Experts> pack_experts(const std::vector<std::shared_ptr<Linear>>& gate_up,
                                         const std::vector<std::shared_ptr<Linear>>& down, std::int64_t top_k,
                                         bool sigmoid, bool renormalize, nb::handle correction, std::int64_t groups,
-                                        std::int64_t top_groups, std::int64_t group_best, float scale) const {
+                                        std::int64_t top_groups, std::int64_t group_best, float scale,
+                                        bool clamped) const {
     const auto count = static_cast<std::int64_t>(gate_up.size());
     if (count < 1 || down.size() != gate_up.size()) refuse("experts need matrices of gate and up, and of down, for each");
     if (groups < 1 || count % groups != 0 || top_groups < 1 || top_groups > groups || top_k < 1 ||
@@ -297,7 +308,8 @@ class Backend {
       experts->correction.assign(values.data<float>(), values.data<float>() + count);
     }
     experts->mixture = {experts->gate_up.data(), experts->down.data(), count, top_k, groups, top_groups, group_best,
-                        sigmoid, renormalize, experts->correction.empty() ? nullptr : experts->correction.data(), scale};
+                        sigmoid, renormalize, experts->correction.empty() ? nullptr : experts->correction.data(), scale,
+                        clamped ? Epilogue::gate_up_clamped : Epilogue::gate_up};
     return experts;
   }
 
@@ -758,10 +770,11 @@ NB_MODULE(_native, m) {
            nb::arg("threads"), nb::arg("isa"), nb::arg("cores"))
       .def_prop_ro("isa", &Backend::isa)
       .def("pack_linear", &Backend::pack_linear, nb::arg("parts"), nb::arg("bias").none(), nb::arg("quantized"))
-      .def("pack_gate_up", &Backend::pack_gate_up)
+      .def("pack_gate_up", &Backend::pack_gate_up, nb::arg("gate"), nb::arg("up"), nb::arg("quantized"),
+           nb::arg("bias").none())
       .def("pack_experts", &Backend::pack_experts, nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"),
            nb::arg("sigmoid"), nb::arg("renormalize"), nb::arg("correction").none(), nb::arg("groups"),
-           nb::arg("top_groups"), nb::arg("group_best"), nb::arg("scale"))
+           nb::arg("top_groups"), nb::arg("group_best"), nb::arg("scale"), nb::arg("clamped"))
       .def("pack_table", &Backend::pack_table)
       .def("bytes_per_block", &Backend::bytes_per_block)
       .def("kv_cache", &Backend::kv_cache)

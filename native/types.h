@@ -14,8 +14,9 @@ namespace inflight {
 
 enum class Format : std::int32_t { bf16, f32 };                // how weights, keys, values and activations are held
 enum class Source : std::int32_t { bf16, f16, f32 };           // how a checkpoint holds its weights
-// What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh.
-enum class Epilogue : std::int32_t { store, residual, gate_up, gate_up_gelu };
+// What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_clamped: as
+// gpt-oss has it (gemm.h).
+enum class Epilogue : std::int32_t { store, residual, gate_up, gate_up_gelu, gate_up_clamped };
 enum class Nonlinearity : std::int32_t { silu, gelu, relu2 };  // gelu by tanh; relu(x)²
 
 constexpr std::int64_t most_head_dim = 1024;
@@ -32,7 +33,7 @@ struct Weights {
   float* scales;               // int8: [groups][32]; else null
   std::int64_t rows, columns;  // N (gate_up: F), K
   std::int64_t steps, groups;
-  const float* bias;           // [rows] or null
+  const float* bias;           // [rows], of gate_up [2][groups · 16], of gate and of up; or null
   bool gate_up;
 };
 
@@ -55,6 +56,7 @@ struct Mixture {
   bool sigmoid, renormalize;  // else softmax
   const float* correction;    // [experts] or null
   float scale;
+  Epilogue gating;            // of gate and up
 };
 
 // One block of one layer and head: keys as [D / per_step][B] lanes, then values as [B / per_step][padded D] lanes.

@@ -82,6 +82,9 @@ def _randomise(model: Any, less: float) -> None:
                 parameter.normal_(0, 0.5)
             else:
                 parameter.normal_(0, 0.2)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0, 0.2)
 
 
 def _logits(model: Any, prompt: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.registry import families_naming, read_spec
 from inflight.models.runnable import refuse_what_does_not_run
-from inflight.models.spec import Attention, Dense, LayerSpec, LinearAttention, Mamba, MoE, ShortConvolution
+from inflight.models.spec import Attention, Dense, LayerSpec, LinearAttention, Mamba, MoE, Router, ShortConvolution
 
 FAMILIES = families_naming("")
 SIZES: dict[str, Any] = {
@@ -72,6 +72,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("DeepseekV3", LATENT),
     ("DeepseekV3", {**LATENT, "q_lora_rank": None, "attention_bias": True}),
     ("GptOss", {**HEADS, **LOCAL}),
+    ("Olmoe", {"num_experts": 6, "num_experts_per_tok": 2, "attention_bias": True}),
     ("Gemma", HEADS),
     ("Gemma2", HEADS),
     ("Gemma3Text", {**HEADS, "sliding_window": 8}),
@@ -192,6 +193,45 @@ def test_experts_are_read_in_both_spellings() -> None:
     assert isinstance(saved_anew, MoE) and saved_anew.experts == 4
 
 
+def test_routers_are_read() -> None:
+    def router(model_type: str, **changes: Any) -> Router:
+        mlp = layers(model_type, **changes)[-1].mlp
+        assert isinstance(mlp, MoE)
+        return mlp.router
+
+    assert router("mixtral", **LOCAL) == Router(renormalize=True)
+    assert router("qwen3_moe", **EXPERTS) == Router() != router("qwen3_moe", **EXPERTS, norm_topk_prob=True)
+    assert router("gpt_oss", **LOCAL) == Router(renormalize=True, bias=True)
+    grouped = {**ROUTED, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True}
+    of_pairs = Router(
+        scores="sigmoid", renormalize=True, correction=True, groups=4, top_groups=2, group_best=2, scale=2.5
+    )
+    assert router("glm4_moe", **grouped) == router("deepseek_v3", **LATENT | grouped) == of_pairs
+    limited = {**LATENT, **grouped, "topk_method": "group_limited_greedy", "norm_topk_prob": False}
+    assert router("deepseek_v2", **limited) == Router(groups=4, top_groups=2, group_best=1, scale=2.5)
+    assert router("deepseek_v2", **LATENT) == Router()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"n_group": 3}, "8 experts do not make 3 equal groups of at least 2, of which 1 are taken"),
+        ({"n_group": 8}, "do not make 8 equal groups"),
+        ({"n_group": 2, "topk_group": 3}, "of which 3 are taken"),
+        ({"n_group": 4, "num_experts_per_tok": 3}, "is 3, but 1 of 4 groups have 2 experts"),
+        ({"num_experts_per_tok": 9}, "is 9, but there are 8 experts"),
+    ],
+)
+def test_groups_that_the_experts_do_not_fill_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        layers("glm4_moe", **{**ROUTED, **changes})
+
+
+def test_another_swiglu_than_the_published_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"swiglu_limit in config\.json is 10, but of gpt-oss's clamped SwiGLU only"):
+        layers("gpt_oss", **LOCAL, swiglu_limit=10)
+
+
 def test_what_a_model_type_implies_counts() -> None:
     """Gemma's config.json does not say that the tables are one; a plain MLP has two matrices, not three."""
     gemma = read_spec({**CONFIG, "model_type": "gemma2"})
@@ -228,7 +268,6 @@ def test_a_field_of_another_kind_of_model_is_refused(family: Family, key: str, v
 TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_qk_norm": True}, "layer norms of queries and keys"),
     ("phi", {}, "a bias of the projection to logits"),
-    ("gpt_oss", LOCAL, "biases within experts"),
     ("llama4", {"attention_chunk_size": 32, "moe_layers": []}, "windows that begin anew instead of sliding"),
     ("qwen3_5", LINEAR, "layers of LinearAttention and Dense"),
 ]

@@ -18,6 +18,7 @@ from inflight.execution.backends.protocol import (
     Backend,
     Experts,
     GateUp,
+    Gating,
     Hold,
     Linear,
     Quantization,
@@ -98,8 +99,17 @@ class Packer:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
         return self._linear(parts, biases, self._layers)
 
-    def gate_up(self, gate: tuple[str, tuple[int, int]], up: tuple[str, tuple[int, int]]) -> GateUp:
-        packed = self._backend.pack_gate_up(self._matrix(*gate), self._matrix(*up), self._layers, self._group_size)
+    def gate_up(
+        self,
+        gate: tuple[str, tuple[int, int]],
+        up: tuple[str, tuple[int, int]],
+        biases: Sequence[tuple[str, int]] = (),
+    ) -> GateUp:
+        """biases: of gate and of up, or none."""
+        bias = np.stack([self._vector(name, length) for name, length in biases]) if biases else None
+        packed = self._backend.pack_gate_up(
+            self._matrix(*gate), self._matrix(*up), self._layers, self._group_size, bias
+        )
         self._done(packed.nbytes, gate, up)
         return packed
 
@@ -107,9 +117,9 @@ class Packer:
         """A matrix of a layer that is never quantized. bias: the name of its bias."""
         return self._linear([weight], [] if bias is None else [(bias, weight[1][0])], "act")
 
-    def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing) -> Experts:
+    def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating) -> Experts:
         """Of what was packed here."""
-        return self._backend.pack_experts(gate_up, down, routing)
+        return self._backend.pack_experts(gate_up, down, routing, gating)
 
     def numbers(self, name: str, length: int) -> Array:
         """float32[length], for what a backend is told beside weights."""

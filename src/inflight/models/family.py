@@ -134,9 +134,10 @@ def experts(
     bias: bool = False,
     shared_width: int = 0,
     shared_gate: bool = False,
+    act: str | None = None,
 ) -> MoE:
-    """count, top_k, width: the fields' names. Raises ModelError where more experts are picked than there are, or can
-    be, and for groups that they do not fill."""
+    """count, top_k, width: the fields' names. act: the activation, where no field says it. Raises
+    ModelError where more experts are picked than there are, or can be, and for groups that they do not fill."""
     number, picked = fields.size(count), fields.size(top_k)
     if picked > number:
         raise ModelError(f"{top_k} is {picked}, but there are {number} experts.")
@@ -155,7 +156,7 @@ def experts(
         experts=number,
         top_k=picked,
         width=fields.size(width),
-        activation=activation(fields),
+        activation=act or activation(fields),
         router=router,
         bias=bias,
         shared_width=shared_width,

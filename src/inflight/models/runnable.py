@@ -10,7 +10,7 @@ from typing import Literal
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec, MoE
+from inflight.models.spec import CLAMPED_SWIGLU, Attention, Dense, LayerSpec, ModelSpec, MoE
 from inflight.models.weight_format import refuse_unreadable
 
 # What config.json calls the activation functions of `execution`.
@@ -55,9 +55,9 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     mixer, mlp = layer.mixer, layer.mlp
     if not (isinstance(mixer, Attention) and isinstance(mlp, Dense | MoE)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
-    if mlp.activation not in ACTIVATIONS or (
-        isinstance(mlp, Dense) and mlp.gated and ACTIVATIONS[mlp.activation] == "relu2"
-    ):
+    clamped = isinstance(mlp, MoE) and mlp.activation == CLAMPED_SWIGLU
+    gated = isinstance(mlp, MoE) or mlp.gated
+    if not clamped and (mlp.activation not in ACTIVATIONS or (gated and ACTIVATIONS[mlp.activation] == "relu2")):
         raise ModelError(
             f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu' or "
             "'gelu_pytorch_tanh'."
@@ -65,9 +65,11 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     if isinstance(mlp, Dense) and mlp.bias and mlp.gated:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
-        (isinstance(mlp, MoE) and mlp.bias, "biases within experts"),
         (isinstance(mlp, MoE) and "after mlp" in layer.norms, "norms after experts"),
-        (isinstance(mlp, MoE) and ACTIVATIONS[mlp.activation] != "silu", f"experts with {mlp.activation}"),
+        (
+            isinstance(mlp, MoE) and not clamped and ACTIVATIONS[mlp.activation] != "silu",
+            f"experts with {mlp.activation}",
+        ),
         (mixer.chunked, "windows that begin anew instead of sliding"),
         (mixer.gate, "an output gate of attention"),
         (layer.norms not in _NORMS, f"norms {', '.join(layer.norms)}"),

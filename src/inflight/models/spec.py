@@ -14,6 +14,7 @@ from inflight.models.rope import RopeSettings
 
 QkNorm = Literal["none", "head", "all"]
 NormPlace = Literal["before mixer", "after mixer", "before mlp", "after mlp"]
+CLAMPED_SWIGLU = "clamped_swiglu"  # of an MLP: gpt-oss's, of which no config.json says the name
 Scores = Literal["softmax", "sigmoid"]
 NormKind = Literal["rms", "layer", "layer without bias"]
 

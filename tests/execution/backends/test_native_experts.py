@@ -34,6 +34,18 @@ def packed(ops: Any, routing: Routing, width: int = 20, hidden: int = HIDDEN, qu
     return ops.pack_experts(gate_up, down, routing)
 
 
+def with_biases(ops: Any, width: int = 20, quantized: bool = False) -> Any:
+    """gpt-oss's: biases everywhere, gate and up far beyond where they are clamped."""
+    gate_up = [
+        ops.pack_gate_up(
+            3 * normal(3 * e, width, HIDDEN), normal(3 * e + 1, width, HIDDEN), quantized, bias=normal(50 + e, 2, width)
+        )
+        for e in range(12)
+    ]
+    down = [ops.pack_linear([normal(3 * e + 2, HIDDEN, width)], normal(70 + e, HIDDEN), quantized) for e in range(12)]
+    return ops.pack_experts(gate_up, down, Routing(top_k=3, renormalize=True), "clamped_swiglu")
+
+
 def run(ops: Any, weight: Any, x: np.ndarray, logits: np.ndarray) -> np.ndarray:
     out = np.ones((len(x), x.shape[1]), np.float32)
     ops.experts(x, logits, weight, out)
@@ -48,6 +60,20 @@ def test_experts_agree_with_the_reference(ops, reference, dtype, name, tokens):
     want = run(reference, packed(reference, ROUTINGS[name]), x, logits)
     scale = np.abs(want).max()
     np.testing.assert_allclose(got, want, atol=(2**-8 if dtype == "bfloat16" else 1e-5) * scale)
+
+
+@pytest.mark.parametrize("width", [20, 32])
+def test_clamped_experts_with_biases_agree_with_the_reference(ops, reference, dtype, width):
+    x, logits = held(dtype, normal(1, 20, HIDDEN)), normal(2, 20, 12)
+    got, want = (run(one, with_biases(one, width), x, logits) for one in (ops, reference))
+    np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 1e-5) * np.abs(want).max())
+
+
+def test_clamping_hides_no_nan(ops, dtype):
+    x, logits = held(dtype, normal(1, 2, HIDDEN)), normal(2, 2, 12)
+    x[1, 3] = held(dtype, np.array([np.nan]))[0]
+    got = run(ops, with_biases(ops), x, logits)
+    assert np.isfinite(got[0]).all() and np.isnan(got[1]).all()
 
 
 @pytest.mark.parametrize(("width", "hidden"), [(1, 7), (33, 50), (300, 4500)])

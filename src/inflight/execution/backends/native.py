@@ -19,6 +19,7 @@ from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix
 from inflight.execution.backends.protocol import (
     Array,
     DType,
+    Gating,
     Hold,
     KVShape,
     RopeTable,
@@ -69,10 +70,14 @@ class NativeBackend(HostBackend):
     ) -> Any:
         return self._kernels.pack_linear([_plain(part, hold) for part in parts], bias, hold == "int8")
 
-    def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> Any:
-        return self._kernels.pack_gate_up(_plain(gate, hold), _plain(up, hold), hold == "int8")
+    def pack_gate_up(
+        self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None
+    ) -> Any:
+        return self._kernels.pack_gate_up(_plain(gate, hold), _plain(up, hold), hold == "int8", bias)
 
-    def pack_experts(self, gate_up: Sequence[Any], down: Sequence[Any], routing: Routing) -> Any:
+    def pack_experts(
+        self, gate_up: Sequence[Any], down: Sequence[Any], routing: Routing, gating: Gating = "silu"
+    ) -> Any:
         return self._kernels.pack_experts(
             list(gate_up),
             list(down),
@@ -84,6 +89,7 @@ class NativeBackend(HostBackend):
             top_groups=routing.top_groups,
             group_best=routing.group_best,
             scale=routing.scale,
+            clamped=gating == "clamped_swiglu",
         )
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Any:

@@ -17,7 +17,17 @@ from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
 from inflight.execution.backends.host import verified
 from inflight.execution.backends.matrices import Matrix
-from inflight.execution.backends.protocol import Array, DType, Hold, KVCache, KVShape, PassResult, RopeTable, Routing
+from inflight.execution.backends.protocol import (
+    Array,
+    DType,
+    Gating,
+    Hold,
+    KVCache,
+    KVShape,
+    PassResult,
+    RopeTable,
+    Routing,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +77,14 @@ class NullBackend:
     ) -> Nothing:
         return Nothing(sum(part.shape[0] for part in parts), parts[0].shape[1])
 
-    def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> Nothing:
+    def pack_gate_up(
+        self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None
+    ) -> Nothing:
         return Nothing(gate.shape[0], gate.shape[1])
 
-    def pack_experts(self, gate_up: Sequence[Nothing], down: Sequence[Nothing], routing: Routing) -> Nothing:
+    def pack_experts(
+        self, gate_up: Sequence[Nothing], down: Sequence[Nothing], routing: Routing, gating: Gating = "silu"
+    ) -> Nothing:
         return Nothing()
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Nothing:

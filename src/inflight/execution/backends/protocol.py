@@ -44,6 +44,9 @@ Nonlinearity = Literal["silu", "gelu_tanh", "relu2"]
 # a tied embedding table.
 Quantization = Literal["none", "int8", "int8-all", "int4", "int4-all"]
 Hold = Literal["act", "int8", "int4"]  # how plain numbers are packed
+# How gate opens up within an expert. silu: silu(gate) · up; clamped_swiglu (gpt-oss): (up + 1) · g · sigmoid(1.702 · g)
+# with g = min(gate, 7) and up from -7 to 7.
+Gating = Literal["silu", "clamped_swiglu"]
 
 
 class AttentionMetadata(NamedTuple):
@@ -248,7 +251,7 @@ class ForwardPass(Protocol):
 
     def experts(self, x: Activation, logits: Activation, weight: Experts, out: Activation) -> None:
         """x act[T, E], logits float32[T, X] → out float32[T, E] plus the sum, in order of rank, of weight · expert(x)
-        over the experts that the logits route a token to; an expert is `gate_up`, then `linear`."""
+        over the experts that the logits route a token to; an expert is `gate_up` (with its gating), then `linear`."""
 
     def add_gated(self, x: Activation, gate: Activation, out: Activation) -> None:
         """out float32[T, E] plus sigmoid(gate float32[T, 1]) · x float32[T, E]."""
@@ -354,10 +357,15 @@ class Backend(Device, Protocol):
         """`parts` are stacked along N (q, k, v) without building the stack, and may be held in different ways. bias
         float32[N] or None. Raises ValueError for more than 133,144 columns in int8, whose sums could pass 32 bits."""
 
-    def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> GateUp:
-        """Both are held in one way: where they come in two, in that which `matrices.alike` makes of them."""
+    def pack_gate_up(
+        self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None
+    ) -> GateUp:
+        """Both are held in one way: where they come in two, in that which `matrices.alike` makes of them. bias:
+        float32[2, F], of gate and of up."""
 
-    def pack_experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing) -> Experts:
+    def pack_experts(
+        self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating = "silu"
+    ) -> Experts:
         """Of X experts the matrices that this backend packed, all [F, E] and held alike, and all [E, F]. Raises
         ValueError for others, and for a routing that they do not fit."""
 

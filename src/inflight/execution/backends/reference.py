@@ -27,6 +27,7 @@ from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix,
 from inflight.execution.backends.protocol import (
     Array,
     DType,
+    Gating,
     Hold,
     KVCache,
     KVShape,
@@ -88,6 +89,7 @@ class ReferenceExperts:
     gate_up: tuple[ReferenceGateUp, ...]
     down: tuple[ReferenceLinear, ...]
     routing: Routing
+    gating: Gating
 
     @property
     def count(self) -> int:
@@ -201,16 +203,23 @@ class ReferenceBackend(HostBackend):
         held = tuple(self._held(part, hold, group) for part in parts)
         return ReferenceLinear(held, None if bias is None else np.array(bias, np.float32))
 
-    def pack_gate_up(self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32) -> ReferenceGateUp:
+    def pack_gate_up(
+        self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None
+    ) -> ReferenceGateUp:
         gate, up = alike(gate, up, hold)
+        of_gate, of_up = (None, None) if bias is None else bias
         return ReferenceGateUp(
-            self.pack_linear([gate], hold=hold, group=group), self.pack_linear([up], hold=hold, group=group)
+            self.pack_linear([gate], of_gate, hold, group), self.pack_linear([up], of_up, hold, group)
         )
 
     def pack_experts(
-        self, gate_up: Sequence[ReferenceGateUp], down: Sequence[ReferenceLinear], routing: Routing
+        self,
+        gate_up: Sequence[ReferenceGateUp],
+        down: Sequence[ReferenceLinear],
+        routing: Routing,
+        gating: Gating = "silu",
     ) -> ReferenceExperts:
-        return ReferenceExperts(tuple(gate_up), tuple(down), routing)
+        return ReferenceExperts(tuple(gate_up), tuple(down), routing, gating)
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> ReferenceTable:
         if not tied:
@@ -352,7 +361,7 @@ class ReferencePass(HostPass):
         for t, routed in enumerate(logits.written):
             token, total = tokens[t : t + 1], np.zeros(out.array.shape[1], np.float32)
             for expert, share in zip(*route(routed, weight.routing), strict=True):
-                inner = self._read(self._gated(token, weight.gate_up[expert]))
+                inner = self._read(self._gated(token, weight.gate_up[expert], weight.gating))
                 total += share * self._product(inner, weight.down[expert])[0]
             out.array[t] += total
 
@@ -360,9 +369,13 @@ class ReferencePass(HostPass):
         with np.errstate(over="ignore"):
             out.written[:] += x.written / (np.float32(1) + np.exp(-gate.written))
 
-    def _gated(self, tokens: Array, weight: ReferenceGateUp, activation: Nonlinearity = "silu") -> Array:
+    def _gated(self, tokens: Array, weight: ReferenceGateUp, activation: Nonlinearity | Gating = "silu") -> Array:
         """float32[S, E] → act[S, F]."""
         gate, up = self._product(tokens, weight.gate), self._product(tokens, weight.up)
+        if activation == "clamped_swiglu":
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+            with np.errstate(over="ignore"):
+                return self._hold(gate / (np.float32(1) + np.exp(np.float32(-1.702) * gate)) * (up + 1))
         return self._hold(_activated(gate, activation) * up)
 
     def _product(self, tokens: Array, weight: ReferenceLinear) -> Array:

@@ -17,6 +17,7 @@ from inflight.execution.backends.bf16 import to_bf16
 from inflight.execution.backends.matrices import (
     GROUPS,
     LINEAR_CODES,
+    HeldMatrix,
     Int4Matrix,
     Int8Matrix,
     ReorderedMatrix,

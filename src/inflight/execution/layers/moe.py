@@ -12,7 +12,7 @@ from inflight.execution.backends.protocol import Activation, Experts, ForwardPas
 from inflight.execution.layers.dense import DenseWeights
 from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
-from inflight.models.spec import Dense, MoE
+from inflight.models.spec import CLAMPED_SWIGLU, Dense, MoE
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,15 @@ def _with_gated(routed: Part, shared: DenseWeights, gate: Linear, workspace: Wor
 
 def _experts(packer: Packer, spec: MoE, at: str) -> Experts:
     """One after the other, so that of a checkpoint's experts one is in memory at a time."""
-    inward, outward = (spec.width, packer.model.hidden_size), (packer.model.hidden_size, spec.width)
+    hidden = packer.model.hidden_size
+    inward, outward = (spec.width, hidden), (hidden, spec.width)
     gate_up, down = [], []
     for expert in range(spec.experts):
         name = f"{at}experts.{expert}."
-        gate_up.append(packer.gate_up((name + "gate_proj.weight", inward), (name + "up_proj.weight", inward)))
-        down.append(packer.linear([(name + "down_proj.weight", outward)]))
+        gate, up, back = (f"{name}{part}_proj." for part in ("gate", "up", "down"))
+        biases = [(gate + "bias", spec.width), (up + "bias", spec.width)] if spec.bias else []
+        gate_up.append(packer.gate_up((gate + "weight", inward), (up + "weight", inward), biases))
+        down.append(packer.linear([(back + "weight", outward)], [(back + "bias", hidden)] if spec.bias else []))
     router = spec.router
     routing = Routing(
         top_k=spec.top_k,
@@ -87,4 +90,4 @@ def _experts(packer: Packer, spec: MoE, at: str) -> Experts:
         group_best=router.group_best,
         scale=router.scale,
     )
-    return packer.experts(gate_up, down, routing)
+    return packer.experts(gate_up, down, routing, "clamped_swiglu" if spec.activation == CLAMPED_SWIGLU else "silu")

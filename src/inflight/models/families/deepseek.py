@@ -42,7 +42,7 @@ def _router(fields: Fields) -> Router:
         correction=method == "noaux_tc",
         groups=fields.size("n_group", 1) if in_groups else 1,
         top_groups=fields.size("topk_group", 1) if in_groups else 1,
-        group_best=2 if method == "noaux_tc" else 1,
+        group_best=1 if method == "group_limited_greedy" else 2,
         scale=fields.number("routed_scaling_factor"),
     )
 

@@ -73,5 +73,6 @@ GLM4_MOE = Family(
         "first_k_dense_replace": 1,
         "norm_topk_prob": True,
         "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
     },
 )

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from inflight.json_file import shown
+from inflight.models.errors import ModelError
 from inflight.models.family import Family, attention, experts, windows_of
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, Router
+from inflight.models.spec import CLAMPED_SWIGLU, LayerSpec, Router
+
+_SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 
 
 def layers(fields: Fields) -> list[LayerSpec]:
+    for key, value in _SWIGLU.items():
+        if fields.number(key, value) != value:
+            raise ModelError(
+                f"{key} in config.json is {shown(fields.raw(key))}, but of gpt-oss's clamped SwiGLU only that of the "
+                f"published models ({value:g}) is known; take one of them."
+            )
     mlp = experts(
         fields,
         "num_local_experts",
         width="intermediate_size",
         router=Router(renormalize=True, bias=True),  # a softmax over the picked alone is the same
         bias=True,
+        act=CLAMPED_SWIGLU,
     )
     return [
         LayerSpec(attention(fields, window=window, sinks=True, bias="attention_bias"), mlp)
@@ -35,5 +46,6 @@ FAMILY = Family(
         "attention_bias": True,
         "sliding_window": 128,
         "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
     },
 )
