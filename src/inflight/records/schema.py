@@ -34,6 +34,7 @@ class CapacityRecord(TypedDict):
     copy_seconds: NotRequired[Seconds]
     asynchronous_transfers: NotRequired[bool]
     embedding_size: NotRequired[Count]
+    windows: NotRequired[Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=64)]]  # of each KV group
 
 
 class Header(TypedDict):
@@ -50,6 +51,7 @@ class ChunkRecord(TypedDict):
     start: Count
     length: Count
     new_blocks: list[Count]
+    window_blocks: NotRequired[list[list[Count]]]  # of the KV groups behind the first, where there are several
     sample: bool
     draft_token_ids: NotRequired[list[Count]]  # computed behind the known tokens, and sampled at, one by one
     score: NotRequired[Pair]  # first scored position, and the one after the last; where there are any

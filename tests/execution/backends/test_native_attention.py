@@ -211,7 +211,7 @@ def test_blocks_before_the_window_are_never_looked_up(dtype, isa):
 
 def test_a_step_without_tokens(ops, dtype):
     shape = KVShape(1, 16, 1, 32)
-    none = AttentionMetadata(*(np.zeros(n, np.int32) for n in (0, 1, 0)), np.zeros((0, 1), np.int32))
+    none = AttentionMetadata(*(np.zeros(n, np.int32) for n in (0, 1, 0)), np.zeros((1, 0, 1), np.int32))
     q = act(dtype, 0, 64)
     ops.rope_and_write_kv(
         np.zeros((0, 128), np.float32), ops.kv_cache(shape, 1), 0, none, rope_table(1, 32), None, None, 1e-6, q

@@ -42,6 +42,9 @@ class StepBuilder:
             self.run_to_completion = shape.run_to_completion
         shape = self._kept_to(shape)
         draft = StepDraft(step, shape)
+        if self._memory.has_windows:
+            for one in self.running.sequences:
+                self._memory.slide(one)
         self.running.sort(now)
         self._find_uncomputed(draft)
         draft.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
@@ -361,6 +364,9 @@ class StepBuilder:
     def _add_prompt(self, draft: StepDraft, sequence: Sequence, lane: Lane, left: int, now: float) -> None:
         """As much of a prompt as fits into what is left."""
         length = draft.share(sequence.num_uncomputed, left, lane.settings.chunk)
+        # Groups without a window have their blocks since it joined.
+        if self._memory.has_windows and self.running.allocate_or_preempt(sequence, now, length) is None:
+            return
         new_blocks = () if sequence.started else self._start(draft, sequence)
         self._add_chunk(draft, sequence, length, new_blocks, now)
         draft.used[lane.settings.name] += length
@@ -377,7 +383,10 @@ class StepBuilder:
         sample = int(length == sequence.num_tokens + sequence.num_pending - start and sequence.generates)
         score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
         pool = start + length == prompt_tokens and sequence.request.pooling is not None
-        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool))
+        others: tuple[tuple[int, ...], ...] = ()
+        if self._memory.has_windows:
+            new_blocks, others = self._memory.tell(sequence)
+        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool, others))
         sequence.num_computed = start + length
         if start < sequence.recompute_until:
             again = min(sequence.num_computed, sequence.recompute_until) - start
