@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight.config.assembly import make_rules, make_scheduler
+from inflight.config.assembly import longest_chunk, make_rules, make_scheduler
 from inflight.config.engine import (
     LOGIT_ROWS,
     EngineSettings,
@@ -38,6 +38,7 @@ from inflight.execution.backends.protocol import Backend, DType, KVShape
 from inflight.execution.checkpoints.checkpoint import Checkpoint, resolve_model
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.decoder import Decoder
+from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import ModelWeights, load_weights
@@ -154,8 +155,9 @@ def _assemble(
         if progress is not None:
             progress(done, total)
 
-    shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8")
-    executor, size = _executor(folder, model, shape, settings, scheduling, limits, backend, packed)
+    groups = kv_groups(model, settings.block_size, int(limits.length.value))
+    shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8", groups)
+    executor, size = _executor(folder, model, shape, groups.windows, settings, scheduling, limits, backend, packed)
     tokenizer, template = text.result()
     ends = _end_tokens(model, tokenizer)
     in_force = {**_in_force(settings, scheduling, limits, model, backend, size), "end_token_ids": ends.resolved()}
@@ -178,7 +180,7 @@ def _assemble(
         capacity=executor.capacity,
         settings=in_force,
         defaults=sampling_defaults(read_json(generation) if generation.is_file() else None),
-        kv_bytes_per_token=backend.bytes_per_block(shape) / shape.block_size,
+        kv_bytes_per_token=len(groups.windows) * backend.bytes_per_block(shape) / shape.block_size,
     )
 
 
@@ -186,6 +188,7 @@ def _executor(
     folder: Path,
     model: ModelSpec,
     shape: KVShape,
+    windows: tuple[int, ...],
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     limits: _Limits,
@@ -203,6 +206,8 @@ def _executor(
         max_model_len=length,
         kv_memory_gib=settings.kv_memory,
         num_blocks=settings.num_blocks,
+        windows=windows,
+        longest_chunk=longest_chunk(scheduling, int(limits.budget.value)),
     )
     host_blocks = swap_blocks(scheduling.swap_space, bytes_per_block)
     kv_cache = backend.kv_cache(shape, size.num_blocks + 1 + host_blocks)  # one more, for padding
@@ -215,6 +220,7 @@ def _executor(
         host_blocks=host_blocks,
         copy_seconds=copy_seconds(backend, kv_cache) if host_blocks else 0.0,
         embedding_size=model.hidden_size,
+        windows=windows,
     )
     decoder = Decoder(model, weights, backend, int(limits.budget.value), LOGIT_ROWS)
     return ModelRunner(decoder, backend, kv_cache, capacity), size
