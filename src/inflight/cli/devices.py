@@ -123,7 +123,8 @@ def _refuse(values: dict[str, Any], names: tuple[str, ...], about: str, given: s
 def _calibrated(path: Path) -> Device:
     model = read_step_model(path)
     known = known_of(model)
-    return Device(model, known, host_bytes=known.bytes_per_token)
+    in_all = known.bytes_per_token  # of which each KV group has its part
+    return Device(model, known, host_bytes=None if in_all is None else in_all / len(known.windows))
 
 
 def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:

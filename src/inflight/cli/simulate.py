@@ -206,6 +206,7 @@ def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSett
         vocab_size=known.vocab_size or 32_000,
         host_blocks=host_blocks,
         copy_seconds=known.copy_seconds if host_blocks else 0.0,
+        windows=known.windows,
     )
 
 

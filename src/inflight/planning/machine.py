@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from inflight.core.types.features import Features
+from inflight.core.types.kv_groups import most_blocks, most_tokens
 from inflight.core.types.plan import Capacity
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
@@ -36,7 +37,8 @@ class Machine:
     memory: where the blocks come from; None for a machine whose engine said how many it has. calibrated: whether steps
     were measured on the hardware itself. cases: the same machine at the slow and at the fast end of what is uncertain;
     empty where nothing is known of it. host_blocks: that could be swapped to, 0 where that is not known; block_bytes:
-    of one over all GPUs; copy_seconds: to copy one either way.
+    of one over all GPUs; copy_seconds: to copy one either way. windows: of the engine's KV groups; where blocks come of
+    a data sheet, what windows save is in block_bytes instead.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Machine:
     host_blocks: int = 0
     block_bytes: float = 0.0
     copy_seconds: float = 0.0
+    windows: tuple[int, ...] = (0,)
 
     @property
     def swap_gib(self) -> float:
@@ -60,18 +63,25 @@ class Machine:
 
     @property
     def tokens(self) -> int:
-        """That fit into its KV memory."""
-        return self.blocks * self.block_size
+        """Of the longest sequence that fits into its KV memory."""
+        return most_tokens(self.blocks, self.block_size, self.windows, WIDEST_STEP, self.max_model_len)
 
     def sequences(self, tokens: float) -> float:
         """Of so many tokens that have their keys and values in memory at once, each in whole blocks."""
-        return self.blocks / math.ceil(max(1.0, tokens) / self.block_size)
+        return self.blocks / most_blocks(math.ceil(max(1.0, tokens)), self.block_size, self.windows, 1)
 
     def capacity(self, rows: int, swaps: bool = False) -> Capacity:
         host = self.host_blocks if swaps else 0
         length = self.max_model_len
         return Capacity(
-            self.blocks, self.block_size, rows, length, VOCABULARY, host, self.copy_seconds if swaps else 0.0
+            self.blocks,
+            self.block_size,
+            rows,
+            length,
+            VOCABULARY,
+            host,
+            self.copy_seconds if swaps else 0.0,
+            windows=self.windows,
         )
 
 
@@ -178,6 +188,7 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
         block_size=block_size,
         cases=(Scaled(model, 1 + error), Scaled(model, 1 - error)),
         host_blocks=known.num_blocks if known.bytes_per_token else 0,
-        block_bytes=(known.bytes_per_token or 0.0) * block_size,
+        block_bytes=(known.bytes_per_token or 0.0) * block_size / len(known.windows),
         copy_seconds=known.copy_seconds,
+        windows=known.windows,
     )

@@ -21,6 +21,7 @@ VERSION = 1
 Blocks = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
 Rows = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+Windows = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1, max_length=64)]
 Pair = Annotated[list[Count], msgspec.Meta(min_length=2, max_length=2)]
 
 
@@ -34,7 +35,7 @@ class CapacityRecord(TypedDict):
     copy_seconds: NotRequired[Seconds]
     asynchronous_transfers: NotRequired[bool]
     embedding_size: NotRequired[Count]
-    windows: NotRequired[Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=64)]]  # of each KV group
+    windows: NotRequired[Windows]  # of the KV groups, where there are several or one has one
 
 
 class Header(TypedDict):

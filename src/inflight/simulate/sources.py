@@ -69,6 +69,7 @@ class Known:
     vocab_size: int | None = None
     bytes_per_token: float | None = None
     copy_seconds: float = 0.0
+    windows: tuple[int, ...] = (0,)
 
 
 def known_of(model: FittedModel) -> Known:

@@ -156,3 +156,19 @@ def test_where_one_row_cannot_be_started_none_of_the_step_writes_to_anybodys_blo
     with pytest.raises(OverflowError):
         backend.prepare(slots, cache, [], [wrong, new_row(0, [1, 2])])
     assert set(gathered(slots, [Chunk(2, 0, 0, 2, (3,), 1)])[1].block_tables[0, 0].tolist()) == {CAPACITY.num_blocks}
+
+
+def test_each_group_has_tables_of_its_own() -> None:
+    store = RequestSlots(replace(CAPACITY, windows=(0, 20, 20)), CAPACITY.num_blocks)
+    store.start(new_row(1, list(range(50))))
+    store.start(new_row(3, list(range(9))))
+    store.gather([Chunk(1, 1, 0, 30, (5, 3, 4), 0, window_blocks=((7, 8), (9, 10)))])
+    chunks = [
+        Chunk(1, 1, 30, 20, (), 1, window_blocks=((11, 12), (13, 14))),
+        Chunk(2, 3, 0, 9, (20,), 1, window_blocks=((21,), (22,))),
+    ]
+    tables = gathered(store, chunks)[1].block_tables
+    assert tables[:, 0, :3].tolist() == [[5, 3, 4], [7, 8, 11], [9, 10, 13]]
+    assert tables[:, 1, 0].tolist() == [20, 21, 22] and tables.flags.c_contiguous
+    store.discard([3])
+    assert set(gathered(store, chunks[1:])[1].block_tables.ravel().tolist()) == {CAPACITY.num_blocks}

@@ -183,21 +183,22 @@ class KVCacheManager:
     def grow(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
         """New blocks so that the tables hold `tokens`; None (nothing changed) when there are too few, or content must
         be stored first. Returns those of the first group, which `tell` tells with all others."""
-        length = self.blocks_for(tokens)
-        missing = length - len(sequence.blocks)
+        missing = self.blocks_for(tokens) - len(sequence.blocks)
         if missing <= 0 and not self.has_windows:
             return NO_BLOCKS
-        in_all = missing if not self.has_windows else sum(max(0, length - len(one)) for one in sequence.block_tables)
+        length = len(sequence.blocks) + missing
+        of_each = [max(0, length - len(table)) for table in sequence.block_tables]
+        in_all = sum(of_each)
         if not in_all:
             return NO_BLOCKS
         if in_all > self.pool.available or not self._is_cleared(in_all, ()):
             return None
-        for table in sequence.block_tables:
-            table.extend(self.pool.allocate(max(0, length - len(table))))
-        return tuple(sequence.blocks[length - missing :]) if missing > 0 else NO_BLOCKS
+        for table, count in zip(sequence.block_tables, of_each, strict=True):
+            table.extend(self.pool.allocate(count))
+        return tuple(sequence.blocks[length - of_each[0] :])
 
     def tell(self, sequence: Sequence) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-        """What its tables have that the executor was not told of yet: of the first group, and of the others."""
+        """What its tables have that no chunk has told yet: `Chunk.new_blocks` and `Chunk.window_blocks`."""
         first, *others = (tuple(table[told:]) for table, told in zip(sequence.block_tables, sequence.told, strict=True))
         sequence.told = [len(table) for table in sequence.block_tables]
         return first, tuple(others) if any(others) else ()

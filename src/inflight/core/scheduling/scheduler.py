@@ -82,6 +82,7 @@ class Scheduler:
         self._watermark = watermark
         self._drafter = drafter
         self._memory = KVCacheManager(capacity, prefix_caching, allocation, longest_chunk)
+        self._most_tokens = self._memory.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
             settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
@@ -358,7 +359,7 @@ class Scheduler:
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
-        if sequence.num_tokens <= self._memory.most_tokens:
+        if sequence.num_tokens <= self._most_tokens:
             return None
         needed = self._memory.most_blocks(sequence.num_tokens)
         return Finish(

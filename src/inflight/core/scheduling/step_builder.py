@@ -32,7 +32,7 @@ class StepBuilder:
         self.running = running
         self.run_to_completion = False  # whether what runs is one batch that starts and ends together
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
-        self._memory = memory
+        self._memory, self._has_windows = memory, memory.has_windows
         self._lanes = lanes
         self._drafts = None if drafter is None else DraftPlanner(drafter, memory, lanes, running)
 
@@ -42,7 +42,7 @@ class StepBuilder:
             self.run_to_completion = shape.run_to_completion
         shape = self._kept_to(shape)
         draft = StepDraft(step, shape)
-        if self._memory.has_windows:
+        if self._has_windows:
             for one in self.running.sequences:
                 self._memory.slide(one)
         self.running.sort(now)
@@ -365,7 +365,7 @@ class StepBuilder:
         """As much of a prompt as fits into what is left."""
         length = draft.share(sequence.num_uncomputed, left, lane.settings.chunk)
         # Groups without a window have their blocks since it joined.
-        if self._memory.has_windows and self.running.allocate_or_preempt(sequence, now, length) is None:
+        if self._has_windows and self.running.allocate_or_preempt(sequence, now, length) is None:
             return
         new_blocks = () if sequence.started else self._start(draft, sequence)
         self._add_chunk(draft, sequence, length, new_blocks, now)
@@ -383,10 +383,9 @@ class StepBuilder:
         sample = int(length == sequence.num_tokens + sequence.num_pending - start and sequence.generates)
         score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
         pool = start + length == prompt_tokens and sequence.request.pooling is not None
-        others: tuple[tuple[int, ...], ...] = ()
-        if self._memory.has_windows:
-            new_blocks, others = self._memory.tell(sequence)
-        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool, others))
+        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool))
+        if self._has_windows:
+            draft.tell_blocks(*self._memory.tell(sequence))
         sequence.num_computed = start + length
         if start < sequence.recompute_until:
             again = min(sequence.num_computed, sequence.recompute_until) - start

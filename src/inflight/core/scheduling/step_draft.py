@@ -59,6 +59,10 @@ class StepDraft:
         self.served.add(chunk.sequence_id)
         self.budget -= chunk.length
 
+    def tell_blocks(self, new_blocks: tuple[int, ...], window_blocks: tuple[tuple[int, ...], ...]) -> None:
+        """With the chunk that was added last."""
+        self.chunks[-1] = self.chunks[-1]._replace(new_blocks=new_blocks, window_blocks=window_blocks)
+
     def add_drafts(
         self,
         place: int,

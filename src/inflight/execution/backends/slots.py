@@ -102,7 +102,8 @@ class RequestSlots:
                 self._tokens[chunk.row, known : known + len(chunk.draft_token_ids)] = chunk.draft_token_ids
             if chunk.new_blocks:
                 self._extend_table(0, chunk.row, chunk.new_blocks)
-            if chunk.window_blocks:
+        if self._groups > 1:
+            for chunk in chunks:
                 for group, blocks in enumerate(chunk.window_blocks, 1):
                     self._extend_table(group, chunk.row, blocks)
         count = len(chunks)
