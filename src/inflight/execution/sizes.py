@@ -1,7 +1,7 @@
 """What a model takes as this engine holds it: the parts of its layers, and bytes by data type and quantization.
 
-Knows which elements are packed in what (matrices in the backend's type or int8, norms and biases in float32) and that
-every layer keeps all positions, windows or not. The counting is `models.arithmetic`.
+Knows which elements are packed in what (matrices in the backend's type or int8, norms and biases in float32). The
+counting is `models.arithmetic`, and which layers keep only their window `kv_groups`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:
-    """Bytes of keys and values of one token over all layers; quantized: in int8, a float32 scale for each head."""
+    """Bytes of keys and values of one token over all layers, as long as every window shows it; quantized: in int8, a
+    float32 scale for each head."""
     return round(arithmetic.paged_kv_bytes_per_token(model, *_kv_bytes(dtype, quantized)))
 
 

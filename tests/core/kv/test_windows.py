@@ -18,10 +18,10 @@ BLOCK, WINDOW, CONTEXT, BUDGET = 16, 512, 8192, 512
 class Endless:
     """A scheduler whose steps all yield the token 0."""
 
-    def __init__(self, num_blocks: int, windows: tuple[int, ...]):
+    def __init__(self, num_blocks: int, windows: tuple[int, ...], budget: int = BUDGET):
         capacity = Capacity(num_blocks, BLOCK, 256, CONTEXT + 1000, 100, windows=windows)
         self.scheduler = Scheduler(
-            capacity, Chunked(BUDGET), Fcfs(), token_budget=BUDGET, longest_chunk=BUDGET, watermark=0.0
+            capacity, Chunked(budget), Fcfs(), token_budget=budget, longest_chunk=budget, watermark=0.0
         )
 
     def add(self, name: str, tokens: int = CONTEXT, first: int = 0, output: int = 900) -> None:
@@ -122,3 +122,25 @@ def test_the_longest_sequence_is_the_longest_that_fits(windows: tuple[int, ...],
     most = kv_groups.most_tokens(num_blocks, 4, windows, 6, 200)
     fitting = [n for n in range(1, 200 + 1) if kv_groups.most_blocks(n, 4, windows, 6) <= num_blocks]
     assert most == max(fitting, default=0)
+
+
+def test_a_prompt_whose_window_others_hold_too_takes_blocks_from_the_lowest_ranked() -> None:
+    """It slides past blocks that another keeps, and gains none; who came last gives way, and all come to an end."""
+    engine = Endless(59, (0, 64), budget=32)
+    scheduler = engine.scheduler
+    engine.add("first", 300, output=200)
+    for _ in range(14):
+        engine.step()
+    engine.add("last", 60, first=1, output=300)
+    engine.step()
+    params = SamplingParams(max_tokens=5, ignore_eos=True)
+    prompt = (0, *[1] * 299, *[2] * 300)  # finds that of the first
+    scheduler.add(Request(request_id="second", prompt_token_ids=prompt, params=params), -1.0)  # it waited before
+    (second,) = scheduler._samples["second"]
+    inside = 0
+    for _ in range(2000):
+        before = scheduler.snapshot().preemptions
+        if not engine.step():
+            break
+        inside += scheduler.snapshot().preemptions - before and 300 < second.num_computed < len(prompt)
+    assert scheduler.idle and inside
