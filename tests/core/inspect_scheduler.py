@@ -82,6 +82,15 @@ def held(scheduler: Scheduler, sequence: Sequence) -> list[int]:
     return scheduler._memory.held(sequence)
 
 
+def with_untold_blocks(scheduler: Scheduler) -> set[int]:
+    """Numbers of those that run and have blocks, of some KV group, for which they had no chunk yet."""
+    return {
+        one.number
+        for one in running(scheduler)
+        if scheduler._memory.has_windows and one.told != [len(table) for table in one.block_tables]
+    }
+
+
 def overdue(scheduler: Scheduler) -> set[str]:
     """Background lanes to which foreground work is to give way."""
     return {lane.settings.name for lane in scheduler._lanes.held_up() if lane.owed.is_overdue}

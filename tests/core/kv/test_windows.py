@@ -135,7 +135,7 @@ def test_a_prompt_whose_window_others_hold_too_takes_blocks_from_the_lowest_rank
     engine.step()
     params = SamplingParams(max_tokens=5, ignore_eos=True)
     prompt = (0, *[1] * 299, *[2] * 300)  # finds that of the first
-    scheduler.add(Request(request_id="second", prompt_token_ids=prompt, params=params), -1.0)  # it waited before
+    scheduler.add(Request(request_id="second", prompt_token_ids=prompt, params=params, arrival=-1.0), 0.0)
     (second,) = scheduler._samples["second"]
     inside = 0
     for _ in range(2000):

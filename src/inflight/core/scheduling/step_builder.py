@@ -42,11 +42,10 @@ class StepBuilder:
             self.run_to_completion = shape.run_to_completion
         shape = self._kept_to(shape)
         draft = StepDraft(step, shape)
-        if self._has_windows:
-            for one in self.running.sequences:
-                self._memory.slide(one)
         self.running.sort(now)
         self._find_uncomputed(draft)
+        if self._has_windows:
+            self._slide(draft, now)
         draft.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
         if shape.admit is None:
             self._reserve(draft, now)
@@ -76,6 +75,18 @@ class StepBuilder:
                 draft.decodes.append(one)
             elif one.num_uncomputed:
                 draft.prompts.append(one)
+
+    def _slide(self, draft: StepDraft, now: float) -> None:
+        """Everybody's windows slide on. Prompts whose windows gained too little by that, since others hold the same
+        blocks, take what they lack before those that rank behind them have their tokens."""
+        for one in self.running.sequences:
+            self._memory.slide(one)
+        left = draft.budget - len(draft.decodes)
+        for one in draft.prompts:
+            length = min(one.num_uncomputed, left)
+            if length > 0 and one.started and self._is_ready(draft, one):
+                self.running.allocate_or_preempt(one, now, length)
+                left -= length
 
     def _kept_to(self, shape: StepShape) -> StepShape:
         """What runs stays of its kind, whatever the strategy says meanwhile (another one may have taken over): a batch
