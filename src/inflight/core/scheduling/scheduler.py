@@ -66,8 +66,8 @@ class Scheduler:
         longest_chunk: int = UNLIMITED,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
-        of one sequence that the strategy has computed in a step at most. Raises ValueError for
-        end token ids that are not in the vocabulary."""
+        of one sequence that the strategy has computed in a step at most. Raises ValueError for end token ids that are
+        not in the vocabulary."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
         self._capacity = capacity
