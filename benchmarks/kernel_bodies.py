@@ -116,7 +116,7 @@ class Head:
 def plain(backend: NativeBackend) -> NativePass:
     """A pass over no tokens, for products of whatever there is."""
     none = np.zeros(0, np.int32)
-    nowhere = AttentionMetadata(none, np.zeros(1, np.int32), none, np.zeros((0, 1), np.int32))
+    nowhere = AttentionMetadata(none, np.zeros(1, np.int32), none, np.zeros((1, 0, 1), np.int32))
     return over(backend, nowhere, backend.kv_cache(KVShape(1, BLOCK, 1, 32), 1))
 
 
@@ -150,7 +150,7 @@ def attention(config: ModelSpec, backend: NativeBackend, quantized: bool, rows: 
             np.tile(np.arange(first, first + count, dtype=np.int32), rows),
             np.arange(rows + 1, dtype=np.int32) * count,
             np.full(rows, first, np.int32),
-            tables,
+            tables[None],
         )
 
     filling = np.random.default_rng(1).standard_normal((rows * context, mixer.qkv_rows)).astype(np.float32)

@@ -179,7 +179,7 @@ class Step:
             np.tile(np.arange(start, start + length, dtype=np.int32), rows),
             np.arange(rows + 1, dtype=np.int32) * length,
             np.full(rows, start, np.int32),
-            tables.astype(np.int32),
+            tables.astype(np.int32)[None],
         )
         chunks = [Chunk(row, row, start, length, (), True) for row in range(rows)]
         chunk_of = np.repeat(np.arange(rows, dtype=np.int32), length)

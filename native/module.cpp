@@ -16,6 +16,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "array.h"
@@ -102,11 +103,33 @@ KVCache kv_cache_of(std::int64_t layers, std::int64_t block_size, std::int64_t k
   return cache;
 }
 
+// Where a model's layer has its keys and values: which block table leads to them, and the place in a block.
+struct LayerPlace {
+  std::int64_t group, place;
+};
+
 struct KVCacheMemory {
-  KVCache cache{};
+  KVCache cache{};  // its layers: places in a block
   Format format{};
   Memory memory;
+  std::vector<LayerPlace> layers;  // of the model
+  std::int64_t groups = 1;
 };
+
+// The places of layers whose groups are given, each taking the next one in its group's blocks.
+std::vector<LayerPlace> places_of(const std::vector<std::int64_t>& groups, std::int64_t layers) {
+  std::vector<LayerPlace> places;
+  if (groups.empty())
+    for (std::int64_t i = 0; i < layers; ++i) places.push_back({0, i});
+  for (const std::int64_t group : groups) {
+    const auto before = std::count_if(places.begin(), places.end(), [&](const auto& one) { return one.group == group; });
+    if (group < 0 || group >= static_cast<std::int64_t>(groups.size()) || before >= layers)
+      refuse("group " + std::to_string(group) + " of the KV cache cannot hold a layer more: there are " +
+             std::to_string(layers) + " in a block");
+    places.push_back({group, before});
+  }
+  return places;
+}
 
 // The arrays that log-probabilities of n rows are written to.
 struct LogprobArrays {
@@ -167,15 +190,16 @@ void begin(Activation& out, Kind kind, std::int64_t columns, std::int64_t rows) 
 // Where the tokens of a pass lie.
 struct MetadataArrays {
   Array positions, query_start, context_len, block_tables;
-  AttentionMetadata all;
+  AttentionMetadata all;  // with the block tables of the first group
+  std::int64_t groups;
 
   MetadataArrays(nb::handle positions_, nb::handle query_start_, nb::handle context_len_, nb::handle block_tables_)
       : positions(positions_, "positions", Kind::i32, {any}),
         query_start(query_start_, "query_start", Kind::i32, {any}),
         context_len(context_len_, "context_len", Kind::i32, {chunks()}),
-        block_tables(block_tables_, "block_tables", Kind::i32, {chunks(), any}) {
+        block_tables(block_tables_, "block_tables", Kind::i32, {any, chunks(), any}), groups(block_tables.size(0)) {
     all = {positions.data<std::int32_t>(), query_start.data<std::int32_t>(), context_len.data<std::int32_t>(),
-           block_tables.data<std::int32_t>(), positions.size(0), chunks(), block_tables.size(1)};
+           block_tables.data<std::int32_t>(), positions.size(0), chunks(), block_tables.size(2)};
     if (all.query_start[0] != 0 || all.query_start[all.chunks] != all.tokens)
       refuse("query_start must begin with 0 and end with the number of tokens");
     for (std::int64_t c = 0; c < all.chunks; ++c) {
@@ -193,18 +217,26 @@ struct MetadataArrays {
     return query_start.size(0) - 1;
   }
 
+  // With the block tables of a group.
+  AttentionMetadata of(std::int64_t group) const {
+    AttentionMetadata found = all;
+    found.block_tables += group * all.chunks * all.table_width;
+    return found;
+  }
+
   std::int64_t end(std::int64_t chunk) const {  // past its last position
     return all.context_len[chunk] + all.query_start[chunk + 1] - all.query_start[chunk];
   }
 
-  // The blocks that hold positions [first, end) of a chunk must exist.
-  void check_blocks(const KVCache& cache, std::int64_t chunk, std::int64_t first) const {
+  // The blocks of a group that hold positions [first, end) of a chunk must exist.
+  void check_blocks(const KVCache& cache, std::int64_t group, std::int64_t chunk, std::int64_t first) const {
     if (all.query_start[chunk] == all.query_start[chunk + 1]) return;
     const std::int64_t last = (end(chunk) - 1) / cache.block_size;
     if (last >= all.table_width)
       refuse("the block table of chunk " + std::to_string(chunk) + " is too short for its positions");
+    const std::int32_t* table = of(group).block_tables + chunk * all.table_width;
     for (std::int64_t b = first / cache.block_size; b <= last; ++b) {
-      const std::int64_t id = all.block_tables[chunk * all.table_width + b];
+      const std::int64_t id = table[b];
       if (id < 0 || id >= cache.blocks)
         refuse("the block table of chunk " + std::to_string(chunk) + " names block " + std::to_string(id) +
                ", which is not in the KV cache");
@@ -212,10 +244,10 @@ struct MetadataArrays {
   }
 
   // As far as a window lets queries see, from the beginning of a tile; those that are written, besides.
-  void check_blocks(const KVCache& cache, std::int64_t window) const {
+  void check_blocks(const KVCache& cache, std::int64_t group, std::int64_t window) const {
     for (std::int64_t c = 0; c < all.chunks; ++c) {
       const std::int64_t seen = window > 0 ? std::max<std::int64_t>(0, all.context_len[c] + 1 - window) : 0;
-      check_blocks(cache, c, seen / tile_positions * tile_positions);
+      check_blocks(cache, group, c, seen / tile_positions * tile_positions);
     }
   }
 };
@@ -334,12 +366,16 @@ class Backend {
     return layers * kv_heads * cache.head_lanes * 4;
   }
 
+  // groups: of each layer of the model; none: all are in one, and `layers` are all.
   std::shared_ptr<KVCacheMemory> kv_cache(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads,
-                                        std::int64_t head_dim, bool quantized, std::int64_t blocks) const {
+                                        std::int64_t head_dim, bool quantized, const std::vector<std::int64_t>& groups,
+                                        std::int64_t blocks) const {
     if (blocks < 1) refuse("a KV cache needs at least one block");
     auto held = std::make_shared<KVCacheMemory>();
     held->cache = kv_cache_of(layers, block_size, kv_heads, head_dim, format_, quantized);
     held->format = format_;
+    held->layers = places_of(groups, layers);
+    for (const LayerPlace& one : held->layers) held->groups = std::max(held->groups, one.group + 1);
     held->memory =
         Memory(static_cast<std::size_t>(blocks * bytes_per_block(layers, block_size, kv_heads, head_dim, quantized)));
     held->cache.blocks = blocks;
@@ -501,8 +537,12 @@ class PreparedPass {
         metadata_(positions, query_start, context_len, block_tables),
         token_ids_(token_ids, "token_ids", Kind::i32, {metadata_.all.tokens}) {
     if (held_->format != backend.format()) refuse("this KV cache belongs to a backend of another dtype");
+    if (metadata_.groups != held_->groups)
+      refuse("this KV cache has " + std::to_string(held_->groups) + " groups, and there are block tables for " +
+             std::to_string(metadata_.groups));
     for (std::int64_t c = 0; c < metadata_.all.chunks; ++c) {
-      metadata_.check_blocks(cache_, c, metadata_.all.context_len[c]);
+      for (std::int64_t g = 0; g < metadata_.groups; ++g)
+        metadata_.check_blocks(cache_, g, c, metadata_.all.context_len[c]);
       past_position_ = std::max(past_position_, metadata_.end(c));
     }
   }
@@ -631,7 +671,7 @@ class PreparedPass {
 
   void rope_and_write_kv(const Activation& qkv, std::int64_t layer, const RopeTable* rope, const Vector* q_norm,
                          const Vector* k_norm, float eps, Activation& q_out) {
-    check_layer(layer);
+    const LayerPlace at = place_of(layer);
     const std::int64_t tokens = metadata_.all.tokens, dim = cache_.head_dim;
     const std::int64_t heads = qkv.columns / dim - 2 * cache_.kv_heads;
     if (qkv.kind != Kind::f32 || qkv.columns % dim != 0 || heads < 1)
@@ -651,14 +691,14 @@ class PreparedPass {
     const Rope given{rope ? rope->cos.data<float>() : nullptr, rope ? rope->sin.data<float>() : nullptr, pairs,
                      numbers(q_norm), numbers(k_norm), q_all, k_all, eps};
     backend_.run([&] {
-      rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, cache_, layer, metadata_.all, given,
-                            q_out.array.data());
+      rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, cache_, at.place,
+                            metadata_.of(at.group), given, q_out.array.data());
     });
   }
 
   void attention(const Activation& q, std::int64_t layer, float scale, std::int64_t window, Activation& out,
                  float soft_cap, const Vector* sinks) {
-    check_layer(layer);
+    const LayerPlace at = place_of(layer);
     const std::int64_t heads = q.columns / cache_.head_dim;
     expect(q, "q", backend_.act(), heads * cache_.head_dim);
     if (q.rows != metadata_.all.tokens) refuse("q must have a row for each token");
@@ -667,10 +707,11 @@ class PreparedPass {
     if (sinks != nullptr && sinks->array.size(0) != heads) refuse("sinks must have a number for each query head");
     begin(out, backend_.act(), q.columns, q.rows);
     const ProductKernels& kernels = backend_.products(cache_.bytes);
-    const AttentionPlan& plan = plan_for(heads, window);
+    const AttentionPlan& plan = plan_for(heads, window, at.group);
     const Scores scores{scale, soft_cap, numbers(sinks)};
     backend_.run([&] {
-      kernels.attention(pool(), q.array.data(), cache_, layer, metadata_.all, plan, scores, out.array.data());
+      kernels.attention(pool(), q.array.data(), cache_, at.place, metadata_.of(at.group), plan, scores,
+                        out.array.data());
     });
   }
 
@@ -703,17 +744,25 @@ class PreparedPass {
     if (given != format()) refuse("these weights were packed by a backend of another dtype");
   }
 
-  void check_layer(std::int64_t layer) const {
-    if (layer < 0 || layer >= cache_.layers) refuse("layer " + std::to_string(layer) + " is not in the KV cache");
+  LayerPlace place_of(std::int64_t layer) const {
+    if (layer < 0 || layer >= static_cast<std::int64_t>(held_->layers.size()))
+      refuse("layer " + std::to_string(layer) + " is not in the KV cache");
+    return held_->layers[layer];
   }
 
-  const AttentionPlan& plan_for(std::int64_t heads, std::int64_t window) {
-    for (const auto& plan : plans_)
-      if (plan->heads == heads && plan->window == window) return *plan;
+  // Work is divided alike for all groups; what the window lets queries see of a group's blocks is checked once.
+  const AttentionPlan& plan_for(std::int64_t heads, std::int64_t window, std::int64_t group) {
+    const auto known = std::find_if(plans_.begin(), plans_.end(), [&](const auto& plan) {
+      return plan->heads == heads && plan->window == window;
+    });
+    if (known != plans_.end() && std::find(seen_.begin(), seen_.end(), std::pair(window, group)) != seen_.end())
+      return **known;
     if (heads < 1 || heads % cache_.kv_heads != 0)
       refuse("q must hold a whole number of heads for every key/value head");
     if (window < 0) refuse("window must not be negative");
-    metadata_.check_blocks(cache_, window);
+    metadata_.check_blocks(cache_, group, window);
+    seen_.emplace_back(window, group);
+    if (known != plans_.end()) return **known;
     auto plan = std::make_unique<AttentionPlan>(heads, window);
     backend_.run([&] { backend_.products(cache_.bytes).divide(pool(), cache_, metadata_.all, *plan); });
     plans_.push_back(std::move(plan));
@@ -727,6 +776,7 @@ class PreparedPass {
   Array token_ids_;
   std::int64_t past_position_ = 0;  // of all chunks
   std::vector<std::unique_ptr<AttentionPlan>> plans_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> seen_;  // windows and groups whose blocks are checked
 };
 
 std::vector<std::string> available_isas() {

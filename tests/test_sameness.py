@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from execution.driver import backends
 from models import FAMILIES, write_model
@@ -20,9 +21,13 @@ from models import FAMILIES, write_model
 from inflight.build import Engine, build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
+from inflight.core.types.plan import BatchPlan
 from inflight.core.types.sampling import SamplingParams
+from inflight.execution.kv_groups import KVGroups
+from inflight.execution.runner import ModelRunner
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
+from inflight.models.spec import ModelSpec
 
 NATIVE = [isa for isa in backends() if isa != "reference"]
 SHAPES: dict[str, dict[str, Any]] = {
@@ -284,3 +289,84 @@ def test_samples_of_one_request_are_its_single_streams(folders: dict[str, Path])
         )
     assert answer(many)[:2] == answer(few)
     assert len({tuple(one.token_ids) for one in many.outputs}) == 7
+
+
+# -- KV groups -----------------------------------------------------------------------------------------------------
+# Budgets that make windows slide within prompts, and blocks for few sequences at once.
+ODD_STEPS: dict[str, Any] = {"max_num_seqs": 12, "max_num_batched_tokens": 24}
+WINDOWED_SHAPES: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "crumbs": SHAPES["crumbs"],
+    "odd chunks": SHAPES["odd chunks"],
+    "little memory": {"num_blocks": 60, "watermark": 0.0, **ODD_STEPS},
+    "swap": {"preemption": "swap", "swap_space": 0.001, "num_blocks": 60, **ODD_STEPS},
+    "continuous": {"strategy": "continuous", "max_num_seqs": 6, "num_blocks": 140},
+    "static": {"strategy": "static", "batch_size": 4, "max_wait": 0.01},
+}
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer that sees all, and five with a window."""
+    layers = {"num_hidden_layers": 6, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
+    return write_model(tmp_path_factory.mktemp("windowed"), "qwen2", **layers)
+
+
+def in_one_group(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
+    return KVGroups((0,), (0,) * len(spec.layers), len(spec.layers))
+
+
+@pytest.mark.parametrize("isa", ["reference", *NATIVE[:1]])
+def test_layers_that_keep_only_their_window_say_the_same(
+    isa: str, windowed: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with one group of all layers, which keeps everything: chunked, preempted, swapped, from the cache."""
+    monkeypatch.setenv("INFLIGHT_ISA", isa)
+    cases = mix(seed=31, count=6 if isa == "reference" else 16)
+    for folder, windows in ((windowed, (0, 24, 24, 24, 24, 24)), (folders["mistral"], (40,))):
+        with monkeypatch.context() as patch:
+            patch.setattr("inflight.build.kv_groups", in_one_group)
+            expected = alone(folder, cases)
+        with opened(folder) as engine:
+            assert engine.capacity.windows == windows
+        for name in ("crumbs", "little memory") if isa == "reference" else WINDOWED_SHAPES:
+            shape = WINDOWED_SHAPES[name]
+            if "num_blocks" in shape and len(windows) == 1:
+                shape = {**shape, "num_blocks": shape["num_blocks"] // 4}
+            preemptions, cached = check(folder, cases, expected, **shape)
+            assert (preemptions > 0) >= (name == "swap" and isa != "reference"), name
+            assert (cached > 0) >= (name == "as it comes"), name
+
+
+def test_no_kernel_reads_a_block_that_was_given_up(windowed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in free blocks is not a number."""
+    monkeypatch.setenv("INFLIGHT_ISA", "reference")
+    cases = mix(seed=32, count=5)
+    expected = alone(windowed, cases, dtype="float32")
+    submit, poisoned = ModelRunner.submit, 0
+
+    def poison(runner: ModelRunner, plan: BatchPlan) -> Any:
+        nonlocal poisoned
+        pool = engine.loop._scheduler._memory.pool
+        fresh = {block for chunk in plan.chunks for told in (chunk.new_blocks, *chunk.window_blocks) for block in told}
+        free = sorted(set(pool._free) - fresh)
+        for held in (runner._kv_cache.keys, runner._kv_cache.values):  # type: ignore[attr-defined]
+            held.values[:, free] = np.nan
+        poisoned += len(free)
+        return submit(runner, plan)
+
+    with opened(windowed, dtype="float32", enable_prefix_caching=False, **ODD_STEPS) as engine:
+        monkeypatch.setattr(ModelRunner, "submit", poison)
+        assert [answer(output) for output in run(engine, cases)] == expected
+    assert poisoned
+
+
+def test_a_prefix_is_found_where_every_window_behind_it_is_cached(windowed: Path) -> None:
+    """The second of two equal prompts: blocks in the middle that were given up long ago do not matter."""
+    prompt = tuple(range(100, 260))
+    with opened(windowed, num_blocks=60, **ODD_STEPS) as engine:
+        first, again = (
+            run(engine, [Case(prompt, SamplingParams(max_tokens=4, temperature=0.0, logprobs=0), 0)])[0]
+            for _ in range(2)
+        )
+    assert answer(first) == answer(again) and again.num_cached_tokens == 144

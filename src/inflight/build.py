@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight.config.assembly import make_rules, make_scheduler
+from inflight.config.assembly import longest_chunk, make_rules, make_scheduler
 from inflight.config.engine import (
     LOGIT_ROWS,
     EngineSettings,
@@ -36,6 +36,7 @@ from inflight.engine.recorder import Recorder, open_record
 from inflight.execution.backends.protocol import Device, DType, KVShape
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
+from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.frontend.defaults import sampling_defaults
@@ -170,8 +171,9 @@ def _assemble(
         if progress is not None:
             progress(done, total)
 
-    shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8")
-    executor, size = _executor(computed, shape, settings, scheduling, limits, backend, packed)
+    groups = kv_groups(model, settings.block_size, int(limits.length.value))
+    shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8", groups)
+    executor, size = _executor(computed, shape, groups.windows, settings, scheduling, limits, backend, packed)
     tokenizer, template = text.result()
     ends = _end_tokens(model, tokenizer)
     in_force = {**_in_force(settings, scheduling, limits, computed, backend, size), "end_token_ids": ends.resolved()}
@@ -194,13 +196,14 @@ def _assemble(
         capacity=executor.capacity,
         settings=in_force,
         defaults=sampling_defaults(read_generation(folder)),
-        kv_bytes_per_token=backend.bytes_per_block(shape) / shape.block_size,
+        kv_bytes_per_token=len(groups.windows) * backend.bytes_per_block(shape) / shape.block_size,
     )
 
 
 def _executor(
     computed: ComputedModel,
     shape: KVShape,
+    windows: tuple[int, ...],
     settings: EngineSettings,
     scheduling: SchedulingSettings,
     limits: _Limits,
@@ -218,6 +221,8 @@ def _executor(
         max_model_len=length,
         kv_memory_gib=settings.kv_memory,
         num_blocks=settings.num_blocks,
+        windows=windows,
+        longest_chunk=longest_chunk(scheduling, int(limits.budget.value)),
     )
     host_blocks = swap_blocks(scheduling.swap_space, bytes_per_block)
     kv_cache = backend.kv_cache(shape, size.num_blocks + 1 + host_blocks)  # one more, for padding
@@ -230,6 +235,7 @@ def _executor(
         host_blocks=host_blocks,
         copy_seconds=copy_seconds(backend, kv_cache) if host_blocks else 0.0,
         embedding_size=computed.spec.hidden_size,
+        windows=windows,
     )
     return ModelRunner(decoder, backend, kv_cache, capacity), size
 

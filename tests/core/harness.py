@@ -35,12 +35,13 @@ from inflight.core.scheduling.preemption import Mode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.stopping import StopText, StopTextFactory
-from inflight.core.strategies import Strategy
+from inflight.core.strategies import UNLIMITED, Strategy
 from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
 from inflight.core.strategies.static import Static
+from inflight.core.types import kv_groups
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import (
@@ -129,12 +130,25 @@ class Setup:
     right_drafts: float | None = None  # share; None: nothing is drafted
     transfer_polls: tuple[int, ...] = ()  # by ticket, in turn: how often asynchronous transfers are asked for in vain
     lost_transfers: int = 0  # of so many one fails; 0: none
+    windows: tuple[int, ...] = (0,)
+
+    @property
+    def longest_chunk(self) -> int:
+        return self.token_budget if self.strategy in ("chunked", "adaptive") else UNLIMITED
+
+    def most_blocks(self, tokens: int) -> int:
+        return kv_groups.most_blocks(tokens, self.block_size, self.windows, self.longest_chunk)
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a sequence that has all blocks."""
+        return max(n for n in range(1000) if self.most_blocks(n) <= self.num_blocks)
 
     @property
     def capacity(self) -> Capacity:
         host = (self.host_blocks, self.copy_seconds, bool(self.transfer_polls))
         sizes = (self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY)
-        return Capacity(*sizes, *host, embedding_size=4)
+        return Capacity(*sizes, *host, embedding_size=4, windows=self.windows)
 
     def fate(self, transfer: Transfer) -> tuple[int, bool]:
         """Of an asynchronous transfer."""
@@ -171,6 +185,7 @@ class Setup:
             latency=latency,
             lane_floor=self.lane_floor,
             drafter=drafter,
+            longest_chunk=self.longest_chunk,
         )
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
@@ -258,9 +273,9 @@ class FaultyExecutor(NullExecutor):
         self.fail_next = False
         size = self.capacity.block_size
         for chunk in plan.chunks:
-            table = self._rows[chunk.row].table
-            for position in range(chunk.start, chunk.start + chunk.length):
-                self._slots[table[position // size] * size + position % size] ^= 0xDEAD
+            for table in self._rows[chunk.row].tables:
+                for position in range(chunk.start, chunk.start + chunk.length):
+                    self._slots[table[position // size] * size + position % size] ^= 0xDEAD
         result = StepResult(plan.step, (), done.result().seconds, error=f"Step {plan.step} broke.")
         return type(done)(result)
 
@@ -270,7 +285,7 @@ class Row:
     """What the plans said about a row that is in use."""
 
     sequence: int
-    table: list[int]
+    tables: list[list[int]]  # by KV group
     num_computed: int
 
 
@@ -371,7 +386,8 @@ class Harness:
     def plan(self, fail: bool = False) -> BatchPlan | WaitUntil | WaitForTransfers | None:
         assert len(self.flights) < self.setup.depth
         self.log.append(("plan", fail, self.now))
-        shared = [(s, b) for s in inside.alive(self.scheduler) for b in s.blocks if self._ref_counts(b) > 1]
+        held, alive = inside.held, inside.alive(self.scheduler)
+        shared = [(s, b) for s in alive for b in held(self.scheduler, s) if self._ref_counts(b) > 1]
         kept, overdue = inside.kept(self.scheduler), inside.overdue(self.scheduler)
         before, wanting = list(inside.running(self.scheduler)), inside.wanting(self.scheduler)
         plan = self.scheduler.plan(self.now)
@@ -379,7 +395,7 @@ class Harness:
         if isinstance(plan, BatchPlan):
             assert plan.step == len(self.plans)
             # Whoever gave way to others has given its blocks up: theirs to write.
-            self._check_plan(plan, {block for sequence, block in shared if block in sequence.blocks})
+            self._check_plan(plan, {b for s, b in shared if b in held(self.scheduler, s)})
             self._check_floor(plan, kept, overdue)
             if self.setup.transfer_polls:
                 self.loading |= {one.ticket: one.blocks for one in plan.transfers if one.kind == "load"}
@@ -520,7 +536,7 @@ class Harness:
             assert new.prompt_length == len(sequence.prompt)
             chunk = of_row[new.row]
             assert chunk.start % size == 0, "only whole blocks are found in the cache"
-            self._rows[new.row] = Row(chunk.sequence_id, [], chunk.start)
+            self._rows[new.row] = Row(chunk.sequence_id, [[] for _ in self.setup.windows], chunk.start)
         written: set[int] = set()
         loading = {block for blocks in self.loading.values() for block in blocks}
         for chunk in plan.chunks:
@@ -528,17 +544,23 @@ class Harness:
             assert row.sequence == chunk.sequence_id and sequence.row == chunk.row
             assert chunk.length >= 1 and chunk.start == row.num_computed, "positions are contiguous"
             self._count(chunk)
-            row.table += chunk.new_blocks
             row.num_computed += chunk.length
-            assert row.table == sequence.blocks, "the plans do not tell the table"
-            assert not loading & set(row.table), "it is computed on a block that is being loaded"
-            assert row.num_computed == sequence.num_computed <= len(row.table) * size
+            touched: set[int] = set()
+            told = (chunk.new_blocks, *(chunk.window_blocks or [()] * (len(row.tables) - 1)))
+            for group, (table, new_blocks) in enumerate(zip(row.tables, told, strict=True)):
+                table += new_blocks
+                seen = kv_groups.first_seen(chunk.start, self.setup.windows[group]) // size
+                now = sequence.block_tables[group]
+                assert len(table) == len(now) and table[seen:] == now[seen:], "the plans do not tell the table"
+                assert self.setup.num_blocks not in table[seen:], "a block is missing that is seen"
+                assert not loading & set(table[seen:]), "it is computed on a block that is being loaded"
+                assert row.num_computed == sequence.num_computed <= len(table) * size
+                touched |= set(table[chunk.start // size : -(-row.num_computed // size)])
             drafts = len(chunk.draft_token_ids)
             assert chunk.sample == (sequence.most_output > 0 and self._is_whole(chunk)) + drafts
             is_prompt = self._is_prompt(chunk, {new.row for new in plan.new_rows})
             assert not drafts or not (is_prompt or self.setup.together), "drafts behind a prompt, or in a padded batch"
             assert not sequence.num_drafts or drafts == sequence.num_drafts
-            touched = set(row.table[chunk.start // size : -(-row.num_computed // size)])
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
 
@@ -550,7 +572,9 @@ class Harness:
         if not numbers or numbers & wanting:
             return
         chunks = plan.chunks if isinstance(plan, BatchPlan) else ()
-        assert any(chunk.new_blocks and chunk.sequence_id not in numbers for chunk in chunks), "preempted in vain"
+        gained = {chunk.sequence_id for chunk in chunks if chunk.new_blocks or chunk.window_blocks}
+        gained |= inside.with_untold_blocks(self.scheduler)
+        assert gained - numbers, "preempted in vain"
 
     def _check_floor(self, plan: BatchPlan, kept: set[int], overdue: set[str]) -> None:
         """Nobody pushes out what is kept for a background lane, unless nothing else is left; and a lane that was owed

@@ -16,6 +16,7 @@ from inflight.core.queueing.lanes import Lane
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.types.kv_groups import first_seen
 from inflight.core.types.plan import BatchPlan, Capacity, NewRow
 
 
@@ -69,7 +70,25 @@ def kept(scheduler: Scheduler) -> set[int]:
 def wanting(scheduler: Scheduler) -> set[int]:
     """Numbers of those that run and need a block for their next token."""
     size = scheduler._memory.block_size
-    return {one.number for one in running(scheduler) if one.num_computed == len(one.blocks) * size}
+    return {
+        one.number
+        for one in running(scheduler)
+        if any(one.num_computed == len(table) * size for table in one.block_tables)
+    }
+
+
+def held(scheduler: Scheduler, sequence: Sequence) -> list[int]:
+    """Its blocks, of all KV groups."""
+    return scheduler._memory.held(sequence)
+
+
+def with_untold_blocks(scheduler: Scheduler) -> set[int]:
+    """Numbers of those that run and have blocks, of some KV group, for which they had no chunk yet."""
+    return {
+        one.number
+        for one in running(scheduler)
+        if scheduler._memory.has_windows and one.told != [len(table) for table in one.block_tables]
+    }
 
 
 def overdue(scheduler: Scheduler) -> set[str]:
@@ -99,6 +118,7 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
     """Raises AssertionError when the state between two verbs breaks an invariant."""
     _check_blocks(scheduler)
     _check_sharing(scheduler, capacity.block_size)
+    _check_windows(scheduler, capacity)
     _check_cache(scheduler)
     _check_lookups(scheduler)
     _check_host(scheduler)
@@ -115,7 +135,7 @@ def _check_blocks(scheduler: Scheduler) -> None:
     free, idle = set(pool._free), set(pool._evictable)
     assert len(free) == len(pool._free), "a block is free twice"
     assert not free & idle, "a block is free and idle"
-    tables = [sequence.blocks for sequence in alive(scheduler)]
+    tables = [held(scheduler, sequence) for sequence in alive(scheduler)]
     assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
     tickets = [transfer.blocks for transfer in scheduler._memory.transfers.out.values()]
     holders = Counter(block for held in (*tables, *tickets) for block in held)
@@ -133,13 +153,24 @@ def _check_sharing(scheduler: Scheduler, size: int) -> None:
     """Invariant 3: a block in two tables is full, and holds the same prefix for both."""
     places: dict[int, tuple[int, tuple[int, ...], object]] = {}
     for sequence in alive(scheduler):
-        for index, block in enumerate(sequence.blocks):
-            if scheduler._memory.pool.ref_count(block) < 2:
+        tables = [(group, *entry) for group, table in enumerate(sequence.block_tables) for entry in enumerate(table)]
+        for group, index, block in tables:
+            if index < sequence.passed[group] or scheduler._memory.pool.ref_count(block) < 2:
                 continue
             end = (index + 1) * size
             assert end <= min(sequence.num_computed, sequence.num_tokens), f"block {block} is shared, but not full"
-            content = (index, sequence.token_slice(0, end), scheduler._memory._root(sequence))
+            content = (index, sequence.token_slice(0, end), (group, scheduler._memory._root(sequence)))
             assert places.setdefault(block, content) == content, f"block {block} is shared by different prefixes"
+
+
+def _check_windows(scheduler: Scheduler, capacity: Capacity) -> None:
+    """What the next query sees is held, from there on and without gaps; what is not held stands in no table."""
+    for sequence in running(scheduler):
+        computed = sequence.num_computed - sequence.num_drafts
+        for group, (window, table) in enumerate(zip(capacity.windows, sequence.block_tables, strict=True)):
+            passed = sequence.passed[group]
+            assert passed * capacity.block_size <= first_seen(computed, window)
+            assert table[:passed] == [capacity.num_blocks] * passed and capacity.num_blocks not in table[passed:]
 
 
 def _check_cache(scheduler: Scheduler) -> None:
@@ -220,7 +251,7 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
     for sequence in alive(scheduler):
         assert sequence.in_flight == in_flight[sequence.number]
         assert 0 <= sequence.num_computed <= sequence.num_tokens + sequence.num_pending
-        assert sequence.num_computed <= len(sequence.blocks) * capacity.block_size
+        assert all(sequence.num_computed <= len(table) * capacity.block_size for table in sequence.block_tables)
         assert len(sequence.output) <= sequence.most_output
         last = len(sequence.prompt) - 1
         assert min(sequence.num_computed, last) <= sequence.scored <= last, "a computed position was not scored"
@@ -230,7 +261,7 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
             assert not sequence.num_drafts or (sequence.in_flight == 1 and not sequence.num_uncomputed)
             assert len(sequence.output) + sequence.num_pending + bool(sequence.num_drafts) <= sequence.most_output
             assert sequence.num_tokens + sequence.num_pending <= capacity.max_model_len
-            assert scheduler._memory.blocks_for(sequence.num_tokens) <= capacity.num_blocks
+            assert scheduler._memory.most_blocks(sequence.num_tokens) <= capacity.num_blocks
         elif sequence.row is not None:
             assert sequence.in_flight or batches_together(scheduler), "an ended sequence keeps its row for nothing"
     if batches_together(scheduler):

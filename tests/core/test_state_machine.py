@@ -16,6 +16,7 @@ from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingPar
 from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup, outputs_alone, scores_alone, vector_alone
 
 MAX_ROWS, MAX_BUDGET = 4, 9
+WINDOWS = [(0,), (0,), (0,), (0, 2), (0, 5), (0, 3, 3), (0, 0, 4), (1,), (4,), (7, 3)]  # of KV groups
 
 
 @st.composite
@@ -45,8 +46,9 @@ def lane_setups(draw: st.DrawFn, rows: int, budget: int) -> tuple[LaneSetup, ...
 def setups(draw: st.DrawFn) -> Setup:
     """Every strategy with every policy, allocation and way of preemption."""
     max_rows, token_budget = draw(st.integers(1, MAX_ROWS)), draw(st.integers(1, MAX_BUDGET))
+    windows = draw(st.sampled_from(WINDOWS))
     return Setup(
-        num_blocks=draw(st.integers(3, 12)),
+        num_blocks=draw(st.integers(3, 12)) * len(windows),
         block_size=draw(st.integers(1, 4)),
         max_rows=max_rows,
         token_budget=token_budget,
@@ -69,6 +71,7 @@ def setups(draw: st.DrawFn) -> Setup:
         right_drafts=draw(st.sampled_from([None, 0.0, 0.5, 0.9, 1.0])),
         transfer_polls=draw(st.sampled_from([(), (), (0,), (1, 0, 3), (2, 5)])),
         lost_transfers=draw(st.sampled_from([0, 1, 2, 3])),
+        windows=windows,
     )
 
 
@@ -136,7 +139,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.count += 1
             setup, tokens = harness.setup, len(request.prompt_token_ids)
             room = setup.max_model_len - (request.params.max_tokens != 0)
-            if tokens > room or -(-tokens // setup.block_size) > setup.num_blocks:
+            if tokens > room or setup.most_blocks(tokens) > setup.num_blocks:
                 sentence = harness.refuse(request)
                 assert str(tokens) in sentence or str(setup.num_blocks) in sentence or "holds at most" in sentence
             elif not harness.has_place(request):
@@ -211,7 +214,7 @@ def check_against_alone(client, setup: Setup) -> None:  # type: ignore[no-untype
         elif finish.detail is not None:
             assert finish.reason == "length"
             known = len(client.request.prompt_token_ids) + len(tokens)
-            assert known == setup.num_blocks * setup.block_size + 1
+            assert known == setup.most_tokens + 1
             assert tokens == expected[: len(tokens)]
         else:
             assert (tokens, finish) == (expected, end)

@@ -48,10 +48,12 @@ class Engine:
     prefix_caching: bool = True
     depth: int = 1
     settings: dict[str, Any] = field(default_factory=dict)
+    windows: tuple[int, ...] = (0,)
 
     @property
     def capacity(self) -> Capacity:
-        return Capacity(self.num_blocks, 16, self.max_rows, 2048, VOCABULARY, self.host_blocks, 0.001)
+        host = (self.host_blocks, 0.001)
+        return Capacity(self.num_blocks, 16, self.max_rows, 2048, VOCABULARY, *host, windows=self.windows)
 
     def record(self, path: Path, requests: Sequence[Request]) -> Path:
         """Each request is added at its arrival, and all are answered."""

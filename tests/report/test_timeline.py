@@ -86,6 +86,17 @@ def test_held_blocks_are_those_of_the_tables(run: Run, tmp_path: Path) -> None:
         assert 0 < engine.steps.used[index] <= engine.steps.allocated[index]
 
 
+def test_blocks_behind_a_window_are_given_up(tmp_path: Path) -> None:
+    """Two of three KV groups keep 20 positions each: of 10 blocks of positions they hold 10 + 2 + 2 in the end."""
+    one = workload(1, prompts=(120,), outputs=(40,))
+    engine = engine_of(Engine(num_blocks=60, windows=(0, 20, 20)).run(tmp_path, one))
+    assert engine.steps.held_blocks[0] == 3 * 8 and engine.steps.held_blocks[-1] in (14, 15, 16)
+    assert all(used <= held for used, held in zip(engine.steps.used, engine.steps.allocated, strict=True))
+    bands = block_owners(engine).bands
+    for time in sorted({time for _, function in bands for time in function.times}):
+        assert sum(function.at(time) for _, function in bands) == 60
+
+
 def test_what_waits_and_runs_comes_to_nothing_in_the_end(run: Run) -> None:
     engine = engine_of(run)
     for function in (waiting(engine), running(engine)):

@@ -222,7 +222,8 @@ def refuse(values: dict[str, Any], names: tuple[str, ...], about: str, given: st
 def _calibrated(path: Path) -> Device:
     model = read_step_model(path)
     known = known_of(model)
-    return Device(model, known, host_bytes=known.get("bytes_per_token"))
+    in_all = known.get("bytes_per_token")  # of which each KV group has its part
+    return Device(model, known, host_bytes=None if in_all is None else in_all / len(known.get("windows", (0,))))
 
 
 def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:

@@ -205,6 +205,7 @@ def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSett
         vocab_size=known.get("vocab_size") or 32_000,
         host_blocks=host_blocks,
         copy_seconds=known.get("copy_seconds", 0.0) if host_blocks else 0.0,
+        windows=tuple(known.get("windows", (0,))),
     )
 
 

@@ -18,7 +18,8 @@ from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.stopping import StopTextFactory
-from inflight.core.strategies import Strategy, StrategyContext
+from inflight.core.strategies import UNLIMITED, Strategy, StrategyContext
+from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.tenants.shares import Shares
 from inflight.core.types.plan import Capacity
 
@@ -86,7 +87,14 @@ def make_scheduler(
         admission=rules.admission,
         lane_floor=scheduling.lane_floor,
         drafter=drafter,
+        longest_chunk=longest_chunk(scheduling, rules.token_budget),
     )
+
+
+def longest_chunk(scheduling: SchedulingSettings, token_budget: int) -> int:
+    """Tokens of one sequence that a step computes at most. What a plugin may shape nobody knows."""
+    entry = STRATEGIES.get(scheduling.strategy)
+    return token_budget if entry is not None and entry.bounded_by == "tokens" else UNLIMITED
 
 
 def scheduler_for(

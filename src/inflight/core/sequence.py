@@ -23,6 +23,7 @@ NO_POSITIONS = range(0)
 class Sequence:
     __slots__ = (
         "banned",
+        "block_tables",
         "blocks",
         "cached_hint",
         "charged",
@@ -38,6 +39,7 @@ class Sequence:
         "number",
         "offloaded",
         "output",
+        "passed",
         "predicted",
         "predicted_first",
         "preempt_pending",
@@ -50,7 +52,9 @@ class Sequence:
         "sample_index",
         "scored",
         "started",
+        "table_size",
         "timings",
+        "told",
         "waiting_for_kv",
     )
 
@@ -77,7 +81,11 @@ class Sequence:
         self.num_drafts = 0  # in flight
         # Leading prompt positions whose scores are planned; all of them, where none are wanted.
         self.scored = 0 if request.params.prompt_logprobs is not None and sample_index == 0 else len(self.prompt) - 1
-        self.blocks: list[int] = []
+        self.blocks: list[int] = []  # of the first KV group; those of all groups:
+        self.block_tables: list[list[int]] = []
+        self.passed: list[int] = []  # leading blocks of each table that are behind the group's window, and not held
+        self.told: list[int] = []  # leading blocks of each table that the executor knows
+        self.table_size = 0  # blocks that a table without a window had at admission
         self.published = 0  # leading blocks that the prefix cache knows
         self.node: Hashable = None  # prefix cache node of the last published block
         self.offloaded: tuple[int, ...] = ()  # nodes kept for it since it was preempted

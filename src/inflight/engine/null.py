@@ -6,14 +6,19 @@ before it, a vector one of the last. A block whose content is still to be loaded
 the slots like any token: where one was wrong and is taken for computed, that shows, too. A wrong block, a block written
 twice, a position skipped or a token lost therefore changes what comes out, just as it would in a model; and it depends
 on nothing else, so that it is the same under every strategy, policy, batch and preemption.
+
+Of several KV groups, or under a window, a slot holds the hash of its prefix and the group, and each token is made from
+the hash of its prefix as long as every slot that its groups' windows show it holds what it should.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
+from inflight.core.types.kv_groups import first_seen
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import (
     BatchPlan,
@@ -35,7 +40,7 @@ _MASK = (1 << 64) - 1
 class _Row:
     start: NewRow
     tokens: list[int]
-    table: list[int] = field(default_factory=list)
+    tables: list[list[int]]  # by KV group
 
 
 class Done:
@@ -86,11 +91,14 @@ class NullExecutor:
         for new in plan.new_rows:
             if new.row in self._rows:
                 raise RuntimeError(f"row {new.row} was given away twice")
-            self._rows[new.row] = _Row(new, list(new.token_ids))
+            self._rows[new.row] = _Row(new, list(new.token_ids), [[] for _ in self._capacity.windows])
         sampled, scored, pooled = [], [], []
         for chunk in plan.chunks:
+            self._write(self._rows[chunk.row], chunk)
+        for chunk in plan.chunks:
             row = self._rows[chunk.row]
-            self._compute(row, chunk)
+            if self._capacity.windows != (0,):
+                self._read(row, chunk)
             if chunk.score:
                 scored.append(self._score(row, chunk))
             if chunk.sample:
@@ -137,21 +145,48 @@ class NullExecutor:
         size = self._capacity.block_size
         return range(block * size, (block + 1) * size)
 
-    def _compute(self, row: _Row, chunk: Chunk) -> None:
-        row.table.extend(chunk.new_blocks)
+    def _write(self, row: _Row, chunk: Chunk) -> None:
+        for table, blocks in zip(row.tables, (chunk.new_blocks, *chunk.window_blocks), strict=False):
+            table.extend(blocks)
         row.tokens.extend(chunk.draft_token_ids)
         size = self._capacity.block_size
+        if self._capacity.windows != (0,):
+            values = _prefix_values(row.tokens[: chunk.start + chunk.length])
+            for group in range(len(row.tables)):
+                for position in range(chunk.start, chunk.start + chunk.length):
+                    self._slots[self._slot(row, position, size, group)] = _mix(values[position], group)
+            return
         value = 0 if chunk.start == 0 else self._slots[self._slot(row, chunk.start - 1, size)]
         for position in range(chunk.start, chunk.start + chunk.length):
             value = _mix(value, row.tokens[position])
             self._slots[self._slot(row, position, size)] = value
 
+    def _read(self, row: _Row, chunk: Chunk) -> None:
+        """What is written where something wrong was seen is wrong too, as in the next layer."""
+        size, values = self._capacity.block_size, _prefix_values(row.tokens[: chunk.start + chunk.length])
+        for position in range(chunk.start, chunk.start + chunk.length):
+            if self._value(row, position) != values[position]:
+                for group in range(len(row.tables)):
+                    self._slots[self._slot(row, position, size, group)] ^= 1
+
+    def _value(self, row: _Row, position: int) -> int:
+        """What is there at a position, as the block tables find it: of a group with a window, as far as it shows."""
+        size, windows = self._capacity.block_size, self._capacity.windows
+        if windows == (0,):
+            return self._slots[self._slot(row, position, size)]
+        values = _prefix_values(row.tokens[: position + 1])
+        value = values[position]
+        for group, window in enumerate(windows):
+            for seen in range(first_seen(position, window), position + 1):
+                if self._slots.get(self._slot(row, seen, size, group)) != _mix(values[seen], group):
+                    value = _mix(value, 1 + group + seen)  # not what it should be
+        return value
+
     def _score(self, row: _Row, chunk: Chunk) -> Scored:
-        size = self._capacity.block_size
         wanted = range(min(row.start.params.prompt_logprobs or 0, self._capacity.vocab_size))
         logprobs = []
         for position in chunk.score:
-            before = self._slots[self._slot(row, position, size)]
+            before = self._value(row, position)
             token = row.tokens[position + 1]
             top = sorted(((other, _logprob(before, other)) for other in wanted), key=lambda entry: -entry[1])
             logprobs.append(TokenLogprob(token, _logprob(before, token), tuple(top)))
@@ -159,17 +194,17 @@ class NullExecutor:
 
     def _sample(self, row: _Row, chunk: Chunk) -> tuple[int, ...]:
         """The tokens that follow the last positions, one by one while the drafts are right; the row keeps these."""
-        size, first = self._capacity.block_size, chunk.start + chunk.length - chunk.sample
+        first = chunk.start + chunk.length - chunk.sample
         known = len(row.tokens) - len(chunk.draft_token_ids)
         del row.tokens[known:]
         for place in range(chunk.sample):
-            row.tokens.append(self._draw(row, self._slots[self._slot(row, first + place, size)]))
+            row.tokens.append(self._draw(row, self._value(row, first + place)))
             if chunk.draft_token_ids[place : place + 1] != (row.tokens[-1],):
                 break
         return tuple(row.tokens[known:])
 
     def _pool(self, row: _Row, chunk: Chunk) -> tuple[float, ...]:
-        last = self._slots[self._slot(row, chunk.start + chunk.length - 1, self._capacity.block_size)]
+        last = self._value(row, chunk.start + chunk.length - 1)
         vector = [_logprob(last, place) for place in range(self._capacity.embedding_size)]
         pooling = row.start.pooling
         length = math.hypot(*vector) if pooling is not None and pooling.normalize else 1.0
@@ -189,8 +224,13 @@ class NullExecutor:
         return token
 
     @staticmethod
-    def _slot(row: _Row, position: int, size: int) -> int:
-        return row.table[position // size] * size + position % size
+    def _slot(row: _Row, position: int, size: int, group: int = 0) -> int:
+        return row.tables[group][position // size] * size + position % size
+
+
+def _prefix_values(tokens: Sequence[int]) -> list[int]:
+    """Of each prefix of these tokens but the empty one, its hash."""
+    return list(accumulate(tokens, _mix, initial=0))[1:]
 
 
 def _logprob(value: int, token: int) -> float:

@@ -52,7 +52,7 @@ class Recorder:
                 "version": VERSION,
                 "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
                 "settings": settings,
-                "capacity": asdict(capacity),
+                "capacity": _capacity(capacity),
             }
         )
 
@@ -172,6 +172,14 @@ def plan_record(plan: BatchPlan) -> PlanRecord:
     }
 
 
+def _capacity(capacity: Capacity) -> dict[str, Any]:
+    """Without KV groups there is nothing to tell of them."""
+    record = asdict(capacity)
+    if capacity.windows == (0,):
+        del record["windows"]
+    return record
+
+
 def _chunk(chunk: Chunk) -> ChunkRecord:
     record: ChunkRecord = {
         "sequence": chunk.sequence_id,
@@ -181,6 +189,8 @@ def _chunk(chunk: Chunk) -> ChunkRecord:
         "new_blocks": list(chunk.new_blocks),
         "sample": chunk.sample > 0,
     }
+    if chunk.window_blocks:
+        record["window_blocks"] = list(map(list, chunk.window_blocks))
     if chunk.draft_token_ids:
         record["draft_token_ids"] = list(chunk.draft_token_ids)
     if chunk.score:

@@ -8,11 +8,13 @@ says how many).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from inflight.core.types.kv_groups import ANY_LENGTH, most_blocks, most_tokens
 from inflight.execution.backends.protocol import KVShape
+from inflight.execution.kv_groups import KVGroups
 from inflight.execution.sizes import parts
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
@@ -41,13 +43,15 @@ class KVSize:
     reason: str
 
 
-def kv_shape(model: ModelSpec, block_size: int, quantized: bool = False) -> KVShape:
-    """The shape of a model's blocks of `block_size` tokens, in int8 if quantized. Raises ModelError where the size is
-    no multiple of 16."""
+def kv_shape(model: ModelSpec, block_size: int, quantized: bool = False, groups: KVGroups | None = None) -> KVShape:
+    """The shape of a model's blocks of `block_size` tokens, in int8 if quantized. groups: of its layers; None: one.
+    Raises ModelError where the size is no multiple of 16."""
     if block_size < 16 or block_size % 16:
         raise ModelError(f"a block must hold a multiple of 16 tokens, not {block_size}; set --block-size 16 or 32.")
     attention, _ = parts(model.layers[0])  # the families that run have the same heads in every layer
-    return KVShape(len(model.layers), block_size, attention.kv_heads, attention.head_dim, quantized)
+    if groups is None or len(groups.windows) == 1:
+        return KVShape(len(model.layers), block_size, attention.kv_heads, attention.head_dim, quantized)
+    return KVShape(groups.size, block_size, attention.kv_heads, attention.head_dim, quantized, groups.of_layer)
 
 
 def kv_size(
@@ -59,12 +63,15 @@ def kv_size(
     kv_memory_gib: float | None = None,
     num_blocks: int | None = None,
     memory: MachineMemory | None = None,
+    windows: Sequence[int] = (0,),
+    longest_chunk: int = ANY_LENGTH,
 ) -> KVSize:
     """Blocks to allocate, to be asked once the weights are loaded.
 
     Either `kv_memory_gib` or `num_blocks` may be given; else it is half of the free memory, or all that `max_num_seqs`
-    sequences of `max_model_len` tokens could ever fill, whichever is less. `memory` defaults to this machine's. Raises
-    ModelError for less than one block and for more than is free.
+    sequences of `max_model_len` tokens could ever fill, whichever is less. `memory` defaults to this machine's.
+    `windows` of the KV groups, and the longest chunk that is computed at once, in tokens, say what a sequence fills.
+    Raises ModelError for less than one block and for more than is free.
     """
     if memory is None:
         memory = machine_memory()
@@ -77,14 +84,21 @@ def kv_size(
     elif kv_memory_gib is not None:
         blocks, why = _blocks_of(kv_memory_gib, shape, bytes_per_block), f"as --kv-memory {kv_memory_gib:g} asks"
     else:
-        blocks, why = _default_blocks(shape, bytes_per_block, max_num_seqs, max_model_len, memory)
+        usable = max_num_seqs * most_blocks(max_model_len, shape.block_size, windows, longest_chunk)
+        why = f"all that {max_num_seqs} sequences of {max_model_len:,} tokens can fill"
+        blocks, why = _default_blocks(shape, bytes_per_block, usable, why, memory)
     nbytes = blocks * bytes_per_block
     if nbytes > memory.available:
         raise ModelError(
             f"the KV cache would take {gib(nbytes)}, but only {gib(memory.available)} of the {gib(memory.total)} of "
             f"{memory.limited_by} are free; lower --kv-memory or --num-blocks."
         )
-    return KVSize(blocks, nbytes, _reason(blocks, nbytes, shape, max_model_len, why))
+    tokens = most_tokens(blocks, shape.block_size, windows, longest_chunk, max_model_len)
+    held = f"{tokens:,} tokens" + (f" of a sequence, in {len(windows)} groups" if len(windows) > 1 else "")
+    text = f"{gib(nbytes)} for {blocks:,} KV blocks of {shape.block_size} tokens ({held}), {why}"
+    if tokens < max_model_len:
+        text += f"; longer requests are refused, though the model allows {max_model_len:,} tokens"
+    return KVSize(blocks, nbytes, text)
 
 
 def swap_blocks(swap_space_gib: float | None, bytes_per_block: int, memory: MachineMemory | None = None) -> int:
@@ -117,9 +131,9 @@ def _blocks_of(kv_memory_gib: float, shape: KVShape, bytes_per_block: int) -> in
 
 
 def _default_blocks(
-    shape: KVShape, bytes_per_block: int, max_num_seqs: int, max_model_len: int, memory: MachineMemory
+    shape: KVShape, bytes_per_block: int, usable: int, used: str, memory: MachineMemory
 ) -> tuple[int, str]:
-    usable = max_num_seqs * -(-max_model_len // shape.block_size)
+    """usable: blocks that can ever be filled, by what is `used`."""
     affordable = int(memory.available * _DEFAULT_SHARE) // bytes_per_block
     if affordable < 1:
         raise ModelError(
@@ -128,16 +142,8 @@ def _default_blocks(
             "smaller model, --kv-cache-dtype int8 or --dtype bfloat16."
         )
     if usable <= affordable:
-        return usable, f"all that {max_num_seqs} sequences of {max_model_len:,} tokens can fill"
+        return usable, used
     return affordable, f"half of the {gib(memory.available)} that {memory.limited_by} has free"
-
-
-def _reason(blocks: int, nbytes: int, shape: KVShape, max_model_len: int, why: str) -> str:
-    tokens = blocks * shape.block_size
-    text = f"{gib(nbytes)} for {blocks:,} KV blocks of {shape.block_size} tokens ({tokens:,} tokens), {why}"
-    if tokens < max_model_len:
-        text += f"; longer requests are refused, though the model allows {max_model_len:,} tokens"
-    return text
 
 
 def gib(nbytes: float) -> str:

@@ -29,7 +29,9 @@ def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
                 cut, score = chunk.start + room, chunk.score
                 before, after = range(score.start, min(score.stop, cut)), range(max(score.start, cut), score.stop)
                 part.append(chunk._replace(length=room, sample=0, score=before, draft_token_ids=(), pool=False))
-                chunk = chunk._replace(start=cut, length=chunk.length - room, new_blocks=(), score=after)
+                chunk = chunk._replace(
+                    start=cut, length=chunk.length - room, new_blocks=(), window_blocks=(), score=after
+                )
             yield part
             part, room = [], limit
         part.append(chunk)

@@ -1,8 +1,8 @@
 """What a model takes as this engine holds it: the parts of its layers, and bytes by data type and quantization.
 
 Knows which elements are packed in what (matrices in the backend's type, int8 or int4, or as a checkpoint's are
-quantized; norms and biases in float32) and that every layer keeps all positions, windows or not. The counting is
-`models.arithmetic`.
+quantized; norms and biases in float32). The counting is `models.arithmetic`, and which layers keep only their window
+`kv_groups`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def step_weight_bytes(
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:
-    """Bytes of keys and values of one token over all layers; quantized: in int8, a float32 scale for each head."""
+    """Bytes of keys and values of one token over all layers, as long as every window shows it; quantized: in int8, a
+    float32 scale for each head."""
     return round(arithmetic.paged_kv_bytes_per_token(model, *_kv_bytes(dtype, quantized)))
 
 

@@ -250,7 +250,8 @@ def kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2) -> float:
 
 
 def paged_kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2, scale_bytes: float = 0) -> float:
-    """Bytes of a token over all layers where each keeps every token, windows or not, as this engine's blocks do.
+    """Bytes of a token over all layers, those with a window too: what a step writes of it, and what it takes in memory
+    as long as every window shows it.
 
     scale_bytes: beside each head's keys and each head's values, where they are quantized.
     """

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from inflight.core.types.features import Features
+from inflight.core.types.kv_groups import most_blocks, most_tokens
 from inflight.core.types.plan import Capacity
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
@@ -35,7 +36,8 @@ class Machine:
     memory: where the blocks come from; None for a machine whose engine said how many it has. calibrated: whether steps
     were measured on the hardware itself. cases: the same machine at the slow and at the fast end of what is uncertain;
     empty where nothing is known of it. host_blocks: that could be swapped to, 0 where that is not known; block_bytes:
-    of one over all GPUs; copy_seconds: to copy one either way.
+    of one over all GPUs; copy_seconds: to copy one either way. windows: of the engine's KV groups; where blocks come of
+    a data sheet, what windows save is in block_bytes instead.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Machine:
     host_blocks: int = 0
     block_bytes: float = 0.0
     copy_seconds: float = 0.0
+    windows: tuple[int, ...] = (0,)
 
     @property
     def swap_gib(self) -> float:
@@ -59,18 +62,25 @@ class Machine:
 
     @property
     def tokens(self) -> int:
-        """That fit into its KV memory."""
-        return self.blocks * self.block_size
+        """Of the longest sequence that fits into its KV memory."""
+        return most_tokens(self.blocks, self.block_size, self.windows, WIDEST_STEP, self.max_model_len)
 
     def sequences(self, tokens: float) -> float:
         """Of so many tokens that have their keys and values in memory at once, each in whole blocks."""
-        return self.blocks / math.ceil(max(1.0, tokens) / self.block_size)
+        return self.blocks / most_blocks(math.ceil(max(1.0, tokens)), self.block_size, self.windows, 1)
 
     def capacity(self, rows: int, swaps: bool = False) -> Capacity:
         host = self.host_blocks if swaps else 0
         length = self.max_model_len
         return Capacity(
-            self.blocks, self.block_size, rows, length, VOCABULARY, host, self.copy_seconds if swaps else 0.0
+            self.blocks,
+            self.block_size,
+            rows,
+            length,
+            VOCABULARY,
+            host,
+            self.copy_seconds if swaps else 0.0,
+            windows=self.windows,
         )
 
 
@@ -158,14 +168,13 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
     known = known_of(model)
     if "num_blocks" not in known or "max_model_len" not in known:
         raise StepModelError(
-            f"The step model ({model.name}) does not say how many KV blocks its engine had, so that nothing "
-            "can be sized "
-            "with it; make one with `inflight calibrate --output FILE`."
+            f"The step model ({model.name}) does not say how many KV blocks its engine had, so that nothing can be "
+            "sized with it; make one with `inflight calibrate --output FILE`."
         )
     held_out = model.provenance.held_out if model.provenance is not None else {}
     error = max((error for error, _ in held_out.values()), default=0.0)
     error = max(LEAST_ERROR, min(0.5, error))
-    block_size = known.get("block_size", BLOCK_SIZE)
+    block_size, windows = known.get("block_size", BLOCK_SIZE), tuple(known.get("windows", (0,)))
     machine = model.provenance.machine if model.provenance is not None else "the calibrated machine"
     return Machine(
         name=machine,
@@ -177,6 +186,7 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
         block_size=block_size,
         cases=(Scaled(model, 1 + error), Scaled(model, 1 - error)),
         host_blocks=known["num_blocks"] if known.get("bytes_per_token") else 0,
-        block_bytes=known.get("bytes_per_token", 0.0) * block_size,
+        block_bytes=known.get("bytes_per_token", 0.0) * block_size / len(windows),
         copy_seconds=known.get("copy_seconds", 0.0),
+        windows=windows,
     )

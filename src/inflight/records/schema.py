@@ -21,6 +21,7 @@ VERSION = 1
 Blocks = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
 Rows = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+Windows = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1, max_length=64)]
 Pair = Annotated[list[Count], msgspec.Meta(min_length=2, max_length=2)]
 
 
@@ -34,6 +35,7 @@ class CapacityRecord(TypedDict):
     copy_seconds: NotRequired[Seconds]
     asynchronous_transfers: NotRequired[bool]
     embedding_size: NotRequired[Count]
+    windows: NotRequired[Windows]  # of the KV groups, where there are several or one has one
 
 
 class Header(TypedDict):
@@ -50,6 +52,7 @@ class ChunkRecord(TypedDict):
     start: Count
     length: Count
     new_blocks: list[Count]
+    window_blocks: NotRequired[list[list[Count]]]  # of the KV groups behind the first, where there are several
     sample: bool
     draft_token_ids: NotRequired[list[Count]]  # computed behind the known tokens, and sampled at, one by one
     score: NotRequired[Pair]  # first scored position, and the one after the last; where there are any

@@ -32,7 +32,8 @@ class Design:
     def levels(self) -> list[tuple[int, int]]:
         """(context, rows that reach it): the lowest with all rows, the higher ones with what tokens are left."""
         longest = self.capacity.max_model_len // _PROMPT_ROOM * 3 // 4  # decodes go on from there
-        left = min(self.tokens, self.capacity.num_blocks * self.capacity.block_size // 2)
+        blocks = self.capacity.num_blocks // len(self.capacity.windows)  # of a KV group
+        left = min(self.tokens, blocks * self.capacity.block_size // 2)
         lowest = max(1, min(_LEVELS[0], longest, left // 2 // self.capacity.max_rows))
         found = [(lowest, self.capacity.max_rows)]
         left -= lowest * self.capacity.max_rows
@@ -92,6 +93,7 @@ class _Device:
     def __init__(self, capacity: Capacity, first_step: int, freed: tuple[int, ...]):
         self.contexts = [0] * capacity.max_rows  # tokens computed
         self._capacity = capacity
+        self._groups = len(capacity.windows)
         self._freed = freed
         self._started = False
         self._step = first_step
@@ -104,7 +106,8 @@ class _Device:
     def fits(self, decodes: list[int], prompts: dict[int, int]) -> bool:
         ends = {row: self.contexts[row] + prompts.get(row, 1) for row in (*decodes, *prompts)}
         blocks = sum(-(-end // self._capacity.block_size) - self._blocks[row] for row, end in ends.items())
-        return max(ends.values()) < self.longest and self._next_block + blocks <= self._capacity.num_blocks
+        in_all = self._next_block + blocks * self._groups
+        return max(ends.values()) < self.longest and in_all <= self._capacity.num_blocks
 
     def plan(self, decodes: list[int], prompts: dict[int, int]) -> BatchPlan:
         new_rows = () if self._started else tuple(self._new(row) for row in range(self._capacity.max_rows))
@@ -121,8 +124,12 @@ class _Device:
         self.contexts[row] = start + length
         missing = -(-self.contexts[row] // self._capacity.block_size) - self._blocks[row]
         self._blocks[row] += missing
-        self._next_block += missing
-        return Chunk(row, row, start, length, tuple(range(self._next_block - missing, self._next_block)), sample)
+        new = [self._take(missing) for _ in range(self._groups)]  # all of them: what windows pass by is not taken again
+        return Chunk(row, row, start, length, new[0], sample, window_blocks=tuple(new[1:]))
+
+    def _take(self, blocks: int) -> tuple[int, ...]:
+        self._next_block += blocks
+        return tuple(range(self._next_block - blocks, self._next_block))
 
     def _new(self, row: int) -> NewRow:
         return NewRow(row, self._prompt, self.longest, _GREEDY, seed=0, sample_index=0)

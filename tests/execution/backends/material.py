@@ -63,7 +63,7 @@ def metadata_of(chunks: list[tuple[int, int, list[int]]]) -> AttentionMetadata:
         positions=np.concatenate([np.zeros(0), *(np.arange(s, s + n) for s, n, _ in chunks)]).astype(np.int32),
         query_start=np.cumsum([0] + [n for _, n, _ in chunks]).astype(np.int32),
         context_len=np.array([s for s, _, _ in chunks], np.int32),
-        block_tables=tables,
+        block_tables=tables[None],
     )
 
 

@@ -270,7 +270,7 @@ def test_blocks_before_the_window_are_never_looked_up(dtype, isa):
 
 def test_a_step_without_tokens(ops, dtype):
     shape = KVShape(1, 16, 1, 32)
-    none = AttentionMetadata(*(np.zeros(n, np.int32) for n in (0, 1, 0)), np.zeros((0, 1), np.int32))
+    none = AttentionMetadata(*(np.zeros(n, np.int32) for n in (0, 1, 0)), np.zeros((1, 0, 1), np.int32))
     q = act(dtype, 0, 64)
     ops.rope_and_write_kv(
         np.zeros((0, 128), np.float32), ops.kv_cache(shape, 1), 0, none, rope_table(1, 32), None, None, 1e-6, q
@@ -327,3 +327,32 @@ def test_wrong_tables_are_refused_with_a_sentence(ops, dtype):
         )
     with pytest.raises(ValueError, match="multiple of 16"):
         ops.kv_cache(KVShape(1, 20, 1, 32), 2)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_layers_of_each_group_have_their_keys_in_its_blocks(ops, reference, dtype, quantized):
+    """Four layers in two groups, of which one sees 20 positions and holds nothing before them."""
+    heads, length, window = 4, 100, 20
+    grouped, alone = KVShape(2, 16, 2, 32, quantized, groups=(0, 1, 1, 0)), KVShape(4, 16, 2, 32, quantized)
+    blocks = np.random.default_rng(4).permutation(14).astype(np.int32).reshape(2, 1, 7)
+    blocks[1, 0, :3] = 14  # as padding: there, and nobody's
+    for one in (ops, reference):
+        cache = one.kv_cache(grouped, 15)
+        assert cache.nbytes == 15 * one.bytes_per_block(grouped) == 15 * one.bytes_per_block(alone) / 2
+        for layer in (0, 1, 2, 3):
+            got = []
+            for table, memory, at in ((blocks, cache, layer), (blocks[:1], one.kv_cache(alone, 15), layer)):
+                where = metadata_of([(0, length, [0] * 7)])._replace(block_tables=np.ascontiguousarray(table))
+                qkv, q = normal(layer, length, (heads + 4) * 32), act(dtype, length, heads * 32)
+                rope, width = rope_table(length, 32), window if layer in (1, 2) else 0
+                one.rope_and_write_kv(qkv, memory, at, where, rope, None, None, 1e-6, q)
+                last = metadata_of([(90, 10, [0] * 7)])._replace(block_tables=where.block_tables)
+                out = act(dtype, 10, heads * 32)
+                one.attention(np.ascontiguousarray(q[90:]), memory, at, last, 0.2, width, out)
+                got.append(out)
+            np.testing.assert_array_equal(*got)
+    with pytest.raises(ValueError, match="2 groups, and there are block tables for 1"):
+        where = metadata_of([(0, 3, [0])])
+        ops.attention(act(dtype, 3, 128), ops.kv_cache(grouped, 2), 0, where, 0.2, 0, act(dtype, 3, 128))
+    with pytest.raises(ValueError, match="cannot hold a layer more"):
+        ops.kv_cache(KVShape(1, 16, 2, 32, quantized, groups=(0, 0)), 2)

@@ -36,13 +36,13 @@ def test_gather_finds_the_chunks_of_many_rows() -> None:
     assert tokens.tolist() == [*range(20), 7, 8, 9]
     assert where.positions.tolist() == [*range(20), 0, 1, 2]
     assert (where.query_start.tolist(), where.context_len.tolist()) == ([0, 20, 23], [0, 0])
-    assert where.block_tables[0, :2].tolist() == [5, 3] and where.block_tables[1, 0] == 9
+    assert where.block_tables[0, 0, :2].tolist() == [5, 3] and where.block_tables[0, 1, 0] == 9
 
     store.append(np.array([0], np.int32), np.array([30], np.int32))
     tokens, where = gathered(store, [Chunk(2, 0, 3, 1, (), True), Chunk(1, 2, 20, 20, (8,), True)])
     assert tokens.tolist() == [30, *range(20, 40)]
     assert where.positions.tolist() == [3, *range(20, 40)]
-    assert where.block_tables[1].tolist() == [5, 3, 8]
+    assert where.block_tables[0, 1].tolist() == [5, 3, 8]
     assert {
         array.dtype for array in (tokens, where.positions, where.query_start, where.context_len, where.block_tables)
     } == {np.dtype(np.int32)}
@@ -55,7 +55,7 @@ def test_a_new_sequence_finds_nothing_of_the_one_before() -> None:
     store.free(1)
     store.start(new_row(1, [4, 5], temperature=0.0))
     tokens, where = gathered(store, [Chunk(2, 1, 0, 2, (6,), True)])
-    assert tokens.tolist() == [4, 5] and where.block_tables.tolist() == [[6]]
+    assert tokens.tolist() == [4, 5] and where.block_tables.tolist() == [[[6]]]
     batch = store.sampling(np.array([1], np.int32), np.array([1], np.int32))
     assert (batch.temperature[0], batch.top_k[0], batch.want_logprobs[0], batch.top_logprobs[0]) == (0, 0, False, 0)
     assert batch.bias_offsets.tolist() == [0, 0]
@@ -138,7 +138,7 @@ def test_random_plans_against_plain_lists() -> None:
         assert got.tolist() == [token for part in expected for token in part]
         for index, chunk in enumerate(chunks):
             used = -(-(chunk.start + chunk.length) // 16)
-            assert where.block_tables[index, :used].tolist() == rows[chunk.row][2][:used]
+            assert where.block_tables[0, index, :used].tolist() == rows[chunk.row][2][:used]
         drawn = np.array([chance.randrange(50) for _ in sampled], np.int32)
         store.append(np.array(sampled, np.int32), drawn)
         for row, token in zip(sampled, drawn.tolist(), strict=True):
@@ -155,4 +155,20 @@ def test_where_one_row_cannot_be_started_none_of_the_step_writes_to_anybodys_blo
     cache = backend.kv_cache(KVShape(1, CAPACITY.block_size, 1, 16), CAPACITY.num_blocks + 1)
     with pytest.raises(OverflowError):
         backend.prepare(slots, cache, [], [wrong, new_row(0, [1, 2])])
-    assert set(gathered(slots, [Chunk(2, 0, 0, 2, (3,), 1)])[1].block_tables[0].tolist()) == {CAPACITY.num_blocks}
+    assert set(gathered(slots, [Chunk(2, 0, 0, 2, (3,), 1)])[1].block_tables[0, 0].tolist()) == {CAPACITY.num_blocks}
+
+
+def test_each_group_has_tables_of_its_own() -> None:
+    store = RequestSlots(replace(CAPACITY, windows=(0, 20, 20)), CAPACITY.num_blocks)
+    store.start(new_row(1, list(range(50))))
+    store.start(new_row(3, list(range(9))))
+    store.gather([Chunk(1, 1, 0, 30, (5, 3, 4), 0, window_blocks=((7, 8), (9, 10)))])
+    chunks = [
+        Chunk(1, 1, 30, 20, (), 1, window_blocks=((11, 12), (13, 14))),
+        Chunk(2, 3, 0, 9, (20,), 1, window_blocks=((21,), (22,))),
+    ]
+    tables = gathered(store, chunks)[1].block_tables
+    assert tables[:, 0, :3].tolist() == [[5, 3, 4], [7, 8, 11], [9, 10, 13]]
+    assert tables[:, 1, 0].tolist() == [20, 21, 22] and tables.flags.c_contiguous
+    store.discard([3])
+    assert set(gathered(store, chunks[1:])[1].block_tables.ravel().tolist()) == {CAPACITY.num_blocks}

@@ -2,6 +2,8 @@
 
 Joins the pool (who holds what), the prefix cache (what is where), the swap space (what is kept on the host) and the
 transfers in between. Knows sequences' tables; decides nothing: who is admitted and who is preempted is the scheduler's.
+Of several KV groups (`core.types.kv_groups`) a sequence has a table each. A table without a window has its blocks as
+below; one with a window has those that the window and the next chunk need, and slides on as the sequence is computed.
 Allocation is `paged` (vLLM, arXiv 2309.06180): blocks for the known tokens at admission, one more whenever a decode
 crosses a block's end; or, as older systems do and for comparison, `reserve-request` (for the longest output that the
 request allows) and `reserve-max` (for the longest sequence that the model allows).
@@ -13,13 +15,15 @@ from collections import Counter
 from collections.abc import Hashable
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Literal
 
 from inflight.core.kv.block_pool import BlockPool
-from inflight.core.kv.prefix_cache import CachedChain, PrefixCache
+from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
 from inflight.core.kv.swap_space import SwapSpace
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
+from inflight.core.types.kv_groups import ANY_LENGTH, first_seen, most_blocks, most_tokens, window_blocks
 from inflight.core.types.plan import Capacity
 
 NO_BLOCKS: tuple[int, ...] = ()
@@ -37,9 +41,35 @@ class _Lookup:
     length: int = -1
 
 
+@dataclass(slots=True)
+class _Needed:
+    """What a sequence's admission takes. found: of each group, what its table begins with: cached blocks, and None for
+    those behind its window. fresh: blocks of each table beyond these."""
+
+    found: list[list[CachedBlock | None]]
+    fresh: list[int]
+
+    @property
+    def places(self) -> list[CachedBlock]:
+        return [place for table in self.found for place in table if place is not None]
+
+
 class KVCacheManager:
-    def __init__(self, capacity: Capacity, prefix_caching: bool, allocation: Allocation = "paged"):
+    def __init__(
+        self,
+        capacity: Capacity,
+        prefix_caching: bool,
+        allocation: Allocation = "paged",
+        longest_chunk: int = ANY_LENGTH,
+    ):
+        """longest_chunk: tokens of one sequence that a step computes at most."""
         self.block_size = capacity.block_size
+        self.has_windows = capacity.windows != (0,)  # of one group without, all is as it is without groups
+        self._windows = capacity.windows
+        self._longest_chunk = longest_chunk
+        self._nothing = capacity.num_blocks  # in a table, in the place of a block that is behind the window
+        limit = capacity.max_model_len
+        self.most_tokens = most_tokens(capacity.num_blocks, self.block_size, self._windows, longest_chunk, limit)
         self._capacity = capacity
         self._prefix_caching = prefix_caching
         self._allocation = allocation
@@ -57,6 +87,10 @@ class KVCacheManager:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
+    def most_blocks(self, tokens: int) -> int:
+        """That a sequence of so many tokens holds at most."""
+        return most_blocks(tokens, self.block_size, self._windows, self._longest_chunk)
+
     # -- sequences ----------------------------------------------------------------------------------------------
     def admit(self, sequence: Sequence, spare: int, to_the_end: bool = False) -> tuple[int, ...] | None:
         """Give a sequence without blocks the ones for all its known tokens, cached ones first.
@@ -67,15 +101,15 @@ class KVCacheManager:
         to_the_end: for all the tokens that it may ever have, so that nothing can stop it on its way.
         """
         lookup = self._find(sequence)
-        hits = lookup.chain.places
-        size = self._size(sequence, to_the_end)
         if self.swap.storing or not self._has_room(sequence, lookup, spare, to_the_end):
             return None
-        offloaded = tuple(place for place in hits if place.block is None)
-        if not self._is_cleared(size - len(hits) + len(offloaded), [place.block for place in hits]):
+        hits, needed = self._hits(lookup), self._needed(sequence, lookup, to_the_end)
+        places = needed.places
+        offloaded = tuple(place for place in places if place.block is None)
+        if not self._is_cleared(sum(needed.fresh) + len(offloaded), [place.block for place in places]):
             return None
         del self._lookups[sequence.number]
-        for place in hits:
+        for place in places:
             if place.block is not None:
                 self.pool.acquire(place.block)
         if offloaded:
@@ -83,9 +117,15 @@ class KVCacheManager:
             self.swap.load(offloaded, self.pool.allocate(len(offloaded)))
         self.swap.give_up(sequence.offloaded)
         sequence.offloaded = ()
-        sequence.waiting_for_kv = {place.loading for place in hits if place.loading}
-        table = [place.block for place in hits if place.block is not None]
-        sequence.blocks = [*table, *self.pool.allocate(size - len(hits))]
+        sequence.waiting_for_kv = {place.loading for place in places if place.loading}
+        sequence.block_tables = [
+            [*self._blocks_of(found), *self.pool.allocate(fresh)]
+            for found, fresh in zip(needed.found, needed.fresh, strict=True)
+        ]
+        sequence.blocks = sequence.block_tables[0]
+        sequence.passed = [found.count(None) for found in needed.found]
+        sequence.told = [0] * len(needed.found)
+        sequence.table_size = self._size(sequence, to_the_end)
         sequence.published = len(hits)
         sequence.node = hits[-1].node if hits else self._root(sequence)
         sequence.num_computed = max(len(hits) * self.block_size, self._handed(sequence))
@@ -95,40 +135,90 @@ class KVCacheManager:
         """Whether `admit` would succeed now, or when these had given up their blocks."""
         lookup = self._find(sequence)
         if without:
-            held = Counter(block for one in without for block in one.blocks)
+            held = Counter(block for one in without for block in self.held(one))
             alone = {block for block, count in held.items() if self.pool.ref_count(block) == count}
             if not self._has_room(sequence, lookup, spare - len(alone)):
                 return False
             # What the newcomer finds in the cache anyway brings it nothing.
-            spare -= len(alone) - sum(place.block in alone for place in lookup.chain.places)
+            places = self._needed(sequence, lookup).places
+            spare -= len(alone) - sum(place.block in alone for place in places)
         return self._has_room(sequence, lookup, spare)
 
     def gain(self, sequences: Sequences[Sequence]) -> int:
         """Blocks that would be available if these gave theirs up: those that nobody else holds."""
-        held = Counter(block for one in sequences for block in one.blocks)
+        held = Counter(block for one in sequences for block in self.held(one))
         return sum(self.pool.ref_count(block) == count for block, count in held.items())
 
     def needs(self, sequence: Sequence) -> int:
         """Blocks that its admission takes of those that are available."""
-        blocks = [place.block for place in self._find(sequence).chain.places]
-        fresh = self._size(sequence, False) - len(blocks) + blocks.count(None)
-        return fresh + self.pool.count_evictable(blocks)
+        needed = self._needed(sequence, self._find(sequence))
+        blocks = [place.block for place in needed.places]
+        return sum(needed.fresh) + blocks.count(None) + self.pool.count_evictable(blocks)
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """Leading tokens of a waiting sequence that are cached now."""
-        return len(self._find(sequence).chain.places) * self.block_size
+        return len(self._hits(self._find(sequence))) * self.block_size
+
+    def held(self, sequence: Sequence) -> list[int]:
+        """Its blocks, of all groups, in the order of their positions."""
+        if not self.has_windows:
+            return sequence.blocks
+        columns = zip_longest(*sequence.block_tables, fillvalue=self._nothing)
+        return [block for column in columns for block in column if block != self._nothing]
+
+    def used_slots(self, sequence: Sequence) -> int:
+        """Slots of its blocks, of all groups, with keys and values."""
+        return sum(sequence.num_computed - passed * self.block_size for passed in sequence.passed)
+
+    def room(self, sequence: Sequence, spare: int) -> int:
+        """Tokens that its tables hold, with so many blocks more."""
+        tables = sequence.block_tables
+        return (min(map(len, tables)) + spare // len(tables)) * self.block_size
+
+    def lacking(self, sequence: Sequence, tokens: int) -> int:
+        """Blocks that must be given up so that `grow` finds what it needs."""
+        length = self.blocks_for(tokens)
+        return sum(max(0, length - len(table)) for table in sequence.block_tables) - self.pool.available
 
     def grow(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
-        """New blocks so that the table holds `tokens`; None (nothing changed) when there are too few, or content must
-        be stored first."""
+        """New blocks so that the tables hold `tokens`; None (nothing changed) when there are too few, or content must
+        be stored first. Returns those of the first group, which `tell` tells with all others."""
         missing = self.blocks_for(tokens) - len(sequence.blocks)
-        if missing <= 0:
+        if missing <= 0 and not self.has_windows:
             return NO_BLOCKS
-        if missing > self.pool.available or not self._is_cleared(missing, ()):
+        length = len(sequence.blocks) + missing
+        of_each = [max(0, length - len(table)) for table in sequence.block_tables]
+        in_all = sum(of_each)
+        if not in_all:
+            return NO_BLOCKS
+        if in_all > self.pool.available or not self._is_cleared(in_all, ()):
             return None
-        fresh = self.pool.allocate(missing)
-        sequence.blocks.extend(fresh)
-        return fresh
+        for table, count in zip(sequence.block_tables, of_each, strict=True):
+            table.extend(self.pool.allocate(count))
+        return tuple(sequence.blocks[length - of_each[0] :])
+
+    def tell(self, sequence: Sequence) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """What its tables have that no chunk has told yet: `Chunk.new_blocks` and `Chunk.window_blocks`."""
+        first, *others = (tuple(table[told:]) for table, told in zip(sequence.block_tables, sequence.told, strict=True))
+        sequence.told = [len(table) for table in sequence.block_tables]
+        return first, tuple(others) if any(others) else ()
+
+    def slide(self, sequence: Sequence) -> None:
+        """Give up what is behind the windows of all queries to come, and take as many blocks for the prompt that is
+        left. In this step others may write to what was given up: those in flight are computed before it."""
+        if sequence.num_drafts or (self.transfers.asynchronous and sequence.in_flight):
+            return  # computed may be taken back; a transfer need not wait for steps
+        for group, window in enumerate(self._windows):
+            first = min(first_seen(sequence.num_computed, window) // self.block_size, sequence.published)
+            passed, table = sequence.passed[group], sequence.block_tables[group]
+            if first <= passed:
+                continue
+            self.pool.release(reversed(table[passed:first]), self.prefix.__contains__)
+            table[passed:first] = [self._nothing] * (first - passed)
+            sequence.passed[group] = first
+            more = min(self._table_end(window, first, sequence.table_size) - len(table), self.pool.available)
+            if more > 0 and self._is_cleared(more, ()):
+                table.extend(self.pool.allocate(more))
 
     def publish(self, sequence: Sequence) -> None:
         """Make full blocks findable whose tokens are known and computed (or planned: steps run in order, and a step
@@ -140,17 +230,20 @@ class KVCacheManager:
         while sequence.published < full:
             start = sequence.published * size
             tokens = sequence.token_slice(start, start + size)
-            node = self.prefix.publish(sequence.node, tokens, sequence.blocks[sequence.published])
-            sequence.node = node
+            nodes = [self.prefix.publish(sequence.node, tokens, sequence.blocks[sequence.published])]
+            for group, table in enumerate(sequence.block_tables[1:], 1):
+                if sequence.published >= sequence.passed[group]:
+                    nodes.append(self.prefix.publish_beside(nodes[0], group, table[sequence.published]))
+            sequence.node = nodes[0]
             sequence.published += 1
             if not self._prefix_caching:
-                self._private.setdefault(self._root(sequence), []).append(node)
+                self._private.setdefault(self._root(sequence), []).extend(nodes)
 
     def preempt(self, sequence: Sequence, keep: bool) -> None:
         """The sequence gives up its blocks but will be back. Their content stays findable while nobody needs the
         space, and with `keep` also afterwards, on the host."""
         if keep:
-            published = sequence.blocks[: sequence.published]
+            published = (block for table in sequence.block_tables for block in table[: sequence.published])
             sequence.offloaded = self.swap.want(self.prefix.at(block) for block in published if block in self.prefix)
         self._release(sequence)
 
@@ -180,8 +273,8 @@ class KVCacheManager:
     # -- inside -------------------------------------------------------------------------------------------------
     def _release(self, sequence: Sequence) -> None:
         """Last block first, so that the ends of prefixes are evicted before their roots."""
-        self.pool.release(reversed(sequence.blocks), keeps_content=self.prefix.__contains__)
-        sequence.blocks = []
+        self.pool.release(reversed(self.held(sequence)), keeps_content=self.prefix.__contains__)
+        sequence.blocks, sequence.block_tables, sequence.passed, sequence.told = [], [], [], []
         sequence.published = 0
         sequence.node = None
         sequence.num_computed = 0
@@ -195,6 +288,42 @@ class KVCacheManager:
         most = sequence.most_cached // self.block_size
         self.prefix.match(lookup.chain, self._root(sequence), sequence.token_slice, most)
         return lookup
+
+    def _hits(self, lookup: _Lookup) -> list[CachedBlock]:
+        """The leading blocks, as many as can be, of which every group has what its window shows to the next token."""
+        places = lookup.chain.places
+        if not self.has_windows:
+            return places
+        length, group = len(places), 1
+        while group < len(self._windows):
+            first = first_seen(length * self.block_size, self._windows[group]) // self.block_size
+            lost = (at for at in reversed(range(first, length)) if self.prefix.beside(places[at].node, group) is None)
+            shorter = next(lost, None)
+            # Without the block at `shorter` no group can have more than what is before it: all are asked anew.
+            length, group = (length, group + 1) if shorter is None else (shorter, 1)
+        return places[:length]
+
+    def _needed(self, sequence: Sequence, lookup: _Lookup, to_the_end: bool = False) -> _Needed:
+        hits, size = self._hits(lookup), self._size(sequence, to_the_end)
+        if not self.has_windows:
+            return _Needed([list(hits)], [size - len(hits)])
+        needed, computed = _Needed([], []), max(len(hits) * self.block_size, self._handed(sequence))
+        for group, window in enumerate(self._windows):
+            first = first_seen(computed, window) // self.block_size
+            first = first if group else min(first, len(hits))  # what follows is chained to them
+            found: list[CachedBlock | None] = [None] * first
+            for place in hits[first:]:
+                found.append(self.prefix.beside(place.node, group) if group else place)
+            needed.found.append(found)
+            needed.fresh.append(max(0, self._table_end(window, first, size) - len(found)))
+        return needed
+
+    def _table_end(self, window: int, first: int, size: int) -> int:
+        """How far a table reaches whose first block that is seen is that one, of a sequence with `size` blocks."""
+        return min(size, first + window_blocks(window, self._longest_chunk, self.block_size)) if window else size
+
+    def _blocks_of(self, found: list[CachedBlock | None]) -> list[int]:
+        return [self._nothing if one is None or one.block is None else one.block for one in found]
 
     def _handed(self, sequence: Sequence) -> int:
         """Tokens in whole blocks that came with the request; they are in its blocks until it is preempted."""
@@ -216,7 +345,7 @@ class KVCacheManager:
         elif to_the_end or self._allocation == "reserve-request":
             blocks = self.blocks_for(len(sequence.prompt) + sequence.most_output)
         # All there is, if that is less: the sequence then runs alone, and ends when it has filled it.
-        return min(max(blocks, self.blocks_for(sequence.num_tokens)), self.pool.num_blocks)
+        return min(max(blocks, self.blocks_for(sequence.num_tokens)), self.blocks_for(self.most_tokens))
 
     def _has_room(self, sequence: Sequence, lookup: _Lookup, spare: int, to_the_end: bool = False) -> bool:
         """Whether `spare` blocks would stay available. Nothing but blocks that are given up, and a longer chain, makes
@@ -225,10 +354,11 @@ class KVCacheManager:
         since = self.pool.given_up - lookup.given_up
         if length == lookup.length and not to_the_end and lookup.room + since < spare:
             return False
-        blocks = [place.block for place in lookup.chain.places]
-        fresh = self._size(sequence, to_the_end) - length + blocks.count(None)
+        needed = self._needed(sequence, lookup, to_the_end)
+        blocks = [place.block for place in needed.places]
+        fresh = sum(needed.fresh) + blocks.count(None)
         room = self.pool.available - self.pool.count_evictable(blocks) - fresh
-        if not to_the_end:
+        if not to_the_end and not self.has_windows:  # what is found beside a chain comes and goes
             lookup.room, lookup.given_up, lookup.length = room, self.pool.given_up, length
         return room >= spare
 

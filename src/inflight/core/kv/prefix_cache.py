@@ -3,9 +3,10 @@
 Exact: a block is found by its own tokens and by the identity of the block before it, compared token by token, so that
 no hash collision can ever mix content. Each cached block is a node; its key is (parent node, tokens); the root of a
 chain is the request's salt. Node numbers are never used twice, so that a chain whose middle was evicted cannot be
-entered again. A node's content lies in a device block or, swapped out, in a host block. Knows nothing of references or
-the order of eviction (`block_pool`). Compare: automatic prefix caching in vLLM (hash chains) and RadixAttention (arXiv
-2312.07104, a radix tree).
+entered again. A node's content lies in a device block or, swapped out, in a host block. Chains are those of the first
+KV group; what another group holds of a node's tokens is found beside it, and may be missing. Knows nothing of
+references or the order of eviction (`block_pool`). Compare: automatic prefix caching in vLLM (hash chains) and
+RadixAttention (arXiv 2312.07104, a radix tree).
 """
 
 from __future__ import annotations
@@ -83,6 +84,14 @@ class PrefixCache:
             self._last_node = node
             self._on_device[block] = self._nodes[node] = place
         return place.node
+
+    def publish_beside(self, node: int, group: int, block: int) -> int:
+        """The same for what another KV group than the first holds of the node's tokens; returns a node of its own."""
+        return self.publish(node, (-group,), block)
+
+    def beside(self, node: int, group: int) -> CachedBlock | None:
+        """What another group than the first has cached of a node's tokens. (No token has a number below 0.)"""
+        return self._found.get((node, -group))
 
     def at(self, block: int) -> CachedBlock:
         """The place of a device block's findable content."""

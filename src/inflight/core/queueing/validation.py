@@ -21,12 +21,15 @@ class RequestValidator:
         lanes: Lanes,
         end_token_ids: frozenset[int],
         seconds_until_served: Callable[[Request], float],
+        most_blocks: Callable[[int], int],
     ):
-        """seconds_until_served: how long what waits before such a request will take."""
+        """seconds_until_served: how long what waits before such a request will take. most_blocks: that a sequence of so
+        many tokens holds."""
         self._capacity = capacity
         self._lanes = lanes
         self._end_token_ids = end_token_ids
         self._seconds_until_served = seconds_until_served
+        self._most_blocks = most_blocks
 
     def check(self, request: Request) -> None:
         """Raises RequestRefused for what can never be served, and for a full lane."""
@@ -111,7 +114,7 @@ class RequestValidator:
                 field="prompt",
                 code="context_length_exceeded",
             )
-        needed = -(-tokens // self._capacity.block_size)
+        needed = self._most_blocks(tokens)
         if needed > self._capacity.num_blocks:
             raise RequestRefused(
                 f"The prompt needs {needed} KV blocks of {self._capacity.block_size} tokens, but there are "

@@ -46,7 +46,10 @@ class DraftPlanner:
     def _take(self, draft: StepDraft, place: int, sequence: Sequence, token_ids: tuple[int, ...]) -> None:
         new_blocks = self._memory.grow(sequence, sequence.num_computed + len(token_ids))
         assert new_blocks is not None
-        draft.add_drafts(place, token_ids, new_blocks)
+        others: tuple[tuple[int, ...], ...] = ()
+        if self._memory.has_windows:
+            new_blocks, others = self._memory.tell(sequence)
+        draft.add_drafts(place, token_ids, new_blocks, others)
         sequence.draft(len(token_ids))
         lane = self._lanes.of(sequence)
         lane.served(len(token_ids))
@@ -58,5 +61,5 @@ class DraftPlanner:
         if sequence.preempt_pending:
             return 0
         spare = self._memory.pool.free - self._running.spare_for(self._lanes.of(sequence))
-        held = (len(sequence.blocks) + max(0, spare)) * self._memory.block_size
+        held = self._memory.room(sequence, max(0, spare))
         return min(held - sequence.num_computed, sequence.most_output - len(sequence.output) - 1)

@@ -76,7 +76,7 @@ class Running:
         """Entries of their tables; a shared block counts for everyone who holds it."""
         held: Counter[str] = Counter()
         for one in self.sequences:
-            held[one.request.lane] += len(one.blocks)
+            held[one.request.lane] += len(self._memory.held(one))
         return held
 
     def sort(self, now: float) -> None:
@@ -120,7 +120,7 @@ class Running:
     def preempt(self, sequence: Sequence, now: float) -> None:
         """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
         is forgotten and recomputed, or swapped."""
-        keep = self._preemption.keeps(sequence.num_computed, len(sequence.blocks))
+        keep = self._preemption.keeps(sequence.num_computed, len(self._memory.held(sequence)))
         self._send_back(sequence, keep, now)
         self.preemptions += 1
         self.swap_preemptions += keep
@@ -133,18 +133,18 @@ class Running:
                 if not done and sequence.finish is None:
                     self._send_back(sequence, False, now)
 
-    def allocate_or_preempt(self, sequence: Sequence, now: float) -> tuple[int, ...] | None:
-        """Blocks for the sequence's next token; takes them from the lowest ranked when the pool is empty.
+    def allocate_or_preempt(self, sequence: Sequence, now: float, length: int = 1) -> tuple[int, ...] | None:
+        """Blocks for the sequence's next `length` tokens; takes them from the lowest ranked when there are too few.
 
         None: the sequence must sit out this step (it was the lowest ranked itself, or the victim's last tokens are
         still in flight: it computes nothing more, and can be preempted in the next plan; or it is kept, and only
         foreground work could give way: it waits for blocks, which that will give up).
         """
         while True:
-            new_blocks = self._memory.grow(sequence, sequence.num_computed + 1)
+            new_blocks = self._memory.grow(sequence, sequence.num_computed + length)
             if new_blocks is not None:
                 return new_blocks
-            victims = self._victims_for(sequence)
+            victims = self._victims_for(sequence, self._memory.lacking(sequence, sequence.num_computed + length))
             if not victims or len(self.sequences) == 1 or self._memory.swap.storing:
                 # Alone it is in flight, at depth 2; `commit` ends what has outgrown all memory. What is being stored
                 # gives up its blocks when that is done.
@@ -158,9 +158,9 @@ class Running:
             if sequence in victims:
                 return None
 
-    def _victims_for(self, sequence: Sequence) -> list[Sequence]:
-        """Who gives way when this one needs a block: nobody that is kept, while others run; lowest ranks first, and no
-        more of them than it takes, since blocks that others hold, too, are not given up."""
+    def _victims_for(self, sequence: Sequence, blocks: int) -> list[Sequence]:
+        """Who gives way when this one needs so many blocks more than there are: nobody that is kept, while others run;
+        lowest ranks first, and no more of them than it takes, since blocks that others hold, too, are not given up."""
         others = [one for one in self.sequences if not one.protected]
         if not others:
             return self.sequences[-1:]
@@ -171,10 +171,10 @@ class Running:
             if one is sequence:
                 return [sequence]
             victims.append(one)
-            if self._memory.gain(victims):
+            if self._memory.gain(victims) >= blocks:
                 for victim in victims[:-1]:
                     rest = [other for other in victims if other is not victim]
-                    victims = rest if self._memory.gain(rest) else victims
+                    victims = rest if self._memory.gain(rest) >= blocks else victims
                 return victims
         return []
 

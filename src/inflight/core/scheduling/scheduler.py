@@ -63,15 +63,16 @@ class Scheduler:
         admission: Admission | None = None,
         lane_floor: float = 0.0,
         drafter: Drafter | None = None,
+        longest_chunk: int = UNLIMITED,
     ):
-        """lane_floor: share of the steps' tokens that background lanes have while they have work. Raises ValueError for
-        end token ids that are not in the vocabulary."""
+        """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
+        of one sequence that the strategy has computed in a step at most. Raises ValueError for end token ids that are
+        not in the vocabulary."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
         self._capacity = capacity
         self._strategy = strategy
         self._predictor = predictor or Quantiles()
-        self._most_known = capacity.num_blocks * capacity.block_size  # tokens of a sequence that has all the memory
         self._end_token_ids = end_token_ids
         self._stop_text = stop_text
         self._latency = latency or LatencyModel()
@@ -80,12 +81,14 @@ class Scheduler:
         self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._watermark = watermark
         self._drafter = drafter
-        self._memory = KVCacheManager(capacity, prefix_caching, allocation)
+        self._memory = KVCacheManager(capacity, prefix_caching, allocation, longest_chunk)
+        self._most_tokens = self._memory.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
             settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
         )
-        self._validator = RequestValidator(capacity, self._lanes, end_token_ids, self._seconds_until_served)
+        most_blocks, seconds = self._memory.most_blocks, self._seconds_until_served
+        self._validator = RequestValidator(capacity, self._lanes, end_token_ids, seconds, most_blocks)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._predictions = PredictionTally()
         self._output_buffer = OutputBuffer()
@@ -356,9 +359,9 @@ class Scheduler:
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
-        if sequence.num_tokens <= self._most_known:
+        if sequence.num_tokens <= self._most_tokens:
             return None
-        needed = self._memory.blocks_for(sequence.num_tokens)
+        needed = self._memory.most_blocks(sequence.num_tokens)
         return Finish(
             "length",
             detail=f"After {len(sequence.output)} output tokens the sequence needs {needed} KV blocks of "

@@ -32,7 +32,7 @@ class StepBuilder:
         self.running = running
         self.run_to_completion = False  # whether what runs is one batch that starts and ends together
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
-        self._memory = memory
+        self._memory, self._has_windows = memory, memory.has_windows
         self._lanes = lanes
         self._drafts = None if drafter is None else DraftPlanner(drafter, memory, lanes, running)
 
@@ -44,6 +44,8 @@ class StepBuilder:
         draft = StepDraft(step, shape)
         self.running.sort(now)
         self._find_uncomputed(draft)
+        if self._has_windows:
+            self._slide(draft, now)
         draft.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
         if shape.admit is None:
             self._reserve(draft, now)
@@ -73,6 +75,18 @@ class StepBuilder:
                 draft.decodes.append(one)
             elif one.num_uncomputed:
                 draft.prompts.append(one)
+
+    def _slide(self, draft: StepDraft, now: float) -> None:
+        """Everybody's windows slide on. Prompts whose windows gained too little by that, since others hold the same
+        blocks, take what they lack before those that rank behind them have their tokens."""
+        for one in self.running.sequences:
+            self._memory.slide(one)
+        left = draft.budget - len(draft.decodes)
+        for one in draft.prompts:
+            length = min(one.num_uncomputed, left)
+            if length > 0 and one.started and self._is_ready(draft, one):
+                self.running.allocate_or_preempt(one, now, length)
+                left -= length
 
     def _kept_to(self, shape: StepShape) -> StepShape:
         """What runs stays of its kind, whatever the strategy says meanwhile (another one may have taken over): a batch
@@ -361,6 +375,9 @@ class StepBuilder:
     def _add_prompt(self, draft: StepDraft, sequence: Sequence, lane: Lane, left: int, now: float) -> None:
         """As much of a prompt as fits into what is left."""
         length = draft.share(sequence.num_uncomputed, left, lane.settings.chunk)
+        # Groups without a window have their blocks since it joined.
+        if self._has_windows and self.running.allocate_or_preempt(sequence, now, length) is None:
+            return
         new_blocks = () if sequence.started else self._start(draft, sequence)
         self._add_chunk(draft, sequence, length, new_blocks, now)
         draft.used[lane.settings.name] += length
@@ -378,6 +395,8 @@ class StepBuilder:
         score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
         pool = start + length == prompt_tokens and sequence.request.pooling is not None
         draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool))
+        if self._has_windows:
+            draft.tell_blocks(*self._memory.tell(sequence))
         sequence.num_computed = start + length
         if start < sequence.recompute_until:
             again = min(sequence.num_computed, sequence.recompute_until) - start

@@ -7,6 +7,7 @@ is complete.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import zip_longest
 
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
@@ -58,7 +59,17 @@ class StepDraft:
         self.served.add(chunk.sequence_id)
         self.budget -= chunk.length
 
-    def add_drafts(self, place: int, token_ids: tuple[int, ...], new_blocks: tuple[int, ...]) -> None:
+    def tell_blocks(self, new_blocks: tuple[int, ...], window_blocks: tuple[tuple[int, ...], ...]) -> None:
+        """With the chunk that was added last."""
+        self.chunks[-1] = self.chunks[-1]._replace(new_blocks=new_blocks, window_blocks=window_blocks)
+
+    def add_drafts(
+        self,
+        place: int,
+        token_ids: tuple[int, ...],
+        new_blocks: tuple[int, ...],
+        window_blocks: tuple[tuple[int, ...], ...],
+    ) -> None:
         """To the chunk that stands there."""
         chunk, count = self.chunks[place], len(token_ids)
         self.chunks[place] = chunk._replace(
@@ -66,6 +77,7 @@ class StepDraft:
             new_blocks=chunk.new_blocks + new_blocks,
             sample=chunk.sample + count,
             draft_token_ids=token_ids,
+            window_blocks=tuple(a + b for a, b in zip_longest(chunk.window_blocks, window_blocks, fillvalue=())),
         )
         self.budget -= count
 

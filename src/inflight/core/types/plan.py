@@ -49,7 +49,9 @@ class Chunk(NamedTuple):
     """The contiguous tokens of one sequence that this step computes.
 
     start, length: positions start … start + length - 1; a decode has length 1, and one more for each draft.
-    new_blocks: appended to the row's block table before the step (shared prefix blocks come this way too).
+    new_blocks: appended to the row's block table before the step (shared prefix blocks come this way too); of several,
+        to that of the first KV group. window_blocks: to those of the other groups, one after the other.
+        `Capacity.num_blocks` stands in the place of a block that is behind the window, which nobody reads.
     sample: at how many positions, the chunk's last ones, a next token is drawn: none, one, or one more than drafts.
     score: those positions of the chunk that yield the log-probability of the prompt token that follows them.
     draft_token_ids: provisional tokens behind the known ones, at the chunk's end.
@@ -65,6 +67,7 @@ class Chunk(NamedTuple):
     score: range = range(0)
     draft_token_ids: tuple[int, ...] = ()
     pool: bool = False
+    window_blocks: tuple[tuple[int, ...], ...] = ()
 
 
 TransferKind = Literal["store", "load", "send", "receive"]
@@ -194,6 +197,8 @@ class Capacity:
     asynchronous_transfers: transfers go on while steps compute, and end when `Executor.poll` says so; otherwise they
     are done within their step, before it computes, and nothing is told of them.
     embedding_size: numbers of a pooled vector; 0: nothing is pooled.
+    windows: of each KV group, the tokens that its layers look back over, themselves included; 0: all. A block holds
+    positions of one group, and is of the same size for each.
     """
 
     num_blocks: int
@@ -205,6 +210,7 @@ class Capacity:
     copy_seconds: float = 0.0
     asynchronous_transfers: bool = False
     embedding_size: int = 0
+    windows: tuple[int, ...] = (0,)
 
 
 class Pending(Protocol):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any, Literal
 
 import numpy as np
@@ -96,10 +95,10 @@ class NativeBackend(HostBackend):
         return self._kernels.pack_table(_plain(table, hold), tied, hold == "int8")
 
     def bytes_per_block(self, shape: KVShape) -> int:
-        return int(self._kernels.bytes_per_block(*astuple(shape)))
+        return int(self._kernels.bytes_per_block(*_sizes(shape)))
 
     def kv_cache(self, shape: KVShape, num_blocks: int) -> Any:
-        cache = self._kernels.kv_cache(*astuple(shape), num_blocks)
+        cache = self._kernels.kv_cache(*_sizes(shape), shape.groups, num_blocks)
         cache.shape = shape
         return cache
 
@@ -194,6 +193,10 @@ def read_bandwidth_bytes_per_s(threads: int, isa: str = "auto") -> float:
 def peak_flops(kind: Literal["bf16", "f32", "int8"], threads: int, isa: str = "auto") -> float:
     """Measured peak of multiply-adds, two operations each, of `threads` threads."""
     return NativeBackend("float32", threads, isa).peak_flops(kind)
+
+
+def _sizes(shape: KVShape) -> tuple[int, int, int, int, bool]:
+    return shape.layers, shape.block_size, shape.kv_heads, shape.head_dim, shape.quantized
 
 
 class NativePass(HostPass):

@@ -54,20 +54,24 @@ class AttentionMetadata(NamedTuple):
     since those are made faster than frozen dataclasses.)
 
     Tokens of chunk c are rows `query_start[c]:query_start[c + 1]` of every [T, …] array; `context_len[c]` tokens of its
-    sequence came before. Position p of that sequence lives in block `block_tables[c, p // B]`, slot `p % B`.
+    sequence came before. Position p of that sequence lives, for the layers of KV group g, in block `block_tables[g, c,
+    p // B]`, slot `p % B`.
     """
 
     positions: Array  # int32[T], position of each token in its own sequence
     query_start: Array  # int32[C + 1], ascending, query_start[0] = 0, query_start[C] = T
     context_len: Array  # int32[C]
-    # int32[C, any width]; entries past a chunk's last block are never read, and under a window none before the 64
-    # positions, aligned, in which that of the first query begins
+    # int32[groups, C, any width]; blocks past a chunk's last position are never read, and under a window none that lies
+    # before the first that the first query sees, though from the 64 positions, aligned, in which that is, they exist
     block_tables: Array
 
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
     """One block of one layer holds B positions of G heads of D values, twice (keys and values).
+
+    layers: that a block has room for: those of one KV group. groups: of each layer of the model, whose blocks hold its
+    keys and values, where its group's layers before it leave it the next place; none: all layers are in one group.
 
     quantized: in int8, with a scale for each position and head of the keys, and of the values, by the rule of `int8.py`
     from what `act` would hold. Attention then multiplies whole numbers: queries are rounded once more, to 16 bits with
@@ -79,6 +83,14 @@ class KVShape:
     kv_heads: int
     head_dim: int  # even
     quantized: bool = False
+    groups: tuple[int, ...] = ()
+
+    def place(self, layer: int) -> tuple[int, int]:
+        """The group of one of the model's layers, and its place in that group's blocks."""
+        if not self.groups:
+            return 0, layer
+        group = self.groups[layer]
+        return group, self.groups[:layer].count(group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,8 @@ class ReferenceHeld:
 
 @dataclass(slots=True)
 class ReferenceKVCache:
-    """Keys and values, [layers, blocks, B, G, D] each; quantized, with scales [layers, blocks, B, G]."""
+    """Keys and values, [layers of a block, blocks, B, G, D] each; quantized, with scales [layers of a block, blocks, B,
+    G]."""
 
     shape: KVShape
     num_blocks: int
@@ -418,10 +419,11 @@ class ReferencePass(HostPass):
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         q_out.write(self._hold(q).reshape(tokens, -1))
         k, v = self._hold(k), self._hold(v)
-        for chunk in range(len(metadata.context_len)):
+        group, place = shape.place(layer)
+        for chunk, table in enumerate(metadata.block_tables[group]):
             rows = slice(metadata.query_start[chunk], metadata.query_start[chunk + 1])
             positions = metadata.positions[rows]
-            at = (layer, metadata.block_tables[chunk, positions // shape.block_size], positions % shape.block_size)
+            at = (place, table[positions // shape.block_size], positions % shape.block_size)
             self._write(cache.keys, at, k[rows])
             self._write(cache.values, at, v[rows])
 
@@ -437,6 +439,7 @@ class ReferencePass(HostPass):
     ) -> None:
         cache, metadata = self._kv_cache, self._inputs.metadata
         shape, out.rows = cache.shape, q.rows
+        group_of_layer, place = shape.place(layer)
         queries = self._read(q.written).reshape(q.rows, shape.kv_heads, -1, shape.head_dim)  # [T, G, H / G, D]
         group = queries.shape[2]
         for chunk, start in enumerate(metadata.context_len):
@@ -444,7 +447,8 @@ class ReferencePass(HostPass):
             if first == last:
                 continue
             seen = np.arange(start + last - first)
-            at = (layer, metadata.block_tables[chunk, seen // shape.block_size], seen % shape.block_size)
+            table = metadata.block_tables[group_of_layer, chunk]
+            at = (place, table[seen // shape.block_size], seen % shape.block_size)
             keys, values = self._written(cache.keys, at), self._written(cache.values, at)  # [G, positions, D]
             for t in range(first, last):
                 position = int(metadata.positions[t])

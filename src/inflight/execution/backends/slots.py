@@ -39,8 +39,10 @@ class RequestSlots:
         self._padding_block = padding_block
         # Untouched pages of these cost nothing: they come zeroed from the kernel when first written.
         self._tokens = np.zeros((rows, capacity.max_model_len + 1), np.int32)
-        self._block_tables = np.zeros((rows, -(-capacity.max_model_len // capacity.block_size)), np.int32)
-        self._num_blocks = np.zeros(rows, np.int32)  # entries used of each table
+        self._groups = len(capacity.windows)
+        width = -(-capacity.max_model_len // capacity.block_size)
+        self._block_tables = np.zeros((self._groups, rows, width), np.int32)
+        self._num_blocks = np.zeros((self._groups, rows), np.int32)  # entries used of each table
         self._floats = np.zeros((len(_FLOATS), rows), np.float32)
         self._integers = np.zeros((4, rows), np.int32)
         self._num_tokens, self._prompt_lengths, self._top_k, self._top_logprobs = self._integers
@@ -52,7 +54,7 @@ class RequestSlots:
         self._biases: dict[int, TokenBias] = {}
         self._normalize = np.zeros(rows, np.bool_)  # of a vector
         self._void = {capacity.max_rows}  # rows whose blocks are not theirs
-        self._block_tables[capacity.max_rows] = padding_block
+        self._block_tables[:, capacity.max_rows] = padding_block
 
     def start(self, new: NewRow) -> None:
         """A sequence takes the row; whatever was there before is gone."""
@@ -61,7 +63,7 @@ class RequestSlots:
         self._void.discard(row)
         self._tokens[row, :count] = new.token_ids
         self._num_tokens[row] = count
-        self._num_blocks[row] = 0
+        self._num_blocks[:, row] = 0
         self._prompt_lengths[row] = new.prompt_length
         self._floats[:, row] = [getattr(params, name) for name in _FLOATS]
         # More candidates may be asked for than there are tokens, in numbers that no array holds.
@@ -87,7 +89,7 @@ class RequestSlots:
         blocks of a step that failed, and what stands there instead belongs to others."""
         for row in rows:
             self._void.add(row)
-            self._block_tables[row] = self._padding_block
+            self._block_tables[:, row] = self._padding_block
             self._tokens[row] = 0
             self._num_tokens[row] = self._prompt_lengths[row]
 
@@ -98,11 +100,12 @@ class RequestSlots:
             if chunk.draft_token_ids and chunk.row not in self._void:
                 known = self._num_tokens[chunk.row]
                 self._tokens[chunk.row, known : known + len(chunk.draft_token_ids)] = chunk.draft_token_ids
-            if chunk.new_blocks and chunk.row not in self._void:
-                used = self._num_blocks[chunk.row]
-                end = used + len(chunk.new_blocks)
-                self._block_tables[chunk.row, used:end] = chunk.new_blocks
-                self._num_blocks[chunk.row] = end
+            if chunk.new_blocks:
+                self._extend_table(0, chunk.row, chunk.new_blocks)
+        if self._groups > 1:
+            for chunk in chunks:
+                for group, blocks in enumerate(chunk.window_blocks, 1):
+                    self._extend_table(group, chunk.row, blocks)
         count = len(chunks)
         rows = np.fromiter(map(_ROW, chunks), np.int32, count)
         context_len = np.fromiter(map(_START, chunks), np.int32, count)
@@ -116,9 +119,20 @@ class RequestSlots:
             slots = rows[chunk_of]
             positions = (context_len - query_start[:-1])[chunk_of] + np.arange(query_start[-1], dtype=np.int32)
         width = -(-int((context_len + lengths).max(initial=0)) // self._block_size)
-        tables = np.ascontiguousarray(self._block_tables[rows, :width])
+        if self._groups == 1:
+            tables = np.ascontiguousarray(self._block_tables[0, rows, :width])[None]
+        else:
+            tables = np.ascontiguousarray(self._block_tables[:, rows, :width])
         metadata = AttentionMetadata(positions, query_start, context_len, tables)
         return PassInputs(rows, chunk_of, self._tokens[slots, positions], metadata)
+
+    def _extend_table(self, group: int, row: int, blocks: Sequence[int]) -> None:
+        if row in self._void:
+            return
+        used = self._num_blocks[group, row]
+        end = used + len(blocks)
+        self._block_tables[group, row, used:end] = blocks
+        self._num_blocks[group, row] = end
 
     def sampling(self, rows: Array, positions: Array) -> SamplingBatch:
         """Settings for draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known."""

@@ -56,7 +56,7 @@ class PagedAttention:
 
     def __init__(self, cache: TorchKVCache, metadata: AttentionMetadata) -> None:
         self._cache, size = cache, cache.shape.block_size
-        tables = torch.from_numpy(metadata.block_tables).long()
+        tables = torch.from_numpy(metadata.block_tables[0]).long()  # one KV group: every layer keeps all
         positions = torch.from_numpy(metadata.positions).long()
         lengths = torch.from_numpy(metadata.query_start).long().diff()
         chunk_of = torch.repeat_interleave(torch.arange(len(lengths)), lengths)

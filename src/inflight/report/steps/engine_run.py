@@ -43,7 +43,8 @@ class EngineRun:
     blocks: BlockHistory = field(init=False)
 
     def __post_init__(self) -> None:
-        self.blocks = BlockHistory(self.capacity["block_size"], self.keeps_content)
+        size, windows = self.capacity["block_size"], self.capacity.get("windows", (0,))
+        self.blocks = BlockHistory(size, self.keeps_content, windows, self.capacity["num_blocks"])
 
     def step(self, record: StepRecord) -> None:
         """Take in one line of a record. Raises KeyError or TypeError, where it is not whole."""

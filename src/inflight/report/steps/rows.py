@@ -6,13 +6,14 @@ by number; nothing of queues or requests.
 And who holds the KV blocks, from tables as plans extend them: every block has one owner at a time: a sequence, several
 (shared), nobody but with content (cached), or nobody at all. Whether the content of a block that was given up is still
 findable, a record does not say: full blocks count as cached until somebody takes them, which is the most that can be.
+Nor does it say when a table of a KV group with a window has given up what is behind that: as soon as it could.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -170,13 +171,17 @@ CACHED = -2  # of full blocks that nobody holds
 
 
 class BlockHistory:
-    def __init__(self, block_size: int, keeps_content: bool):
-        """keeps_content: whether full blocks stay findable when their holder is gone (prefix caching)."""
+    def __init__(self, block_size: int, keeps_content: bool, windows: Sequence[int] = (0,), nothing: int | None = None):
+        """keeps_content: whether full blocks stay findable when their holder is gone (prefix caching). windows: of each
+        KV group, in tokens; 0: none. nothing: what stands in a table in the place of a block that is not held."""
         self.changes: list[tuple[float, int, int]] = []  # time, owner, blocks more (or fewer)
         self.allocated = 0  # blocks held, shared ones once
         self._size = block_size
         self._keeps_content = keeps_content
-        self._tables: dict[int, list[int]] = {}
+        self._windows = windows
+        self._nothing = nothing if any(windows) else None
+        self._tables: dict[int, list[list[int]]] = {}  # row → block table of each group
+        self._passed: dict[int, list[int]] = {}  # row → leading entries of each that are not held
         self._computed: dict[int, int] = {}  # row → tokens with keys and values
         self._holders: dict[int, list[int]] = {}  # block → rows
         self._owner: dict[int, int] = {}  # block → sequence, SHARED or CACHED
@@ -185,21 +190,27 @@ class BlockHistory:
     @property
     def used_slots(self) -> int:
         """Token slots with keys and values, shared ones once: what several hold is full."""
-        extra = sum(map(len, self._tables.values())) - self.allocated
-        return sum(self._computed.values()) - extra * self._size
+        held = used = 0
+        for row, tables in self._tables.items():
+            for table, passed in zip(tables, self._passed[row], strict=True):
+                held += len(table) - passed
+                used += self._computed.get(row, 0) - passed * self._size
+        return used - (held - self.allocated) * self._size
 
     def step(self, record: StepRecord, began: float, before: float) -> None:
         moved: Counter[int] = Counter()
         for row in record["freed_rows"]:
             self._give_up(row, moved)
+        if any(self._windows):
+            for row in self._tables:
+                self._slide(row, moved)
         self._note(before, moved)
         moved = Counter()
         for chunk in record["chunks"]:
             row = chunk["row"]
             self._sequences[row] = chunk["sequence"]
             self._computed[row] = chunk["start"] + chunk["length"]
-            for block in chunk["new_blocks"]:
-                self._take(block, row, moved)
+            self._extend(row, (chunk["new_blocks"], *chunk.get("window_blocks", ())), moved)
         self._note(began, moved)
 
     def finish(self, ended: Container[int], time: float) -> None:
@@ -210,8 +221,27 @@ class BlockHistory:
                 self._give_up(row, moved)
         self._note(time, moved)
 
+    def _extend(self, row: int, told: Sequence[Sequence[int]], moved: Counter[int]) -> None:
+        """By what a chunk told of each group."""
+        tables = self._tables.setdefault(row, [[] for _ in self._windows])
+        passed = self._passed.setdefault(row, [0] * len(tables))
+        for group, (table, blocks) in enumerate(zip(tables, told, strict=False)):
+            table.extend(blocks)
+            for block in blocks:
+                if block == self._nothing:
+                    passed[group] += 1
+                else:
+                    self._take(block, row, moved)
+
+    def _slide(self, row: int, moved: Counter[int]) -> None:
+        for group, window in enumerate(self._windows):
+            table, passed = self._tables[row][group], self._passed[row][group]
+            first = min(len(table), max(0, self._computed.get(row, 0) - window + 1) // self._size) if window else 0
+            for block in table[passed:first]:
+                self._release(block, row, self._keeps_content, moved)
+            self._passed[row][group] = max(passed, first)
+
     def _take(self, block: int, row: int, moved: Counter[int]) -> None:
-        self._tables.setdefault(row, []).append(block)
         holders = self._holders.setdefault(block, [])
         holders.append(row)
         if len(holders) == 1:
@@ -221,14 +251,18 @@ class BlockHistory:
     def _give_up(self, row: int, moved: Counter[int]) -> None:
         full = self._computed.pop(row, 0) // self._size
         self._sequences.pop(row, None)
-        for place, block in enumerate(self._tables.pop(row, ())):
-            holders = self._holders[block]
-            holders.remove(row)
-            if len(holders) == 1:
-                self._own(block, self._sequences.get(holders[0]), moved)  # a damaged record gives a row a block twice
-            elif not holders:
-                self.allocated -= 1
-                self._own(block, CACHED if self._keeps_content and place < full else None, moved)
+        for table, passed in zip(self._tables.pop(row, ()), self._passed.pop(row, ()), strict=True):
+            for place, block in enumerate(table[passed:], passed):
+                self._release(block, row, self._keeps_content and place < full, moved)
+
+    def _release(self, block: int, row: int, keeps_content: bool, moved: Counter[int]) -> None:
+        holders = self._holders[block]
+        holders.remove(row)
+        if len(holders) == 1:
+            self._own(block, self._sequences.get(holders[0]), moved)  # a damaged record gives a row a block twice
+        elif not holders:
+            self.allocated -= 1
+            self._own(block, CACHED if keeps_content else None, moved)
 
     def _own(self, block: int, owner: int | None, moved: Counter[int]) -> None:
         before = self._owner.pop(block, None)

@@ -1,0 +1,146 @@
+"""Windows in KV memory: what a sequence holds, what is given up, and how many sequences fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.strategies.chunked import Chunked
+from inflight.core.types import kv_groups
+from inflight.core.types.plan import BatchPlan, Capacity, Sampled, StepResult
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
+
+BLOCK, WINDOW, CONTEXT, BUDGET = 16, 512, 8192, 512
+
+
+class Endless:
+    """A scheduler whose steps all yield the token 0."""
+
+    def __init__(self, num_blocks: int, windows: tuple[int, ...], budget: int = BUDGET):
+        capacity = Capacity(num_blocks, BLOCK, 256, CONTEXT + 1000, 100, windows=windows)
+        self.scheduler = Scheduler(
+            capacity, Chunked(budget), Fcfs(), token_budget=budget, longest_chunk=budget, watermark=0.0
+        )
+
+    def add(self, name: str, tokens: int = CONTEXT, first: int = 0, output: int = 900) -> None:
+        params = SamplingParams(max_tokens=output, ignore_eos=True)
+        prompt = (first, *[1] * (tokens - 1))
+        self.scheduler.add(Request(request_id=name, prompt_token_ids=prompt, params=params), 0.0)
+
+    def step(self) -> bool:
+        """Whether there was anything to do."""
+        plan = self.scheduler.plan(0.0)
+        if not isinstance(plan, BatchPlan):
+            return False
+        sampled = tuple(Sampled(chunk.sequence_id, (0,)) for chunk in plan.chunks if chunk.sample)
+        self.scheduler.commit(plan, StepResult(plan.step, sampled, 0.01), 0.0)
+        return True
+
+    def most_running(self, steps: int) -> int:
+        """Sequences with their whole prompts computed, at once and without a preemption."""
+        most = 0
+        for _ in range(steps):
+            self.step()
+            snapshot = self.scheduler.snapshot()
+            if snapshot.preemptions:
+                break
+            running = self.scheduler._running.sequences
+            most = max(most, sum(one.num_computed >= CONTEXT for one in running))
+        return most
+
+
+def test_five_windows_to_one_hold_four_times_the_sequences() -> None:
+    """Of 8k tokens, in the memory in which four fit without windows; a block of a group has a sixth of the bytes."""
+    fit, each = 4, (CONTEXT + 320) // BLOCK
+    most = []
+    for num_blocks, windows in ((fit * each, (0,)), (6 * fit * each, (0, *[WINDOW] * 5))):
+        engine = Endless(num_blocks, windows)
+        for number in range(32):
+            engine.add(str(number), first=number, output=1000)
+        most.append(engine.most_running(320))
+    assert most[0] == fit and most[1] >= 4 * fit
+
+
+def test_a_sequence_holds_its_window_and_what_a_chunk_spans() -> None:
+    windows = (0, WINDOW, 100)
+    engine = Endless(3000, windows)
+    engine.add("one")
+    most = kv_groups.most_blocks(CONTEXT, BLOCK, windows, BUDGET)
+    assert most == 512 + 65 + 40
+    (sequence,) = engine.scheduler._samples["one"]
+    while sequence.num_computed < CONTEXT + 100:
+        engine.step()
+        held = engine.scheduler._memory.held(sequence)
+        assert len(held) == len(set(held)) == engine.scheduler.snapshot().held_blocks <= most + 8
+    held_by_group = [len(table) - at for table, at in zip(sequence.block_tables, sequence.passed, strict=True)]
+    assert held_by_group == [519, 33, 7]
+    snapshot = engine.scheduler.snapshot()
+    assert snapshot.used_slots <= snapshot.held_slots
+
+
+def test_what_can_never_fit_is_refused_with_what_it_needs() -> None:
+    windows = (0, WINDOW)
+    needed = kv_groups.most_blocks(CONTEXT, BLOCK, windows, BUDGET)
+    Endless(needed, windows).add("fits")
+    with pytest.raises(Exception, match=f"needs {needed} KV blocks of 16 tokens, but there are {needed - 1} in all"):
+        Endless(needed - 1, windows).add("does not")
+
+
+def test_a_prefix_needs_of_a_window_only_its_last_blocks() -> None:
+    engine = Endless(700, (0, WINDOW))
+    engine.add("first", output=1)
+    while engine.step():
+        pass
+    memory = engine.scheduler._memory
+    engine.add("again", output=1)
+    (again,) = engine.scheduler._samples["again"]
+    assert memory.cached_tokens(again) == CONTEXT - BLOCK  # one token is left to compute
+    chain = memory._lookups[again.number].chain.places
+    behind = [place for place in chain if memory.prefix.beside(place.node, 1) is not None]
+    for place in behind[:-40]:
+        memory.prefix.drop(memory.prefix.beside(place.node, 1))  # type: ignore[arg-type]
+    assert memory.cached_tokens(again) == CONTEXT - BLOCK, "the middle does not matter"
+    memory.prefix.drop(memory.prefix.beside(chain[-5].node, 1))  # type: ignore[arg-type]
+    assert memory.cached_tokens(again) == (len(chain) - 5) * BLOCK
+
+
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 100])
+@pytest.mark.parametrize("chunk", [1, 7, 16, 33])
+def test_a_window_and_a_chunk_span_no_more_blocks_than_is_said(window: int, chunk: int) -> None:
+    spans = []
+    for start in range(200, 264):
+        first = kv_groups.first_seen(start, window) // BLOCK
+        spans.append((start + chunk - 1) // BLOCK - first + 1)
+    assert max(spans) == kv_groups.window_blocks(window, chunk, BLOCK)
+
+
+@pytest.mark.parametrize("windows", [(0,), (0, 5), (3,), (0, 0, 9, 2)])
+@pytest.mark.parametrize("num_blocks", [1, 7, 30])
+def test_the_longest_sequence_is_the_longest_that_fits(windows: tuple[int, ...], num_blocks: int) -> None:
+    most = kv_groups.most_tokens(num_blocks, 4, windows, 6, 200)
+    fitting = [n for n in range(1, 200 + 1) if kv_groups.most_blocks(n, 4, windows, 6) <= num_blocks]
+    assert most == max(fitting, default=0)
+
+
+def test_a_prompt_whose_window_others_hold_too_takes_blocks_from_the_lowest_ranked() -> None:
+    """It slides past blocks that another keeps, and gains none; who came last gives way, and all come to an end."""
+    engine = Endless(59, (0, 64), budget=32)
+    scheduler = engine.scheduler
+    engine.add("first", 300, output=200)
+    for _ in range(14):
+        engine.step()
+    engine.add("last", 60, first=1, output=300)
+    engine.step()
+    params = SamplingParams(max_tokens=5, ignore_eos=True)
+    prompt = (0, *[1] * 299, *[2] * 300)  # finds that of the first
+    scheduler.add(Request(request_id="second", prompt_token_ids=prompt, params=params, arrival=-1.0), 0.0)
+    (second,) = scheduler._samples["second"]
+    inside = 0
+    for _ in range(2000):
+        before = scheduler.snapshot().preemptions
+        if not engine.step():
+            break
+        inside += scheduler.snapshot().preemptions - before and 300 < second.num_computed < len(prompt)
+    assert scheduler.idle and inside
