@@ -52,14 +52,77 @@ class OptionalRows {
   std::vector<std::int64_t> lengths_;
 };
 
+// How a matrix is packed.
+struct Layout {
+  Hold hold = Hold::act;
+  Weights::Spans spans{};
+};
+
+Layout layout_of(nb::handle hold, nb::handle span, nb::handle offsets, nb::handle meanings) {
+  const auto name = nb::cast<std::string>(hold);
+  if (name == "act" || name == "int8") return {name == "act" ? Hold::act : Hold::int8, {}};
+  if (name != "int4") refuse("matrices are held as act, int8 or int4, not as " + name);
+  Layout layout{Hold::int4, {nb::cast<std::int64_t>(span), nb::cast<bool>(offsets), {}}};
+  if (const std::int64_t n = layout.spans.inputs; n != 16 && n != 32 && n != 64 && n != 128)
+    refuse("in int4 16, 32, 64 or 128 inputs share a scale, not " + std::to_string(n));
+  const Array table(meanings, "what codes stand for", Kind::i8, {16});
+  for (int i = 0; i < 16; ++i) layout.spans.meanings[i] = static_cast<std::uint8_t>(table.data<std::int8_t>()[i] + 128);
+  return layout;
+}
+
+// Outputs of a matrix that stand side by side and are packed alike.
+struct Piece {
+  Layout layout;
+  Weights weights{};
+  Memory memory;
+  std::vector<float> scales;
+  std::int64_t first = 0;  // of its outputs, among the matrix's
+};
+
 // Packed weights and what they own.
 struct Linear {
-  Weights weights{};
+  std::vector<Piece> pieces;
+  std::int64_t rows = 0, columns = 0;
+  bool gate_up = false;
   Format format{};
-  Memory memory;
-  std::vector<float> bias, scales;
+  std::vector<float> bias;
   std::int64_t nbytes() const {
-    return static_cast<std::int64_t>(memory.bytes() + (bias.size() + scales.size()) * sizeof(float));
+    std::size_t bytes = bias.size() * sizeof(float);
+    for (const Piece& piece : pieces) bytes += piece.memory.bytes() + piece.scales.size() * sizeof(float);
+    return static_cast<std::int64_t>(bytes);
+  }
+};
+
+// A matrix of a checkpoint: plain numbers, or (values, scales) of int8, or (codes, scales, offsets or None, factors).
+struct PartSource {
+  std::vector<Array> arrays;
+  SourceMatrix matrix{};
+  std::int64_t columns = 0;
+
+  PartSource(nb::handle given, const Layout& layout) {
+    if (!nb::isinstance<nb::tuple>(given)) {
+      arrays.emplace_back(given, "a weight matrix");
+      matrix = arrays[0].matrix();
+      columns = arrays[0].size(1);
+      return;
+    }
+    const auto parts = nb::cast<nb::tuple>(given);
+    const bool bytes = layout.hold == Hold::int8;
+    if (nb::len(parts) != (bytes ? 2 : 4) || layout.hold == Hold::act) refuse("a quantized matrix goes with its own layout");
+    arrays.emplace_back(parts[0], "a weight matrix", bytes ? Kind::i8 : Kind::u8, std::initializer_list<std::int64_t>{any, any});
+    const std::int64_t rows = arrays[0].size(0);
+    columns = arrays[0].size(1);
+    matrix = {arrays[0].data(), rows, bytes ? Source::i8 : Source::codes, nullptr, nullptr, nullptr};
+    arrays.emplace_back(parts[bytes ? 1 : 3], "scales of outputs", Kind::f32, std::initializer_list<std::int64_t>{rows});
+    matrix.scales = arrays[1].data<float>();
+    if (bytes) return;
+    const std::int64_t spans = (columns + layout.spans.inputs - 1) / layout.spans.inputs;
+    arrays.emplace_back(parts[1], "scales of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, spans});
+    matrix.span_scales = arrays[2].data<std::uint16_t>();
+    if (parts[2].is_none() != !layout.spans.offsets) refuse("a matrix with offsets goes with a layout that has them");
+    if (!layout.spans.offsets) return;
+    arrays.emplace_back(parts[2], "offsets of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, spans});
+    matrix.span_offsets = arrays[3].data<std::uint16_t>();
   }
 };
 
@@ -232,44 +295,48 @@ class Backend {
 
   std::string isa() const { return kernels_->name; }
 
-  std::shared_ptr<Linear> pack_linear(nb::list parts, nb::handle bias, bool quantized) {
-    std::vector<Array> arrays;
-    std::vector<SourceMatrix> matrices;
-    std::int64_t rows = 0;
-    for (nb::handle part : parts) {
-      arrays.emplace_back(part, "a weight matrix");
-      if (arrays.back().size(1) != arrays[0].size(1)) refuse("stacked weight matrices must have equal columns");
-      matrices.push_back(arrays.back().matrix());
-      rows += arrays.back().size(0);
-    }
-    if (arrays.empty()) refuse("a linear needs at least one weight matrix");
-    auto linear = pack(matrices, rows, arrays[0].size(1), false, quantized);
+  // pieces: (matrices, hold, span, offsets, meanings) each, stacked along the outputs.
+  std::shared_ptr<Linear> pack_linear(nb::list pieces, nb::handle bias) {
+    auto linear = std::make_shared<Linear>();
+    linear->format = format_;
+    for (nb::handle given : pieces) pack(*linear, nb::cast<nb::tuple>(given));
+    if (linear->pieces.empty()) refuse("a linear needs at least one weight matrix");
     if (!bias.is_none()) {
-      Array values(bias, "bias", Kind::f32, {rows});
-      linear->bias.assign(values.data<float>(), values.data<float>() + rows);
-      linear->weights.bias = linear->bias.data();
+      Array values(bias, "bias", Kind::f32, {linear->rows});
+      linear->bias.assign(values.data<float>(), values.data<float>() + linear->rows);
+    }
+    for (Piece& piece : linear->pieces) {
+      piece.weights.out_stride = linear->rows;
+      piece.weights.bias = bias.is_none() ? nullptr : linear->bias.data() + piece.first;
     }
     return linear;
   }
 
-  std::shared_ptr<Linear> pack_gate_up(nb::handle gate, nb::handle up, bool quantized) {
-    Array gates(gate, "gate"), ups(up, "up");
-    if (gates.size(0) != ups.size(0) || gates.size(1) != ups.size(1)) refuse("gate and up must have equal shapes");
-    return pack({gates.matrix(), ups.matrix()}, gates.size(0), gates.size(1), true, quantized);
+  // A piece of two matrices.
+  std::shared_ptr<Linear> pack_gate_up(nb::tuple piece) {
+    auto linear = std::make_shared<Linear>();
+    linear->format = format_;
+    linear->gate_up = true;
+    pack(*linear, piece);
+    return linear;
   }
 
-  std::shared_ptr<Table> pack_table(nb::handle table, bool tied, bool quantized) {
-    if (quantized && !tied) refuse("only a tied table, which is a product too, can be quantized");
-    Array source(table, "table");
+  // A tied table is a linear of one piece, and a piece of one matrix; an untied one is a plain matrix.
+  std::shared_ptr<Table> pack_table(nb::object table, bool tied) {
     auto packed = std::make_shared<Table>();
-    packed->rows = source.size(0), packed->columns = source.size(1), packed->format = format_;
+    packed->format = format_;
     if (tied) {
-      packed->linear = pack({source.matrix()}, packed->rows, packed->columns, false, quantized);
-    } else {
-      packed->memory = Memory(static_cast<std::size_t>(packed->rows * packed->columns * item()));
-      const SourceMatrix matrix = source.matrix();
-      run([&] { kernels_->rows.copy_rows(*pool_, format_, matrix, packed->columns, packed->memory.data()); });
+      nb::list pieces;
+      pieces.append(table);
+      packed->linear = pack_linear(pieces, nb::none());
+      packed->rows = packed->linear->rows, packed->columns = packed->linear->columns;
+      return packed;
     }
+    Array source(table, "table");
+    packed->rows = source.size(0), packed->columns = source.size(1);
+    packed->memory = Memory(static_cast<std::size_t>(packed->rows * packed->columns * item()));
+    const SourceMatrix matrix = source.matrix();
+    run([&] { kernels_->rows.copy_rows(*pool_, format_, matrix, packed->columns, packed->memory.data()); });
     return packed;
   }
 
@@ -399,33 +466,64 @@ class Backend {
   Format format() const { return format_; }
   Kind act() const { return act_; }
 
-  // For weights, or keys and values, that are int8 or as activations are.
-  const ProductKernels& products(bool int8) const {
-    if (format_ == Format::bf16) return int8 ? kernels_->int8_bf16 : kernels_->bf16;
-    return int8 ? kernels_->int8_f32 : kernels_->f32;
+  // For weights, or keys and values, that are held so.
+  const ProductKernels& products(Hold hold) const {
+    const bool bf16 = format_ == Format::bf16;
+    switch (hold) {
+      case Hold::int4: return bf16 ? kernels_->int4_bf16 : kernels_->int4_f32;
+      case Hold::int8: return bf16 ? kernels_->int8_bf16 : kernels_->int8_f32;
+      case Hold::act: break;
+    }
+    return bf16 ? kernels_->bf16 : kernels_->f32;
   }
 
  private:
   std::int64_t item() const { return format_ == Format::bf16 ? 2 : 4; }
 
-  std::shared_ptr<Linear> pack(const std::vector<SourceMatrix>& parts, std::int64_t rows, std::int64_t columns,
-                               bool gate_up, bool quantized) {
-    if (quantized && columns > most_int8_columns)
+  // One more piece of a matrix.
+  void pack(Linear& linear, const nb::tuple& given) {
+    if (nb::len(given) != 5) refuse("a piece is its matrices and their layout");
+    Piece piece{layout_of(given[1], given[2], given[3], given[4]), {}, {}, {}, linear.rows};
+    std::vector<PartSource> sources;
+    std::vector<SourceMatrix> parts;
+    for (nb::handle part : given[0]) {
+      sources.emplace_back(part, piece.layout);
+      parts.push_back(sources.back().matrix);
+      if (sources.back().columns != (linear.pieces.empty() ? sources[0].columns : linear.columns))
+        refuse("stacked weight matrices must have equal columns");
+      piece.weights.rows += parts.back().rows;
+    }
+    if (parts.empty()) refuse("a linear needs at least one weight matrix");
+    Weights& w = piece.weights;
+    w.columns = linear.columns = sources[0].columns;
+    w.gate_up = linear.gate_up;
+    if (w.gate_up) {
+      if (parts.size() != 2 || parts[0].rows != parts[1].rows) refuse("gate and up must have equal shapes");
+      w.rows = parts[0].rows;
+    }
+    shape(piece);
+    w.out_stride = w.rows;
+    run([&] { kernels_->rows.pack(*pool_, format_, piece.layout.hold, parts.data(), w); });
+    linear.rows += w.rows;
+    linear.pieces.push_back(std::move(piece));
+  }
+
+  // Steps, groups and memory of a piece whose rows and columns are known.
+  void shape(Piece& piece) {
+    Weights& w = piece.weights;
+    const Hold hold = piece.layout.hold;
+    if (hold == Hold::int8 && w.columns > most_int8_columns)
       refuse("sums of int8 products fit 32 bits over " + std::to_string(most_int8_columns) + " columns, not over " +
-             std::to_string(columns));
-    auto linear = std::make_shared<Linear>();
-    linear->format = format_;
-    Weights& w = linear->weights;
-    w.rows = rows, w.columns = columns, w.gate_up = gate_up;
-    const std::int64_t values = quantized ? 4 : per_step(format_);
-    w.steps = (columns + values - 1) / values;
-    w.groups = ((gate_up ? 2 : 1) * ((rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
-    linear->memory = weight_arena_.take(static_cast<std::size_t>(w.groups * w.steps * group_lanes * 4));
-    w.data = static_cast<std::uint32_t*>(linear->memory.data());
-    if (quantized) linear->scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
-    w.scales = quantized ? linear->scales.data() : nullptr;
-    run([&] { kernels_->rows.pack(*pool_, format_, parts.data(), w); });
-    return linear;
+             std::to_string(w.columns));
+    w.spans = piece.layout.spans;
+    const std::int64_t inputs = hold == Hold::int4 ? w.spans.inputs : hold == Hold::int8 ? 4 : per_step(format_);
+    w.steps = (w.columns + inputs - 1) / inputs;
+    w.step_lanes = hold == Hold::int4 ? w.spans.first_codes() + inputs / 8 * group_lanes : group_lanes;
+    w.groups = ((w.gate_up ? 2 : 1) * ((w.rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
+    piece.memory = weight_arena_.take(static_cast<std::size_t>(w.groups * w.steps * w.step_lanes * 4));
+    w.data = static_cast<std::uint32_t*>(piece.memory.data());
+    if (hold != Hold::act) piece.scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
+    w.scales = hold == Hold::act ? nullptr : piece.scales.data();
   }
 
   Format format_{};
@@ -463,7 +561,8 @@ class PreparedPass {
     auto* to = out.array.data<float>();
     backend_.run([&] {
       if (table.linear) {
-        rows().embed_packed(pool(), format(), table.linear->weights, ids, tokens, to);
+        const Piece& piece = table.linear->pieces[0];
+        rows().embed_packed(pool(), format(), piece.layout.hold, piece.weights, ids, tokens, to);
       } else {
         rows().embed_rows(pool(), format(), table.memory.data(), table.columns, ids, tokens, to);
       }
@@ -482,13 +581,17 @@ class PreparedPass {
 
   template <Epilogue epilogue>
   void product(const Activation& x, const Linear& linear, Activation& out) {
-    const Weights& w = linear.weights;
     same_format(linear.format);
-    if (w.gate_up != (epilogue == Epilogue::gate_up)) refuse("weights of gate and up go with gate_up, others with linear");
-    expect(x, "x", backend_.act(), w.columns);
-    begin(out, epilogue == Epilogue::gate_up ? backend_.act() : Kind::f32, w.rows, x.rows);
-    const ProductKernels& kernels = backend_.products(w.scales != nullptr);
-    backend_.run([&] { kernels.gemm(pool(), x.array.data(), w, x.rows, epilogue, out.array.data()); });
+    if (linear.gate_up != (epilogue == Epilogue::gate_up))
+      refuse("weights of gate and up go with gate_up, others with linear");
+    expect(x, "x", backend_.act(), linear.columns);
+    begin(out, linear.gate_up ? backend_.act() : Kind::f32, linear.rows, x.rows);
+    backend_.run([&] {
+      for (const Piece& piece : linear.pieces) {
+        void* to = linear.gate_up ? out.array.data() : out.array.data<float>() + piece.first;
+        backend_.products(piece.layout.hold).gemm(pool(), x.array.data(), piece.weights, x.rows, epilogue, to);
+      }
+    });
   }
 
   void rope_and_write_kv(const Activation& qkv, std::int64_t layer, const RopeTable& rope, const Vector* q_norm,
@@ -519,7 +622,7 @@ class PreparedPass {
     if (q.rows != metadata_.all.tokens) refuse("q must have a row for each token");
     if (!(scale > 0)) refuse("scale must be positive");
     begin(out, backend_.act(), q.columns, q.rows);
-    const ProductKernels& kernels = backend_.products(cache_.bytes);
+    const ProductKernels& kernels = backend_.products(cache_.bytes ? Hold::int8 : Hold::act);
     const AttentionPlan& plan = plan_for(heads, window);
     backend_.run([&] {
       kernels.attention(pool(), q.array.data(), cache_, layer, metadata_.all, plan, scale, out.array.data());
@@ -558,7 +661,7 @@ class PreparedPass {
     if (window < 0) refuse("window must not be negative");
     metadata_.check_blocks(cache_, window);
     auto plan = std::make_unique<AttentionPlan>(heads, window);
-    backend_.run([&] { backend_.products(cache_.bytes).divide(pool(), cache_, metadata_.all, *plan); });
+    backend_.run([&] { backend_.products(cache_.bytes ? Hold::int8 : Hold::act).divide(pool(), cache_, metadata_.all, *plan); });
     plans_.push_back(std::move(plan));
     return *plans_.back();
   }
@@ -588,8 +691,8 @@ NB_MODULE(_native, m) {
   m.def("available_isas", &available_isas);
 
   nb::class_<Linear>(m, "Linear")
-      .def_prop_ro("rows", [](const Linear& l) { return l.weights.rows; })
-      .def_prop_ro("columns", [](const Linear& l) { return l.weights.columns; })
+      .def_ro("rows", &Linear::rows)
+      .def_ro("columns", &Linear::columns)
       .def_prop_ro("nbytes", &Linear::nbytes);
   nb::class_<Table>(m, "Table")
       .def_ro("rows", &Table::rows)
@@ -611,7 +714,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<const std::string&, int, const std::string&, const std::vector<int>&>(), nb::arg("dtype"),
            nb::arg("threads"), nb::arg("isa"), nb::arg("cores"))
       .def_prop_ro("isa", &Backend::isa)
-      .def("pack_linear", &Backend::pack_linear, nb::arg("parts"), nb::arg("bias").none(), nb::arg("quantized"))
+      .def("pack_linear", &Backend::pack_linear, nb::arg("pieces"), nb::arg("bias").none())
       .def("pack_gate_up", &Backend::pack_gate_up)
       .def("pack_table", &Backend::pack_table)
       .def("bytes_per_block", &Backend::bytes_per_block)

@@ -304,6 +304,39 @@ INLINE vf load_f16(const std::uint16_t* from) {
 #endif
 }
 
+// To the nearest, ties to even; |x| < 2¹⁶ − 16.
+INLINE std::uint16_t to_f16(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const std::uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+  if (rest >= 0x38800000u) return static_cast<std::uint16_t>(sign | (rest + 0xfffu + (rest >> 13 & 1u) - (112u << 23)) >> 13);
+  const float shifted = of_bits(rest) + 0.5f;  // below 2⁻¹⁴ it is a multiple of 2⁻²⁴, the last place of what 0.5 begins
+  std::memcpy(&bits, &shifted, 4);
+  return static_cast<std::uint16_t>(sign | (bits - 0x3f000000u));
+}
+
+// Each byte of `indices`, all below 16, → that byte of a table of 16, which every 16 bytes repeat.
+INLINE vu repeated(const std::uint8_t* table) {
+  vu all_of_it;
+  for (std::size_t at = 0; at < sizeof(vu); at += 16) std::memcpy(reinterpret_cast<char*>(&all_of_it) + at, table, 16);
+  return all_of_it;
+}
+INLINE vu looked_up(vu table, vu indices) {
+#if defined(__AVX512BW__)
+  return (vu)_mm512_shuffle_epi8((__m512i)table, (__m512i)indices);
+#elif defined(__AVX2__)
+  return (vu)_mm256_shuffle_epi8((__m256i)table, (__m256i)indices);
+#elif defined(__aarch64__)
+  return (vu)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)indices);
+#else
+  std::uint8_t from[16], at[16];
+  std::memcpy(from, &table, 16);
+  std::memcpy(at, &indices, 16);
+  for (std::uint8_t& byte : at) byte = from[byte];
+  return load<vu>(at);
+#endif
+}
+
 // eˣ to about 1 ulp for −87.33 ≤ x ≤ 88.3: x = n·ln 2 + r, a polynomial for eʳ, 2ⁿ through the exponent bits.
 // e⁰ is exactly 1.
 INLINE vf exp_bounded(vf x) {

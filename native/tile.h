@@ -144,6 +144,22 @@ using Halves = Either<has_bf16_dot, PairsByPairs, PairsByFloats>::type;
 template <bool weights_signed = false>
 using Bytes = typename Either<has_int8_dot, BytesByBytes<weights_signed>, BytesByHalves<weights_signed>>::type;
 
+// Weights as codes of 4 bits, in steps of a span each (types.h). x of a span: −128 · Σ x, float(Σ x), then its bytes as
+// Dot has them. What a code stands for is looked up as an unsigned byte, with 128 added as in int8, so that from there on
+// a span is int8's; its sums begin with what the 128 takes off, and are added up in float32 times their scale.
+struct Nibbles {
+  using Dot = Bytes<>;
+  using X = Dot::X;
+  using Sum = vf;
+  static constexpr int x_per_step = Dot::x_per_step, values_per_step = 4;
+  static constexpr std::int64_t x_head = 2;
+  static std::int64_t x_lanes(std::int64_t inputs) { return x_head + inputs / 4 * Dot::x_per_step; }
+};
+template <class F>
+constexpr bool by_spans = false;
+template <>
+constexpr bool by_spans<Nibbles> = true;
+
 // Rows of x that are `stride` bytes apart, three to a pointer: an address can say one and two strides by itself, and a
 // pointer to each of twelve rows would not fit the registers.
 template <class F, int M>
@@ -171,11 +187,13 @@ struct Ahead {
   int lines = 0;
 };
 
-// One tile's work: `steps` steps of a group from `w` on, by rows that stand `x_stride` apart. Sums are [M][P · 16] of
-// F::Sum's lanes, `sums_stride` of them a row.
+// One tile's work: `steps` steps of a group from `w` on, outputs from `lane` on, by rows that stand `x_stride` apart. Sums
+// are [M][P · 16] of F::Sum's lanes, `sums_stride` of them a row.
 template <class F>
 struct Work {
   const std::uint32_t* w;
+  std::int64_t lane;
+  const Weights::Spans& spans;
   int steps;
   const typename F::X* x;
   std::int64_t x_stride;
@@ -197,7 +215,7 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
       sums[m][n] = work.fresh ? Sum{} : load<Sum>(work.sums + m * work.sums_stride + n * lanes);
 
   const Rows<F, M> x(work.x, work.x_stride);
-  const std::uint32_t* w = work.w;
+  const std::uint32_t* w = work.w + work.lane;
   const char* ahead = static_cast<const char*>(work.ahead.at);
   const int steps = work.steps;
 
@@ -211,6 +229,69 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
   int i = 0;
   for (; i + 4 <= steps; i += 4) one(i), one(i + 1), one(i + 2), one(i + 3);
   for (; i < steps; ++i) one(i);
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) store(work.sums + m * work.sums_stride + n * lanes, sums[m][n]);
+}
+
+// The same over spans of codes: each is unpacked once for all rows.
+template <class F, int M, int P, int fetched>
+__attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
+  constexpr int N = P * vectors;
+  using Dot = typename F::Dot;
+  vf sums[M][N];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) sums[m][n] = work.fresh ? vf{} : load<vf>(work.sums + m * work.sums_stride + n * lanes);
+
+  const Rows<F, M> x(work.x, work.x_stride);
+  const std::int64_t lines = work.spans.inputs / 8, head = work.spans.first_codes(), x_lanes = F::x_lanes(work.spans.inputs);
+  const std::int64_t step_bytes = (head + lines * group_lanes) * 4;
+  const bool offsets = work.spans.offsets;
+  const vu table = repeated(work.spans.meanings);
+  const char *at = reinterpret_cast<const char*>(work.w), *ahead = static_cast<const char*>(work.ahead.at);
+  for (std::int64_t step = 0, from = 0; step < work.steps; ++step, at += step_bytes, from += x_lanes) {
+    vi dots[M][N];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const vi first = all(static_cast<std::int32_t>(x(m, from)));
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) dots[m][n] = first;
+    }
+    const auto row = [&](int m, std::int64_t i) __attribute__((always_inline)) { return x(m, from + F::x_head + i); };
+    const char *codes = at + (head + work.lane) * 4, *line_ahead = ahead;
+    if (fetched) prefetch_to_l2(line_ahead), line_ahead += 64;
+    const auto one = [&](std::int64_t line) __attribute__((always_inline)) {
+      for (int i = 0; i < fetched; ++i, line_ahead += 64) prefetch_to_l2(line_ahead);
+      vu half[N];
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) half[n] = looked_up(table, load<vu>(codes + n * sizeof(vu)) & 0x0f0f0f0fu);
+      Dot::template step<M, N>(dots, half, row, 2 * line);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) half[n] = looked_up(table, load<vu>(codes + n * sizeof(vu)) >> 4 & 0x0f0f0f0fu);
+      Dot::template step<M, N>(dots, half, row, 2 * line + 1);
+      codes += group_lanes * 4;
+    };
+    for (std::int64_t line = 0; line < lines; line += 2) one(line), one(line + 1);
+    if (fetched) ahead += fetched == 2 ? step_bytes : step_bytes / 2;
+    // Each product is rounded before it is added: the same bits on every instruction set.
+    const auto* scales = reinterpret_cast<const std::uint16_t*>(at) + work.lane;
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      const vf scale = load_f16(scales + n * lanes);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) sums[m][n] += __builtin_convertvector(dots[m][n], vf) * scale;
+    }
+    if (!offsets) continue;
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      const vf offset = load_f16(scales + group_lanes + n * lanes);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) sums[m][n] += (vf)all(static_cast<std::uint32_t>(x(m, from + 1))) * offset;
+    }
+  }
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
@@ -238,7 +319,12 @@ INLINE void tile_fetching(int rows, const Work<F>& work) {
   if constexpr (M > 1) {
     if (rows < M) return tile_fetching<F, lines, M - 1>(rows, work);
   }
-  tile<F, M, tile_width(M), fetches<F>(M, lines) ? lines : 0>(work);
+  constexpr int fetched = fetches<F>(M, lines) ? lines : 0;
+  if constexpr (by_spans<F>) {
+    tile_of_spans<F, M, tile_width(M), fetched>(work);
+  } else {
+    tile<F, M, tile_width(M), fetched>(work);
+  }
 }
 
 // A tile of `rows` ≤ tile_tokens and of as many panels as `tile_width` says.

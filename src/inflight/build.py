@@ -298,7 +298,8 @@ def _weights(
     progress: Progress | None,
 ) -> ModelWeights:
     source = DummyWeights(backend.dtype, settings.seed) if settings.load_format == "dummy" else Checkpoint(folder)
-    return load_weights(model, source, backend, positions, progress, settings.quantization)
+    held = settings.quantization, settings.quantization_group_size
+    return load_weights(model, source, backend, positions, progress, *held)
 
 
 @dataclass(frozen=True, slots=True)

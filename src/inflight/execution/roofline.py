@@ -47,10 +47,11 @@ def decode_ceiling(
     context: int,
     quantization: Quantization = "none",
     quantized_kv: bool = False,
+    group_size: int = 32,
 ) -> Ceiling:
     """One token for each of `batch` sequences that have `context` tokens."""
     kv_bytes = batch * context_bytes(model, dtype, context, quantized_kv)
-    read = step_weight_bytes(model, dtype, quantization) + kv_bytes
+    read = step_weight_bytes(model, dtype, quantization, group_size) + kv_bytes
     compute = batch * _token_seconds(model, dtype, machine, context, quantization, quantized_kv)
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
@@ -62,9 +63,12 @@ def prefill_ceiling(
     tokens: int,
     quantization: Quantization = "none",
     quantized_kv: bool = False,
+    group_size: int = 32,
 ) -> Ceiling:
     """A prompt of `tokens` tokens, of which the last one is sampled."""
-    read = step_weight_bytes(model, dtype, quantization) + tokens * kv_bytes_per_token(model, dtype, quantized_kv)
+    read = step_weight_bytes(model, dtype, quantization, group_size) + tokens * kv_bytes_per_token(
+        model, dtype, quantized_kv
+    )
     compute = (tokens - 1) * _token_seconds(
         model, dtype, machine, tokens // 2, quantization, quantized_kv, logits=False
     )
@@ -72,9 +76,11 @@ def prefill_ceiling(
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
-def ridge_tokens(model: ModelSpec, dtype: DType, machine: Machine, quantization: Quantization = "none") -> float:
+def ridge_tokens(
+    model: ModelSpec, dtype: DType, machine: Machine, quantization: Quantization = "none", group_size: int = 32
+) -> float:
     """Tokens per step from which the cores, and no longer the memory, are the limit."""
-    memory = step_weight_bytes(model, dtype, quantization) / machine.read_bytes_per_s
+    memory = step_weight_bytes(model, dtype, quantization, group_size) / machine.read_bytes_per_s
     return memory / _token_seconds(model, dtype, machine, 0, quantization)
 
 
