@@ -135,7 +135,7 @@ class Product {
     return group_lanes;
   }
   std::int64_t x_lanes() const {
-    if constexpr (by_spans<F>) return F::x_lanes(w_.spans.inputs);
+    if constexpr (by_spans<F>) return x_lanes_of<F>(w_.spans.inputs);
     return F::x_per_step;
   }
   // Steps [begin, begin + steps) of the sums.
@@ -147,7 +147,7 @@ class Product {
   Task task_of(std::int64_t index) const {
     const std::int64_t part = index % parts_, first = tokens_ * part / parts_;
     const std::int64_t count = tokens_ * (part + 1) / parts_ - first;
-    return {index / parts_, first, count, (count + tile_tokens - 1) / tile_tokens, part + 1 == parts_};
+    return {index / parts_, first, count, (count + most_rows<F> - 1) / most_rows<F>, part + 1 == parts_};
   }
 
   void task(std::int64_t index, float* sums) const {

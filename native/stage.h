@@ -75,7 +75,7 @@ Staged<F> stage_bytes(Pool& pool, const Value* from, std::int64_t tokens, const 
 template <class F, class Value>
 Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   using X = typename F::X;
-  const std::int64_t inputs = w.spans.inputs, columns = w.columns, span_lanes = F::x_lanes(inputs);
+  const std::int64_t inputs = w.spans.inputs, columns = w.columns, span_lanes = x_lanes_of<F>(inputs);
   const std::int64_t stride = w.steps * span_lanes, width = w.steps * inputs;
   X* to = static_cast<X*>(pool.scratch(0, tokens * (stride * sizeof(X) + 4)));
   float* scales = reinterpret_cast<float*>(to + tokens * stride);
@@ -90,15 +90,17 @@ Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const 
       std::memset(bytes + columns, 0, width - columns);
       X* out = to + t * stride;
       for (std::int64_t s = 0; s < w.steps; ++s, bytes += inputs, out += span_lanes) {
-        std::int8_t span[most_span];
-        std::memcpy(span, bytes, inputs);
         std::int32_t sum = 0;
-        for (std::int64_t k = 0; k < inputs; ++k) sum += span[k];
+        for (std::int64_t k = 0; k < inputs; k += 16) {
+          std::int8_t some[16];
+          std::memcpy(some, bytes + k, sizeof some);
+          for (const std::int8_t one : some) sum += one;
+          F::Dot::lay(some, 4, out + x_head + k / 4 * F::x_per_step);
+        }
         const std::int32_t excess = -128 * sum;
         const float together = static_cast<float>(sum);
         std::memcpy(out, &excess, 4);
         std::memcpy(out + 1, &together, 4);
-        F::Dot::lay(span, inputs / 4, out + F::x_head);
       }
     }
   });
