@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from inflight.execution.roofline import Machine, decode_ceiling
 from inflight.execution.sizes import kv_bytes_per_token, parts, step_weight_bytes, weight_bytes
@@ -20,7 +21,7 @@ from inflight.models.arithmetic import (
 )
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder, read_spec
-from inflight.models.spec import ModelSpec
+from inflight.models.spec import ModelSpec, WeightFormat
 
 from .conftest import OracleOf
 from .variants import VARIANTS
@@ -180,6 +181,14 @@ def test_int4_has_half_a_byte_and_its_share_of_a_scale(group_size: int) -> None:
     int4 = [step_weight_bytes(got, "bfloat16", held, group_size) for held in ("int4", "int4-all")]
     assert int8[0] - int4[0] == pytest.approx(layers * (0.5 - 2 / group_size), abs=1)
     assert int8[1] - int4[1] == pytest.approx((layers + table) * (0.5 - 2 / group_size), abs=1)
+
+
+def test_a_quantized_checkpoint_is_counted_as_it_comes() -> None:
+    plain = config(num_hidden_layers=7)
+    formats = (WeightFormat("awq", 4, 128), WeightFormat("fp8", 8), WeightFormat("unknown", None))
+    for came, held, group in zip(formats, ("int4", "int8", "int8"), (128, 32, 32), strict=True):
+        quantized = replace(plain, weight_format=came)
+        assert weight_bytes(quantized, "bfloat16") == weight_bytes(plain, "bfloat16", held, group)  # type: ignore[arg-type]
 
 
 def test_an_untied_model_has_two_tables_and_reads_one() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.backends.protocol import DType, Quantization
-from inflight.execution.sizes import context_bytes, holds, kv_bytes_per_token, step_weight_bytes
+from inflight.execution.sizes import context_bytes, holds_of, kv_bytes_per_token, step_weight_bytes
 from inflight.models.arithmetic import attention_flops_per_token, layer_flops_per_token, logit_flops_per_token
 from inflight.models.spec import ModelSpec
 
@@ -96,7 +96,7 @@ def _token_seconds(
     """Seconds of computing for one token: the layers and the output projection at the rate of how they are held (of
     int4 it is int8's), attention at that of `dtype`, or over int8 keys and values twice as many operations in int8."""
     rates = machine.flops_per_s
-    layers, head = holds(quantization)
+    layers, head = holds_of(model, quantization)
     seconds = layer_flops_per_token(model) / rates[dtype if layers == "act" else "int8"]
     attention = attention_flops_per_token(model, context)
     seconds += 2 * attention / rates["int8"] if quantized_kv else attention / rates[dtype]

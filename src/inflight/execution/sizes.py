@@ -38,14 +38,28 @@ def holds(quantization: Quantization) -> tuple[Hold, Hold]:
     return found[quantization]
 
 
-def packing(dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> Packing:
-    """group_size: inputs that share a scale of two bytes in int4."""
-    item = _ITEM_BYTES[dtype]
-    weight: dict[Hold, float] = {"act": item, "int8": 1, "int4": 0.5 + 2 / group_size}
+def holds_of(model: ModelSpec, quantization: Quantization) -> tuple[Hold, Hold]:
+    """How matrices of this model's layers are packed, and its output projection. Those of layers that come quantized
+    stay so, in 4 bits or in 8."""
     layers, head = holds(quantization)
+    came = model.weight_format
+    if came is not None:
+        layers = "int4" if came.bits is not None and came.bits <= 4 else "int8"
+    return layers, head
+
+
+def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> Packing:
+    """group_size: inputs that share a scale of two bytes where plain matrices become int4."""
+    item, came = _ITEM_BYTES[dtype], model.weight_format
+    layer_group = group_size if came is None else came.group_size if came.group_size in (16, 32, 64, 128) else 32
+
+    def weight(hold: Hold, group: int) -> float:
+        return {"act": item, "int8": 1, "int4": 0.5 + 2 / group}[hold]
+
+    layers, head = holds_of(model, quantization)
     return Packing(
-        matrix=weight[layers],
-        head=weight[head],
+        matrix=weight(layers, layer_group),
+        head=weight(head, group_size),
         table=item,
         other=4,
         matrix_scale=0 if layers == "act" else _SCALE_BYTES,
@@ -55,12 +69,12 @@ def packing(dtype: DType, quantization: Quantization = "none", group_size: int =
 
 def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
     """Bytes of all weights held in `dtype`, or some of them quantized, but for what a backend adds in padding."""
-    return round(arithmetic.weight_bytes(model, packing(dtype, quantization, group_size)))
+    return round(arithmetic.weight_bytes(model, packing(model, dtype, quantization, group_size)))
 
 
 def step_weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
     """Bytes of weights that a decode step reads at least once: all but the input table, of which it reads rows."""
-    return round(arithmetic.step_weight_bytes(model, packing(dtype, quantization, group_size)))
+    return round(arithmetic.step_weight_bytes(model, packing(model, dtype, quantization, group_size)))
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:

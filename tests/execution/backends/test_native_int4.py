@@ -59,6 +59,16 @@ def test_matrices_that_come_in_int4(ops, reference, dtype, group, offsets, meani
     assert np.sqrt(np.mean((one - want) ** 2) / np.mean(want**2)) < 0.02
 
 
+def test_matrices_may_lie_in_memory_as_they_like(ops, reference, dtype):
+    """As transposed views, which some formats yield."""
+    whole, x = matrix(40, 128, 32, offsets=True), held(dtype, normal(2, 3, 128))
+    turned = [np.asfortranarray(one) for one in (whole.codes, whole.scales, whole.offsets)]
+    weight = Int4Matrix(*turned, 32, LINEAR_CODES)
+    bytes_ = Int8Matrix(np.asfortranarray(int8.quantize(normal(3, 20, 128))[0]), np.ones(40, np.float32)[::2])
+    one, other = both(ops, reference, x, lambda backend: backend.pack_linear([weight, bytes_]), 60)
+    np.testing.assert_array_equal(one, other)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_stacks_of_any_kinds_and_shapes(data):

@@ -188,11 +188,12 @@ def _pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, 
 
 def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
     if isinstance(matrix, Int8Matrix):
-        return _Layout("int8"), (matrix.values, matrix.scales)
+        return _Layout("int8"), (np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.scales))
     if isinstance(matrix, Int4Matrix):
         held = int4.hold(matrix)
         layout = _Layout("int4", held.group, held.offsets is not None, held.meanings.tobytes())
-        return layout, (held.codes, held.scales, held.offsets, held.factors)
+        offsets = None if held.offsets is None else np.ascontiguousarray(held.offsets)
+        return layout, (np.ascontiguousarray(held.codes), np.ascontiguousarray(held.scales), offsets, held.factors)
     return (_Layout("int4", group, False, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
 
 
