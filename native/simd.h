@@ -350,11 +350,12 @@ INLINE std::uint16_t to_f16(float x) {
 // A table of 16 bytes, to be looked up by bytes below 16. linear: it goes on by ones from its first.
 struct ByteTable {
   vu table;
+  std::int32_t first;
   bool linear = true;
 
-  INLINE explicit ByteTable(const std::uint8_t* bytes) {
+  INLINE explicit ByteTable(const std::uint8_t* bytes) : first(bytes[0]) {
     for (std::size_t at = 0; at < sizeof(vu); at += 16) std::memcpy(reinterpret_cast<char*>(&table) + at, bytes, 16);
-    for (int i = 0; i < 16; ++i) linear &= bytes[i] == bytes[0] + i;
+    for (int i = 0; i < 16; ++i) linear &= bytes[i] == first + i;
   }
   INLINE vu operator()(vu indices) const {
 #if defined(__AVX512BW__)
@@ -364,7 +365,7 @@ struct ByteTable {
 #elif defined(__aarch64__)
     return (vu)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)indices);
 #else
-    if (linear) return indices + (table[0] & 0xffu) * 0x01010101u;
+    if (linear) return indices + static_cast<std::uint32_t>(first) * 0x01010101u;
     std::uint8_t from[16], at[16];
     std::memcpy(from, &table, 16);
     std::memcpy(at, &indices, 16);

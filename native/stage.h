@@ -1,6 +1,6 @@
 // The left side of a product, made ready for the kernel: x as it is, padded, widened, or quantised to int8.
 //
-// int8 and int4 weights meet int8 activations: they are quantised here, where a product reads them, from the format in which
+// int8 and int4 weights meet int8 activations: those are quantised here, where a product reads them, from the format in which
 // activations are held; nothing before or after a product knows of it.
 #pragma once
 #include "parallel.h"

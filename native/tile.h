@@ -211,8 +211,10 @@ struct NibblesByPairs {
         for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs[m][n]);
     }
   }
-  // −8 · Σ x, or nothing.
-  INLINE static vi first(std::int32_t excess, const ByteTable& meanings) { return all(meanings.linear ? excess >> 4 : 0); }
+  // What code 0 stands for, as often as Σ x; or nothing.
+  INLINE static vi first(std::int32_t excess, const ByteTable& meanings) {
+    return all(meanings.linear ? (excess >> 7) * (128 - meanings.first) : 0);
+  }
 
  private:
   template <int M, int N, class Row, class Near>

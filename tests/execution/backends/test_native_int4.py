@@ -21,6 +21,13 @@ from .test_int4 import MXFP4, matrix
 
 SHAPES = [(0, 20, 12), (1, 1, 1), (2, 65, 34), (5, 33, 18), (13, 130, 200), (33, 17, 4099), (200, 80, 96)]
 
+MEANINGS = {
+    "linear": LINEAR_CODES,
+    "from 0": np.arange(16),
+    "mxfp4": MXFP4,
+    "widest": 17 * LINEAR_CODES.astype(int) + 8,
+}
+
 
 def both(one, other, x, make, rows):
     """What two backends make of a product over `make(backend)`: float32[T, rows] each."""
@@ -48,7 +55,7 @@ def test_linear_has_the_bits_of_its_twin(ops, reference, dtype, tokens, rows, co
     np.testing.assert_array_equal(outs[0][1], normal(4, tokens, rows) + outs[0][0])
 
 
-@pytest.mark.parametrize("meanings", [LINEAR_CODES, MXFP4, 8 * LINEAR_CODES - 64], ids=["linear", "mxfp4", "widest"])
+@pytest.mark.parametrize("meanings", MEANINGS.values(), ids=MEANINGS)
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("group", [16, 32, 64, 128])
 def test_matrices_that_come_in_int4(ops, reference, dtype, group, offsets, meanings):
