@@ -43,8 +43,14 @@ from inflight.models.registry import read_folder
 from inflight.models.spec import ModelSpec
 from inflight.records.schema import read_records
 
-HELD: dict[Quantization, str] = {"none": "bf16", "int8": "int8", "int8-all": "int8-all"}
-HOLDS: tuple[Hold, ...] = ("act", "int8")
+HELD: dict[Quantization, str] = {
+    "none": "bf16",
+    "int8": "int8",
+    "int8-all": "int8-all",
+    "int4": "int4",
+    "int4-all": "int4-all",
+}
+HOLDS: tuple[Hold, ...] = ("act", "int8", "int4")
 MOST_KV = 4 * GIB  # bytes of keys and values that a step may read here
 PROMPTS = (512, 2048)  # tokens of a step that computes one
 PROMPT, OUTPUT = 64, 48  # tokens of a served request
@@ -111,7 +117,7 @@ def body_ceiling(body: Body) -> Callable[[Machine], float]:
 def kernel_bodies(
     config: ModelSpec, backend: NativeBackend, batches: Sequence[int], contexts: Sequence[int]
 ) -> Iterator[list[Body]]:
-    """Rows of the table: the same in bf16 and in int8."""
+    """Rows of the table: the same in bf16, int8 and int4; keys and values in the first two."""
     layers, heads = [[kind(config, backend, hold) for hold in HOLDS] for kind in (Layers, Head)]
     for tokens in (*batches, 512):
         yield [one.products(tokens) for one in layers]  # type: ignore[union-attr]
@@ -144,10 +150,12 @@ def kernels(
     cells: list[list[object]] = []
     for row in rows:
         told = [timing.cells(probe.best) for _, timing in row]
-        ratio = f"{min(row[0][1].seconds) / min(row[1][1].seconds):.2f}" if len(row) > 1 else ""
-        cells.append([row[0][0].name, *told[0], *(told[1] if len(told) > 1 else ["", ""]), ratio])
+        best = [min(timing.seconds) for _, timing in row]
+        ratios = [f"{before / after:.2f}" for before, after in itertools.pairwise(best)]
+        none = [""] * (len(HOLDS) - len(row))
+        cells.append([row[0][0].name, *itertools.chain(*told), *none, *none, *ratios, *none])
     small = [[body.name, f"{min(timed(body.run, 20) for _ in range(5)) * 1e6:.1f}"] for body in others(config, backend)]
-    head = ["kernel", "bf16, ms", "share", "int8, ms", "share", "bf16 / int8"]
+    head = ["kernel", "bf16, ms", "share", "int8, ms", "share", "int4, ms", "share", "bf16 / int8", "int8 / int4"]
     return f"{table(head, cells)}\n\n{table(['beside them', 'best, µs'], small)}"
 
 

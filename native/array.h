@@ -17,7 +17,7 @@ namespace nb = nanobind;
 [[noreturn]] inline void refuse(const std::string& sentence) { throw nb::value_error(sentence.c_str()); }
 
 // Element types, by their letters in the buffer protocol.
-enum class Kind { f32, f16, u16, i32, u32, u64, boolean, other };
+enum class Kind { f32, f16, u16, i32, u32, u64, i8, u8, boolean, other };
 
 inline Kind kind_of(const Py_buffer& view) {
   const char* format = view.format ? view.format : "B";
@@ -29,13 +29,16 @@ inline Kind kind_of(const Py_buffer& view) {
     case 'H': return Kind::u16;
     case 'i': case 'l': return view.itemsize == 4 ? Kind::i32 : Kind::other;
     case 'I': case 'L': case 'Q': return view.itemsize == 4 ? Kind::u32 : Kind::u64;
+    case 'b': return Kind::i8;
+    case 'B': return Kind::u8;
     case '?': return Kind::boolean;
     default: return Kind::other;
   }
 }
 
 inline const char* name_of(Kind kind) {
-  constexpr const char* names[] = {"float32", "float16", "uint16", "int32", "uint32", "uint64", "bool", "another type"};
+  constexpr const char* names[] = {"float32", "float16", "uint16", "int32", "uint32",
+                                   "uint64",  "int8",    "uint8",  "bool",  "another type"};
   return names[static_cast<int>(kind)];
 }
 
@@ -83,7 +86,8 @@ class Array {
   bool readonly() const { return view_.readonly; }
   SourceMatrix matrix() const {
     const Kind kind = kind_of(view_);
-    return {view_.buf, size(0), kind == Kind::f32 ? Source::f32 : kind == Kind::f16 ? Source::f16 : Source::bf16};
+    const Source source = kind == Kind::f32 ? Source::f32 : kind == Kind::f16 ? Source::f16 : Source::bf16;
+    return {view_.buf, size(0), source, nullptr, nullptr, nullptr};
   }
 
  private:

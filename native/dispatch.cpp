@@ -5,27 +5,28 @@ namespace inflight {
 
 namespace portable {
 extern const RowKernels rows;
-extern const ProductKernels bf16, f32, int8_bf16, int8_f32;
-constexpr Kernels kernels{"portable", rows, bf16, f32, int8_bf16, int8_f32};
+extern const ProductKernels bf16, f32, int8_bf16, int8_f32, int4_bf16, int4_f32;
+constexpr Kernels kernels{"portable", rows, bf16, f32, int8_bf16, int8_f32, int4_bf16, int4_f32};
 }  // namespace portable
 #ifdef INFLIGHT_X86
 namespace avx2 {
 extern const RowKernels rows;
-extern const ProductKernels bf16, f32, int8_bf16, int8_f32;
-constexpr Kernels kernels{"avx2", rows, bf16, f32, int8_bf16, int8_f32};
+extern const ProductKernels bf16, f32, int8_bf16, int8_f32, int4_bf16, int4_f32;
+constexpr Kernels kernels{"avx2", rows, bf16, f32, int8_bf16, int8_f32, int4_bf16, int4_f32};
 }  // namespace avx2
 namespace avx512 {
 extern const RowKernels rows;
-extern const ProductKernels bf16, f32, int8_bf16, int8_f32;
-constexpr Kernels kernels{"avx512", rows, bf16, f32, int8_bf16, int8_f32};
+extern const ProductKernels bf16, f32, int8_bf16, int8_f32, int4_bf16, int4_f32;
+constexpr Kernels kernels{"avx512", rows, bf16, f32, int8_bf16, int8_f32, int4_bf16, int4_f32};
 }  // namespace avx512
 namespace avx512_vnni {  // the dot product of bytes
-extern const ProductKernels int8_bf16, int8_f32;
-constexpr Kernels kernels{"avx512_vnni", avx512::rows, avx512::bf16, avx512::f32, int8_bf16, int8_f32};
+extern const ProductKernels int8_bf16, int8_f32, int4_bf16, int4_f32;
+constexpr Kernels kernels{"avx512_vnni", avx512::rows, avx512::bf16, avx512::f32, int8_bf16, int8_f32, int4_bf16, int4_f32};
 }  // namespace avx512_vnni
 namespace avx512_bf16 {  // and that of bf16
 extern const ProductKernels bf16;
-constexpr Kernels kernels{"avx512_bf16", avx512::rows, bf16, avx512::f32, avx512_vnni::int8_bf16, avx512_vnni::int8_f32};
+constexpr Kernels kernels{"avx512_bf16", avx512::rows, bf16, avx512::f32, avx512_vnni::int8_bf16, avx512_vnni::int8_f32,
+                          avx512_vnni::int4_bf16, avx512_vnni::int4_f32};
 }  // namespace avx512_bf16
 #endif
 

@@ -13,7 +13,7 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-constexpr std::int64_t block_steps = 2048;   // × 128 bytes: a quarter of a usual second-level cache
+constexpr std::int64_t block_lanes = 2048 * group_lanes;   // 256 KiB: a quarter of a usual second-level cache
 constexpr std::int64_t tokens_per_task = 192;
 
 // (up + 1) · gate · sigmoid(1.702 · gate), gate to 7 and up from −7 to 7 (gpt-oss). NaN stays NaN.
@@ -31,10 +31,13 @@ INLINE void store_value(Value* to, vf x) {
   }
 }
 
-// What the sums of a row's outputs [lane, lane + lanes) stand for. int8: (sum · token's scale) · output's scale.
+// What the sums of a row's outputs [lane, lane + lanes) stand for. int8: (sum · token's scale) · output's scale; int4:
+// its factor.
 template <class F>
 INLINE vf meant(const Weights& w, const Staged<F>& x, const float* sums, std::int64_t token, std::int64_t lane) {
-  if constexpr (F::values_per_step == 4) {
+  if constexpr (by_spans<F>) {
+    return load<vf>(sums) * x.scales[token] * load<vf>(w.scales + lane);
+  } else if constexpr (F::values_per_step == 4) {
     const vf whole = __builtin_convertvector((vi)(load<vu>(sums) - static_cast<std::uint32_t>(x.excess[token])), vf);
     return whole * x.scales[token] * load<vf>(w.scales + lane);
   } else {
@@ -54,7 +57,7 @@ void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, 
   const std::int64_t first = tile.lane / 2, count = w.rows - first < panel ? w.rows - first : panel;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
     const float* gate = tile.sums + t * group_lanes;
-    Value* to = out + (tile.token + t) * w.rows + first;
+    Value* to = out + (tile.token + t) * w.out_stride + first;
     Value held[panel];
     Value* at = count == panel ? to : held;
     for (int v = 0; v < panel; v += lanes) {
@@ -75,7 +78,7 @@ template <class F, Write write>
 void finish(const Weights& w, const Staged<F>& x, const Finished& tile, float* out) {
   const std::int64_t left = w.rows - tile.lane, count = left < group_lanes ? left : group_lanes;
   for (std::int64_t t = 0; t < tile.tokens; ++t) {
-    float* to = out + (tile.token + t) * w.rows + tile.lane;
+    float* to = out + (tile.token + t) * w.out_stride + tile.lane;
     for (std::int64_t i = 0; i < count; i += lanes) {
       vf value = meant<F>(w, x, tile.sums + t * group_lanes + i, tile.token + t, tile.lane + i);
       if (i + lanes <= count) {
@@ -105,11 +108,11 @@ class Product {
       : w_(*share.weights), x_(x), first_(share.first), tokens_(share.rows), epilogue_(epilogue), out_(out),
         parts_((tokens_ + tokens_per_task - 1) / tokens_per_task),
         past_caches_(epilogue == Epilogue::store && w_.rows >= vocabulary && tokens_ * w_.rows * 4 >= beyond_caches &&
-                     on_lines(out, w_.rows)) {}
+                     on_lines(out, w_.out_stride)) {}
 
   std::int64_t tasks() const { return w_.groups * parts_; }
-  std::int64_t most_rows() const { return parts_ == 0 ? 0 : (tokens_ + parts_ - 1) / parts_; }  // of a task
-  std::int64_t work() const { return w_.groups * w_.steps * (4 + tokens_); }
+  std::int64_t widest_task() const { return parts_ == 0 ? 0 : (tokens_ + parts_ - 1) / parts_; }  // rows
+  std::int64_t work() const { return w_.groups * w_.steps * step_lanes() / group_lanes * (4 + tokens_); }
   bool past_caches() const { return past_caches_; }
 
   // sums: memory for a task's.
@@ -117,7 +120,7 @@ class Product {
     const Task task = task_of(index);
     // What is read once need not stay; panels that are read one after the other are fetched together.
     const bool once = task.tiles == 1 && tile_width(static_cast<int>(task.count)) * panel == group_lanes;
-    const std::int64_t blocks = once ? 1 : (w_.steps + block_steps - 1) / block_steps;
+    const std::int64_t blocks = once ? 1 : (w_.steps * step_lanes() + block_lanes - 1) / block_lanes;
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t begin = w_.steps * b / blocks, end = w_.steps * (b + 1) / blocks;
       const Block block{begin, end - begin, b == 0, b + 1 == blocks};
@@ -131,8 +134,8 @@ class Product {
  private:
   // Outputs that are written past the caches: of a vocabulary (what a layer's product writes is read at once), and many.
   static constexpr std::int64_t vocabulary = 1 << 15, beyond_caches = 1 << 22;
-  static bool on_lines(const void* out, std::int64_t rows) {
-    return reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && rows % panel == 0;
+  static bool on_lines(const void* out, std::int64_t stride) {
+    return reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && stride % panel == 0;
   }
 
   // Tokens [first, first + count), in `tiles` tiles, by a group.
@@ -141,6 +144,15 @@ class Product {
     bool goes_on;  // the thread's next task is in the memory that follows
     std::int64_t row(std::int64_t tile) const { return count * tile / tiles; }
   };
+  // Of a step, in the memory of a group and of a row of x.
+  std::int64_t step_lanes() const {
+    if constexpr (by_spans<F>) return w_.step_lanes;
+    return group_lanes;
+  }
+  std::int64_t x_lanes() const {
+    if constexpr (by_spans<F>) return x_lanes_of<F>(w_.spans.inputs);
+    return F::x_per_step;
+  }
   // Steps [begin, begin + steps) of the sums.
   struct Block {
     std::int64_t begin, steps;
@@ -150,19 +162,19 @@ class Product {
   Task task_of(std::int64_t index) const {
     const std::int64_t part = index % parts_, first = tokens_ * part / parts_;
     const std::int64_t count = tokens_ * (part + 1) / parts_ - first;
-    return {index / parts_, first_ + first, count, (count + tile_tokens - 1) / tile_tokens, part + 1 == parts_};
+    return {index / parts_, first_ + first, count, (count + most_rows<F> - 1) / most_rows<F>, part + 1 == parts_};
   }
 
   // The i-th tokens of a task over the group's panels.
   void tiles(const Task& task, const Block& block, std::int64_t i, float* sums) const {
     const std::int64_t row = task.row(i);
     const int rows = static_cast<int>(task.row(i + 1) - row);
-    const X* x = x_.x + (task.first + row) * x_.stride + block.begin * F::x_per_step;
-    const std::uint32_t* from = w_.data + (task.group * w_.steps + block.begin) * group_lanes;
+    const X* x = x_.x + (task.first + row) * x_.stride + block.begin * x_lanes();
+    const std::uint32_t* from = w_.data + (task.group * w_.steps + block.begin) * step_lanes();
     for (std::int64_t at = 0; at < group_lanes; at += tile_width(rows) * panel) {
       const Ahead ahead = at == 0 ? this->ahead(task, block, i, from) : Ahead{};  // the first fetch for all of the group
-      run_tile<F>(rows, {from + at, static_cast<int>(block.steps), x, x_.stride, sums + at, group_lanes, block.first,
-                         ahead});
+      run_tile<F>(rows, {from, at, w_.spans, static_cast<int>(block.steps), x, x_.stride, sums + at, group_lanes,
+                         block.first, ahead});
     }
   }
 
@@ -177,7 +189,7 @@ class Product {
     if (block.last && !task.goes_on) return {};
     // Each tile fetches its share of the next block, which is as long: of two lines a step none or one.
     const std::int64_t first = 2 * i / task.tiles, last = 2 * (i + 1) / task.tiles;
-    return {from + block.steps * (group_lanes + first * panel), static_cast<int>(last - first)};
+    return {from + block.steps * step_lanes() * (2 + first) / 2, static_cast<int>(last - first)};
   }
 
   // Sums → out, as the epilogue says.
@@ -222,7 +234,7 @@ void gemm(Pool& pool, const void* x, const Share* shares, std::int64_t count, Ep
     const Product<F, Value> one = product(i);
     begins[i + 1] = begins[i] + one.tasks();
     work += one.work();
-    most = one.most_rows() > most ? one.most_rows() : most;
+    most = one.widest_task() > most ? one.widest_task() : most;
     past_caches |= one.past_caches();
   }
   // A thread goes through neighbouring groups: to the memory they are one stream.

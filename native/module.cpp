@@ -54,14 +54,82 @@ class OptionalRows {
   std::vector<std::int64_t> lengths_;
 };
 
+// How a matrix is packed.
+struct Layout {
+  Hold hold = Hold::act;
+  Weights::Spans spans{};
+};
+
+// Whether rows of x that are laid out for one go with the other.
+bool alike(const Layout& a, const Layout& b) {
+  return a.hold == b.hold && a.spans.inputs == b.spans.inputs && a.spans.offsets == b.spans.offsets;
+}
+
+Layout layout_of(nb::handle hold, nb::handle span, nb::handle offsets, nb::handle meanings) {
+  const auto name = nb::cast<std::string>(hold);
+  if (name == "act" || name == "int8") return {name == "act" ? Hold::act : Hold::int8, {}};
+  if (name != "int4") refuse("matrices are held as act, int8 or int4, not as " + name);
+  Layout layout{Hold::int4, {nb::cast<std::int64_t>(span), nb::cast<bool>(offsets), {}}};
+  if (const std::int64_t n = layout.spans.inputs; n != 16 && n != 32 && n != 64 && n != 128)
+    refuse("in int4 16, 32, 64 or 128 inputs share a scale, not " + std::to_string(n));
+  const Array table(meanings, "what codes stand for", Kind::i8, {16});
+  for (int i = 0; i < 16; ++i) layout.spans.meanings[i] = static_cast<std::uint8_t>(table.data<std::int8_t>()[i] + 128);
+  return layout;
+}
+
+// Outputs of a matrix that stand side by side and are packed alike.
+struct Piece {
+  Layout layout;
+  Weights weights{};
+  Memory memory;
+  std::vector<float> scales;
+  std::int64_t first = 0;  // of its outputs, among the matrix's
+};
+
 // Packed weights and what they own.
 struct Linear {
-  Weights weights{};
+  std::vector<Piece> pieces;
+  std::int64_t rows = 0, columns = 0;
+  bool gate_up = false;
   Format format{};
-  Memory memory;
-  std::vector<float> bias, scales;
+  std::vector<float> bias;
   std::int64_t nbytes() const {
-    return static_cast<std::int64_t>(memory.bytes() + (bias.size() + scales.size()) * sizeof(float));
+    std::size_t bytes = bias.size() * sizeof(float);
+    for (const Piece& piece : pieces) bytes += piece.memory.bytes() + piece.scales.size() * sizeof(float);
+    return static_cast<std::int64_t>(bytes);
+  }
+};
+
+// A matrix of a checkpoint: plain numbers, or (values, scales) of int8, or (codes, scales, offsets or None, factors).
+struct PartSource {
+  std::vector<Array> arrays;
+  SourceMatrix matrix{};
+  std::int64_t columns = 0;
+
+  PartSource(nb::handle given, const Layout& layout) {
+    if (!nb::isinstance<nb::tuple>(given)) {
+      arrays.emplace_back(given, "a weight matrix");
+      matrix = arrays[0].matrix();
+      columns = arrays[0].size(1);
+      return;
+    }
+    const auto parts = nb::cast<nb::tuple>(given);
+    const bool bytes = layout.hold == Hold::int8;
+    if (nb::len(parts) != (bytes ? 2 : 4) || layout.hold == Hold::act) refuse("a quantized matrix goes with its own layout");
+    arrays.emplace_back(parts[0], "a weight matrix", bytes ? Kind::i8 : Kind::u8, std::initializer_list<std::int64_t>{any, any});
+    const std::int64_t rows = arrays[0].size(0);
+    columns = arrays[0].size(1);
+    matrix = {arrays[0].data(), rows, bytes ? Source::i8 : Source::codes, nullptr, nullptr, nullptr};
+    arrays.emplace_back(parts[bytes ? 1 : 3], "scales of outputs", Kind::f32, std::initializer_list<std::int64_t>{rows});
+    matrix.scales = arrays[1].data<float>();
+    if (bytes) return;
+    const std::int64_t spans = (columns + layout.spans.inputs - 1) / layout.spans.inputs;
+    arrays.emplace_back(parts[1], "scales of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, spans});
+    matrix.span_scales = arrays[2].data<std::uint16_t>();
+    if (parts[2].is_none() != !layout.spans.offsets) refuse("a matrix with offsets goes with a layout that has them");
+    if (!layout.spans.offsets) return;
+    arrays.emplace_back(parts[2], "offsets of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, spans});
+    matrix.span_offsets = arrays[3].data<std::uint16_t>();
   }
 };
 
@@ -274,38 +342,38 @@ class Backend {
 
   std::string isa() const { return kernels_->name; }
 
-  std::shared_ptr<Linear> pack_linear(nb::list parts, nb::handle bias, bool quantized) {
-    std::vector<Array> arrays;
-    std::vector<SourceMatrix> matrices;
-    std::int64_t rows = 0;
-    for (nb::handle part : parts) {
-      arrays.emplace_back(part, "a weight matrix");
-      if (arrays.back().size(1) != arrays[0].size(1)) refuse("stacked weight matrices must have equal columns");
-      matrices.push_back(arrays.back().matrix());
-      rows += arrays.back().size(0);
-    }
-    if (arrays.empty()) refuse("a linear needs at least one weight matrix");
-    auto linear = pack(matrices, rows, arrays[0].size(1), false, quantized);
+  // pieces: (matrices, hold, span, offsets, meanings) each, stacked along the outputs.
+  std::shared_ptr<Linear> pack_linear(nb::list pieces, nb::handle bias) {
+    auto linear = std::make_shared<Linear>();
+    linear->format = format_;
+    for (nb::handle given : pieces) pack(*linear, nb::cast<nb::tuple>(given));
+    if (linear->pieces.empty()) refuse("a linear needs at least one weight matrix");
     if (!bias.is_none()) {
-      Array values(bias, "bias", Kind::f32, {rows});
-      linear->bias.assign(values.data<float>(), values.data<float>() + rows);
-      linear->weights.bias = linear->bias.data();
+      Array values(bias, "bias", Kind::f32, {linear->rows});
+      linear->bias.assign(values.data<float>(), values.data<float>() + linear->rows);
+    }
+    for (Piece& piece : linear->pieces) {
+      piece.weights.out_stride = linear->rows;
+      piece.weights.bias = bias.is_none() ? nullptr : linear->bias.data() + piece.first;
     }
     return linear;
   }
 
-  std::shared_ptr<Linear> pack_gate_up(nb::handle gate, nb::handle up, bool quantized, nb::handle bias) {
-    Array gates(gate, "gate"), ups(up, "up");
-    const std::int64_t rows = gates.size(0);
-    if (rows != ups.size(0) || gates.size(1) != ups.size(1)) refuse("gate and up must have equal shapes");
-    auto linear = pack({gates.matrix(), ups.matrix()}, rows, gates.size(1), true, quantized);
+  // A piece of two matrices. bias: [2][rows], of gate and of up.
+  std::shared_ptr<Linear> pack_gate_up(nb::tuple piece, nb::handle bias) {
+    auto linear = std::make_shared<Linear>();
+    linear->format = format_;
+    linear->gate_up = true;
+    pack(*linear, piece);
     if (!bias.is_none()) {
-      const Array values(bias, "bias", Kind::f32, {2, rows});
-      const std::int64_t padded = linear->weights.groups * panel;
+      const Array values(bias, "bias", Kind::f32, {2, linear->rows});
+      Weights& w = linear->pieces[0].weights;
+      const std::int64_t padded = w.groups * panel;
       linear->bias.assign(static_cast<std::size_t>(2 * padded), 0.0f);
       for (std::int64_t half = 0; half < 2; ++half)
-        std::memcpy(linear->bias.data() + half * padded, values.data<float>() + half * rows, rows * sizeof(float));
-      linear->weights.bias = linear->bias.data();
+        std::memcpy(linear->bias.data() + half * padded, values.data<float>() + half * linear->rows,
+                    linear->rows * sizeof(float));
+      w.bias = linear->bias.data();
     }
     return linear;
   }
@@ -324,13 +392,14 @@ class Backend {
     auto experts = std::make_shared<Experts>();
     experts->format = format_;
     for (std::int64_t e = 0; e < count; ++e) {
-      const Weights &in = gate_up[e]->weights, &out = down[e]->weights, &first = gate_up[0]->weights,
-                    &last = down[0]->weights;
       if (gate_up[e]->format != format_ || down[e]->format != format_)
         refuse("these weights were packed by a backend of another dtype");
+      if (gate_up[e]->pieces.size() != 1 || down[e]->pieces.size() != 1) refuse("an expert's matrices must be of one piece");
+      const Weights &in = gate_up[e]->pieces[0].weights, &out = down[e]->pieces[0].weights,
+                    &first = gate_up[0]->pieces[0].weights;
       if (!in.gate_up || out.gate_up || in.rows != out.columns || in.columns != out.rows || in.rows != first.rows ||
-          in.columns != first.columns || (in.scales != nullptr) != (first.scales != nullptr) ||
-          (out.scales != nullptr) != (last.scales != nullptr))
+          in.columns != first.columns || !alike(gate_up[e]->pieces[0].layout, gate_up[0]->pieces[0].layout) ||
+          !alike(down[e]->pieces[0].layout, down[0]->pieces[0].layout))
         refuse("experts must have equal shapes, held alike: gate and up [F, E], down [E, F]");
       experts->held.push_back(gate_up[e]), experts->held.push_back(down[e]);
       experts->gate_up.push_back(&in), experts->down.push_back(&out);
@@ -345,18 +414,22 @@ class Backend {
     return experts;
   }
 
-  std::shared_ptr<Table> pack_table(nb::handle table, bool tied, bool quantized) {
-    if (quantized && !tied) refuse("only a tied table, which is a product too, can be quantized");
-    Array source(table, "table");
+  // A tied table is a linear of one piece, and a piece of one matrix; an untied one is a plain matrix.
+  std::shared_ptr<Table> pack_table(nb::object table, bool tied) {
     auto packed = std::make_shared<Table>();
-    packed->rows = source.size(0), packed->columns = source.size(1), packed->format = format_;
+    packed->format = format_;
     if (tied) {
-      packed->linear = pack({source.matrix()}, packed->rows, packed->columns, false, quantized);
-    } else {
-      packed->memory = Memory(static_cast<std::size_t>(packed->rows * packed->columns * item()));
-      const SourceMatrix matrix = source.matrix();
-      run([&] { kernels_->rows.copy_rows(*pool_, format_, matrix, packed->columns, packed->memory.data()); });
+      nb::list pieces;
+      pieces.append(table);
+      packed->linear = pack_linear(pieces, nb::none());
+      packed->rows = packed->linear->rows, packed->columns = packed->linear->columns;
+      return packed;
     }
+    Array source(table, "table");
+    packed->rows = source.size(0), packed->columns = source.size(1);
+    packed->memory = Memory(static_cast<std::size_t>(packed->rows * packed->columns * item()));
+    const SourceMatrix matrix = source.matrix();
+    run([&] { kernels_->rows.copy_rows(*pool_, format_, matrix, packed->columns, packed->memory.data()); });
     return packed;
   }
 
@@ -490,33 +563,64 @@ class Backend {
   Format format() const { return format_; }
   Kind act() const { return act_; }
 
-  // For weights, or keys and values, that are int8 or as activations are.
-  const ProductKernels& products(bool int8) const {
-    if (format_ == Format::bf16) return int8 ? kernels_->int8_bf16 : kernels_->bf16;
-    return int8 ? kernels_->int8_f32 : kernels_->f32;
+  // For weights, or keys and values, that are held so.
+  const ProductKernels& products(Hold hold) const {
+    const bool bf16 = format_ == Format::bf16;
+    switch (hold) {
+      case Hold::int4: return bf16 ? kernels_->int4_bf16 : kernels_->int4_f32;
+      case Hold::int8: return bf16 ? kernels_->int8_bf16 : kernels_->int8_f32;
+      case Hold::act: break;
+    }
+    return bf16 ? kernels_->bf16 : kernels_->f32;
   }
 
  private:
   std::int64_t item() const { return format_ == Format::bf16 ? 2 : 4; }
 
-  std::shared_ptr<Linear> pack(const std::vector<SourceMatrix>& parts, std::int64_t rows, std::int64_t columns,
-                               bool gate_up, bool quantized) {
-    if (quantized && columns > most_int8_columns)
+  // One more piece of a matrix.
+  void pack(Linear& linear, const nb::tuple& given) {
+    if (nb::len(given) != 5) refuse("a piece is its matrices and their layout");
+    Piece piece{layout_of(given[1], given[2], given[3], given[4]), {}, {}, {}, linear.rows};
+    std::vector<PartSource> sources;
+    std::vector<SourceMatrix> parts;
+    for (nb::handle part : given[0]) {
+      sources.emplace_back(part, piece.layout);
+      parts.push_back(sources.back().matrix);
+      if (sources.back().columns != (linear.pieces.empty() ? sources[0].columns : linear.columns))
+        refuse("stacked weight matrices must have equal columns");
+      piece.weights.rows += parts.back().rows;
+    }
+    if (parts.empty()) refuse("a linear needs at least one weight matrix");
+    Weights& w = piece.weights;
+    w.columns = linear.columns = sources[0].columns;
+    w.gate_up = linear.gate_up;
+    if (w.gate_up) {
+      if (parts.size() != 2 || parts[0].rows != parts[1].rows) refuse("gate and up must have equal shapes");
+      w.rows = parts[0].rows;
+    }
+    shape(piece);
+    w.out_stride = w.rows;
+    run([&] { kernels_->rows.pack(*pool_, format_, piece.layout.hold, parts.data(), w); });
+    linear.rows += w.rows;
+    linear.pieces.push_back(std::move(piece));
+  }
+
+  // Steps, groups and memory of a piece whose rows and columns are known.
+  void shape(Piece& piece) {
+    Weights& w = piece.weights;
+    const Hold hold = piece.layout.hold;
+    if (hold == Hold::int8 && w.columns > most_int8_columns)
       refuse("sums of int8 products fit 32 bits over " + std::to_string(most_int8_columns) + " columns, not over " +
-             std::to_string(columns));
-    auto linear = std::make_shared<Linear>();
-    linear->format = format_;
-    Weights& w = linear->weights;
-    w.rows = rows, w.columns = columns, w.gate_up = gate_up;
-    const std::int64_t values = quantized ? 4 : per_step(format_);
-    w.steps = (columns + values - 1) / values;
-    w.groups = ((gate_up ? 2 : 1) * ((rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
-    linear->memory = weight_arena_.take(static_cast<std::size_t>(w.groups * w.steps * group_lanes * 4));
-    w.data = static_cast<std::uint32_t*>(linear->memory.data());
-    if (quantized) linear->scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
-    w.scales = quantized ? linear->scales.data() : nullptr;
-    run([&] { kernels_->rows.pack(*pool_, format_, parts.data(), w); });
-    return linear;
+             std::to_string(w.columns));
+    w.spans = piece.layout.spans;
+    const std::int64_t inputs = hold == Hold::int4 ? w.spans.inputs : hold == Hold::int8 ? 4 : per_step(format_);
+    w.steps = (w.columns + inputs - 1) / inputs;
+    w.step_lanes = hold == Hold::int4 ? w.spans.first_codes() + inputs / 8 * group_lanes : group_lanes;
+    w.groups = ((w.gate_up ? 2 : 1) * ((w.rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
+    piece.memory = weight_arena_.take(static_cast<std::size_t>(w.groups * w.steps * w.step_lanes * 4));
+    w.data = static_cast<std::uint32_t*>(piece.memory.data());
+    if (hold != Hold::act) piece.scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
+    w.scales = hold == Hold::act ? nullptr : piece.scales.data();
   }
 
   Format format_{};
@@ -558,7 +662,8 @@ class PreparedPass {
     auto* to = out.array.data<float>();
     backend_.run([&] {
       if (table.linear) {
-        rows().embed_packed(pool(), format(), table.linear->weights, ids, tokens, to);
+        const Piece& piece = table.linear->pieces[0];
+        rows().embed_packed(pool(), format(), piece.layout.hold, piece.weights, ids, tokens, to);
       } else {
         rows().embed_rows(pool(), format(), table.memory.data(), table.columns, ids, tokens, to);
       }
@@ -631,15 +736,18 @@ class PreparedPass {
   }
 
   void product(const Activation& x, const Linear& linear, Epilogue epilogue, Activation& out) {
-    const Weights& w = linear.weights;
     const bool gated = epilogue == Epilogue::gate_up || epilogue == Epilogue::gate_up_gelu;
     same_format(linear.format);
-    if (w.gate_up != gated) refuse("weights of gate and up go with gate_up, others with linear");
-    expect(x, "x", backend_.act(), w.columns);
-    begin(out, gated ? backend_.act() : Kind::f32, w.rows, x.rows);
-    const ProductKernels& kernels = backend_.products(w.scales != nullptr);
-    const Share all{&w, 0, x.rows};
-    backend_.run([&] { kernels.gemm(pool(), x.array.data(), &all, 1, epilogue, out.array.data()); });
+    if (linear.gate_up != gated) refuse("weights of gate and up go with gate_up, others with linear");
+    expect(x, "x", backend_.act(), linear.columns);
+    begin(out, gated ? backend_.act() : Kind::f32, linear.rows, x.rows);
+    backend_.run([&] {
+      for (const Piece& piece : linear.pieces) {
+        const Share all{&piece.weights, 0, x.rows};
+        void* to = gated ? out.array.data() : out.array.data<float>() + piece.first;
+        backend_.products(piece.layout.hold).gemm(pool(), x.array.data(), &all, 1, epilogue, to);
+      }
+    });
   }
 
   void experts(const Activation& x, const Activation& logits, const Experts& experts, Activation& out) {
@@ -651,8 +759,8 @@ class PreparedPass {
     if (logits.rows != x.rows) refuse("logits must have a row for each row of x");
     begin(out, Kind::f32, down.rows, x.rows);
     const std::int64_t item = format() == Format::bf16 ? 2 : 4;
-    const ProductKernels &of_gate_up = backend_.products(gate_up.scales != nullptr),
-                         &of_down = backend_.products(down.scales != nullptr);
+    const ProductKernels &of_gate_up = backend_.products(experts.held[0]->pieces[0].layout.hold),
+                         &of_down = backend_.products(experts.held[1]->pieces[0].layout.hold);
     backend_.run([&] {
       run_experts(pool(), rows(), of_gate_up, of_down, item, mixture, x.array.data(), logits.array.data<float>(),
                   x.rows, out.array.data<float>());
@@ -706,7 +814,7 @@ class PreparedPass {
     if (!(soft_cap >= 0)) refuse("soft_cap must be positive, or 0 for none");
     if (sinks != nullptr && sinks->array.size(0) != heads) refuse("sinks must have a number for each query head");
     begin(out, backend_.act(), q.columns, q.rows);
-    const ProductKernels& kernels = backend_.products(cache_.bytes);
+    const ProductKernels& kernels = backend_.products(cache_.bytes ? Hold::int8 : Hold::act);
     const AttentionPlan& plan = plan_for(heads, window, at.group);
     const Scores scores{scale, soft_cap, numbers(sinks)};
     backend_.run([&] {
@@ -764,7 +872,7 @@ class PreparedPass {
     seen_.emplace_back(window, group);
     if (known != plans_.end()) return **known;
     auto plan = std::make_unique<AttentionPlan>(heads, window);
-    backend_.run([&] { backend_.products(cache_.bytes).divide(pool(), cache_, metadata_.all, *plan); });
+    backend_.run([&] { backend_.products(cache_.bytes ? Hold::int8 : Hold::act).divide(pool(), cache_, metadata_.all, *plan); });
     plans_.push_back(std::move(plan));
     return *plans_.back();
   }
@@ -795,8 +903,8 @@ NB_MODULE(_native, m) {
   m.def("available_isas", &available_isas);
 
   nb::class_<Linear>(m, "Linear")
-      .def_prop_ro("rows", [](const Linear& l) { return l.weights.rows; })
-      .def_prop_ro("columns", [](const Linear& l) { return l.weights.columns; })
+      .def_ro("rows", &Linear::rows)
+      .def_ro("columns", &Linear::columns)
       .def_prop_ro("nbytes", &Linear::nbytes);
   nb::class_<Experts>(m, "Experts").def_prop_ro("count", [](const Experts& e) { return e.mixture.experts; });
   nb::class_<Table>(m, "Table")
@@ -819,9 +927,8 @@ NB_MODULE(_native, m) {
       .def(nb::init<const std::string&, int, const std::string&, const std::vector<int>&>(), nb::arg("dtype"),
            nb::arg("threads"), nb::arg("isa"), nb::arg("cores"))
       .def_prop_ro("isa", &Backend::isa)
-      .def("pack_linear", &Backend::pack_linear, nb::arg("parts"), nb::arg("bias").none(), nb::arg("quantized"))
-      .def("pack_gate_up", &Backend::pack_gate_up, nb::arg("gate"), nb::arg("up"), nb::arg("quantized"),
-           nb::arg("bias").none())
+      .def("pack_linear", &Backend::pack_linear, nb::arg("pieces"), nb::arg("bias").none())
+      .def("pack_gate_up", &Backend::pack_gate_up, nb::arg("piece"), nb::arg("bias").none())
       .def("pack_experts", &Backend::pack_experts, nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"),
            nb::arg("sigmoid"), nb::arg("renormalize"), nb::arg("correction").none(), nb::arg("groups"),
            nb::arg("top_groups"), nb::arg("group_best"), nb::arg("scale"), nb::arg("clamped"))

@@ -1,10 +1,11 @@
-// A checkpoint's matrices → packed weights, in the held format or in int8; and rows taken back out of a packed table.
+// A checkpoint's matrices → packed weights, in the held format, int8 or int4; and rows taken back out of a packed table.
 //
 // Knows the layout in types.h from the writing side (gemm.h reads it). A matrix is read where it lies, a group of 32
 // outputs at a time, so that packing takes no memory beside the result.
 #pragma once
 #include "parallel.h"
 #include "quantize.h"
+#include "quantize4.h"
 #include "types.h"
 
 namespace inflight::INFLIGHT_ISA {
@@ -80,7 +81,7 @@ void pack_weights(Pool& pool, const SourceMatrix* parts, const Weights& w) {
   });
 }
 
-// The same in int8, with a scale for each output: the matrix is read twice, first for the largest weights.
+// The same in int8, with a scale for each output: a plain matrix is read twice, first for the largest weights.
 inline void pack_bytes(Pool& pool, const SourceMatrix* parts, const Weights& w) {
   parallel_for(pool, w.groups, [&](std::int64_t group, int) {
     alignas(64) std::int8_t held[group_lanes][piece];
@@ -89,6 +90,10 @@ inline void pack_bytes(Pool& pool, const SourceMatrix* parts, const Weights& w) 
     Scale scales[group_lanes];
     for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
       const Place place = places[lane] = place_of(parts, w, group, lane);
+      if (place.part && place.part->kind == Source::i8) {
+        w.scales[group * group_lanes + lane] = place.part->scales[place.row];
+        continue;
+      }
       std::uint32_t largest = 0;
       for (std::int64_t k = 0; place.part && k < w.columns; k += piece) {
         const std::int64_t width = w.columns - k < piece ? w.columns - k : piece;
@@ -105,12 +110,108 @@ inline void pack_bytes(Pool& pool, const SourceMatrix* parts, const Weights& w) 
       for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
         std::memset(held[lane], 0, piece);
         if (!places[lane].part) continue;
+        if (places[lane].part->kind == Source::i8) {
+          const auto* bytes = static_cast<const std::int8_t*>(places[lane].part->data);
+          std::memcpy(held[lane], bytes + places[lane].row * w.columns + k, width);
+          continue;
+        }
         convert(*places[lane].part, places[lane].row * w.columns + k, width, values);
         quantize(values, width, scales[lane], held[lane]);
       }
       for (auto& row : held)
         for (auto& byte : row) byte = static_cast<std::int8_t>(byte ^ -128);  // + 128, as unsigned
       interleave(held, piece, (width + 3) / 4, out + k / 4 * group_lanes);
+    }
+  });
+}
+
+// A span of 32 outputs on its way to the layout of types.h: `codes` [inputs][32].
+struct SpanCodes {
+  alignas(64) std::int32_t codes[most_span][group_lanes];
+  alignas(64) float values[most_span * group_lanes];
+
+  void clear() {
+    std::memset(values, 0, sizeof values);
+    for (auto& row : codes)
+      for (std::int32_t& code : row) code = 8;
+  }
+  // A lane's inputs as they are held.
+  void take(const std::uint8_t* from, std::int64_t width, std::int64_t lane) {
+    for (std::int64_t k = 0; k < width; ++k) codes[k][lane] = from[k] & 15;
+  }
+  // A lane's inputs that are yet to be quantized.
+  void take(const SourceMatrix& m, std::int64_t at, std::int64_t width, std::int64_t lane) {
+    float row[most_span];
+    convert(m, at, width, row);
+    for (std::int64_t k = 0; k < width; ++k) values[k * group_lanes + lane] = row[k];
+  }
+  // Those lanes of `plain`; scales [32].
+  void quantize(std::int64_t inputs, const vi* plain, float* scales) {
+    for (int v = 0; v < group_lanes / lanes; ++v) {
+      const SpanSearch found = search(values + v * lanes, inputs);
+      store(scales + v * lanes, found.scale);
+      for (std::int64_t k = 0; k < inputs; ++k) {
+        const vf code = SpanSearch::code(found.units(load<vf>(values + k * group_lanes + v * lanes)), found.steps);
+        std::int32_t* to = codes[k] + v * lanes;
+        store(to, plain[v] ? __builtin_convertvector(code, vi) + 8 : load<vi>(to));
+      }
+    }
+  }
+  void write(std::int64_t inputs, std::uint32_t* out) const {
+    for (std::int64_t line = 0; line < inputs / 8; ++line, out += group_lanes)
+      for (int v = 0; v < group_lanes; v += lanes) {
+        vu lane{};
+        for (int k = 0; k < 8; ++k) lane |= load<vu>(codes[8 * line + k] + v) << (k % 4 * 8 + k / 4 * 4);
+        store(out + v, lane);
+      }
+  }
+};
+
+// The same in int4: plain matrices are quantized, codes are taken as they are.
+inline void pack_spans(Pool& pool, const SourceMatrix* parts, const Weights& w) {
+  const std::int64_t inputs = w.spans.inputs, spans = w.steps;
+  pool.reserve(spans * group_lanes * sizeof(float));
+  parallel_for(pool, w.groups, [&](std::int64_t group, int worker) {
+    float* scales = static_cast<float*>(pool.own(worker));  // [spans][32]
+    Place places[group_lanes];
+    vi plain[group_lanes / lanes]{};
+    bool any_plain = false;
+    for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+      places[lane] = place_of(parts, w, group, lane);
+      if (!places[lane].part || places[lane].part->kind == Source::codes) continue;
+      plain[lane / lanes][lane % lanes] = -1;
+      any_plain = true;
+    }
+    SpanCodes span;
+    std::uint32_t* first = w.data + group * spans * w.step_lanes;
+    for (std::int64_t s = 0; s < spans; ++s) {
+      const std::int64_t k = s * inputs, width = w.columns - k < inputs ? w.columns - k : inputs;
+      std::uint32_t* out = first + s * w.step_lanes;
+      auto* held = reinterpret_cast<std::uint16_t*>(out);
+      span.clear();
+      for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+        const auto [part, row] = places[lane];
+        if (!part) continue;
+        if (part->kind != Source::codes) {
+          span.take(*part, row * w.columns + k, width, lane);
+          continue;
+        }
+        span.take(static_cast<const std::uint8_t*>(part->data) + row * w.columns + k, width, lane);
+        held[lane] = part->span_scales[row * spans + s];
+        if (part->span_offsets) held[group_lanes + lane] = part->span_offsets[row * spans + s];
+      }
+      if (any_plain) span.quantize(inputs, plain, scales + s * group_lanes);
+      span.write(inputs, out + w.spans.first_codes());
+    }
+    for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+      const auto [part, row] = places[lane];
+      float& factor = w.scales[group * group_lanes + lane];
+      if (part && part->kind == Source::codes) {
+        factor = part->scales[row];
+      } else if (part) {
+        factor = hold_scales(scales + lane, spans, group_lanes, reinterpret_cast<std::uint16_t*>(first) + lane,
+                             2 * w.step_lanes);
+      }
     }
   });
 }
@@ -141,6 +242,25 @@ void embed_from_packed(Pool& pool, const Weights& w, const std::int32_t* ids, st
           std::memcpy(to + 2 * s, &low_bits, 4);
           if (2 * s + 1 < w.columns) std::memcpy(to + 2 * s + 1, &high_bits, 4);
         }
+      }
+    }
+  });
+}
+
+inline void embed_from_spans(Pool& pool, const Weights& w, const std::int32_t* ids, std::int64_t tokens, float* out) {
+  parallel_rows(pool, tokens, tokens * w.columns * 8, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const std::int64_t lane = ids[t] % group_lanes, inputs = w.spans.inputs;
+      const std::uint32_t* from = w.data + ids[t] / group_lanes * w.steps * w.step_lanes;
+      float* to = out + t * w.columns;
+      for (std::int64_t k = 0; k < w.columns; ++k) {
+        const std::uint32_t* step = from + k / inputs * w.step_lanes;
+        const std::int64_t at = k % inputs;
+        const auto* held = reinterpret_cast<const std::uint16_t*>(step) + lane;
+        const std::uint32_t codes = step[w.spans.first_codes() + at / 8 * group_lanes + lane];
+        const int code = static_cast<int>(codes >> (at % 4 * 8 + at % 8 / 4 * 4)) & 15;
+        to[k] = static_cast<float>(w.spans.meanings[code] - 128) * (from_f16(held[0]) * w.scales[ids[t]]);
+        if (w.spans.offsets) to[k] += from_f16(held[group_lanes]) * w.scales[ids[t]];
       }
     }
   });

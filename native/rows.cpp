@@ -26,8 +26,9 @@ INLINE void with(Format format, Then&& then) {
   }
 }
 
-void pack(Pool& pool, Format format, const SourceMatrix* parts, const Weights& w) {
-  if (w.scales != nullptr) return pack_bytes(pool, parts, w);
+void pack(Pool& pool, Format format, Hold hold, const SourceMatrix* parts, const Weights& w) {
+  if (hold == Hold::int8) return pack_bytes(pool, parts, w);
+  if (hold == Hold::int4) return pack_spans(pool, parts, w);
   with(format, [&](auto value) { pack_weights<decltype(value)>(pool, parts, w); });
 }
 
@@ -35,9 +36,10 @@ void copy_rows(Pool& pool, Format format, const SourceMatrix& m, std::int64_t co
   with(format, [&](auto value) { copy_table(pool, m, columns, static_cast<decltype(value)*>(out)); });
 }
 
-void embed_packed(Pool& pool, Format format, const Weights& w, const std::int32_t* ids, std::int64_t tokens,
+void embed_packed(Pool& pool, Format format, Hold hold, const Weights& w, const std::int32_t* ids, std::int64_t tokens,
                   float* out) {
-  if (w.scales != nullptr) return embed_from_packed<4>(pool, w, ids, tokens, out);
+  if (hold == Hold::int4) return embed_from_spans(pool, w, ids, tokens, out);
+  if (hold == Hold::int8) return embed_from_packed<4>(pool, w, ids, tokens, out);
   with(format, [&](auto value) { embed_from_packed<4 / sizeof value>(pool, w, ids, tokens, out); });
 }
 

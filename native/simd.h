@@ -212,6 +212,38 @@ INLINE vi dot2_of_halves(vu a, vu b) {
 #endif
 }
 
+#if defined(__AVX512BW__) || defined(__AVX2__)
+constexpr bool has_byte_pairs = true;
+// Σ of the two products of each 16 bits' unsigned and signed bytes. It must fit them.
+INLINE vs pairs_of_bytes(vu bytes, vu signed_bytes) {
+#if defined(__AVX512BW__)
+  return (vs)_mm512_maddubs_epi16((__m512i)bytes, (__m512i)signed_bytes);
+#else
+  return (vs)_mm256_maddubs_epi16((__m256i)bytes, (__m256i)signed_bytes);
+#endif
+}
+// |w| of each signed byte, 128 of -128; and x with its sign turned where w is negative.
+INLINE vu magnitudes(vu w) {
+#if defined(__AVX512BW__)
+  return (vu)_mm512_abs_epi8((__m512i)w);
+#else
+  return (vu)_mm256_abs_epi8((__m256i)w);
+#endif
+}
+INLINE vu turned(vu x, vu w) {
+#if defined(__AVX512BW__)
+  return (vu)_mm512_mask_sub_epi8((__m512i)x, _mm512_movepi8_mask((__m512i)w), _mm512_setzero_si512(), (__m512i)x);
+#else
+  return (vu)_mm256_sign_epi8((__m256i)x, (__m256i)w);
+#endif
+}
+#else
+constexpr bool has_byte_pairs = false;
+INLINE vs pairs_of_bytes(vu, vu) { return vs{}; }
+INLINE vu magnitudes(vu w) { return w; }
+INLINE vu turned(vu x, vu) { return x; }
+#endif
+
 // Past the caches, where memory is written that will not be read soon: a cached line would be read first. `to` is aligned.
 INLINE void stream(float* to, vf v) {
 #if defined(__AVX512F__)
@@ -303,6 +335,45 @@ INLINE vf load_f16(const std::uint16_t* from) {
   return x;
 #endif
 }
+
+// To the nearest, ties to even; |x| < 2¹⁶ − 16.
+INLINE std::uint16_t to_f16(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const std::uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+  if (rest >= 0x38800000u) return static_cast<std::uint16_t>(sign | (rest + 0xfffu + (rest >> 13 & 1u) - (112u << 23)) >> 13);
+  const float shifted = of_bits(rest) + 0.5f;  // below 2⁻¹⁴ it is a multiple of 2⁻²⁴, the last place of what 0.5 begins
+  std::memcpy(&bits, &shifted, 4);
+  return static_cast<std::uint16_t>(sign | (bits - 0x3f000000u));
+}
+
+// A table of 16 bytes, to be looked up by bytes below 16. linear: it goes on by ones from its first.
+struct ByteTable {
+  vu table;
+  std::int32_t first;
+  bool linear = true;
+
+  INLINE explicit ByteTable(const std::uint8_t* bytes) : first(bytes[0]) {
+    for (std::size_t at = 0; at < sizeof(vu); at += 16) std::memcpy(reinterpret_cast<char*>(&table) + at, bytes, 16);
+    for (int i = 0; i < 16; ++i) linear &= bytes[i] == first + i;
+  }
+  INLINE vu operator()(vu indices) const {
+#if defined(__AVX512BW__)
+    return (vu)_mm512_shuffle_epi8((__m512i)table, (__m512i)indices);
+#elif defined(__AVX2__)
+    return (vu)_mm256_shuffle_epi8((__m256i)table, (__m256i)indices);
+#elif defined(__aarch64__)
+    return (vu)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)indices);
+#else
+    if (linear) return indices + static_cast<std::uint32_t>(first) * 0x01010101u;
+    std::uint8_t from[16], at[16];
+    std::memcpy(from, &table, 16);
+    std::memcpy(at, &indices, 16);
+    for (std::uint8_t& byte : at) byte = from[byte];
+    return load<vu>(at);
+#endif
+  }
+};
 
 // eˣ to about 1 ulp for −87.33 ≤ x ≤ 88.3: x = n·ln 2 + r, a polynomial for eʳ, 2ⁿ through the exponent bits.
 // e⁰ is exactly 1.

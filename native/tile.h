@@ -144,6 +144,112 @@ using Halves = Either<has_bf16_dot, PairsByPairs, PairsByFloats>::type;
 template <bool weights_signed = false>
 using Bytes = typename Either<has_int8_dot, BytesByBytes<weights_signed>, BytesByHalves<weights_signed>>::type;
 
+// Weights as codes of 4 bits, in steps of a span each (types.h). x of a span: −128 · Σ x, float(Σ x), then its bytes.
+// `add` forms a span's sums of whole numbers; they are then added up in float32, times their scale. Codes are unpacked
+// once for all rows, four to a lane of each half of a byte. row(m, i) is lane i of the span in row m; near() is called once
+// for each line of codes.
+struct NibblesByBytes {  // what codes stand for is looked up as in int8, with 128 added, and met by int8's dot products
+  using Dot = Bytes<>;
+  using X = Dot::X;
+  using Sum = vf;
+  static constexpr int x_per_step = Dot::x_per_step, values_per_step = 4;
+  template <int M, int N, class Row, class Near>
+  INLINE static void add(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings, const Row& row,
+                         const Near& near) {
+    const auto one = [&](std::int64_t line) __attribute__((always_inline)) {
+      near();
+      vu w[N];
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) w[n] = meanings(load<vu>(codes + n * sizeof(vu)) & 0x0f0f0f0fu);
+      Dot::template step<M, N>(sums, w, row, 2 * line);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) w[n] = meanings(load<vu>(codes + n * sizeof(vu)) >> 4 & 0x0f0f0f0fu);
+      Dot::template step<M, N>(sums, w, row, 2 * line + 1);
+      codes += group_lanes * 4;
+    };
+    for (std::int64_t line = 0; line < lines; line += 2) one(line), one(line + 1);
+  }
+  INLINE static vi first(std::int32_t excess, const ByteTable&) { return all(excess); }
+};
+
+// For machines without that dot product, but with one that multiplies bytes in pairs and adds up in 16 bits. There linear
+// codes are met as they are, from 0 to 15: eight steps fit. Others by their magnitude, the sign given to x: one step fits.
+struct NibblesByPairs {
+  using X = x_lane;
+  using Sum = vf;
+  static constexpr int x_per_step = 1, values_per_step = 4;
+  struct Dot {
+    static constexpr int x_per_step = 1;
+    INLINE static void lay(const std::int8_t* bytes, std::int64_t steps, X* to) { std::memcpy(to, bytes, 4 * steps); }
+  };
+  static constexpr std::int64_t lines_that_fit = 4;
+  INLINE static vi add_up(vs pairs) { return dot2_of_halves((vu)pairs, all(0x00010001u)); }
+
+  template <int M, int N, class Row, class Near>
+  INLINE static void add(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings, const Row& row,
+                         const Near& near) {
+    if (!meanings.linear) return add_looked_up(sums, codes, lines, meanings, row, near);
+    for (std::int64_t begin = 0; begin < lines; begin += lines_that_fit) {
+      vs pairs[M][N] = {};
+      const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
+        vu w[N];
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) w[n] = load<vu>(codes + n * sizeof(vu)) >> shift & 0x0f0f0f0fu;
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+          const vu four = all(static_cast<std::uint32_t>(row(m, i)));
+#pragma GCC unroll 16
+          for (int n = 0; n < N; ++n) pairs[m][n] += pairs_of_bytes(w[n], four);
+        }
+      };
+      const std::int64_t end = lines < begin + lines_that_fit ? lines : begin + lines_that_fit;
+      for (std::int64_t line = begin; line < end; ++line, codes += group_lanes * 4)
+        near(), step(0, 2 * line), step(4, 2 * line + 1);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs[m][n]);
+    }
+  }
+  // What code 0 stands for, as often as Σ x; or nothing.
+  INLINE static vi first(std::int32_t excess, const ByteTable& meanings) {
+    return all(meanings.linear ? (excess >> 7) * (128 - meanings.first) : 0);
+  }
+
+ private:
+  template <int M, int N, class Row, class Near>
+  INLINE static void add_looked_up(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings,
+                                   const Row& row, const Near& near) {
+    const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
+      vu w[N];
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n)
+        w[n] = meanings(load<vu>(codes + n * sizeof(vu)) >> shift & 0x0f0f0f0fu) ^ 0x80808080u;
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        const vu four = all(static_cast<std::uint32_t>(row(m, i)));
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs_of_bytes(magnitudes(w[n]), turned(four, w[n])));
+      }
+    };
+    for (std::int64_t line = 0; line < lines; ++line, codes += group_lanes * 4)
+      near(), step(0, 2 * line), step(4, 2 * line + 1);
+  }
+};
+
+using Nibbles = Either<has_int8_dot || !has_byte_pairs, NibblesByBytes, NibblesByPairs>::type;
+template <class F>
+constexpr bool by_spans = false;
+template <>
+constexpr bool by_spans<Nibbles> = true;
+
+// x of a span of inputs, in lanes: what it begins with, and all of it.
+constexpr std::int64_t x_head = 2;
+template <class F>
+constexpr std::int64_t x_lanes_of(std::int64_t inputs) {
+  return x_head + inputs / 4 * F::x_per_step;
+}
+
 // Rows of x that are `stride` bytes apart, three to a pointer: an address can say one and two strides by itself, and a
 // pointer to each of twelve rows would not fit the registers.
 template <class F, int M>
@@ -171,11 +277,13 @@ struct Ahead {
   int lines = 0;
 };
 
-// One tile's work: `steps` steps of a group from `w` on, by rows that stand `x_stride` apart. Sums are [M][P · 16] of
-// F::Sum's lanes, `sums_stride` of them a row.
+// One tile's work: `steps` steps of a group from `w` on, outputs from `lane` on, by rows that stand `x_stride` apart. Sums
+// are [M][P · 16] of F::Sum's lanes, `sums_stride` of them a row.
 template <class F>
 struct Work {
   const std::uint32_t* w;
+  std::int64_t lane;
+  const Weights::Spans& spans;
   int steps;
   const typename F::X* x;
   std::int64_t x_stride;
@@ -197,7 +305,7 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
       sums[m][n] = work.fresh ? Sum{} : load<Sum>(work.sums + m * work.sums_stride + n * lanes);
 
   const Rows<F, M> x(work.x, work.x_stride);
-  const std::uint32_t* w = work.w;
+  const std::uint32_t* w = work.w + work.lane;
   const char* ahead = static_cast<const char*>(work.ahead.at);
   const int steps = work.steps;
 
@@ -217,31 +325,94 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
     for (int n = 0; n < N; ++n) store(work.sums + m * work.sums_stride + n * lanes, sums[m][n]);
 }
 
+// The same over spans of codes: each is unpacked once for all rows.
+template <class F, int M, int P, int fetched>
+__attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
+  constexpr int N = P * vectors;
+  vf sums[M][N];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) sums[m][n] = work.fresh ? vf{} : load<vf>(work.sums + m * work.sums_stride + n * lanes);
+
+  const Rows<F, M> x(work.x, work.x_stride);
+  const std::int64_t lines = work.spans.inputs / 8, head = work.spans.first_codes(), x_lanes = x_lanes_of<F>(work.spans.inputs);
+  const std::int64_t step_bytes = (head + lines * group_lanes) * 4;
+  const bool offsets = work.spans.offsets;
+  const ByteTable meanings(work.spans.meanings);
+  const char *at = reinterpret_cast<const char*>(work.w), *ahead = static_cast<const char*>(work.ahead.at);
+  for (std::int64_t step = 0, from = 0; step < work.steps; ++step, at += step_bytes, from += x_lanes) {
+    vi dots[M][N];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const vi first = F::first(static_cast<std::int32_t>(x(m, from)), meanings);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) dots[m][n] = first;
+    }
+    const auto row = [&](int m, std::int64_t i) __attribute__((always_inline)) { return x(m, from + x_head + i); };
+    const char* line_ahead = ahead;
+    if (fetched) prefetch_to_l2(line_ahead), line_ahead += 64;
+    const auto near = [&]() __attribute__((always_inline)) {
+      for (int i = 0; i < fetched; ++i, line_ahead += 64) prefetch_to_l2(line_ahead);
+    };
+    F::add(dots, at + (head + work.lane) * 4, lines, meanings, row, near);
+    if (fetched) ahead += fetched == 2 ? step_bytes : step_bytes / 2;
+    // Each product is rounded before it is added: the same bits on every instruction set.
+    const auto* scales = reinterpret_cast<const std::uint16_t*>(at) + work.lane;
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      const vf scale = load_f16(scales + n * lanes);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) sums[m][n] += __builtin_convertvector(dots[m][n], vf) * scale;
+    }
+    if (!offsets) continue;
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      const vf offset = load_f16(scales + group_lanes + n * lanes);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) sums[m][n] += (vf)all(static_cast<std::uint32_t>(x(m, from + 1))) * offset;
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) store(work.sums + m * work.sums_stride + n * lanes, sums[m][n]);
+}
+
 // How many panels of a group a tile of this many rows takes. With one or two rows a single one would wait for its own
 // sums.
 constexpr int tile_width(int rows) { return rows <= rows_of_two_panels ? 2 : 1; }
 
+// Rows of a tile: over spans fewer, so that their sums in whole numbers and those in float32 both stay in registers.
+template <class F>
+constexpr int most_rows = by_spans<F> && tile_tokens > 8 ? 8 : tile_tokens;
+
 // Rows up to which the machine's own prefetcher follows a single pass over a group: not where a step takes long.
 template <class F>
-constexpr int quick_rows = F::x_per_step == 1 ? 8 : 3;
+constexpr int quick_rows = by_spans<F> ? 3 : F::x_per_step == 1 ? 8 : 3;
 
 // Whether gemm.h asks for a tile that fetches so many lines a step: two for a tile that is alone with its group, one for
 // tiles that share it, which have half of the most rows or more. A tile that it does not ask for is not compiled; if it
 // did ask, it would get one that fetches nothing, with the same sums.
 template <class F>
 constexpr bool fetches(int rows, int lines) {
-  return lines == 1 ? rows >= (tile_tokens + 1) / 2 : rows > quick_rows<F> || rows > rows_of_two_panels;
+  return lines == 1 ? rows >= (most_rows<F> + 1) / 2 : rows > quick_rows<F> || rows > rows_of_two_panels;
 }
 
-template <class F, int lines, int M = tile_tokens>
+template <class F, int lines, int M = most_rows<F>>
 INLINE void tile_fetching(int rows, const Work<F>& work) {
   if constexpr (M > 1) {
     if (rows < M) return tile_fetching<F, lines, M - 1>(rows, work);
   }
-  tile<F, M, tile_width(M), fetches<F>(M, lines) ? lines : 0>(work);
+  constexpr int fetched = fetches<F>(M, lines) ? lines : 0;
+  if constexpr (by_spans<F>) {
+    tile_of_spans<F, M, tile_width(M), fetched>(work);
+  } else {
+    tile<F, M, tile_width(M), fetched>(work);
+  }
 }
 
-// A tile of `rows` ≤ tile_tokens and of as many panels as `tile_width` says.
+// A tile of `rows` ≤ most_rows and of as many panels as `tile_width` says.
 template <class F>
 INLINE void run_tile(int rows, const Work<F>& work) {
   switch (work.ahead.lines) {

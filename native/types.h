@@ -13,7 +13,8 @@
 namespace inflight {
 
 enum class Format : std::int32_t { bf16, f32 };                // how weights, keys, values and activations are held
-enum class Source : std::int32_t { bf16, f16, f32 };           // how a checkpoint holds its weights
+enum class Hold : std::int32_t { act, int8, int4 };            // how weights are packed; act: in the format
+enum class Source : std::int32_t { bf16, f16, f32, i8, codes };  // how a checkpoint holds its weights
 // What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_clamped: as
 // gpt-oss has it (gemm.h).
 enum class Epilogue : std::int32_t { store, residual, gate_up, gate_up_gelu, gate_up_clamped };
@@ -23,24 +24,38 @@ constexpr std::int64_t most_head_dim = 1024;
 constexpr std::int64_t tile_positions = 64;                    // of keys and values, aligned to absolute positions
 constexpr std::int64_t panel = 16;                             // outputs that stand side by side
 constexpr std::int64_t group_lanes = 32;                       // outputs of a group: two panels
+constexpr std::int64_t most_span = 128;                        // inputs that share a scale in int4
 
 // W[N, K] as [groups][steps][32] lanes: a group's memory is read front to back by whoever computes its outputs.
 // gate_up: panel 0 of a group is gate outputs, panel 1 the up outputs of the same rows.
 // Lanes past N and values past K are zero.
 // int8: bytes hold value + 128, and the weight is value · scale of its output.
+// int4: a step is a span of inputs that share scales (a group, in the words of formats). It begins with the scales of the
+// 32 outputs as float16, then their offsets if there are any, in units of the output's factor; then codes, two inputs to a
+// byte. Lane n of code line d has inputs 8 d … 8 d + 3 of the span in its low halves of bytes, 8 d + 4 … in the high ones.
 struct Weights {
   std::uint32_t* data;
-  float* scales;               // int8: [groups][32]; else null
+  float* scales;               // int8: [groups][32]; int4: the factors, alike; else null
   std::int64_t rows, columns;  // N (gate_up: F), K
   std::int64_t steps, groups;
+  std::int64_t step_lanes;     // of a group: 32, more in int4
+  std::int64_t out_stride;     // from one row of outputs to the next: N, more where others stand beside these
   const float* bias;           // [rows], of gate_up [2][groups · 16], of gate and of up; or null
   bool gate_up;
+  struct Spans {
+    std::int64_t inputs;         // of a span
+    bool offsets;
+    std::uint8_t meanings[16];   // what a code stands for, + 128
+    std::int64_t first_codes() const { return offsets ? group_lanes : panel; }  // lane of a step
+  } spans;                     // int4
 };
 
 struct SourceMatrix {
-  const void* data;            // [rows, columns], row-major
+  const void* data;            // [rows, columns], row-major; codes: a byte each
   std::int64_t rows;
   Source kind;
+  const float* scales;         // i8: [rows]; codes: the factors
+  const std::uint16_t *span_scales, *span_offsets;  // codes: [rows, spans] as they are held; offsets or null
 };
 
 // Rows [first, first + rows) of x, and of what comes out, go with one matrix.
@@ -129,9 +144,9 @@ struct Sampling {
 
 // What is done to numbers one by one or row by row.
 struct RowKernels {
-  void (*pack)(Pool&, Format, const SourceMatrix* parts, const Weights&);
+  void (*pack)(Pool&, Format, Hold, const SourceMatrix* parts, const Weights&);
   void (*copy_rows)(Pool&, Format, const SourceMatrix&, std::int64_t columns, void* out);
-  void (*embed_packed)(Pool&, Format, const Weights&, const std::int32_t* ids, std::int64_t tokens, float* out);
+  void (*embed_packed)(Pool&, Format, Hold, const Weights&, const std::int32_t* ids, std::int64_t tokens, float* out);
   void (*embed_rows)(Pool&, Format, const void* rows, std::int64_t columns, const std::int32_t* ids,
                      std::int64_t tokens, float* out);
   void (*rms_norm)(Pool&, Format, const float* x, const float* weight, float eps, std::int64_t tokens,
@@ -162,7 +177,7 @@ struct RowKernels {
   double (*read_bandwidth)(Pool&, const void* data, std::int64_t bytes);  // bytes per second of one pass
 };
 
-// Sums of products: activations in one format by weights, keys and values as they are held.
+// Sums of products: activations in one format by weights, keys and values as they are held. (int4: gemm alone.)
 struct ProductKernels {
   // Of shares whose matrices are held alike and have the same columns, and whose rows follow one another from 0.
   void (*gemm)(Pool&, const void* x, const Share* shares, std::int64_t count, Epilogue, void* out);
@@ -178,6 +193,7 @@ struct Kernels {
   const RowKernels& rows;
   const ProductKernels &bf16, &f32;            // everything in one format
   const ProductKernels &int8_bf16, &int8_f32;  // int8 under activations in that format
+  const ProductKernels &int4_bf16, &int4_f32;
 };
 
 // The tables this machine can run, best first.

@@ -310,7 +310,7 @@ def test_end_tokens_that_are_not_in_the_vocabulary_break_nobodys_step(
         ({"seed": -1}, "--seed is -1"),
         ({"dtype": "float64"}, "auto, bfloat16 and float32"),
         ({"load_format": "gguf"}, "auto and dummy"),
-        ({"quantization": "fp8"}, "--quantization is 'fp8'; known are none, int8 and int8-all"),
+        ({"quantization": "fp8"}, "--quantization is 'fp8'; known are none, int8, int8-all, int4 and int4-all"),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype is 'fp8'; known are auto and int8"),
         ({"max_num_seqs": 2**30}, "memory is not enough .*lower --max-num-seqs"),
     ],
@@ -320,16 +320,16 @@ def test_settings_outside_their_limits(tiny: Path, settings: dict[str, Any], sen
         LLM(str(tiny), **settings)
 
 
-def test_int8_answers_otherwise_and_says_why(tiny: Path) -> None:
+def test_quantized_weights_answer_otherwise_and_say_why(tiny: Path) -> None:
     prompts = [[5] * 20, [6, 7, 8]]
     scores = {}
-    for quantization in ("none", "int8", "int8-all"):
+    for quantization in ("none", "int8", "int8-all", "int4", "int4-all"):
         with LLM(str(tiny), quantization=quantization, threads=1, num_blocks=8) as llm:
             outputs = llm.generate(prompts, SamplingParams(max_tokens=2, temperature=0, logprobs=0))
             told = llm.settings["quantization"]
         scores[quantization] = [output.outputs[0].token_logprobs for output in outputs]
         assert told.value == quantization and ("int8" in told.reason)
-    assert scores["none"] != scores["int8"] != scores["int8-all"] != scores["none"]
+    assert all(scores[one] != scores[other] for one, other in itertools.combinations(scores, 2))
 
 
 def test_int8_keys_and_values_answer_otherwise_in_half_the_room(tiny: Path) -> None:

@@ -202,11 +202,13 @@ def test_every_family_and_type(family: str, dtype: str, folders: dict[str, Path]
 
 
 @pytest.mark.parametrize("isa", NATIVE)
-@pytest.mark.parametrize("quantization", ["int8", "int8-all"])
-def test_int8_too(isa: str, quantization: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("quantization", ["int8", "int8-all", "int4", "int4-all"])
+def test_quantized_weights_too(
+    isa: str, quantization: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("INFLIGHT_ISA", isa)
     cases = mix(seed=3, count=12)
-    family = "qwen2" if quantization == "int8" else "qwen3"
+    family = "qwen3" if quantization.endswith("-all") else "qwen2"
     expected = alone(folders[family], cases, quantization=quantization)
     assert expected != alone(folders[family], cases), "the weights are other ones"
     for name in ("as it comes", "crumbs", "odd chunks", "little memory"):

@@ -128,7 +128,8 @@ def _computed(folder: Path, settings: EngineSettings) -> ComputedModel:
     if settings.backend == "auto":
         family = None if settings.family is None else family_at(settings.family)
         spec = read_folder(folder, to_run=True, family=family)
-        return KernelModel(spec, folder, settings.load_format, settings.quantization, settings.seed)
+        group = settings.quantization_group_size
+        return KernelModel(spec, folder, settings.load_format, settings.quantization, group, settings.seed)
     try:
         from inflight.execution.transformers.model import load
     except ImportError as error:

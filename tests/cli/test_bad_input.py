@@ -38,7 +38,12 @@ from .terminal import Caller, write_lines
         ("--threads 0", "--threads is 0"),
         ("--threads 99999", "--threads is 99999, but this process may use"),
         ("--dtype float16", "--dtype is 'float16'; known are"),
-        ("--quantization int4", "--quantization is 'int4'; known are none, int8 and int8-all."),
+        ("--quantization fp4", "--quantization is 'fp4'; known are none, int8, int8-all, int4 and int4-all."),
+        ("--quantization-group-size 64", "--quantization-group-size is 64, but only int4 has groups"),
+        (
+            "--quantization int4 --quantization-group-size 48",
+            "--quantization-group-size is 48; known are 32, 64 and 128.",
+        ),
         ("--kv-cache-dtype fp8", "--kv-cache-dtype is 'fp8'; known are auto and int8."),
         ("--load-format gguf", "--load-format is 'gguf'; known are"),
         ("--max-num-seqs 0", "--max-num-seqs is 0"),

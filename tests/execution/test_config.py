@@ -235,6 +235,16 @@ def test_layers_that_come_quantized_take_what_they_are_held_in(given: dict[str, 
     assert saved == pytest.approx((2 - bytes_of_a_weight) * layers - scales, abs=1)
 
 
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+def test_int4_has_half_a_byte_and_its_share_of_a_scale(group_size: int) -> None:
+    got = config(num_hidden_layers=7)
+    layers, table = 7 * layer_matrix_parameters(got, got.layers[0]), table_parameters(got)
+    int8 = [step_weight_bytes(got, "bfloat16", held) for held in ("int8", "int8-all")]
+    int4 = [step_weight_bytes(got, "bfloat16", held, group_size) for held in ("int4", "int4-all")]
+    assert int8[0] - int4[0] == pytest.approx(layers * (0.5 - 2 / group_size), abs=1)
+    assert int8[1] - int4[1] == pytest.approx((layers + table) * (0.5 - 2 / group_size), abs=1)
+
+
 def test_an_untied_model_has_two_tables_and_reads_one() -> None:
     got = config()
     assert weight_bytes(got, "bfloat16") - step_weight_bytes(got, "bfloat16") == 2 * 64_000

@@ -81,6 +81,18 @@ def test_int8_errs_by_a_few_percent(oracle_of: OracleOf, variant: str, isa: str,
     assert 0.01 < error < 0.12
 
 
+@pytest.mark.parametrize("quantization", ["int4", "int4-all"])
+@pytest.mark.parametrize("isa", BACKENDS)
+def test_int4_errs_by_some_percent(oracle_of: OracleOf, isa: str, quantization: Quantization) -> None:
+    """Four bits err by some 8 % of a normal distribution's deviation, and layers add up; of a tied table both its ends
+    do."""
+    oracle = oracle_of("qwen3_tied")
+    driver = Driver.of(oracle.folder, "float32", isa, quantization)
+    ours = driver.prefill(driver.start(oracle.prompt), CHUNK)
+    error = float(np.sqrt(np.mean((ours - oracle.logits) ** 2) / np.mean(oracle.logits**2)))
+    assert 0.04 < error < 0.6
+
+
 @pytest.mark.parametrize("isa", BACKENDS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_tokens_agree_over_64_steps(oracle_of: OracleOf, variant: str, isa: str) -> None:

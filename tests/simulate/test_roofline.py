@@ -115,6 +115,12 @@ def test_fp8_halves_reading_everywhere_and_arithmetic_only_where_there_are_units
         assert (ratio < 0.6) == faster
 
 
+def test_int4_reads_nine_thirty_seconds_and_is_computed_as_bf16() -> None:
+    plain, quantized = model("h100"), model("h100", weights="int4")
+    assert part(DECODES, "linear", quantized) < 0.35 * part(DECODES, "linear", plain)
+    assert part(PROMPT, "linear", quantized) == pytest.approx(part(PROMPT, "linear", plain), rel=0.01)
+
+
 def test_kv_precision_halves_what_decodes_read() -> None:
     half = part(DECODES, "decode attention", model(kv="fp8")) / part(DECODES, "decode attention", model())
     assert half == pytest.approx(0.5)

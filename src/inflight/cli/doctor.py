@@ -26,16 +26,28 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
     "--model", metavar="M", help="Model folder, .gguf file or hub id to judge; without it the built-in model."
 )
 @click.option(
-    "--quantization", default="none", show_default=True, help="none, int8 or int8-all, as the engine would hold it."
+    "--quantization",
+    default="none",
+    show_default=True,
+    help="none, int8, int8-all, int4 or int4-all, as the engine would hold it.",
 )
+@click.option("--quantization-group-size", type=int, default=32, show_default=True, help="Of int4: 32, 64 or 128.")
 @click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto or int8, the same.")
 @click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-def command(model: str | None, quantization: str, kv_cache_dtype: str, threads: int | None, as_json: bool) -> None:
+def command(
+    model: str | None,
+    quantization: str,
+    quantization_group_size: int,
+    kv_cache_dtype: str,
+    threads: int | None,
+    as_json: bool,
+) -> None:
     """Measure this machine and say what a model can reach on it at best."""
     settings = EngineSettings(
         model=model,
         quantization=quantization,  # type: ignore[arg-type]  # the settings say what is known
+        quantization_group_size=quantization_group_size,
         kv_cache_dtype=kv_cache_dtype,  # type: ignore[arg-type]
         threads=threads,
     )
@@ -83,10 +95,11 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
     from inflight.models.weight_format import described
 
     held, int8_kv = settings.quantization, settings.kv_cache_dtype == "int8"
+    group_size = settings.quantization_group_size
     context = min(CONTEXT, config.default_model_len)
     decode = []
     for batch in BATCHES:
-        ceiling = decode_ceiling(config, "bfloat16", machine, batch, context, held, int8_kv)
+        ceiling = decode_ceiling(config, "bfloat16", machine, batch, context, held, int8_kv, group_size)
         decode.append(
             {
                 "batch": batch,
@@ -99,7 +112,7 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
     prefill = []
     for tokens in PROMPTS:
         if tokens < config.default_model_len:
-            ceiling = prefill_ceiling(config, "bfloat16", machine, tokens, held, int8_kv)
+            ceiling = prefill_ceiling(config, "bfloat16", machine, tokens, held, int8_kv, group_size)
             prefill.append({"prompt": tokens, "ms": ceiling.seconds * 1e3, "tokens_per_s": tokens / ceiling.seconds})
     return {
         "name": settings.model or "built-in",
@@ -108,10 +121,10 @@ def _model(config: Any, machine: Any, settings: EngineSettings) -> dict[str, Any
         "kv_cache_dtype": settings.kv_cache_dtype,
         "family": config.family,
         "parameters": parameters(config),
-        "weight_bytes": weight_bytes(config, "bfloat16", held),
+        "weight_bytes": weight_bytes(config, "bfloat16", held, group_size),
         "kv_bytes_per_token": kv_bytes_per_token(config, "bfloat16", int8_kv),
         "max_model_len": config.default_model_len,
-        "ridge_tokens": ridge_tokens(config, "bfloat16", machine, held),
+        "ridge_tokens": ridge_tokens(config, "bfloat16", machine, held, group_size),
         "decode": decode,
         "prefill": prefill,
     }
@@ -132,7 +145,8 @@ def _print(report: dict[str, Any]) -> None:
         f"int8 {peaks['int8'] / 1e9:,.0f} GOP/s"
     )
     print(f"\nmodel           {model['name']}: {model['family']}, {model['parameters'] / 1e6:,.1f} M parameters")
-    kept = {"none": "bfloat16", "int8": "int8 and bfloat16", "int8-all": "int8"}[model["quantization"]]
+    name = model["quantization"]
+    kept = "bfloat16" if name == "none" else name.removesuffix("-all") if "-" in name else f"{name} and bfloat16"
     kept = model["weight_format"] or kept
     print(f"weights         {gib(model['weight_bytes'])} in {kept}", end="")
     left = free - model["weight_bytes"]

@@ -32,7 +32,7 @@ from inflight.simulate.sources import known_of, read_step_model
 from inflight.simulate.steps import StepModel
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-PRECISIONS = ("bf16", "fp8", "int8")
+PRECISIONS = ("bf16", "fp8", "int8")  # of keys and values; of weights int4 too
 
 hardware_options = grouped(
     "Machine",
@@ -46,7 +46,9 @@ hardware_options = grouped(
     click.option("--hardware-file", type=_FILE, help="TOML file of more GPUs, a table [gpus.NAME] each."),
     click.option("--step-model", type=_FILE, help="Instead of --hardware: this machine, from `inflight calibrate`."),
     click.option("--tensor-parallel", type=int, help="GPUs of one engine."),
-    click.option("--weights", type=click.Choice(PRECISIONS), default="bf16", show_default=True, help="Of the weights."),
+    click.option(
+        "--weights", type=click.Choice((*PRECISIONS, "int4")), default="bf16", show_default=True, help="Of the weights."
+    ),
     click.option("--kv", type=click.Choice(PRECISIONS), default="bf16", show_default=True, help="Of keys and values."),
 )
 machine_options = grouped(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from inflight.config.setting import MOST, Resolved, SettingsError, option
 from inflight.core.strategies.registry import STRATEGIES
@@ -18,7 +18,8 @@ from inflight.models.weight_format import described
 
 DTypeChoice = Literal["auto", "bfloat16", "float32"]
 LoadFormat = Literal["auto", "dummy"]
-QuantizationChoice = Literal["none", "int8", "int8-all"]
+QuantizationChoice = Literal["none", "int8", "int8-all", "int4", "int4-all"]
+GROUP_SIZES = (32, 64, 128)
 KVCacheChoice = Literal["auto", "int8"]
 BackendChoice = Literal["auto", "transformers"]
 
@@ -30,7 +31,8 @@ class EngineSettings:
     model: a folder or a hub id in the format of Hugging Face; None is the built-in model. family: package.module:NAME
     of a family of models that is not ours.
     backend: "transformers" computes with that library's modules: any model that it knows, slowly.
-    quantization: "int8" holds the layers' matrices in int8, "int8-all" the output projection (and a tied table) too.
+    quantization: "int8" and "int4" hold the layers' plain matrices so, "int8-all" and "int4-all" the output projection
+    (and a tied table) too. quantization_group_size: inputs that share a scale in int4.
     kv_cache_dtype: "int8" holds keys and values in int8, else they are held as activations are.
     kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins).
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
@@ -45,6 +47,7 @@ class EngineSettings:
     dtype: DTypeChoice = "auto"
     load_format: LoadFormat = "auto"
     quantization: QuantizationChoice = "none"
+    quantization_group_size: int = 32
     kv_cache_dtype: KVCacheChoice = "auto"
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -83,8 +86,11 @@ class EngineSettings:
             raise SettingsError(f"--dtype is {self.dtype!r}; known are auto, bfloat16 and float32.")
         if self.load_format not in ("auto", "dummy"):
             raise SettingsError(f"--load-format is {self.load_format!r}; known are auto and dummy.")
-        if self.quantization not in ("none", "int8", "int8-all"):
-            raise SettingsError(f"--quantization is {self.quantization!r}; known are none, int8 and int8-all.")
+        if self.quantization not in get_args(QuantizationChoice):
+            raise SettingsError(
+                f"--quantization is {self.quantization!r}; known are none, int8, int8-all, int4 and int4-all."
+            )
+        self._check_group_size()
         if self.backend not in ("auto", "transformers"):
             raise SettingsError(f"--backend is {self.backend!r}; known are auto and transformers.")
         if self.backend == "transformers":
@@ -102,6 +108,16 @@ class EngineSettings:
                 )
         if self.model is None:
             raise SettingsError("--backend transformers needs a --model; the built-in one is computed by our kernels.")
+
+    def _check_group_size(self) -> None:
+        size = self.quantization_group_size
+        if size not in GROUP_SIZES:
+            raise SettingsError(f"--quantization-group-size is {size!r}; known are 32, 64 and 128.")
+        if size != 32 and not self.quantization.startswith("int4"):
+            raise SettingsError(
+                f"--quantization-group-size is {size}, but only int4 has groups, and --quantization is "
+                f"{self.quantization}; leave it out, or set --quantization int4."
+            )
 
 
 DEFAULT_ROWS = 32
@@ -177,12 +193,16 @@ def resolve_quantization(settings: EngineSettings, dtype: str, format: WeightFor
     if format is not None and settings.quantization == "none":
         scales = "; activations get scales as they come, not the checkpoint's" if format.static_activations else ""
         return Resolved("none", f"the checkpoint's own, {described(format)}{scales}")
+    groups = f"a scale for each {settings.quantization_group_size} inputs"
     reasons = {
         "none": f"all weights in {dtype}; int8 would halve what the layers' matrices take and a step reads of them"
         if dtype == "bfloat16"
         else f"all weights in {dtype}",
         "int8": f"as set: the layers' matrices and what meets them in int8, the output projection in {dtype}",
         "int8-all": "as set: all matrices and what meets them in int8, the output projection too",
+        "int4": f"as set: the layers' matrices in int4, {groups}, what meets them in int8, the output projection in "
+        f"{dtype}",
+        "int4-all": f"as set: all matrices in int4, {groups}, the output projection too, what meets them in int8",
     }
     return Resolved(settings.quantization, reasons[settings.quantization])
 

@@ -50,6 +50,7 @@ class KernelModel:
     folder: Path
     load_format: LoadFormat
     quantization: Quantization
+    group_size: int  # inputs that share a scale where plain matrices become int4
     seed: int
 
     @property
@@ -67,5 +68,5 @@ class KernelModel:
         source = (
             DummyWeights(backend.dtype, self.seed, self.spec.weight_format) if dummy else open_checkpoint(self.folder)
         )
-        weights = load_weights(self.spec, source, backend, max_positions, progress, self.quantization)
+        weights = load_weights(self.spec, source, backend, max_positions, progress, self.quantization, self.group_size)
         return Decoder(self.spec, weights, backend, max_tokens, max_logit_rows)

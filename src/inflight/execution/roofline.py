@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.backends.protocol import DType, Quantization
-from inflight.execution.sizes import context_bytes, holds, kv_bytes_per_token, step_weight_bytes
+from inflight.execution.sizes import context_bytes, holds_of, kv_bytes_per_token, step_weight_bytes
 from inflight.models.arithmetic import attention_flops_per_token, layer_flops_per_token, logit_flops_per_token
 from inflight.models.spec import ModelSpec
 
@@ -47,10 +47,11 @@ def decode_ceiling(
     context: int,
     quantization: Quantization = "none",
     quantized_kv: bool = False,
+    group_size: int = 32,
 ) -> Ceiling:
     """One token for each of `batch` sequences that have `context` tokens."""
     kv_bytes = batch * context_bytes(model, dtype, context, quantized_kv)
-    read = step_weight_bytes(model, dtype, quantization, batch) + kv_bytes
+    read = step_weight_bytes(model, dtype, quantization, group_size, batch) + kv_bytes
     compute = batch * _token_seconds(model, dtype, machine, context, quantization, quantized_kv)
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
@@ -62,9 +63,10 @@ def prefill_ceiling(
     tokens: int,
     quantization: Quantization = "none",
     quantized_kv: bool = False,
+    group_size: int = 32,
 ) -> Ceiling:
     """A prompt of `tokens` tokens, of which the last one is sampled."""
-    read = step_weight_bytes(model, dtype, quantization, tokens) + tokens * kv_bytes_per_token(
+    read = step_weight_bytes(model, dtype, quantization, group_size, tokens) + tokens * kv_bytes_per_token(
         model, dtype, quantized_kv
     )
     compute = (tokens - 1) * _token_seconds(
@@ -74,9 +76,11 @@ def prefill_ceiling(
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
-def ridge_tokens(model: ModelSpec, dtype: DType, machine: Machine, quantization: Quantization = "none") -> float:
+def ridge_tokens(
+    model: ModelSpec, dtype: DType, machine: Machine, quantization: Quantization = "none", group_size: int = 32
+) -> float:
     """Tokens per step from which the cores, and no longer the memory, are the limit."""
-    memory = step_weight_bytes(model, dtype, quantization) / machine.read_bytes_per_s
+    memory = step_weight_bytes(model, dtype, quantization, group_size) / machine.read_bytes_per_s
     return memory / _token_seconds(model, dtype, machine, 0, quantization)
 
 
@@ -92,9 +96,8 @@ def _token_seconds(
     """Seconds of computing for one token: the layers and the output projection at the rate of how they are held (of
     int4 it is int8's), attention at that of `dtype`, or over int8 keys and values twice as many operations in int8."""
     rates = machine.flops_per_s
-    layers, head = holds(quantization)
-    plain = layers == "act" and model.weight_format is None
-    seconds = layer_flops_per_token(model) / rates[dtype if plain else "int8"]
+    layers, head = holds_of(model, quantization)
+    seconds = layer_flops_per_token(model) / rates[dtype if layers == "act" else "int8"]
     attention = attention_flops_per_token(model, context)
     seconds += 2 * attention / rates["int8"] if quantized_kv else attention / rates[dtype]
     if logits:

@@ -41,20 +41,30 @@ def holds(quantization: Quantization) -> tuple[Hold, Hold]:
     return found[quantization]
 
 
-def packing(
-    dtype: DType, quantization: Quantization = "none", group_size: int = 32, format: WeightFormat | None = None
-) -> Packing:
-    """group_size: inputs that share a scale of two bytes in int4. format: of a checkpoint whose layers come quantized,
-    and are held as they come."""
-    item = _ITEM_BYTES[dtype]
-    weight: dict[Hold, float] = {"act": item, "int8": 1, "int4": 0.5 + 2 / group_size}
+def holds_of(model: ModelSpec, quantization: Quantization) -> tuple[Hold, Hold]:
+    """How matrices of this model's layers are packed, and its output projection. Those of layers that come quantized
+    stay so, in 4 bits or in 8."""
     layers, head = holds(quantization)
+    came = model.weight_format
+    if came is not None:
+        layers = "int4" if came.bits is not None and came.bits <= 4 else "int8"
+    return layers, head
+
+
+def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> Packing:
+    """group_size: inputs that share a scale of two bytes where plain matrices become int4."""
+    item, came = _ITEM_BYTES[dtype], model.weight_format
+
+    def weight(hold: Hold, group: int) -> float:
+        return {"act": item, "int8": 1, "int4": 0.5 + 2 / group}[hold]
+
+    layers, head = holds_of(model, quantization)
     return Packing(
-        matrix=weight[layers] if format is None else _code_bytes(format),
-        head=weight[head],
+        matrix=weight(layers, group_size) if came is None else _code_bytes(came),
+        head=weight(head, group_size),
         table=item,
         other=4,
-        matrix_scale=0 if layers == "act" and format is None else _SCALE_BYTES,
+        matrix_scale=0 if layers == "act" else _SCALE_BYTES,
         head_scale=0 if head == "act" else _SCALE_BYTES,
     )
 
@@ -70,7 +80,7 @@ def _code_bytes(format: WeightFormat) -> float:
 
 def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
     """Bytes of all weights held in `dtype`, or some of them quantized, but for what a backend adds in padding."""
-    return round(arithmetic.weight_bytes(model, packing(dtype, quantization, group_size, model.weight_format)))
+    return round(arithmetic.weight_bytes(model, packing(model, dtype, quantization, group_size)))
 
 
 def step_weight_bytes(
@@ -82,8 +92,7 @@ def step_weight_bytes(
 ) -> int:
     """Bytes of weights that a step of so many tokens reads at least once: all but the input table, of which it reads
     rows, and of mixtures only the experts that the tokens touch (None: all)."""
-    held = packing(dtype, quantization, group_size, model.weight_format)
-    return round(arithmetic.step_weight_bytes(model, held, tokens))
+    return round(arithmetic.step_weight_bytes(model, packing(model, dtype, quantization, group_size), tokens))
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:

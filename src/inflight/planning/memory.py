@@ -67,7 +67,7 @@ def estimate_kv_cache(
         )
     item, each = ITEM_BYTES[precision], math.ceil(tokens / block_size)
     parts = caches(spec, tensor_parallel)
-    growing = item * sum(one.elements for one in parts if not one.window)
+    growing = round(item * sum(one.elements for one in parts if not one.window))
     kept = item * sum(one.elements * one.seen(each * block_size, 1) for one in parts)
     on_one = round(sequences * (kept + state_bytes(spec) / tensor_parallel))
     return KVCacheEstimate(growing, sequences * each, on_one, on_one * tensor_parallel)

@@ -16,8 +16,10 @@ from typing import Any, Literal
 
 from inflight.models.arithmetic import Packing
 
-Precision = Literal["bf16", "fp8", "int8"]
-ITEM_BYTES: dict[Precision, int] = {"bf16": 2, "fp8": 1, "int8": 1}
+# What weights, keys and values are held in; int4 is of weights alone, in groups of 32 inputs with a scale of two bytes,
+# and computed in bf16.
+Precision = Literal["bf16", "fp8", "int8", "int4"]
+ITEM_BYTES: dict[Precision, float] = {"bf16": 2, "fp8": 1, "int8": 1, "int4": 0.5 + 2 / 32}
 
 
 def packing(precision: Precision) -> Packing:
@@ -69,18 +71,19 @@ class Gpu:
 
     def flops_per_s(self, precision: Precision) -> float:
         """Peak of the matrix units. What a GPU has no units for is computed in bf16 (weights widened on the fly)."""
-        peaks = {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "int8": self.int8_tops}
-        return (peaks[precision] or self.bf16_tflops) * 1e12
+        return (self._peaks()[precision] or self.bf16_tflops) * 1e12
 
     def computes(self, precision: Precision) -> bool:
         """Whether there are matrix units for it."""
-        return precision == "bf16" or (self.fp8_tflops if precision == "fp8" else self.int8_tops) is not None
+        return self._peaks()[precision] is not None
+
+    def _peaks(self) -> dict[Precision, float | None]:
+        return {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "int8": self.int8_tops, "int4": None}
 
     def ridge_tokens(self, precision: Precision = "bf16") -> float:
         """Tokens of a step from which weights are reused often enough for arithmetic to be the limit: peak · bytes per
         weight / (2 · bandwidth), weights alone."""
-        item_bytes = 2 if precision == "bf16" else 1
-        return self.flops_per_s(precision) * item_bytes / (2 * self.bytes_per_s)
+        return self.flops_per_s(precision) * ITEM_BYTES[precision] / (2 * self.bytes_per_s)
 
 
 _NVIDIA = "NVIDIA's data sheet, dense rates (the sheet's headline figures assume 2:4 sparsity and are twice these)"

@@ -68,7 +68,7 @@ def hold(matrix: Int4Matrix) -> HeldInt4:
 
     def halves(values: Array) -> Array:
         with np.errstate(invalid="ignore"):  # infinity · 0
-            held = np.ldexp(values, 15 - exponents[:, None])
+            held = np.ldexp(np.asarray(values, np.float32), 15 - exponents[:, None])
         return np.where(used[:, None], held, 0).astype(np.float16)
 
     offsets = None if matrix.offsets is None else halves(matrix.offsets)

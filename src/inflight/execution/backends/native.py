@@ -7,14 +7,17 @@ computed here. The module checks what a pass is prepared with, and sizes and typ
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Sequence
-from typing import Any, Literal
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from inflight.core.types.plan import Chunk
+from inflight.execution.backends import int4
 from inflight.execution.backends.host import HostBackend, HostPass
-from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix
+from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix, alike
 from inflight.execution.backends.protocol import (
     Array,
     DType,
@@ -67,12 +70,13 @@ class NativeBackend(HostBackend):
     def pack_linear(
         self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
     ) -> Any:
-        return self._kernels.pack_linear([_plain(part, hold) for part in parts], bias, hold == "int8")
+        return self._kernels.pack_linear(_pieces(parts, hold, group), bias)
 
     def pack_gate_up(
         self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None
     ) -> Any:
-        return self._kernels.pack_gate_up(_plain(gate, hold), _plain(up, hold), hold == "int8", bias)
+        (piece,) = _pieces(alike(gate, up, hold), hold, group)
+        return self._kernels.pack_gate_up(piece, bias)
 
     def pack_experts(
         self, gate_up: Sequence[Any], down: Sequence[Any], routing: Routing, gating: Gating = "silu"
@@ -92,7 +96,12 @@ class NativeBackend(HostBackend):
         )
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Any:
-        return self._kernels.pack_table(_plain(table, hold), tied, hold == "int8")
+        if tied:
+            (piece,) = _pieces([table], hold, group)
+            return self._kernels.pack_table(piece, True)
+        if hold != "act" or isinstance(table, Int8Matrix | Int4Matrix):
+            raise ValueError("only a tied table, which is a product too, can be quantized")
+        return self._kernels.pack_table(table, False)
 
     def bytes_per_block(self, shape: KVShape) -> int:
         return int(self._kernels.bytes_per_block(*_sizes(shape)))
@@ -179,10 +188,33 @@ class NativeBackend(HostBackend):
         return float(self._kernels.peak(kind, seconds))
 
 
-def _plain(matrix: Matrix, hold: Hold) -> Array:
-    if hold == "int4" or isinstance(matrix, Int8Matrix | Int4Matrix):
-        raise ValueError("the kernels do not hold int4, nor matrices that come quantized; take the reference backend")
-    return matrix
+class _Layout(NamedTuple):
+    """How the module packs a matrix. Of int4: inputs of a group, whether there are offsets, what codes stand for."""
+
+    hold: Hold
+    group: int = 0
+    offsets: bool = False
+    meanings: bytes = b""
+
+
+def _pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, ...]]:
+    """Neighbours of one layout together, as the module takes them: matrices, then the fields of the layout."""
+    laid = [_laid(part, hold, group) for part in parts]
+    return [
+        ([matrix for _, matrix in neighbours], *layout[:3], np.frombuffer(layout.meanings, np.int8))
+        for layout, neighbours in itertools.groupby(laid, key=itemgetter(0))
+    ]
+
+
+def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
+    if isinstance(matrix, Int8Matrix):
+        return _Layout("int8"), (np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.scales))
+    if isinstance(matrix, Int4Matrix):
+        held = int4.hold(matrix)
+        layout = _Layout("int4", held.group, held.offsets is not None, held.meanings.tobytes())
+        offsets = None if held.offsets is None else np.ascontiguousarray(held.offsets)
+        return layout, (np.ascontiguousarray(held.codes), np.ascontiguousarray(held.scales), offsets, held.factors)
+    return (_Layout("int4", group, False, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
 
 
 def read_bandwidth_bytes_per_s(threads: int, isa: str = "auto") -> float:

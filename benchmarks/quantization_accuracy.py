@@ -1,4 +1,4 @@
-"""What int8 costs in accuracy: perplexity of the built-in model, and logits of a random one, against float32.
+"""What quantizing costs in accuracy: perplexity of the built-in model, and logits of a random one, against float32.
 
 Perplexity is taken of what the built-in model was not trained on: the questions of `builtin/unseen.jsonl` with the
 answers that they ask for. Of the answers alone it is near 1, because the model knows them by heart and only has to find
@@ -51,6 +51,7 @@ class Held:
     dtype: DTypeChoice
     quantization: QuantizationChoice
     kv: KVCacheChoice = "auto"
+    group_size: int = 32
 
 
 WAYS = (
@@ -58,6 +59,9 @@ WAYS = (
     Held("bfloat16", "bfloat16", "none"),
     Held("int8", "bfloat16", "int8"),
     Held("int8-all", "bfloat16", "int8-all"),
+    Held("int4", "bfloat16", "int4"),
+    Held("int4, groups of 128", "bfloat16", "int4", group_size=128),
+    Held("int4-all", "bfloat16", "int4-all"),
     Held("bfloat16, KV in int8", "bfloat16", "none", "int8"),
     Held("int8, KV in int8", "bfloat16", "int8", "int8"),
 )
@@ -99,7 +103,13 @@ def built_in(ways: Sequence[Held]) -> str:
     rows: list[list[object]] = []
     base, spoken_first = (0.0, 0.0), list[list[int]]()
     for way in ways:
-        with LLM(dtype=way.dtype, quantization=way.quantization, kv_cache_dtype=way.kv, num_blocks=2048) as llm:
+        with LLM(
+            dtype=way.dtype,
+            quantization=way.quantization,
+            quantization_group_size=way.group_size,
+            kv_cache_dtype=way.kv,
+            num_blocks=2048,
+        ) as llm:
             answers, answer_tokens = perplexity(llm, talks, [len(prompt) for prompt, _ in pairs])
             whole, _ = perplexity(llm, talks, [1] * len(talks))
             said = llm.generate([prompt for prompt, _ in pairs], SamplingParams(temperature=0, max_tokens=256))
@@ -138,7 +148,8 @@ class Alone:
         threads = int(resolve_threads(EngineSettings()).value)
         backend = open_backend("float32" if way.dtype == "float32" else "bfloat16", threads)
         # The checkpoint is bf16 for all: how it is held is what differs.
-        weights = load_weights(config, DummyWeights("bfloat16"), backend, length, quantization=way.quantization)
+        source = DummyWeights("bfloat16")
+        weights = load_weights(config, source, backend, length, None, way.quantization, way.group_size)
         blocks = -(-length // 16)
         self._decoder = Decoder(config, weights, backend, length, SLAB)
         self._backend = backend
@@ -227,10 +238,10 @@ def main() -> None:
     print(random)
     if arguments.write:
         command = (
-            f"python -m benchmarks.int8_accuracy --prompts {arguments.prompts} --length {arguments.length} "
+            f"python -m benchmarks.quantization_accuracy --prompts {arguments.prompts} --length {arguments.length} "
             f"--outputs {arguments.outputs}"
         )
-        write_section("int8_accuracy", "What int8 costs in accuracy", command, f"{body}\n\n{random}")
+        write_section("quantization_accuracy", "What quantizing costs in accuracy", command, f"{body}\n\n{random}")
 
 
 if __name__ == "__main__":
