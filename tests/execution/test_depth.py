@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from inflight import build
 from inflight.build import Engine, build_engine
 from inflight.config.engine import EngineSettings
 from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
+from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend
 
 from .threaded import Threaded
@@ -32,7 +32,7 @@ Said = dict[str, tuple[list[int], str]]
 @pytest.fixture
 def threaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threaded]:
     backend = Threaded(ReferenceBackend("float32"))
-    monkeypatch.setattr(build, "open_backend", lambda *given, **named: backend)
+    monkeypatch.setattr(computing, "open_backend", lambda *given, **named: backend)
     yield backend
     backend.end()
 
@@ -91,7 +91,7 @@ def collect(said: Said, events: list[Any]) -> None:
 def alone(folder: Path, given: list[Request], **shape: Any) -> Said:
     """One step at a time, in this thread."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "open_backend", lambda *given, **named: ReferenceBackend("float32"))
+        patch.setattr(computing, "open_backend", lambda *given, **named: ReferenceBackend("float32"))
         engine = opened(folder, **shape)
     assert engine.settings["depth"].value == 1
     return run(engine, given)

@@ -25,24 +25,24 @@ ROUTINGS = {
 }
 
 
-def packed(ops: Any, routing: Routing, width: int = 20, hidden: int = HIDDEN, quantized: bool = False) -> Any:
+def packed(ops: Any, routing: Routing, width: int = 20, hidden: int = HIDDEN, hold: str = "act") -> Any:
     """Twelve experts."""
     gate_up = [
-        ops.pack_gate_up(normal(3 * e, width, hidden), normal(3 * e + 1, width, hidden), quantized) for e in range(12)
+        ops.pack_gate_up(normal(3 * e, width, hidden), normal(3 * e + 1, width, hidden), hold) for e in range(12)
     ]
-    down = [ops.pack_linear([normal(3 * e + 2, hidden, width)], None, quantized) for e in range(12)]
+    down = [ops.pack_linear([normal(3 * e + 2, hidden, width)], None, hold) for e in range(12)]
     return ops.pack_experts(gate_up, down, routing)
 
 
-def with_biases(ops: Any, width: int = 20, quantized: bool = False) -> Any:
+def with_biases(ops: Any, width: int = 20, hold: str = "act") -> Any:
     """gpt-oss's: biases everywhere, gate and up far beyond where they are clamped."""
     gate_up = [
         ops.pack_gate_up(
-            3 * normal(3 * e, width, HIDDEN), normal(3 * e + 1, width, HIDDEN), quantized, bias=normal(50 + e, 2, width)
+            3 * normal(3 * e, width, HIDDEN), normal(3 * e + 1, width, HIDDEN), hold, bias=normal(50 + e, 2, width)
         )
         for e in range(12)
     ]
-    down = [ops.pack_linear([normal(3 * e + 2, HIDDEN, width)], normal(70 + e, HIDDEN), quantized) for e in range(12)]
+    down = [ops.pack_linear([normal(3 * e + 2, HIDDEN, width)], normal(70 + e, HIDDEN), hold) for e in range(12)]
     return ops.pack_experts(gate_up, down, Routing(top_k=3, renormalize=True), "clamped_swiglu")
 
 
@@ -88,20 +88,20 @@ def test_experts_of_odd_sizes(ops, reference, dtype, width, hidden):
 def test_int8_experts_agree_with_the_reference(ops, reference, dtype):
     """Roundings of what gate and up yield to `act` may fall apart, and with them whole numbers of the next product."""
     x, logits = held(dtype, normal(1, 20, HIDDEN)), normal(2, 20, 12)
-    got, want = (run(one, packed(one, ROUTINGS["softmax"], quantized=True), x, logits) for one in (ops, reference))
+    got, want = (run(one, packed(one, ROUTINGS["softmax"], hold="int8"), x, logits) for one in (ops, reference))
     np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 2e-3) * np.abs(want).max())
 
 
-@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("hold", ["act", "int8"])
 @pytest.mark.parametrize("name", ["softmax", "groups"])
-def test_a_token_has_the_same_bits_whoever_shares_its_experts(dtype, isa, name, quantized):
+def test_a_token_has_the_same_bits_whoever_shares_its_experts(dtype, isa, name, hold):
     x, logits = held(dtype, normal(1, 300, HIDDEN)), normal(2, 300, 12)
     logits[20:] += np.array([30.0, 20, 10] + [0] * 9, np.float32)[:, None].T  # most tokens pass the same few experts
     one = ops_for(dtype, isa, 1)
-    whole = run(one, packed(one, ROUTINGS[name], quantized=quantized), x, logits)
+    whole = run(one, packed(one, ROUTINGS[name], hold=hold), x, logits)
     for threads in (1, 2, 3):
         ops = ops_for(dtype, isa, threads)
-        weight = packed(ops, ROUTINGS[name], quantized=quantized)
+        weight = packed(ops, ROUTINGS[name], hold=hold)
         for first, count in [(0, 1), (17, 1), (25, 1), (3, 2), (10, 33), (21, 5), (5, 295), (21, 279), (0, 300)]:
             part = slice(first, first + count)
             np.testing.assert_array_equal(run(ops, weight, x[part], logits[part]), whole[part])
@@ -136,7 +136,7 @@ def test_experts_that_do_not_fit_are_refused_with_a_sentence(ops, dtype):
         (([gate_up] * 4, [down] * 4), Routing(3, groups=2, top_groups=1)),
         (([gate_up] * 4, [down] * 4), Routing(1, groups=3)),
         (([down], [down]), Routing(1)),
-        (([gate_up] * 2, [down, ops.pack_linear([normal(3, 6, 8)], None, True)]), Routing(1)),
+        (([gate_up] * 2, [down, ops.pack_linear([normal(3, 6, 8)], None, "int8")]), Routing(1)),
         (([gate_up], [ops.pack_linear([normal(3, 5, 8)])]), Routing(1)),
     ]:
         with pytest.raises(ValueError, match="experts"):
