@@ -30,9 +30,10 @@ class Attention {
 
  public:
   Attention(const Value* q, const KVCache& cache, std::int64_t layer, const AttentionMetadata& metadata,
-            std::int64_t heads, std::int64_t window, float scale, Value* out)
+            std::int64_t heads, std::int64_t window, const Scores& scores, Value* out)
       : q_(q), heads_(heads), group_(heads / cache.kv_heads), cache_(cache), metadata_(metadata),
-        scale_(scale * 1.44269504f), out_(out), work_(metadata, cache.kv_heads, group_, window),
+        scale_((scores.soft_cap > 0 ? scores.soft_cap : scores.scale) * log2e),
+        inner_(scores.soft_cap > 0 ? scores.scale / scores.soft_cap : 0.0f), sinks_(scores.sinks), out_(out), work_(metadata, cache.kv_heads, group_, window),
         rows_((work_.most_rows() + 15) / 16 * 16),
         layer_data_(cache.data + layer * cache.blocks * cache.kv_heads * cache.head_lanes) {}
 
@@ -61,6 +62,7 @@ class Attention {
 
  private:
   static constexpr std::int64_t worth_waking = 16;  // tiles of rows and positions
+  static constexpr float log2e = 1.44269504f;
 
   struct Scratch {
     X *queries, *probabilities;  // [R · x_rows][D], [rows of a tile][64]
@@ -205,7 +207,12 @@ class Attention {
         p[i] = load<vf>(scores + i * lanes);
       }
     }
-    const float scale = bytes ? scale_ * s.splits[row].scale : scale_;
+    float scale = bytes ? scale_ * s.splits[row].scale : scale_;
+    if (inner_ > 0) {  // capped before anything is masked
+      const vf inner = all(bytes ? inner_ * s.splits[row].scale : inner_);
+      for (int i = 0; i < count; ++i) p[i] = tanh(p[i] * inner);
+      scale = scale_;
+    }
     const std::int64_t low = work_.first_seen(s.last[row]) - position, high = s.last[row] - position;
     const auto softmax_seen = [&](auto all_seen) {
       online_softmax<degree, all_seen.value>(p, scale, static_cast<int>(low > 0 ? low : 0),
@@ -302,7 +309,8 @@ class Attention {
     for (std::int64_t r = 0; r < work_.rows(task); ++r) {
       Value* to = out_ + ((task.token + r / group_) * heads_ + task.head * group_ + r % group_) * dim;
       const float* mixed = total.mix + r * cache_.padded_dim;
-      const float inverse = 1 / total.sum[r];
+      const float inverse = sinks_ ? inverse_with_sink(total, r, sinks_[task.head * group_ + r % group_])
+                                   : 1 / total.sum[r];
       std::int64_t i = 0;
       for (; i + lanes <= dim; i += lanes) {
         const vf value = load<vf>(mixed + i) * inverse;
@@ -316,11 +324,20 @@ class Attention {
     }
   }
 
+  // 1 / (sum and what the sink adds to it), relative to the largest score of the positions or the sink's, so that neither
+  // overflows.
+  static float inverse_with_sink(const SoftmaxState& total, std::int64_t row, float sink) {
+    const float score = sink * log2e, largest = total.largest[row], both = score > largest ? score : largest;
+    const float kept = power_of_two<5>(all(largest - both))[0], added = power_of_two<5>(all(score - both))[0];
+    return kept / (total.sum[row] * kept + added);
+  }
+
   const Value* q_;
   std::int64_t heads_, group_;
   const KVCache& cache_;
   const AttentionMetadata& metadata_;
-  float scale_;  // times log₂ e
+  float scale_, inner_;  // of scores, times log₂ e; capped: of tanh, and within it; else inner is 0
+  const float* sinks_;
   Value* out_;
   AttentionPartition work_;
   std::int64_t rows_;  // of the largest task, rounded up to 16
@@ -330,13 +347,14 @@ class Attention {
 
 template <class Value, class Keys, class Values>
 void divide(Pool& pool, const KVCache& cache, const AttentionMetadata& metadata, AttentionPlan& plan) {
-  Attention<Value, Keys, Values>(nullptr, cache, 0, metadata, plan.heads, plan.window, 1.0f, nullptr).divide(pool, plan);
+  Attention<Value, Keys, Values>(nullptr, cache, 0, metadata, plan.heads, plan.window, {1.0f, 0.0f, nullptr}, nullptr)
+      .divide(pool, plan);
 }
 
 template <class Value, class Keys, class Values>
 void attention(Pool& pool, const void* q, const KVCache& cache, std::int64_t layer, const AttentionMetadata& metadata,
-               const AttentionPlan& plan, float scale, void* out) {
-  Attention<Value, Keys, Values>(static_cast<const Value*>(q), cache, layer, metadata, plan.heads, plan.window, scale,
+               const AttentionPlan& plan, const Scores& scores, void* out) {
+  Attention<Value, Keys, Values>(static_cast<const Value*>(q), cache, layer, metadata, plan.heads, plan.window, scores,
                                  static_cast<Value*>(out))
       .run(pool, plan);
 }

@@ -16,12 +16,16 @@ namespace inflight::INFLIGHT_ISA {
 constexpr std::int64_t block_steps = 2048;   // × 128 bytes: a quarter of a usual second-level cache
 constexpr std::int64_t tokens_per_task = 192;
 
-INLINE vf silu_times(vf gate, vf up) { return gate / (all(1.0f) + exp(-gate)) * up; }
-
 // (up + 1) · gate · sigmoid(1.702 · gate), gate to 7 and up from −7 to 7 (gpt-oss). NaN stays NaN.
 INLINE vf clamped_times(vf gate, vf up) {
   const vf opening = min(all(7.0f), gate), bounded = max(all(-7.0f), min(all(7.0f), up));
   return opening / (all(1.0f) + exp(opening * -1.702f)) * (bounded + 1.0f);
+}
+
+template <Epilogue epilogue>
+INLINE vf gated(vf gate, vf up) {
+  if constexpr (epilogue == Epilogue::gate_up_clamped) return clamped_times(gate, up);
+  return (epilogue == Epilogue::gate_up_gelu ? gelu(gate) : silu(gate)) * up;
 }
 
 template <class Value>
@@ -63,7 +67,7 @@ void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, 
       vf opening = meant<F>(w, x, gate + v, tile.token + t, tile.lane + v);
       vf up = meant<F>(w, x, gate + panel + v, tile.token + t, tile.lane + panel + v);
       if (w.bias) opening += load<vf>(w.bias + first + v), up += load<vf>(w.bias + w.groups * panel + first + v);
-      store_value(at + v, epilogue == Epilogue::gate_up ? silu_times(opening, up) : clamped_times(opening, up));
+      store_value(at + v, gated<epilogue>(opening, up));
     }
     for (std::int64_t k = 0; k < count && at != to; ++k) to[k] = held[k];
   }
@@ -188,6 +192,8 @@ class Product {
       return finish_gate_up<F, Epilogue::gate_up>(w_, x_, tile, static_cast<Value*>(out_));
     if (epilogue_ == Epilogue::gate_up_clamped)
       return finish_gate_up<F, Epilogue::gate_up_clamped>(w_, x_, tile, static_cast<Value*>(out_));
+    if (epilogue_ == Epilogue::gate_up_gelu)
+      return finish_gate_up<F, Epilogue::gate_up_gelu>(w_, x_, tile, static_cast<Value*>(out_));
     float* out = static_cast<float*>(out_);
     if (epilogue_ == Epilogue::residual) return finish<F, Write::add>(w_, x_, tile, out);
     if (past_caches_) return finish<F, Write::past_caches>(w_, x_, tile, out);

@@ -535,13 +535,68 @@ class PreparedPass {
     });
   }
 
-  template <Epilogue epilogue>
-  void product(const Activation& x, const Linear& linear, Activation& out) {
+  void layer_norm(const Activation& x, const Vector& weight, const Vector* bias, float eps, Activation& out) {
+    const std::int64_t width = weight.array.size(0);
+    if (bias != nullptr && bias->array.size(0) != width) refuse("a norm's bias must be as long as its weight");
+    expect(x, "x", Kind::f32, width);
+    begin(out, backend_.act(), width, x.rows);
+    backend_.run([&] {
+      rows().layer_norm(pool(), format(), x.array.data<float>(), weight.array.data<float>(), numbers(bias), eps, x.rows,
+                        width, out.array.data());
+    });
+  }
+
+  void to_act(const Activation& x, Activation& out) {
+    expect(x, "x", Kind::f32, out.columns);
+    begin(out, backend_.act(), x.columns, x.rows);
+    backend_.run([&] { rows().to_act(pool(), format(), x.array.data<float>(), x.rows, x.columns, out.array.data()); });
+  }
+
+  void activate(const Activation& x, const std::string& kind, Activation& out) {
+    const Nonlinearity known = nonlinearity(kind);
+    expect(x, "x", Kind::f32, out.columns);
+    begin(out, backend_.act(), x.columns, x.rows);
+    backend_.run([&] {
+      rows().activate(pool(), format(), known, x.array.data<float>(), x.rows, x.columns, out.array.data());
+    });
+  }
+
+  void add(const Activation& x, const Vector* norm, float eps, float factor, Activation& out) {
+    expect(x, "x", Kind::f32, norm ? norm->array.size(0) : out.columns);
+    begin(out, Kind::f32, x.columns, x.rows);
+    backend_.run([&] {
+      rows().add(pool(), x.array.data<float>(), numbers(norm), eps, factor, x.rows, x.columns, out.array.data<float>());
+    });
+  }
+
+  void scale(Activation& x, float factor) {
+    begin(x, Kind::f32, x.columns, x.rows);
+    backend_.run([&] { rows().scale(pool(), x.array.data<float>(), factor, x.rows, x.columns); });
+  }
+
+  void soft_cap(Activation& x, float cap) {
+    if (!(cap > 0)) refuse("cap must be positive");
+    begin(x, Kind::f32, x.columns, x.rows);
+    backend_.run([&] { rows().soft_cap(pool(), x.array.data<float>(), cap, x.rows, x.columns); });
+  }
+
+  void linear(const Activation& x, const Linear& weight, Activation& out) { product(x, weight, Epilogue::store, out); }
+  void linear_residual(const Activation& x, const Linear& weight, Activation& out) {
+    product(x, weight, Epilogue::residual, out);
+  }
+  void gate_up(const Activation& x, const Linear& weight, Activation& out, const std::string& activation) {
+    const Nonlinearity known = nonlinearity(activation);
+    if (known == Nonlinearity::relu2) refuse("gate_up multiplies by silu or gelu_tanh, not by relu2");
+    product(x, weight, known == Nonlinearity::silu ? Epilogue::gate_up : Epilogue::gate_up_gelu, out);
+  }
+
+  void product(const Activation& x, const Linear& linear, Epilogue epilogue, Activation& out) {
     const Weights& w = linear.weights;
+    const bool gated = epilogue == Epilogue::gate_up || epilogue == Epilogue::gate_up_gelu;
     same_format(linear.format);
-    if (w.gate_up != (epilogue == Epilogue::gate_up)) refuse("weights of gate and up go with gate_up, others with linear");
+    if (w.gate_up != gated) refuse("weights of gate and up go with gate_up, others with linear");
     expect(x, "x", backend_.act(), w.columns);
-    begin(out, epilogue == Epilogue::gate_up ? backend_.act() : Kind::f32, w.rows, x.rows);
+    begin(out, gated ? backend_.act() : Kind::f32, w.rows, x.rows);
     const ProductKernels& kernels = backend_.products(w.scales != nullptr);
     const Share all{&w, 0, x.rows};
     backend_.run([&] { kernels.gemm(pool(), x.array.data(), &all, 1, epilogue, out.array.data()); });
@@ -574,7 +629,7 @@ class PreparedPass {
     });
   }
 
-  void rope_and_write_kv(const Activation& qkv, std::int64_t layer, const RopeTable& rope, const Vector* q_norm,
+  void rope_and_write_kv(const Activation& qkv, std::int64_t layer, const RopeTable* rope, const Vector* q_norm,
                          const Vector* k_norm, float eps, Activation& q_out) {
     check_layer(layer);
     const std::int64_t tokens = metadata_.all.tokens, dim = cache_.head_dim;
@@ -582,30 +637,40 @@ class PreparedPass {
     if (qkv.kind != Kind::f32 || qkv.columns % dim != 0 || heads < 1)
       refuse("qkv must hold whole heads of float32: queries, then keys, then values");
     if (qkv.rows != tokens) refuse("qkv must have a row for each token");
-    if (rope.cos.size(1) != dim / 2) refuse("the rope table is for another head dimension");
-    if (past_position_ > rope.cos.size(0)) refuse("the rope table is too short for these positions");
-    for (const Vector* norm : {q_norm, k_norm})
-      if (norm != nullptr && norm->array.size(0) != dim) refuse("q_norm and k_norm must have a number for each of a head's");
+    const std::int64_t pairs = rope ? rope->cos.size(1) : 0;
+    if (2 * pairs > dim) refuse("the rope table is for another head dimension");
+    if (rope && past_position_ > rope->cos.size(0)) refuse("the rope table is too short for these positions");
+    const auto over_all = [&](const Vector* norm, std::int64_t count) {
+      if (norm == nullptr || norm->array.size(0) == dim) return false;
+      if (norm->array.size(0) != count * dim)
+        refuse("q_norm and k_norm must have a number for each of a head's, or of all heads'");
+      return true;
+    };
+    const bool q_all = over_all(q_norm, heads), k_all = over_all(k_norm, cache_.kv_heads);
     begin(q_out, backend_.act(), heads * dim, tokens);
-    const auto weight = [](const Vector* norm) { return norm ? norm->array.data<const float>() : nullptr; };
-    const Rope given{rope.cos.data<float>(), rope.sin.data<float>(), weight(q_norm), weight(k_norm), eps};
+    const Rope given{rope ? rope->cos.data<float>() : nullptr, rope ? rope->sin.data<float>() : nullptr, pairs,
+                     numbers(q_norm), numbers(k_norm), q_all, k_all, eps};
     backend_.run([&] {
       rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, cache_, layer, metadata_.all, given,
                             q_out.array.data());
     });
   }
 
-  void attention(const Activation& q, std::int64_t layer, float scale, std::int64_t window, Activation& out) {
+  void attention(const Activation& q, std::int64_t layer, float scale, std::int64_t window, Activation& out,
+                 float soft_cap, const Vector* sinks) {
     check_layer(layer);
     const std::int64_t heads = q.columns / cache_.head_dim;
     expect(q, "q", backend_.act(), heads * cache_.head_dim);
     if (q.rows != metadata_.all.tokens) refuse("q must have a row for each token");
     if (!(scale > 0)) refuse("scale must be positive");
+    if (!(soft_cap >= 0)) refuse("soft_cap must be positive, or 0 for none");
+    if (sinks != nullptr && sinks->array.size(0) != heads) refuse("sinks must have a number for each query head");
     begin(out, backend_.act(), q.columns, q.rows);
     const ProductKernels& kernels = backend_.products(cache_.bytes);
     const AttentionPlan& plan = plan_for(heads, window);
+    const Scores scores{scale, soft_cap, numbers(sinks)};
     backend_.run([&] {
-      kernels.attention(pool(), q.array.data(), cache_, layer, metadata_.all, plan, scale, out.array.data());
+      kernels.attention(pool(), q.array.data(), cache_, layer, metadata_.all, plan, scores, out.array.data());
     });
   }
 
@@ -624,6 +689,15 @@ class PreparedPass {
   Pool& pool() { return backend_.pool(); }
   const RowKernels& rows() const { return backend_.row_kernels(); }
   Format format() const { return backend_.format(); }
+
+  static const float* numbers(const Vector* vector) { return vector ? vector->array.data<const float>() : nullptr; }
+
+  static Nonlinearity nonlinearity(const std::string& name) {
+    if (name == "silu") return Nonlinearity::silu;
+    if (name == "gelu_tanh") return Nonlinearity::gelu;
+    if (name == "relu2") return Nonlinearity::relu2;
+    refuse("there is no activation function " + name + "; there are silu, gelu_tanh and relu2");
+  }
 
   void same_format(Format given) const {
     if (given != format()) refuse("these weights were packed by a backend of another dtype");
@@ -715,13 +789,23 @@ NB_MODULE(_native, m) {
            nb::keep_alive<1, 2>())
       .def("embed", &PreparedPass::embed)
       .def("rms_norm", &PreparedPass::rms_norm)
-      .def("linear", &PreparedPass::product<Epilogue::store>)
-      .def("linear_residual", &PreparedPass::product<Epilogue::residual>)
-      .def("gate_up", &PreparedPass::product<Epilogue::gate_up>)
+      .def("layer_norm", &PreparedPass::layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(),
+           nb::arg("eps"), nb::arg("out"))
+      .def("to_act", &PreparedPass::to_act)
+      .def("activate", &PreparedPass::activate)
+      .def("add", &PreparedPass::add, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("factor"),
+           nb::arg("out"))
+      .def("scale", &PreparedPass::scale)
+      .def("soft_cap", &PreparedPass::soft_cap)
+      .def("linear", &PreparedPass::linear)
+      .def("linear_residual", &PreparedPass::linear_residual)
+      .def("gate_up", &PreparedPass::gate_up, nb::arg("x"), nb::arg("weight"), nb::arg("out"),
+           nb::arg("activation") = "silu")
       .def("experts", &PreparedPass::experts)
       .def("add_gated", &PreparedPass::add_gated)
-      .def("rope_and_write_kv", &PreparedPass::rope_and_write_kv, nb::arg("qkv"), nb::arg("layer"), nb::arg("rope"),
-           nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"))
-      .def("attention", &PreparedPass::attention)
+      .def("rope_and_write_kv", &PreparedPass::rope_and_write_kv, nb::arg("qkv"), nb::arg("layer"),
+           nb::arg("rope").none(), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"))
+      .def("attention", &PreparedPass::attention, nb::arg("q"), nb::arg("layer"), nb::arg("scale"), nb::arg("window"),
+           nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none())
       .def("gather", &PreparedPass::gather);
 }

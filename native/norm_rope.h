@@ -1,4 +1,5 @@
-// RMS norm; rotation of queries and keys, and the writing of keys and values into their blocks.
+// What is done to rows of numbers between products: norms, factors, caps, activation functions; rotation of queries and
+// keys, and the writing of keys and values into their blocks.
 //
 // Knows the cache's metadata (types.h) from the writing side; attention.h reads it.
 #pragma once
@@ -44,6 +45,55 @@ void normalise(Pool& pool, const float* x, const float* weight, float eps, std::
   });
 }
 
+// (x − mean) / sqrt(variance + eps) · weight + bias.
+template <class Value>
+void normalise_layer(Pool& pool, const float* x, const float* weight, const float* bias, float eps, std::int64_t tokens,
+                     std::int64_t width, Value* out) {
+  parallel_rows(pool, tokens, tokens * width * 8, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const float* row = x + t * width;
+      Value* to = out + t * width;
+      double total = 0, squares = 0;
+      for (std::int64_t i = 0; i < width; ++i) total += row[i];
+      const float mean = static_cast<float>(total / static_cast<double>(width));
+      for (std::int64_t i = 0; i < width; ++i) squares += static_cast<double>(row[i] - mean) * (row[i] - mean);
+      const float inverse = 1.0f / __builtin_sqrtf(static_cast<float>(squares / static_cast<double>(width)) + eps);
+      for (std::int64_t i = 0; i < width; ++i)
+        hold(to + i, (row[i] - mean) * inverse * weight[i] + (bias ? bias[i] : 0.0f));
+    }
+  });
+}
+
+// out += factor · x, or factor · the RMS norm of x.
+inline void add_rows(Pool& pool, const float* x, const float* weight, float eps, float factor, std::int64_t tokens,
+                     std::int64_t width, float* out) {
+  parallel_rows(pool, tokens, tokens * width * 4, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const float* row = x + t * width;
+      float* to = out + t * width;
+      if (weight == nullptr) {
+        for (std::int64_t i = 0; i < width; ++i) to[i] += factor * row[i];
+      } else {
+        const float inverse = inverse_rms(row, width, eps);
+        for (std::int64_t i = 0; i < width; ++i) to[i] += factor * (row[i] * inverse * weight[i]);
+      }
+    }
+  });
+}
+
+// to(i, of(x)) of each number of some rows, by vectors. A number's bits do not depend on where it stands.
+template <class Of, class To>
+void map_rows(Pool& pool, const float* x, std::int64_t tokens, std::int64_t width, Of&& of, To&& to) {
+  parallel_rows(pool, tokens, tokens * width * 8, [&](std::int64_t first, std::int64_t last) {
+    std::int64_t i = first * width;
+    for (; i + lanes <= last * width; i += lanes) {
+      const vf y = of(load<vf>(x + i));
+      for (int k = 0; k < lanes; ++k) to(i + k, y[k]);
+    }
+    for (; i < last * width; ++i) to(i, of(all(x[i]))[0]);
+  });
+}
+
 // One token's keys (of one head) into its slot of a block.
 template <bool int8, class Value>
 INLINE void write_key(const KVCache& cache, std::uint32_t* head, std::int64_t slot, const Value* key) {
@@ -86,7 +136,7 @@ INLINE void write_values(const KVCache& cache, std::uint32_t* head, std::int64_t
 template <bool int8, class Value>
 void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KVCache& cache, std::int64_t layer,
                       const AttentionMetadata& metadata, const Rope& rope, Value* q_out) {
-  const std::int64_t width = cache.head_dim, half = width / 2, block = cache.block_size;
+  const std::int64_t width = cache.head_dim, half = rope.pairs, block = cache.block_size;
   const std::int64_t row_width = (heads + 2 * cache.kv_heads) * width;
   parallel_rows(pool, metadata.tokens, metadata.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
     float normed[most_head_dim];
@@ -99,17 +149,22 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
       std::uint32_t* heads_of_block = cache.data + (layer * cache.blocks + id) * cache.kv_heads * cache.head_lanes;
       const float *cos = rope.cos + position * half, *sin = rope.sin + position * half;
       const float* row = qkv + t * row_width;
+      const float q_inverse = rope.q_norm_all ? inverse_rms(row, heads * width, rope.eps) : 0.0f;
+      const float k_inverse =
+          rope.k_norm_all ? inverse_rms(row + heads * width, cache.kv_heads * width, rope.eps) : 0.0f;
       for (std::int64_t h = 0; h < heads + cache.kv_heads; ++h) {
-        const bool is_query = h < heads;
+        const bool is_query = h < heads, over_all = is_query ? rope.q_norm_all : rope.k_norm_all;
         const float* x = row + h * width;
         if (const float* weight = is_query ? rope.q_norm : rope.k_norm) {
-          const float inverse = inverse_rms(x, width, rope.eps);
+          if (over_all) weight += (is_query ? h : h - heads) * width;
+          const float inverse = over_all ? (is_query ? q_inverse : k_inverse) : inverse_rms(x, width, rope.eps);
           for (std::int64_t i = 0; i < width; ++i) normed[i] = x[i] * inverse * weight[i];
           x = normed;
         }
         Value* to = is_query ? q_out + (t * heads + h) * width : rotated;
         for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
         for (std::int64_t i = 0; i < half; ++i) hold(to + i + half, x[i + half] * cos[i] + x[i] * sin[i]);
+        for (std::int64_t i = 2 * half; i < width; ++i) hold(to + i, x[i]);
         if (!is_query) write_key<int8>(cache, heads_of_block + (h - heads) * cache.head_lanes, slot, rotated);
       }
       for (std::int64_t g = 0; g < cache.kv_heads; ++g)

@@ -55,6 +55,40 @@ void rms_norm(Pool& pool, Format format, const float* x, const float* weight, fl
   });
 }
 
+void layer_norm(Pool& pool, Format format, const float* x, const float* weight, const float* bias, float eps,
+                std::int64_t tokens, std::int64_t width, void* out) {
+  with(format, [&](auto value) {
+    normalise_layer(pool, x, weight, bias, eps, tokens, width, static_cast<decltype(value)*>(out));
+  });
+}
+
+void to_act(Pool& pool, Format format, const float* x, std::int64_t tokens, std::int64_t width, void* out) {
+  with(format, [&](auto value) {
+    auto* at = static_cast<decltype(value)*>(out);
+    map_rows(pool, x, tokens, width, [](vf v) { return v; }, [=](std::int64_t i, float y) { hold(at + i, y); });
+  });
+}
+
+void activate(Pool& pool, Format format, Nonlinearity kind, const float* x, std::int64_t tokens, std::int64_t width,
+              void* out) {
+  with(format, [&](auto value) {
+    auto* at = static_cast<decltype(value)*>(out);
+    const auto to = [=](std::int64_t i, float y) { hold(at + i, y); };
+    if (kind == Nonlinearity::gelu) return map_rows(pool, x, tokens, width, [](vf v) { return gelu(v); }, to);
+    if (kind == Nonlinearity::silu) return map_rows(pool, x, tokens, width, [](vf v) { return silu(v); }, to);
+    map_rows(pool, x, tokens, width, [](vf v) { return v > all(0.0f) ? v * v : v != v ? v : vf{}; }, to);
+  });
+}
+
+void scale(Pool& pool, float* x, float factor, std::int64_t tokens, std::int64_t width) {
+  map_rows(pool, x, tokens, width, [=](vf v) { return v * factor; }, [=](std::int64_t i, float y) { x[i] = y; });
+}
+
+void soft_cap(Pool& pool, float* x, float cap, std::int64_t tokens, std::int64_t width) {
+  map_rows(pool, x, tokens, width, [=](vf v) { return tanh(v / all(cap)) * all(cap); },
+           [=](std::int64_t i, float y) { x[i] = y; });
+}
+
 void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const KVCache& cache,
                     std::int64_t layer, const AttentionMetadata& metadata, const Rope& rope, void* q_out) {
   with(format, [&](auto value) {
@@ -70,8 +104,9 @@ void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t he
 }  // namespace
 
 const RowKernels rows = {
-    pack, copy_rows, embed_packed, embed_rows, rms_norm, route, gather_rows, add_weighted, add_gated,
-    rope_and_write, sample_rows, score_rows, read_bandwidth,
+    pack,   copy_rows, embed_packed, embed_rows,     rms_norm,    layer_norm, to_act,         activate, add_rows,
+    scale,  soft_cap,  route, gather_rows, add_weighted, add_gated, rope_and_write, sample_rows,  score_rows,
+    read_bandwidth,
 };
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -334,6 +334,26 @@ INLINE float exp(float x) {
   return e[0];
 }
 
+// tanh x to about 2 ulp: a polynomial in x² near 0 (Cephes, tanhf), else from the exponential.
+INLINE vf tanh(vf x) {
+  const vf size = max(x, -x), square = x * x;
+  vf p = fma(square, all(-5.70498872745e-3f), all(2.06390887954e-2f));
+  p = fma(p, square, all(-5.37397155531e-2f));
+  p = fma(p, square, all(1.33314422036e-1f));
+  p = fma(p, square, all(-3.33332819422e-1f));
+  const vf near = fma(p * square, x, x);
+  const vf far = all(1.0f) - all(2.0f) / (exp(size + size) + all(1.0f));
+  return size < all(0.625f) ? near : x < all(0.0f) ? -far : x == x ? far : x;
+}
+
+// x · sigmoid(2 · √(2 / π) · (x + 0.044715 · x³)), which is gelu by tanh.
+INLINE vf gelu(vf x) {
+  const vf inner = x * fma(x * x, all(0.0713548163f), all(1.59576912f));
+  return x / (all(1.0f) + exp(-inner));
+}
+
+INLINE vf silu(vf x) { return x / (all(1.0f) + exp(-x)); }
+
 // 2ˣ for x ≤ 126, 0 far below −126 (−∞ too), NaN of NaN: 2ⁿ · p(x − n) with n = ⌊x⌋ (or one less where x is whole) and
 // p(0) = 1, the polynomial of the given degree with the least relative error over [0, 1]: 8.6 · 10⁻⁵ at degree 3,
 // 1.4 · 10⁻⁷ at degree 5.

@@ -14,8 +14,10 @@ namespace inflight {
 
 enum class Format : std::int32_t { bf16, f32 };                // how weights, keys, values and activations are held
 enum class Source : std::int32_t { bf16, f16, f32 };           // how a checkpoint holds its weights
-// What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_clamped: as gpt-oss has it (gemm.h).
-enum class Epilogue : std::int32_t { store, residual, gate_up, gate_up_clamped };
+// What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_clamped: as
+// gpt-oss has it (gemm.h).
+enum class Epilogue : std::int32_t { store, residual, gate_up, gate_up_gelu, gate_up_clamped };
+enum class Nonlinearity : std::int32_t { silu, gelu, relu2 };  // gelu by tanh; relu(x)²
 
 constexpr std::int64_t most_head_dim = 1024;
 constexpr std::int64_t tile_positions = 64;                    // of keys and values, aligned to absolute positions
@@ -88,9 +90,18 @@ struct AttentionPlan {
 };
 
 struct Rope {
-  const float *cos, *sin;      // [positions, D / 2]
-  const float *q_norm, *k_norm;  // [D] or null
+  const float *cos, *sin;        // [positions, pairs]
+  std::int64_t pairs;            // of a head that are rotated: the first 2 · pairs of its numbers
+  const float *q_norm, *k_norm;  // [D], or of all heads at once; or null
+  bool q_norm_all, k_norm_all;   // over all heads at once
   float eps;
+};
+
+// How scores become probabilities. soft_cap c: c · tanh(score / c), or 0. sinks: of each query head a score without a
+// value, [H] or null.
+struct Scores {
+  float scale, soft_cap;
+  const float* sinks;
 };
 
 // Where the log-probabilities of S rows go: of one token each, and of the likeliest.
@@ -125,6 +136,15 @@ struct RowKernels {
                      std::int64_t tokens, float* out);
   void (*rms_norm)(Pool&, Format, const float* x, const float* weight, float eps, std::int64_t tokens,
                    std::int64_t width, void* out);
+  void (*layer_norm)(Pool&, Format, const float* x, const float* weight, const float* bias, float eps,
+                     std::int64_t tokens, std::int64_t width, void* out);  // bias: or null
+  void (*to_act)(Pool&, Format, const float* x, std::int64_t tokens, std::int64_t width, void* out);
+  void (*activate)(Pool&, Format, Nonlinearity, const float* x, std::int64_t tokens, std::int64_t width, void* out);
+  // out += factor · x, or factor · RMS norm of x where there is a weight.
+  void (*add)(Pool&, const float* x, const float* weight, float eps, float factor, std::int64_t tokens,
+              std::int64_t width, float* out);
+  void (*scale)(Pool&, float* x, float factor, std::int64_t tokens, std::int64_t width);
+  void (*soft_cap)(Pool&, float* x, float cap, std::int64_t tokens, std::int64_t width);
   // logits [tokens, experts] → of each token the experts by rank, and their weights, both [tokens, top_k]
   void (*route)(Pool&, const float* logits, std::int64_t tokens, const Mixture&, std::int32_t* experts, float* weights);
   // to[i] = from[rows[i]], rows of `bytes` bytes
@@ -148,7 +168,7 @@ struct ProductKernels {
   void (*gemm)(Pool&, const void* x, const Share* shares, std::int64_t count, Epilogue, void* out);
   void (*divide)(Pool&, const KVCache&, const AttentionMetadata&, AttentionPlan&);  // for its heads and window
   void (*attention)(Pool&, const void* q, const KVCache&, std::int64_t layer, const AttentionMetadata&,
-                    const AttentionPlan&, float scale, void* out);
+                    const AttentionPlan&, const Scores&, void* out);
   double (*peak)(Pool&, double seconds);  // operations per second
 };
 

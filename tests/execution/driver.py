@@ -46,7 +46,7 @@ class Driver:
         quantization: Quantization = "none",
     ) -> None:
         self.config = read_folder(folder, to_run=True)
-        length = self.config.default_model_len
+        length = max(self.config.default_model_len, self.config.max_position_embeddings)  # longrope: the long factors
         weights = load_weights(self.config, Checkpoint(folder), backend, length, quantization=quantization)
         self.decoder = Decoder(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
         self._backend = backend

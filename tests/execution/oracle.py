@@ -59,19 +59,23 @@ def build(variant: str, folder: Path) -> Oracle:
         **settings, attn_implementation="eager", experts_implementation="eager"
     )
     torch.manual_seed(sum(variant.encode()))
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    _randomise(model)
+    sees = "vision_config" in settings
+    auto = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    model = auto.from_config(config).eval()
+    _randomise(model, less=1 if family.startswith("Gemma") else 0)
     model.save_pretrained(folder)
-    prompt = np.random.default_rng(7).integers(0, config.vocab_size, config.max_position_embeddings).astype(np.int32)
+    text = config.get_text_config()
+    prompt = np.random.default_rng(7).integers(0, text.vocab_size, text.max_position_embeddings).astype(np.int32)
     return Oracle(folder, model, prompt, _logits(model, prompt))
 
 
-def _randomise(model: Any) -> None:
-    """Initial weights hide mistakes: norms are 1, biases 0, and attention is all but uniform."""
+def _randomise(model: Any, less: float) -> None:
+    """Initial weights hide mistakes: norms are 1, biases 0, and attention is all but uniform. less: what norms are
+    stored without."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
-                parameter.uniform_(0.5, 1.5)
+                parameter.uniform_(0.5 - less, 1.5 - less)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.3)
             elif "embed" in name:

@@ -104,14 +104,53 @@ def test_sizes_are_those_of_the_saved_model(oracle_of: OracleOf, variant: str) -
     got = read_folder(oracle.folder, to_run=True)
     corrections = [one for name, one in oracle.model.named_buffers() if name.endswith("e_score_correction_bias")]
     assert parameters(got) == sum(one.numel() for one in (*oracle.model.parameters(), *corrections))
+    of_all = got.family in ("mistral", "mixtral", "phi3", "starcoder2")  # the layers there do not know their window
     windows = [
-        windows_of(got)[0]
-        if got.family in ("mistral", "mixtral")
-        else getattr(layer.self_attn, "sliding_window", 0) or 0
+        (oracle.model.config.sliding_window if of_all else getattr(layer.self_attn, "sliding_window", None)) or 0
         for layer in oracle.model.model.layers
     ]
     assert list(windows_of(got)) == windows
     assert got.checkpoint_dtype == "float32"
+
+
+def test_a_text_part_may_lie_flat_beside_what_sees() -> None:
+    flat = config(
+        architectures=["Qwen2VLForConditionalGeneration"],
+        num_key_value_heads=2,
+        vision_config={"depth": 1},
+        rope_scaling={"type": "mrope", "mrope_section": [2, 3, 3]},
+    )
+    assert flat.runs and flat.family == "qwen2" and flat.rope is not None and flat.rope.kind == "default"
+
+
+def test_rotations_of_layers_in_the_old_spelling() -> None:
+    """What is in `rope_parameters` by kind of layer since transformers 5 was in fields of its own."""
+    gemma = config(
+        architectures=["Gemma3ForCausalLM"],
+        num_hidden_layers=6,
+        rope_theta=1e6,
+        rope_local_base_freq=1e4,
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
+    )
+    assert [(rope.kind, rope.theta, rope.factor) for rope in gemma.ropes] == [("linear", 1e6, 8), ("default", 1e4, 1)]
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256}
+    olmo = config(architectures=["Olmo3ForCausalLM"], rope_theta=5e5, rope_scaling=yarn)
+    assert [(rope.kind, rope.theta) for rope in olmo.ropes] == [("yarn", 5e5), ("default", 5e5)]
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    phi = config(architectures=["Phi3ForCausalLM"], rope_scaling={"type": "su", **factors})
+    assert phi.rope is not None and phi.rope.kind == "longrope"
+
+
+def test_layers_without_rotation_are_marked_one_by_one() -> None:
+    def rotated(**changes: Any) -> list[bool]:
+        spec = config(architectures=["SmolLM3ForCausalLM"], **changes)
+        return [parts(layer)[0].rope is not None for layer in spec.layers]
+
+    assert rotated() == [True, True, True, False]
+    assert rotated(no_rope_layers=[0, 1, 1, 0]) == [False, True, True, False]
+    for marks in ([1, 0], 7, [1, 1, 1, "no"]):
+        with pytest.raises(ModelError, match=r"no_rope_layers in .* must hold a 1"):
+            rotated(no_rope_layers=marks)
 
 
 # -- tokens and lengths -----------------------------------------------------------------------------------------------
@@ -131,6 +170,9 @@ def test_lengths() -> None:
     assert (yarn.default_model_len, yarn.longest_model_len) == (8192, 8192)
     dynamic = config(rope_scaling={"type": "dynamic", "factor": 2.0})
     assert (dynamic.default_model_len, dynamic.longest_model_len) == (2048, 4096)
+    factors = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    longrope = config(rope_scaling=factors, original_max_position_embeddings=512)
+    assert (longrope.default_model_len, longrope.longest_model_len) == (512, 2048)
 
 
 def test_dtype_in_both_spellings() -> None:

@@ -13,15 +13,31 @@ from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
+from inflight.models.spec import MoE
 
 from .conftest import OracleOf
 from .driver import BLOCK, Driver, backends
-from .variants import VARIANTS
+from .variants import VARIANTS, WRAPPED
 
 BACKENDS = backends()
 CHUNK = 32
 # One variant per mechanism, for the tests that need not see all of them.
-DISTINCT = ["llama32_tied", "mistral_window", "qwen2_some_windows", "qwen3_biases", "qwen2_moe"]
+LLAMA_LIKE = ["llama32_tied", "mistral_window", "qwen2_some_windows", "qwen3_biases"]
+DISTINCT = [
+    *LLAMA_LIKE,
+    "qwen2_moe",
+    "glm4_moe",
+    "gpt_oss",
+    "gemma2",
+    "gemma3",
+    "phi4_longrope",
+    "granite",
+    "smollm3",
+    "olmo3",
+    "glm4",
+    "cohere",
+    "starcoder2",
+]
 
 
 def relative_error(ours: np.ndarray, oracle: np.ndarray) -> float:
@@ -53,12 +69,14 @@ def test_bf16_errs_no_more_than_bf16_does_in_torch(oracle_of: OracleOf, variant:
     def spread(logits: np.ndarray) -> float:
         return float(np.sqrt(np.mean((logits - oracle.logits) ** 2)))
 
-    assert spread(ours) < spread(oracle.bf16_logits())
+    # A rounding that picks another expert is a step, and falls to either side.
+    sparse = any(isinstance(layer.mlp, MoE) for layer in driver.config.layers)
+    assert spread(ours) < spread(oracle.bf16_logits()) * (1.1 if sparse else 1)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8-all"])
 @pytest.mark.parametrize("isa", BACKENDS)
-@pytest.mark.parametrize("variant", DISTINCT)
+@pytest.mark.parametrize("variant", LLAMA_LIKE)
 def test_int8_errs_by_a_few_percent(oracle_of: OracleOf, variant: str, isa: str, quantization: Quantization) -> None:
     """Each rounding to 1/127 of the largest errs by about 1 % of a normal distribution's deviation; layers add up."""
     oracle = oracle_of(variant)
@@ -102,6 +120,14 @@ def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa
     assert np.array_equal(np.concatenate(rows), alone)
 
 
+@pytest.mark.parametrize("variant", WRAPPED)
+def test_the_text_part_of_a_model_that_sees_images_runs(oracle_of: OracleOf, variant: str) -> None:
+    oracle = oracle_of(variant)
+    for isa in BACKENDS[:2]:
+        driver = Driver.of(oracle.folder, "float32", isa)
+        assert relative_error(driver.prefill(driver.start(oracle.prompt), CHUNK), oracle.logits) < 1e-4
+
+
 def test_logits_are_those_of_the_rows_asked_for(oracle_of: OracleOf) -> None:
     oracle = oracle_of("llama2")
     driver = Driver.of(oracle.folder, "float32", "reference")
@@ -115,8 +141,8 @@ def test_dynamic_rope_is_fixed_for_the_configured_length(oracle_of: OracleOf) ->
     folder = oracle_of("llama_dynamic").folder
     config = read_folder(folder, to_run=True)
     backend = open_backend("float32", 1, "reference")
-    short = load_weights(config, Checkpoint(folder), backend, config.default_model_len).rope
-    stretched = load_weights(config, Checkpoint(folder), backend, config.longest_model_len).rope
+    (short,) = load_weights(config, Checkpoint(folder), backend, config.default_model_len).ropes.values()
+    (stretched,) = load_weights(config, Checkpoint(folder), backend, config.longest_model_len).ropes.values()
     assert (len(short.cos), len(stretched.cos)) == (160, 320)
     assert not np.array_equal(stretched.cos[:160], short.cos)
 

@@ -73,6 +73,43 @@ def test_dynamic_frequencies_are_those_of_the_longest_position() -> None:
     assert np.array_equal(trained, inverse_frequencies(settings, length)), "a shorter limit changes nothing"
 
 
+LONGROPE = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 4096,
+    "short_factor": [1 + index / 48 for index in range(48)],
+    "long_factor": [1 + index for index in range(48)],
+    "partial_rotary_factor": 0.75,
+    "rope_theta": 10_000.0,
+}
+
+
+def test_longrope_takes_the_factors_of_the_configured_length() -> None:
+    import torch
+    from transformers import Phi3Config
+    from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
+
+    settings = RopeSettings.from_dict({"rope_parameters": LONGROPE}, 128, 131_072, partial=True)
+    config = Phi3Config(
+        hidden_size=128,
+        num_attention_heads=1,
+        max_position_embeddings=131_072,
+        original_max_position_embeddings=4096,
+        rope_parameters=dict(LONGROPE),
+    )
+    for longest in (4096, 4097):
+        rotary = Phi3RotaryEmbedding(config)
+        rotary(torch.zeros(1), torch.arange(longest)[None])
+        np.testing.assert_allclose(inverse_frequencies(settings, longest), rotary.inv_freq.numpy(), rtol=2.5e-7)
+        assert settings.attention_factor == pytest.approx(rotary.attention_scaling, rel=1e-6)
+    assert settings.head_dim == 96
+
+
+def test_a_part_of_a_head_that_cannot_be_rotated_is_named() -> None:
+    for partial in (0.01, 1.5, "half"):
+        with pytest.raises(ModelError, match="leaves no even number of at least 2 values"):
+            RopeSettings.from_dict({"rope_parameters": {"partial_rotary_factor": partial}}, 64, 512, partial=True)
+
+
 def test_a_table_does_not_depend_on_its_length() -> None:
     settings = RopeSettings.from_dict({"rope_parameters": REAL["llama31"][2]}, 128, 131_072)
     long, short = rope_table(settings, 10_000), rope_table(settings, 17)
@@ -96,7 +133,13 @@ def test_yarn_without_a_factor_takes_the_ratio_of_lengths() -> None:
 @pytest.mark.parametrize(
     ("rope", "sentence"),
     [
-        ({"rope_type": "longrope"}, "rope type 'longrope' is not supported; these are: default, linear"),
+        ({"rope_type": "proportional"}, "rope type 'proportional' is not supported; these are: default, linear"),
+        ({"rope_type": "longrope"}, "rope type 'longrope' needs 'short_factor' as a list of 32 numbers"),
+        ({"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": [0.0] * 32}, "must be a number above 0"),
+        (
+            {"rope_type": "longrope", "original_max_position_embeddings": 1},
+            "original_max_position_embeddings of rope type 'longrope' must be at least 2, not 1",
+        ),
         ({"rope_type": ["yarn"]}, "is not supported"),
         ({"rope_type": "linear"}, "rope type 'linear' needs 'factor'"),
         ({"rope_type": "linear", "factor": "two"}, "factor of rope type 'linear' must be a number above 0, not 'two'"),

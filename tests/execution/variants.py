@@ -20,6 +20,7 @@ _SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": None,
 }
+_PHI3_LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 2.0], "long_factor": [1.0, 1.5, 3.0, 6.0]}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40}
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -30,6 +31,17 @@ _LLAMA3 = {
 }
 # Widths that fill no whole group of outputs.
 _EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
+
+_ROUTED = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 20,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+}
 
 # name → (class prefix in transformers, settings beside the sizes)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -84,11 +96,143 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2Moe",
         {**_EXPERTS, "shared_expert_intermediate_size": 52, "decoder_sparse_step": 2, "norm_topk_prob": True},
     ),
+    "glm4_moe": (
+        "Glm4Moe",
+        {
+            **_ROUTED,
+            "head_dim": 32,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "olmoe": ("Olmoe", {"num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": True}),
+    "gpt_oss": (
+        "GptOss",
+        {
+            "head_dim": 32,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": 24,
+            "rope_parameters": {**_YARN, "rope_theta": 15e4, "truncate": False},
+        },
+    ),
     "qwen3_biases": ("Qwen3", {"head_dim": 32, "attention_bias": True}),
+    "gemma": ("Gemma", {"head_dim": 24}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "head_dim": 32,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 20,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma3": (
+        "Gemma3Text",
+        {
+            "head_dim": 32,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+            },
+        },
+    ),
+    "phi3_window": ("Phi3", {"sliding_window": 24, "pad_token_id": 0}),
+    "phi4_longrope": (
+        "Phi3",
+        {
+            "num_attention_heads": 4,
+            "rope_parameters": {**_PHI3_LONG, "partial_rotary_factor": 0.5, "rope_theta": 1e4},
+            "original_max_position_embeddings": 32,
+            "pad_token_id": 0,
+        },
+    ),
+    "granite": (
+        "Granite",
+        {
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.1,
+            "logits_scaling": 6.0,
+            "attention_bias": True,
+        },
+    ),
+    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
+    "olmo2": ("Olmo2", {}),
+    "olmo3": (
+        "Olmo3",
+        {
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {**_YARN, "rope_theta": 1e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "glm4": ("Glm4", {"head_dim": 24, "partial_rotary_factor": 0.5, "pad_token_id": 0}),
+    "seed_oss": ("SeedOss", {"head_dim": 32, "attention_bias": True, "attention_out_bias": True}),
+    "ernie": ("Ernie4_5", {"head_dim": 32}),
+    "cohere": ("Cohere", {"layer_norm_eps": 1e-3, "logit_scale": 0.25}),
+    "cohere2": (
+        "Cohere2",
+        {
+            "layer_norm_eps": 1e-3,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "attention_bias": True,
+        },
+    ),
+    "ministral": (
+        "Ministral",
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "starcoder2": ("Starcoder2", {"norm_epsilon": 1e-3, "sliding_window": 24}),
+}
+
+
+# The same of models that see images: of the text part, and of what sees.
+_VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "patch_size": 14,
+}
+WRAPPED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "gemma3_images": (
+        "Gemma3",
+        {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 24},
+        {**_VISION, "model_type": "siglip_vision_model", "image_size": 28},
+    ),
+    "mistral3": (
+        "Mistral3",
+        {"model_type": "mistral", "head_dim": 16, "sliding_window": None},
+        {**_VISION, "model_type": "pixtral", "image_size": 28, "head_dim": 8},
+    ),
+    "qwen2_vl": (
+        "Qwen2VL",
+        {
+            "model_type": "qwen2_vl_text",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
+        },
+        {"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 64, "patch_size": 14},
+    ),
 }
 
 
 def settings_of(variant: str) -> tuple[str, dict[str, Any]]:
     """Class prefix and all configuration arguments of a variant."""
+    if variant in WRAPPED:
+        family, text, vision = WRAPPED[variant]
+        return family, {"text_config": {**_SIZES, **text}, "vision_config": vision}
     family, settings = VARIANTS[variant]
     return family, {**_SIZES, **settings}

@@ -9,11 +9,12 @@ The residual stream and the logits are float32; activations between are in the b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from inflight.execution.backends.protocol import Activation, Backend, ForwardPass
+from inflight.execution.layers.norm import NormWeights
 from inflight.execution.layers.workspace import Workspace
-from inflight.execution.weights import ModelWeights
+from inflight.execution.weights import LayerWeights, ModelWeights
 from inflight.models.spec import ModelSpec
 
 
@@ -24,21 +25,18 @@ class Decoder:
         self, model: ModelSpec, weights: ModelWeights, backend: Backend, max_tokens: int, max_logit_rows: int
     ) -> None:
         """`max_tokens` of one pass, `max_logit_rows` of one call to `logits`."""
-        self._weights = weights
-        self._eps = model.norm.eps
+        self._weights, self._head, self._embedding_scale = weights, model.head, model.embedding_scale
         self.max_tokens = max_tokens
         self.max_logit_rows = max_logit_rows
         hidden = model.hidden_size
         self._workspace = Workspace(backend, max_tokens)
         self._hidden = self._workspace.take("hidden", hidden, "float32")  # [T, E], the residual stream
         self._normed = self._workspace.take("normed", hidden)  # [T, E]
-        self._layers = [
-            (layer.mixer_norm, layer.mixer.bind(self._workspace), layer.mlp_norm, layer.mlp.bind(self._workspace))
-            for layer in weights.layers
-        ]
+        self._steps = [step for layer in weights.layers for step in self._bound(layer, hidden)]
         self._gathered = backend.activation(max_logit_rows, hidden, "float32")
         self._final_normed = backend.activation(max_logit_rows, hidden, "act")
         self._logits = backend.activation(max_logit_rows, model.vocab_size, "float32")
+        self._final_norm = weights.final_norm.bind(self._gathered, self._final_normed)
 
     @property
     def nbytes(self) -> int:
@@ -51,20 +49,17 @@ class Decoder:
         than the decoder was made for."""
         if batch.num_tokens > self.max_tokens:
             raise ValueError(f"a step of {batch.num_tokens} tokens does not fit a decoder made for {self.max_tokens}")
-        # Local names: with small models this loop's own time is what a pass costs.
-        rms_norm, eps, hidden, normed = batch.rms_norm, self._eps, self._hidden, self._normed
-        batch.embed(self._weights.table, hidden)
-        for mixer_norm, mixer, mlp_norm, mlp in self._layers:
-            rms_norm(hidden, mixer_norm, eps, normed)
-            mixer(batch, normed, hidden)
-            rms_norm(hidden, mlp_norm, eps, normed)
-            mlp(batch, normed, hidden)
+        batch.embed(self._weights.table, self._hidden)
+        if self._embedding_scale != 1:
+            batch.scale(self._hidden, self._embedding_scale)
+        for step in self._steps:
+            step(batch)
 
     def last_hidden(self, batch: ForwardPass, places: Sequence[int]) -> Activation:
         """What the last layer made of the tokens at `places` (indices into the pass's tokens), final norm applied:
         act[S, E], which the next call overwrites."""
         batch.gather(self._hidden, places, self._gathered)
-        batch.rms_norm(self._gathered, self._weights.final_norm, self._eps, self._final_normed)
+        self._final_norm(batch)
         return self._final_normed
 
     def logits(self, batch: ForwardPass, places: Sequence[int]) -> Activation:
@@ -75,4 +70,22 @@ class Decoder:
                 f"logits of {len(places)} rows do not fit a decoder made for {self.max_logit_rows}; ask in slabs"
             )
         batch.linear(self.last_hidden(batch, places), self._weights.output, self._logits)
+        if self._head.scale != 1:
+            batch.scale(self._logits, self._head.scale)
+        if self._head.soft_cap:
+            batch.soft_cap(self._logits, self._head.soft_cap)
         return self._logits
+
+    def _bound(self, layer: LayerWeights, hidden_size: int) -> list[Callable[[ForwardPass], None]]:
+        """A layer's steps: what the mixer reads, the mixer, what the MLP reads, the MLP."""
+        hidden, normed = self._hidden, self._normed
+        mixer, mlp = layer.mixer.bind(self._workspace, hidden_size), layer.mlp.bind(self._workspace, hidden_size)
+        steps = [self._read(layer.mixer_norm), lambda batch: mixer(batch, normed, hidden)]
+        if not layer.spec.side_by_side:
+            steps.append(self._read(layer.mlp_norm))
+        return [*steps, lambda batch: mlp(batch, normed, hidden)]
+
+    def _read(self, norm: NormWeights | None) -> Callable[[ForwardPass], None]:
+        """The residual stream as a part reads it."""
+        hidden, normed = self._hidden, self._normed
+        return norm.bind(hidden, normed) if norm is not None else lambda batch: batch.to_act(hidden, normed)

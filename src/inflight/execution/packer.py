@@ -76,10 +76,12 @@ class Packer:
         return table, self._linear([(_HEAD, shape)], [], self._int8_output)
 
     def norm(self, name: str, length: int) -> Vector:
-        """float32[length]."""
-        vector = self.array(name, length)
-        self.nbytes += vector.nbytes
-        return self._backend.pack_vector(vector)
+        """The weight of a norm, float32[length]; with the 1 that the checkpoint leaves out."""
+        return self._packed_vector(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
+
+    def vector(self, name: str, length: int) -> Vector:
+        """float32[length], as it is."""
+        return self._packed_vector(self.array(name, length))
 
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
@@ -106,6 +108,10 @@ class Packer:
     def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating) -> Experts:
         """Of what was packed here."""
         return self._backend.pack_experts(gate_up, down, routing, gating)
+
+    def _packed_vector(self, vector: Array) -> Vector:
+        self.nbytes += vector.nbytes
+        return self._backend.pack_vector(vector)
 
     def array(self, name: str, length: int) -> Array:
         """A norm or bias: a float32 copy [length]."""

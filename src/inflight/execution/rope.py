@@ -5,7 +5,8 @@ at the same places. Does not know how a table is applied (the backend does that)
 
 `dynamic` lets its frequencies follow the current sequence length in `transformers`. A key that is written once into a
 cache, shared between requests and recomputed in chunks cannot do that, so here they are fixed for the longest position
-that the table holds. Up to the model's own length this is the same thing.
+that the table holds. Up to the model's own length this is the same thing. So it is with `longrope`, whose factors are
+those for long texts where the table holds more positions than the model had before it was stretched.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from inflight.models.spec import ModelSpec
 _SLAB_POSITIONS = 4096  # positions turned at a time: the float64 intermediate stays a few MB
 
 
-def rope_settings(model: ModelSpec) -> RopeSettings:
-    """Of a model that this engine runs. Raises ModelError for one that is only described."""
-    if model.rope is None:
+def rope_settings(model: ModelSpec) -> tuple[RopeSettings, ...]:
+    """Every rotation of a model that this engine runs. Raises ModelError for one that is only described."""
+    if not model.runs:
         raise ModelError(f"the family {model.family} is described, but not computed by this decoder; take a dense one.")
-    return model.rope
+    return model.ropes
 
 
 def rope_table(settings: RopeSettings, max_positions: int) -> RopeTable:
@@ -112,10 +113,18 @@ def _yarn(settings: RopeSettings, max_positions: int) -> Array:
     return result
 
 
+def _longrope(settings: RopeSettings, max_positions: int) -> Array:
+    """A divisor for each pair (LongRoPE)."""
+    is_long = max_positions > settings.original_length
+    factors = np.array(settings.long_factors if is_long else settings.short_factors, np.float32)
+    return np.float32(1) / (factors * _powers(settings.theta, settings.head_dim))
+
+
 _FREQUENCIES: dict[str, Callable[[RopeSettings, int], Array]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
 }

@@ -8,27 +8,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.execution.backends.protocol import Backend, Linear, Quantization, Rope, Table, Vector
+from inflight.execution.backends.protocol import Backend, Linear, Quantization, Rope, Table
 from inflight.execution.checkpoints.expert_names import ExpertNames
+from inflight.execution.checkpoints.family_names import FamilyTensors
 from inflight.execution.layers.attention import AttentionWeights
 from inflight.execution.layers.dense import DenseWeights
 from inflight.execution.layers.moe import MoEWeights
+from inflight.execution.layers.norm import NormWeights
 from inflight.execution.memory import MachineMemory, gib, machine_memory
 from inflight.execution.packer import Packer, Progress, TensorSource
 from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.sizes import parts, weight_bytes
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
-from inflight.models.spec import ModelSpec, MoE
+from inflight.models.rope import RopeSettings
+from inflight.models.spec import LayerSpec, ModelSpec, MoE, NormPlace
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Norms are float32[E]."""
+    """One layer. mixer_norm None: the mixer reads the residual stream as it is. mlp_norm None: the MLP does, or where
+    layers are side by side, it reads what the mixer reads."""
 
-    mixer_norm: Vector
+    spec: LayerSpec
+    mixer_norm: NormWeights | None
     mixer: AttentionWeights
-    mlp_norm: Vector
+    mlp_norm: NormWeights | None
     mlp: DenseWeights | MoEWeights
 
 
@@ -38,9 +43,9 @@ class ModelWeights:
 
     table: Table
     layers: tuple[LayerWeights, ...]
-    final_norm: Vector
+    final_norm: NormWeights
     output: Linear  # the projection to logits; of a tied model the table's own
-    rope: Rope
+    ropes: dict[RopeSettings, Rope]
     nbytes: int  # of everything above
 
 
@@ -66,30 +71,51 @@ def load_weights(
             f"set --max-model-len between 1 and {model.longest_model_len}."
         )
     _check_memory(model, backend, max_positions, quantization, (memory or machine_memory()).total)
-    packer = Packer(model, ExpertNames(source, model), backend, progress, quantization)
-    rope = rope_table(rope_settings(model), max_positions)
-    rotation = backend.pack_rope(rope)
+    named = ExpertNames(FamilyTensors(model, source), model)
+    packer = Packer(model, named, backend, progress, quantization)
+    tables = {settings: rope_table(settings, max_positions) for settings in rope_settings(model)}
+    ropes = {settings: backend.pack_rope(table) for settings, table in tables.items()}
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
     table, output = packer.tables()
-    layers = tuple(_layer(packer, index, rotation) for index in range(len(model.layers)))
-    final_norm = packer.norm("model.norm.weight", model.hidden_size)
-    return ModelWeights(table, layers, final_norm, output, rotation, packer.nbytes + rope.cos.nbytes + rope.sin.nbytes)
+    layers = tuple(_layer(packer, index, ropes) for index in range(len(model.layers)))
+    final_norm = NormWeights.load(packer, "model.norm")
+    nbytes = packer.nbytes + sum(one.cos.nbytes + one.sin.nbytes for one in tables.values())
+    return ModelWeights(table, layers, final_norm, output, ropes, nbytes)
 
 
-def _layer(packer: Packer, index: int, rope: Rope) -> LayerWeights:
-    attention, mlp = parts(packer.model.layers[index])
-    prefix, hidden = f"model.layers.{index}.", packer.model.hidden_size
+def _layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> LayerWeights:
+    layer = packer.model.layers[index]
+    attention, mlp = parts(layer)
+    names = {place: f"model.layers.{index}.{name}" for place, name in _norm_names(layer).items()}
+    before_mixer, before_mlp = names.get("before mixer"), names.get("before mlp")
     return LayerWeights(
-        mixer_norm=packer.norm(prefix + "input_layernorm.weight", hidden),
-        mixer=AttentionWeights.load(packer, attention, index, rope),
-        mlp_norm=packer.norm(prefix + "post_attention_layernorm.weight", hidden),
-        mlp=MoEWeights.load(packer, mlp, index) if isinstance(mlp, MoE) else DenseWeights.load(packer, mlp, index),
+        spec=layer,
+        mixer_norm=None if before_mixer is None else NormWeights.load(packer, before_mixer),
+        mixer=AttentionWeights.load(
+            packer, attention, index, ropes[attention.rope] if attention.rope else None, names.get("after mixer")
+        ),
+        mlp_norm=None if before_mlp is None else NormWeights.load(packer, before_mlp),
+        mlp=MoEWeights.load(packer, mlp, index)
+        if isinstance(mlp, MoE)
+        else DenseWeights.load(packer, mlp, index, names.get("after mlp")),
     )
 
 
+def _norm_names(layer: LayerSpec) -> dict[NormPlace, str]:
+    """What most families call the norms of such a layer."""
+    usual: dict[NormPlace, str] = {
+        "before mixer": "input_layernorm",
+        "after mixer": "post_attention_layernorm",
+        "before mlp": "pre_feedforward_layernorm" if "after mixer" in layer.norms else "post_attention_layernorm",
+        "after mlp": "post_feedforward_layernorm",
+    }
+    return {place: usual[place] for place in layer.norms}
+
+
 def _check_memory(model: ModelSpec, backend: Backend, positions: int, quantization: Quantization, total: int) -> None:
-    # Weights, and a cosine and a sine for every other value of a head.
-    needed = weight_bytes(model, backend.dtype, quantization) + positions * rope_settings(model).head_dim * 4
+    # Weights, and a cosine and a sine for every other value of a head that is rotated.
+    rotated = sum(settings.head_dim for settings in rope_settings(model))
+    needed = weight_bytes(model, backend.dtype, quantization) + positions * rotated * 4
     if needed > total:
         raise ModelError(
             f"the model needs {gib(needed)} for {parameters(model):,} weights and {positions:,} positions, but there "

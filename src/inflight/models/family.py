@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from inflight.models.errors import ModelError
 from inflight.models.fields import Fields
+from inflight.models.rope import RopeSettings
 from inflight.models.spec import Attention, Dense, LayerSpec, MoE, NormKind, QkNorm, Router
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -23,7 +24,9 @@ class Family(Struct, frozen=True, kw_only=True):
     """architectures, model_types: names in config.json that mean it. layers: of the fields, one for all layers or each.
     understands: fields that change the arithmetic (`fields`) and that `layers` reads. defaults: for fields that are
     left out. runs: whether this engine's decoder computes it. eps: the field's name. head_bias: whether the projection
-    to logits has one."""
+    to logits has one. rope: of the fields and a layer's attention, what rotates it; asked of families that run. names:
+    parts of tensors' names that its checkpoints spell differently, usual → theirs; several that mean one tensor are its
+    rows, one after the other. wrappers: architectures of which it is the text part, beside images and the like."""
 
     name: str
     architectures: tuple[str, ...]
@@ -38,6 +41,24 @@ class Family(Struct, frozen=True, kw_only=True):
     head_bias: bool = False
     embedding_scale: Callable[[Fields], float] | None = None
     logit_scale: Callable[[Fields], float] | None = None
+    logit_cap: Callable[[Fields], float] | None = None
+    residual_scale: Callable[[Fields], float] | None = None
+    rope: Callable[[Fields, Attention, int], RopeSettings | None] = lambda fields, mixer, layer: rope(fields, mixer)
+    names: Mapping[str, str] = {}
+    wrappers: tuple[str, ...] = ()
+
+
+def rope(
+    fields: Fields, mixer: Attention, *, partial: bool = False, interleaved: bool = False, kind: str | None = None
+) -> RopeSettings:
+    """partial: the family may rotate a part of the head. interleaved: as its checkpoints hold queries and keys. kind:
+    of the layer, where each kind has a rope object of its own (`rope_parameters` by FULL and SLIDING)."""
+    data = fields.data
+    by_kind = data.get("rope_parameters")
+    if kind is not None and isinstance(by_kind, Mapping) and isinstance(by_kind.get(kind), Mapping):
+        data = {**data, "rope_scaling": None, "rope_parameters": by_kind[kind]}
+    length = fields.size("max_position_embeddings")
+    return RopeSettings.from_dict(data, mixer.head_dim, length, partial=partial, interleaved=interleaved)
 
 
 def attention(
@@ -53,6 +74,8 @@ def attention(
     output_bias: bool = False,
     sinks: bool = False,
     gate: bool = False,
+    scale: float = 0.0,
+    soft_cap: float = 0.0,
 ) -> Attention:
     """heads, kv_heads, bias: names of fields; bias is a flag of all four projections. Raises ModelError where heads do
     not fit together."""
@@ -80,6 +103,8 @@ def attention(
         output_bias=output_bias or (bias is not None and fields.flag(bias)),
         sinks=sinks,
         gate=gate,
+        scale=scale,
+        soft_cap=soft_cap,
     )
 
 
@@ -87,8 +112,16 @@ def activation(fields: Fields) -> str:
     return fields.text("hidden_act", fields.text("hidden_activation", "silu"))
 
 
-def dense(fields: Fields, width: str = "intermediate_size", *, gated: bool = True, bias: bool = False) -> Dense:
-    return Dense(width=fields.size(width), activation=activation(fields), gated=gated, bias=bias)
+def dense(
+    fields: Fields,
+    width: str = "intermediate_size",
+    *,
+    gated: bool = True,
+    bias: bool = False,
+    act: str | None = None,
+) -> Dense:
+    """act: the activation function, where no field that all families share says it."""
+    return Dense(width=fields.size(width), activation=act or activation(fields), gated=gated, bias=bias)
 
 
 def experts(

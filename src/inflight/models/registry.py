@@ -12,12 +12,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from inflight.json_file import JsonFileError, read_json_object, shown
 from inflight.models import families
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.fields import Fields
-from inflight.models.rope import RopeSettings
 from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
 from inflight.models.weight_format import weight_format
@@ -69,24 +70,28 @@ def read_spec(
     ends = Fields(generation or {}, {}).token_ids("eos_token_id") or fields.token_ids("eos_token_id")
     begins = fields.token_ids("bos_token_id") or Fields(generation or {}, {}).token_ids("bos_token_id")
     found = family.layers(fields)
-    layers = _shared([found] * fields.layers if isinstance(found, LayerSpec) else found)
+    layers = [found] * fields.layers if isinstance(found, LayerSpec) else list(found)
+    if family.runs:  # the others rotate in more ways than there are settings for
+        layers = [_rotated(family, fields, layer, index) for index, layer in enumerate(layers)]
     length = fields.size("max_position_embeddings")
     spec = ModelSpec(
         name=name,
         family=family.name,
-        runs=family.runs and text is data,
+        runs=family.runs and (text is data or _named(data) in family.wrappers),
         vocab_size=fields.size("vocab_size"),
         hidden_size=fields.size("hidden_size"),
-        layers=layers,
+        layers=_shared(layers),
         norm=Norm(family.norm, fields.small(family.eps, 1e-6), family.norm_offset),
         head=Head(
             tied=fields.flag("tie_word_embeddings"),
             scale=1.0 if family.logit_scale is None else family.logit_scale(fields),
             bias=family.head_bias,
+            soft_cap=0.0 if family.logit_cap is None else family.logit_cap(fields),
         ),
         embedding_scale=1.0 if family.embedding_scale is None else family.embedding_scale(fields),
+        residual_scale=1.0 if family.residual_scale is None else family.residual_scale(fields),
+        names=tuple(family.names.items()),
         max_position_embeddings=length,
-        rope=_rope(family, fields, layers[0], length),
         end_token_ids=ends,
         bos_token_id=begins[0] if begins else None,
         checkpoint_dtype=fields.dtype,
@@ -136,15 +141,17 @@ def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tupl
     nested = data.get("text_config")
     if isinstance(nested, Mapping) and "hidden_size" not in data and given is None:
         text = {**{key: data[key] for key in _OUTER if key in data}, **nested}
+        if data.get("tie_word_embeddings") is not None:  # what stands around the text part goes first
+            text["tie_word_embeddings"] = data["tie_word_embeddings"]
         inner = _known(_named(nested) or named)
-        if inner is not None and not to_run:
+        if inner is not None and (not to_run or (inner.runs and named in inner.wrappers)):
             return inner, text
     known = given or _known(named)
     if known is not None and (known.runs or not to_run):
         return known, data
     all_there_are = sorted(families_naming(""), key=lambda one: not one.runs)
     supported = "Supported are " + ", ".join(
-        name for one in all_there_are if one.runs or not to_run for name in one.architectures
+        name for one in all_there_are if one.runs or not to_run for name in (*one.architectures, *one.wrappers)
     )
     if not named:
         raise ModelError(f"config.json names neither architectures nor model_type: it is no model's. {supported}.")
@@ -156,9 +163,10 @@ def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tupl
 
 
 def _known(name: object) -> Family | None:
-    """The family of an architecture or a model type."""
+    """The family of an architecture or a model type, or of the text part of an architecture."""
     families_of = families_naming(name) if isinstance(name, str) and name else []
-    return next((one for one in families_of if name in (*one.architectures, *one.model_types)), None)
+    names = ((one, (*one.architectures, *one.model_types, *one.wrappers)) for one in families_of)
+    return next((one for one, known in names if name in known), None)
 
 
 def _named(data: Mapping[str, Any]) -> Any:
@@ -175,8 +183,7 @@ def _shared(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
     return tuple(first.setdefault(layer, layer) for layer in layers)
 
 
-def _rope(family: Family, fields: Fields, layer: LayerSpec, length: int) -> RopeSettings | None:
-    """Described families rotate in more ways than there are settings for; their length is what config.json says."""
-    if not family.runs or not isinstance(layer.mixer, Attention):
-        return None
-    return RopeSettings.from_dict(fields.data, layer.mixer.head_dim, length)
+def _rotated(family: Family, fields: Fields, layer: LayerSpec, index: int) -> LayerSpec:
+    if not isinstance(layer.mixer, Attention):
+        return layer
+    return replace(layer, mixer=replace(layer.mixer, rope=family.rope(fields, layer.mixer, index)))

@@ -1,7 +1,7 @@
 """Rotary position embedding: what a config.json says of it, read with bounds.
 
-Knows the scaling variants default, linear, dynamic, llama3 and yarn, in the old and the new spelling. Does not know how
-frequencies follow from them; who computes does.
+Knows the scaling variants default, linear, dynamic, llama3, yarn and longrope, in the old and the new spelling. Does
+not know how frequencies follow from them; who computes does.
 """
 
 from __future__ import annotations
@@ -11,38 +11,49 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 
-KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 MOST_POSITIONS = 2**26  # seven times the longest context that a model was ever published with
 _DEFAULT_THETA = 10_000.0
 _LEAST, _MOST = 1e-9, 1e15  # of any number of a variant: beyond, floats overflow and nothing makes sense
 
 
 class RopeSettings(Struct, frozen=True):
-    """Everything that the table depends on but the number of positions. Fields a variant does not use keep defaults."""
+    """Everything that the table depends on but the number of positions. Fields a variant does not use keep defaults.
+
+    head_dim: values of a head that are rotated, the first ones. interleaved: in the checkpoint, value 2i turns with
+    2i + 1; else value i with i + head_dim / 2, as everywhere here.
+    """
 
     kind: str = "default"
     head_dim: int = 128
     theta: float = _DEFAULT_THETA
     length: int = 2048  # max_position_embeddings
-    original_length: int = 2048  # positions of the model before it was stretched (llama3, yarn)
+    original_length: int = 2048  # positions of the model before it was stretched (llama3, yarn, longrope)
     factor: float = 1.0
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn: whole dimensions as borders of the ramp
-    attention_factor: float = 1.0  # multiplies cosines and sines (yarn)
+    attention_factor: float = 1.0  # multiplies cosines and sines (yarn, longrope)
+    short_factors: tuple[float, ...] = ()  # longrope: a divisor of each pair's frequency up to the original length
+    long_factors: tuple[float, ...] = ()  # and where more positions are configured
+    interleaved: bool = False
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], head_dim: int, length: int) -> RopeSettings:
+    def from_dict(
+        cls, data: Mapping[str, Any], head_dim: int, length: int, *, partial: bool = False, interleaved: bool = False
+    ) -> RopeSettings:
         """Reads a config.json, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`).
 
-        `head_dim` and `length` (max_position_embeddings) are those of the model. Raises ModelError for an unknown
-        variant, a missing or senseless number, and for rotations that this decoder does not have.
+        `head_dim` and `length` (max_position_embeddings) are those of the model; `partial`: the family may rotate a
+        part of the head. Raises ModelError for an unknown variant, a missing or senseless number, and for rotations
+        that this decoder does not have.
         """
         given = data.get("rope_scaling") or data.get("rope_parameters") or {}
         if not isinstance(given, Mapping):
@@ -52,11 +63,7 @@ class RopeSettings(Struct, frozen=True):
             raise ModelError("config.json sets rotary embeddings per layer type, which no supported family does.")
         if not isinstance(kind, str) or kind not in KINDS:
             raise ModelError(f"rope type {shown(kind)} is not supported; these are: {', '.join(KINDS)}.")
-        partial = given.get("partial_rotary_factor") or data.get("partial_rotary_factor") or 1.0
-        if partial != 1:
-            raise ModelError(
-                f"partial_rotary_factor {shown(partial)} is not supported; the whole head must be rotated (1.0)."
-            )
+        rotated = _rotated(given, data, head_dim, partial)
         numbers = _Numbers(kind, given)
         theta = numbers.get("rope_theta", data.get("rope_theta") or _DEFAULT_THETA)
         if theta <= 1:
@@ -66,7 +73,8 @@ class RopeSettings(Struct, frozen=True):
         original = numbers.get(key, length) if data.get(key) is None else _Numbers(kind, data).get(key)
         if original < 1:
             raise ModelError(f"{key} of rope type {kind!r} must be at least 1, not {original}.")
-        settings = _with_scaling(cls(kind, head_dim, theta, length, int(original)), numbers)
+        base = cls(kind, rotated, theta, length, int(original), interleaved=interleaved)
+        settings = replace(base, **_scaling(base, numbers))
         if settings.longest > MOST_POSITIONS:
             raise ModelError(
                 f"factor {settings.factor:g} of rope type {kind!r} stretches the model to {settings.longest:,} "
@@ -105,30 +113,77 @@ class _Numbers(Struct, frozen=True):
             )
         return float(value)
 
+    def list(self, key: str, length: int) -> tuple[float, ...]:
+        values = self.given.get(key)
+        if not isinstance(values, list) or len(values) != length:
+            raise ModelError(
+                f"rope type {self.kind!r} needs {key!r} as a list of {length} numbers, one for each pair that is "
+                f"rotated, not {shown(values)}."
+            )
+        return tuple(_Numbers(self.kind, {key: value}).get(key) for value in values)
 
-def _with_scaling(base: RopeSettings, numbers: _Numbers) -> RopeSettings:
-    """Adds what the variant of `base` needs on top of theta and lengths."""
-    shared = (base.kind, base.head_dim, base.theta, base.length, base.original_length)
+
+def _rotated(given: Mapping[str, Any], data: Mapping[str, Any], head_dim: int, may_be_partial: bool) -> int:
+    """Values of a head that are rotated."""
+    partial = given.get("partial_rotary_factor") or data.get("partial_rotary_factor") or 1.0
+    if partial == 1:
+        return head_dim
+    if not may_be_partial:
+        raise ModelError(
+            f"partial_rotary_factor {shown(partial)} is not supported; the whole head must be rotated (1.0)."
+        )
+    is_number = isinstance(partial, int | float) and not isinstance(partial, bool)
+    rotated = int(head_dim * partial) if is_number and 0 < partial < 1 else 0
+    if rotated < 2 or rotated % 2:
+        raise ModelError(
+            f"partial_rotary_factor {shown(partial)} of heads of {head_dim} values leaves no even number of at least 2 "
+            "values to rotate in pairs."
+        )
+    return rotated
+
+
+def _scaling(base: RopeSettings, numbers: _Numbers) -> dict[str, Any]:
+    """What the variant of `base` needs on top of theta and lengths."""
     if base.kind == "default":
-        return base
-    if base.kind == "yarn":
+        return {}
+    if base.kind in ("yarn", "longrope"):
         # Checkpoints that leave `factor` out mean the ratio of the two lengths.
         factor = numbers.get("factor", base.length / base.original_length)
-        return RopeSettings(
-            *shared,
-            factor=factor,
-            beta_fast=numbers.get("beta_fast", 32.0),
-            beta_slow=numbers.get("beta_slow", 1.0),
-            truncate=bool(numbers.given.get("truncate", True)),
-            attention_factor=_yarn_attention_factor(factor, numbers),
-        )
+        return (_yarn if base.kind == "yarn" else _longrope)(base, factor, numbers)
     factor = numbers.get("factor")
     if base.kind != "llama3":
-        return RopeSettings(*shared, factor=factor)
+        return {"factor": factor}
     low, high = numbers.get("low_freq_factor"), numbers.get("high_freq_factor")
     if high <= low:
         raise ModelError(f"rope type 'llama3' needs high_freq_factor above low_freq_factor, not {high} and {low}.")
-    return RopeSettings(*shared, factor=factor, low_freq_factor=low, high_freq_factor=high)
+    return {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+
+
+def _yarn(base: RopeSettings, factor: float, numbers: _Numbers) -> dict[str, Any]:
+    return {
+        "factor": factor,
+        "beta_fast": numbers.get("beta_fast", 32.0),
+        "beta_slow": numbers.get("beta_slow", 1.0),
+        "truncate": bool(numbers.given.get("truncate", True)),
+        "attention_factor": _yarn_attention_factor(factor, numbers),
+    }
+
+
+def _longrope(base: RopeSettings, factor: float, numbers: _Numbers) -> dict[str, Any]:
+    """LongRoPE: a divisor for each pair, of one list up to the original length, of another beyond; attention sharpened
+    by sqrt(1 + ln(factor) / ln(original length)) where nothing else is stated."""
+    if base.original_length < 2:
+        raise ModelError(
+            "original_max_position_embeddings of rope type 'longrope' must be at least 2, not "
+            f"{base.original_length}: attention is sharpened by its logarithm."
+        )
+    sharpened = math.sqrt(1 + math.log(factor) / math.log(base.original_length)) if factor > 1 else 1.0
+    return {
+        "factor": factor,
+        "attention_factor": numbers.get("attention_factor", sharpened),
+        "short_factors": numbers.list("short_factor", base.head_dim // 2),
+        "long_factors": numbers.list("long_factor", base.head_dim // 2),
+    }
 
 
 def _yarn_attention_factor(factor: float, numbers: _Numbers) -> float:

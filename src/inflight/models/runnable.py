@@ -6,9 +6,27 @@ load without complaint and answer nonsense is refused.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.spec import CLAMPED_SWIGLU, Attention, Dense, LayerSpec, ModelSpec, MoE
+
+# What config.json calls the activation functions of `execution`.
+ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2"]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu2": "relu2",
+}
+# Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts.
+_NORMS = (
+    ("before mixer", "before mlp"),
+    ("before mixer", "after mixer", "before mlp", "after mlp"),
+    ("after mixer", "after mlp"),
+    ("before mixer",),
+)
 
 
 def refuse_what_does_not_run(spec: ModelSpec) -> None:
@@ -18,12 +36,13 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
             f"the checkpoint is quantized ({spec.weight_format.method}), which is not supported; "
             "take the unquantized one (bfloat16, float16 or float32 weights)."
         )
+    is_rms, mixers = spec.norm.kind == "rms", [layer.mixer for layer in spec.layers]
+    has_qk_norms = any(isinstance(mixer, Attention) and mixer.qk_norm != "none" for mixer in mixers)
     found = [
         *(one for layer in dict.fromkeys(spec.layers) for one in _of_layer(layer)),
-        (spec.norm.kind != "rms", f"{spec.norm.kind} norms"),
-        (spec.norm.offset, "norms whose weights are stored less 1"),
-        (spec.embedding_scale != 1, f"embeddings scaled by {spec.embedding_scale:g}"),
-        (spec.head.scale != 1, f"logits scaled by {spec.head.scale:g}"),
+        (not is_rms and any("after mlp" in layer.norms for layer in spec.layers), "layer norms after MLPs"),
+        (not is_rms and has_qk_norms, "layer norms of queries and keys"),
+        (spec.residual_scale != 1 and any(isinstance(layer.mlp, MoE) for layer in spec.layers), "scaled experts"),
         (spec.head.bias, "a bias of the projection to logits"),
     ]
     for differs, what in found:
@@ -39,17 +58,20 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     mixer, mlp = layer.mixer, layer.mlp
     if not (isinstance(mixer, Attention) and isinstance(mlp, Dense | MoE)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
-    if mlp.activation not in ("silu", "swish") and not (isinstance(mlp, MoE) and mlp.activation == CLAMPED_SWIGLU):
+    if isinstance(mlp, MoE):
+        computed = mlp.activation in ("silu", "swish", CLAMPED_SWIGLU)
+    else:
+        computed = mlp.activation in ACTIVATIONS and not (mlp.gated and ACTIVATIONS[mlp.activation] == "relu2")
+    if not computed:
         raise ModelError(
-            f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu'."
+            f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu' or "
+            "'gelu_pytorch_tanh'."
         )
-    if isinstance(mlp, Dense) and mlp.bias:
+    if isinstance(mlp, Dense) and mlp.bias and mlp.gated:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
-        (isinstance(mlp, Dense) and not mlp.gated, "an MLP without a gate"),
+        (isinstance(mlp, MoE) and "after mlp" in layer.norms, "norms after experts"),
         (mixer.chunked, "windows that begin anew instead of sliding"),
-        (mixer.qk_norm == "all", "norms of queries and keys over all heads at once"),
-        (mixer.sinks, "sinks in attention"),
         (mixer.gate, "an output gate of attention"),
-        (layer.norms != ("before mixer", "before mlp"), f"norms {', '.join(layer.norms)}"),
+        (layer.norms not in _NORMS, f"norms {', '.join(layer.norms)}"),
     ]

@@ -26,6 +26,8 @@ class Attention(Struct, frozen=True, kw_only=True):
     window: tokens that a query looks back over, itself included; 0 sees all. chunked: the window begins anew at its
     multiples instead of sliding. qk_norm: RMS norms of queries and keys, per head or over all heads at once. sinks: a
     learnt logit for each head that takes probability and has no value. gate: queries bring a gate of their own width.
+    scale: of scores; 0 is head_dim^-0.5. soft_cap c: scores become c · tanh(score / c); 0 leaves them. rope: None where
+    positions are not rotated, and of families that are only described.
     """
 
     heads: int
@@ -38,6 +40,9 @@ class Attention(Struct, frozen=True, kw_only=True):
     output_bias: bool = False
     sinks: bool = False
     gate: bool = False
+    scale: float = 0.0
+    soft_cap: float = 0.0
+    rope: RopeSettings | None = None
 
     @property
     def qkv_rows(self) -> int:
@@ -150,6 +155,11 @@ class LayerSpec(Struct, frozen=True):
     mlp: Mlp
     norms: tuple[NormPlace, ...] = ("before mixer", "before mlp")
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether the MLP reads what the mixer reads: where one norm is all that a layer has."""
+        return self.norms == ("before mixer",)
+
 
 class Norm(Struct, frozen=True):
     """offset: weights are stored less 1."""
@@ -160,11 +170,13 @@ class Norm(Struct, frozen=True):
 
 
 class Head(Struct, frozen=True):
-    """The projection to logits. tied: the input table's own weights. scale: that logits are multiplied by."""
+    """The projection to logits. tied: the input table's own weights. scale: that logits are multiplied by. soft_cap c:
+    they become c · tanh(logit / c); 0 leaves them."""
 
     tied: bool = False
     scale: float = 1.0
     bias: bool = False
+    soft_cap: float = 0.0
 
 
 class WeightFormat(Struct, frozen=True):
@@ -181,7 +193,9 @@ class WeightFormat(Struct, frozen=True):
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):
-    """One decoder-only model. runs: whether this engine can run it; the others are described, to be planned with."""
+    """One decoder-only model. runs: whether this engine can run it; the others are described, to be planned with.
+    residual_scale: that what a layer adds to the residual stream is multiplied by. names: parts of tensors' names that
+    its checkpoints spell differently, as `Family.names` has them."""
 
     name: str  # of the folder or the well-known name it was read by; "" where there is none
     family: str
@@ -193,11 +207,24 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     head: Head
     embedding_scale: float
     max_position_embeddings: int
-    rope: RopeSettings | None  # None where the rotation is of a kind that only described families have
     end_token_ids: tuple[int, ...]
     bos_token_id: int | None
     checkpoint_dtype: str | None  # as config.json names it, e.g. "bfloat16"; None where it does not say
     weight_format: WeightFormat | None  # None: not quantized
+    residual_scale: float = 1.0
+    names: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ropes(self) -> tuple[RopeSettings, ...]:
+        """Every rotation that a layer has, once; first that of layers which see all."""
+        mixers = [layer.mixer for layer in dict.fromkeys(self.layers) if isinstance(layer.mixer, Attention)]
+        mixers.sort(key=lambda mixer: mixer.window > 0)
+        return tuple(dict.fromkeys(mixer.rope for mixer in mixers if mixer.rope is not None))
+
+    @property
+    def rope(self) -> RopeSettings | None:
+        """The rotation of layers that see all; None where there is none, and of families that are only described."""
+        return next(iter(self.ropes), None)
 
     @property
     def longest_model_len(self) -> int:
@@ -208,9 +235,11 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     def default_model_len(self) -> int:
         """Tokens: max_model_len when nobody says otherwise.
 
-        `dynamic` rope stays at the length that the model was trained for: its frequencies are fixed for the configured
-        maximum, so a larger one changes every answer and must be asked for.
+        `dynamic` and `longrope` stay at the length that the model was trained for: their frequencies are fixed for the
+        configured maximum, so a larger one changes every answer and must be asked for.
         """
         if self.rope is None or self.rope.kind == "dynamic":
             return self.max_position_embeddings
+        if self.rope.kind == "longrope":
+            return min(self.max_position_embeddings, self.rope.original_length)
         return self.rope.longest

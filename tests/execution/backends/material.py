@@ -102,9 +102,16 @@ class Case:
         return batch, queries
 
     def run(
-        self, chunks: list[tuple[int, int, int]], layer: int = 0, window: int = 0, norms: bool = False
+        self,
+        chunks: list[tuple[int, int, int]],
+        layer: int = 0,
+        window: int = 0,
+        norms: bool = False,
+        soft_cap: float = 0.0,
+        sinks: bool = False,
     ) -> list[Array]:
         """One step over chunks (sequence, start, length): writes keys and values, attends; per chunk what came out."""
+        own = 3 * normal(8, self.heads) if sinks else None
         dim = self.shape.head_dim
         metadata = metadata_of([(start, n, self.blocks[i]) for i, start, n in chunks])
         qkv = np.concatenate([self.qkv[i][start : start + n] for i, start, n in chunks])
@@ -112,7 +119,7 @@ class Case:
         q_norm, k_norm = (1 + 0.1 * normal(5, dim), 1 + 0.1 * normal(6, dim)) if norms else (None, None)
         rope = rope_table(max(self.lengths), dim)
         self.ops.rope_and_write_kv(qkv, self.cache, layer, metadata, rope, q_norm, k_norm, 1e-6, q)
-        self.ops.attention(q, self.cache, layer, metadata, dim**-0.5, window, out)
+        self.ops.attention(q, self.cache, layer, metadata, dim**-0.5, window, out, soft_cap, own)
         return np.split(out, metadata.query_start[1:-1])
 
 
@@ -154,8 +161,28 @@ class OnArrays:
     def linear_residual(self, x: Array, weight: Any, out: Array) -> None:
         self._pass().linear_residual(self.activation_of(x), weight, self.activation_of(out))
 
-    def gate_up(self, x: Array, weight: Any, out: Array) -> None:
-        self._pass().gate_up(self.activation_of(x), weight, self.activation_of(out))
+    def gate_up(self, x: Array, weight: Any, out: Array, activation: str = "silu") -> None:
+        self._pass().gate_up(self.activation_of(x), weight, self.activation_of(out), activation)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float, out: Array) -> None:
+        packed = None if bias is None else self.pack_vector(bias)
+        self._pass().layer_norm(self.activation_of(x), self.pack_vector(weight), packed, eps, self.activation_of(out))
+
+    def to_act(self, x: Array, out: Array) -> None:
+        self._pass().to_act(self.activation_of(x), self.activation_of(out))
+
+    def activate(self, x: Array, activation: str, out: Array) -> None:
+        self._pass().activate(self.activation_of(x), activation, self.activation_of(out))
+
+    def add(self, x: Array, norm: Array | None, eps: float, factor: float, out: Array) -> None:
+        packed = None if norm is None else self.pack_vector(norm)
+        self._pass().add(self.activation_of(x), packed, eps, factor, self.activation_of(out))
+
+    def scale(self, x: Array, factor: float) -> None:
+        self._pass().scale(self.activation_of(x), factor)
+
+    def soft_cap(self, x: Array, cap: float) -> None:
+        self._pass().soft_cap(self.activation_of(x), cap)
 
     def experts(self, x: Array, logits: Array, weight: Any, out: Array) -> None:
         on = self.activation_of
@@ -171,7 +198,7 @@ class OnArrays:
         cache: Any,
         layer: int,
         metadata: AttentionMetadata,
-        rope: RopeTable,
+        rope: RopeTable | None,
         q_norm: Array | None,
         k_norm: Array | None,
         eps: float,
@@ -179,13 +206,35 @@ class OnArrays:
     ) -> None:
         norms = [None if norm is None else self.pack_vector(norm) for norm in (q_norm, k_norm)]
         self.over(metadata, cache).rope_and_write_kv(
-            self.activation_of(qkv), layer, self.pack_rope(rope), *norms, eps, self.activation_of(q_out)
+            self.activation_of(qkv),
+            layer,
+            rope and self.pack_rope(rope),
+            *norms,
+            eps,
+            self.activation_of(q_out),
         )
 
     def attention(
-        self, q: Array, cache: Any, layer: int, metadata: AttentionMetadata, scale: float, window: int, out: Array
+        self,
+        q: Array,
+        cache: Any,
+        layer: int,
+        metadata: AttentionMetadata,
+        scale: float,
+        window: int,
+        out: Array,
+        soft_cap: float = 0.0,
+        sinks: Array | None = None,
     ) -> None:
-        self.over(metadata, cache).attention(self.activation_of(q), layer, scale, window, self.activation_of(out))
+        self.over(metadata, cache).attention(
+            self.activation_of(q),
+            layer,
+            scale,
+            window,
+            self.activation_of(out),
+            soft_cap,
+            None if sinks is None else self.pack_vector(sinks),
+        )
 
 
 def sampling(rows: int, **settings: Any) -> SamplingBatch:

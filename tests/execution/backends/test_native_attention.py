@@ -62,6 +62,65 @@ def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
         close(dtype, got, expected)
 
 
+@pytest.mark.parametrize(("soft_cap", "sinks"), [(0.7, False), (0.0, True), (20.0, True)])
+@pytest.mark.parametrize("quantized", [False, True])
+def test_capped_scores_and_sinks(ops, reference, dtype, isa, quantized, soft_cap, sinks):
+    """Over one partition and two, whole and cut into chunks among others: the same bits."""
+    shape, lengths = KVShape(1, 16, 2, 32, quantized), [1, 70, 600]
+    case, twin = (Case.build(one, shape, 6, lengths) for one in (ops, reference))
+    whole = case.run([(i, 0, n) for i, n in enumerate(lengths)], 0, 90, soft_cap=soft_cap, sinks=sinks)
+    expected = twin.run([(i, 0, n) for i, n in enumerate(lengths)], 0, 90, soft_cap=soft_cap, sinks=sinks)
+    plain = twin.run([(2, 0, 600)], 0, 90)[0]
+    assert np.abs(read(dtype, plain) - read(dtype, expected[2])).max() > 0.05
+    bound = dict(atol=2e-2, rtol=2e-2) if dtype == "bfloat16" or quantized else dict(atol=3e-6, rtol=2e-5)
+    for got, want in zip(whole, expected, strict=True):
+        np.testing.assert_allclose(read(dtype, got), read(dtype, want), **bound)
+    case = Case.build(ops_for(dtype, isa, 3), shape, 6, lengths)
+    case.run([(2, 0, 500)], 0, 90, soft_cap=soft_cap, sinks=sinks)
+    first, last = case.run([(1, 0, 70), (2, 500, 100)], 0, 90, soft_cap=soft_cap, sinks=sinks)
+    np.testing.assert_array_equal(first, whole[1])
+    np.testing.assert_array_equal(last, whole[2][500:])
+
+
+def test_a_sink_far_above_or_below_all_scores(ops, dtype):
+    """It takes everything, or nothing, and overflows nowhere."""
+    shape = KVShape(1, 16, 1, 32)
+    case = Case.build(ops, shape, 2, [40])
+    batch, queries = case.prepared([(0, 0, 40)])
+    outs = []
+    for sinks in (None, np.array([1e4, -1e4], np.float32)):
+        out = ops.activation(40, 64, "act")
+        batch.attention(queries, 0, 1.0, 0, out, 0.0, None if sinks is None else ops.pack_vector(sinks))
+        outs.append(read(dtype, out.array[:40]))
+    assert not outs[1][:, :32].any()
+    np.testing.assert_array_equal(outs[1][:, 32:], outs[0][:, 32:])
+
+
+@pytest.mark.parametrize("over_all", [False, True])
+@pytest.mark.parametrize("rotated", [0, 8, 24])
+def test_a_part_of_each_head_is_rotated(ops, reference, dtype, rotated, over_all):
+    """What is behind it stays, of queries and of keys; norms over all heads at once come before."""
+    dim, heads, kv_heads, length = 24, 4, 2, 33
+    shape, qkv = KVShape(1, 16, kv_heads, dim), normal(3, length, (heads + 2 * kv_heads) * dim)
+    weights = (1 + normal(1, heads * dim), 1 + normal(2, kv_heads * dim)) if over_all else (None, None)
+    table = rope_table(length, rotated) if rotated else None
+    metadata, results = metadata_of([(0, length, [2, 0, 1])]), []
+    for one in (ops, reference):
+        q, out, cache = act(dtype, length, heads * dim), act(dtype, length, heads * dim), one.kv_cache(shape, 3)
+        one.rope_and_write_kv(qkv, cache, 0, metadata, table, *weights, 1e-6, q)
+        one.attention(q, cache, 0, metadata, 0.2, 0, out)
+        results.append((q, out))
+    (q, out), (want_q, want) = results
+    np.testing.assert_allclose(
+        read(dtype, q), read(dtype, want_q), rtol=2**-7 if dtype == "bfloat16" else 1e-5, atol=1e-6
+    )
+    close(dtype, out, want)
+    if not over_all:
+        kept = read(dtype, q).reshape(length, heads, dim)[..., rotated:]
+        given = qkv[:, : heads * dim].reshape(length, heads, dim)[..., rotated:]
+        np.testing.assert_allclose(kept, given, rtol=2**-8, atol=0)
+
+
 @pytest.mark.parametrize("quantized", [False, True])
 def test_long_decode_is_split_over_threads(dtype, isa, quantized):
     """One row over several partitions: few tasks and many threads take the other way through the code."""

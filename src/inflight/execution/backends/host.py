@@ -49,9 +49,15 @@ class HostPass:
     # The operations of a backend, over its own activations.
     embed: Any
     rms_norm: Any
+    layer_norm: Any
+    to_act: Any
+    add: Any
+    scale: Any
+    soft_cap: Any
     linear: Any
     linear_residual: Any
     gate_up: Any
+    activate: Any
     experts: Any
     add_gated: Any
     rope_and_write_kv: Any

@@ -197,6 +197,8 @@ class NativePass(HostPass):
     ):
         super().__init__(backend, inputs, slots, chunks)
         self.embed, self.rms_norm, self.gather = prepared.embed, prepared.rms_norm, prepared.gather
+        self.layer_norm, self.to_act, self.add = prepared.layer_norm, prepared.to_act, prepared.add
+        self.scale, self.soft_cap, self.activate = prepared.scale, prepared.soft_cap, prepared.activate
         self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
         self.experts, self.add_gated = prepared.experts, prepared.add_gated
         self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention

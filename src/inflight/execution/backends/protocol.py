@@ -35,6 +35,9 @@ from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, S
 
 Array = np.ndarray[Any, Any]
 DType = Literal["bfloat16", "float32"]
+# Activation functions. gelu_tanh: x · sigmoid(2 · √(2/π) · (x + 0.044715 · x³)), which is gelu by tanh; relu2: the
+# square of max(x, 0).
+Nonlinearity = Literal["silu", "gelu_tanh", "relu2"]
 # How gate opens up within an expert. silu: silu(gate) · up; clamped_swiglu (gpt-oss): (up + 1) · g · sigmoid(1.702 · g)
 # with g = min(gate, 7) and up from -7 to 7.
 Gating = Literal["silu", "clamped_swiglu"]
@@ -77,10 +80,11 @@ class KVShape:
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """Rotary embedding by halves (Hugging Face convention: x[i] pairs with x[i + D/2]); scaling is already in."""
+    """Rotary embedding of the first R values of a head, R up to D, by halves (Hugging Face convention: x[i] pairs with
+    x[i + R/2]); scaling is already in."""
 
-    cos: Array  # float32[positions, D / 2]
-    sin: Array  # float32[positions, D / 2]
+    cos: Array  # float32[positions, R / 2]
+    sin: Array  # float32[positions, R / 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +218,33 @@ class ForwardPass(Protocol):
     def rms_norm(self, x: Activation, weight: Vector, eps: float, out: Activation) -> None:
         """x float32[S, E], weight float32[E] → out act[S, E] = x / sqrt(mean(x²) + eps) · weight."""
 
+    def layer_norm(self, x: Activation, weight: Vector, bias: Vector | None, eps: float, out: Activation) -> None:
+        """x float32[S, E] → out act[S, E] = (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias."""
+
+    def to_act(self, x: Activation, out: Activation) -> None:
+        """x float32[S, E] → out act[S, E]."""
+
+    def add(self, x: Activation, norm: Vector | None, eps: float, factor: float, out: Activation) -> None:
+        """x float32[S, E], or its RMS norm where there is a weight float32[E] for it: added, times `factor`, to out
+        float32[S, E]."""
+
+    def scale(self, x: Activation, factor: float) -> None:
+        """x float32[S, N] → factor · x, in place."""
+
+    def soft_cap(self, x: Activation, cap: float) -> None:
+        """x float32[S, N] → cap · tanh(x / cap), in place. cap > 0."""
+
     def linear(self, x: Activation, weight: Linear, out: Activation) -> None:
         """x act[S, K] → out float32[S, N] = x · Wᵀ + bias."""
 
     def linear_residual(self, x: Activation, weight: Linear, out: Activation) -> None:
         """As `linear`, added to `out` (the residual stream)."""
 
-    def gate_up(self, x: Activation, weight: GateUp, out: Activation) -> None:
-        """x act[S, E] → out act[S, F] = silu(x · gateᵀ) · (x · upᵀ), the product formed in float32."""
+    def gate_up(self, x: Activation, weight: GateUp, out: Activation, activation: Nonlinearity = "silu") -> None:
+        """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ), the product formed in float32. Not relu2."""
+
+    def activate(self, x: Activation, activation: Nonlinearity, out: Activation) -> None:
+        """x float32[S, F] → out act[S, F] = activation(x)."""
 
     def experts(self, x: Activation, logits: Activation, weight: Experts, out: Activation) -> None:
         """x act[T, E], logits float32[T, X] → out float32[T, E] plus the sum, in order of rank, of weight · expert(x)
@@ -234,21 +257,32 @@ class ForwardPass(Protocol):
         self,
         qkv: Activation,
         layer: int,
-        rope: Rope,
+        rope: Rope | None,
         q_norm: Vector | None,
         k_norm: Vector | None,
         eps: float,
         q_out: Activation,
     ) -> None:
-        """qkv float32[T, (H + 2G)·D], heads in the order q, k, v. Applies the optional per-head RMS norms (float32[D],
-        Qwen3), rotates q and k, writes k and v of every token into the KV cache, and q into q_out act[T, H·D].
-        All keys and values of the pass are written before any is read: chunks may read each other's blocks."""
+        """qkv float32[T, (H + 2G)·D], heads in the order q, k, v. Applies the optional RMS norms, of each
+        head (float32[D]) or of all at once (float32[H·D], float32[G·D]), rotates q and k unless `rope` is None, writes
+        k and v of every token into the KV cache, and q into q_out act[T, H·D]. All keys and values of the pass are
+        written before any is read: chunks may read each other's blocks."""
 
-    def attention(self, q: Activation, layer: int, scale: float, window: int, out: Activation) -> None:
+    def attention(
+        self,
+        q: Activation,
+        layer: int,
+        scale: float,
+        window: int,
+        out: Activation,
+        soft_cap: float = 0.0,
+        sinks: Vector | None = None,
+    ) -> None:
         """q act[T, H·D] → out act[T, H·D]. A query at position p sees positions max(0, p - window + 1) … p of its own
         chunk's block table; window 0 sees all. Query head h reads key/value head h // (H / G). In bfloat16 the
         probabilities are rounded before they meet the values (over quantized ones, see `KVShape`); their sum is not.
-        scale > 0."""
+        scale > 0. soft_cap c > 0: a scaled score becomes c · tanh(score / c). sinks float32[H]: a score of each head,
+        neither scaled nor capped, that takes its share of the probabilities and has no value."""
 
     def gather(self, x: Activation, places: Sequence[int], out: Activation) -> None:
         """Rows of x float32[T, E] at `places` (indices into the pass's tokens) → out float32[S, E]."""

@@ -12,6 +12,7 @@ depend on itself only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ from inflight.execution.backends.protocol import (
     Gating,
     KVCache,
     KVShape,
+    Nonlinearity,
     RopeTable,
     Routing,
     SampledBatch,
@@ -291,14 +293,45 @@ class ReferencePass(HostPass):
     def rms_norm(self, x: ReferenceActivation, weight: Array, eps: float, out: ReferenceActivation) -> None:
         out.write(self._hold(_normalised(x.written, weight, eps)))
 
+    def layer_norm(
+        self, x: ReferenceActivation, weight: Array, bias: Array | None, eps: float, out: ReferenceActivation
+    ) -> None:
+        centred = x.written - np.mean(x.written, axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+        variance = np.mean(np.square(centred, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)
+        normed = centred / np.sqrt(variance + np.float32(eps)) * weight
+        out.write(self._hold(normed if bias is None else normed + bias))
+
+    def to_act(self, x: ReferenceActivation, out: ReferenceActivation) -> None:
+        out.write(self._hold(x.written))
+
+    def add(
+        self, x: ReferenceActivation, norm: Array | None, eps: float, factor: float, out: ReferenceActivation
+    ) -> None:
+        out.written[:] += np.float32(factor) * (x.written if norm is None else _normalised(x.written, norm, eps))
+
+    def scale(self, x: ReferenceActivation, factor: float) -> None:
+        x.written[:] *= np.float32(factor)
+
+    def soft_cap(self, x: ReferenceActivation, cap: float) -> None:
+        x.written[:] = _capped(x.written, cap)
+
     def linear(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
         out.write(self._product(self._read(x.written), weight))
 
     def linear_residual(self, x: ReferenceActivation, weight: ReferenceLinear, out: ReferenceActivation) -> None:
         out.written[:] += self._product(self._read(x.written), weight)
 
-    def gate_up(self, x: ReferenceActivation, weight: ReferenceGateUp, out: ReferenceActivation) -> None:
-        out.write(self._gated(self._read(x.written), weight))
+    def gate_up(
+        self,
+        x: ReferenceActivation,
+        weight: ReferenceGateUp,
+        out: ReferenceActivation,
+        activation: Nonlinearity = "silu",
+    ) -> None:
+        out.write(self._gated(self._read(x.written), weight, activation))
+
+    def activate(self, x: ReferenceActivation, activation: Nonlinearity, out: ReferenceActivation) -> None:
+        out.write(self._hold(_activated(x.written, activation)))
 
     def experts(
         self,
@@ -319,14 +352,14 @@ class ReferencePass(HostPass):
         with np.errstate(over="ignore"):
             out.written[:] += x.written / (np.float32(1) + np.exp(-gate.written))
 
-    def _gated(self, tokens: Array, weight: ReferenceGateUp, gating: Gating = "silu") -> Array:
+    def _gated(self, tokens: Array, weight: ReferenceGateUp, gating: Gating | Nonlinearity) -> Array:
         """float32[S, E] → act[S, F]."""
         gate, up = self._product(tokens, weight.gate), self._product(tokens, weight.up)
-        with np.errstate(over="ignore"):
-            if gating == "clamped_swiglu":
-                gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+        if gating == "clamped_swiglu":
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+            with np.errstate(over="ignore"):
                 return self._hold(gate / (np.float32(1) + np.exp(np.float32(-1.702) * gate)) * (up + 1))
-            return self._hold(gate / (np.float32(1) + np.exp(-gate)) * up)
+        return self._hold(_activated(gate, gating) * up)
 
     def _product(self, tokens: Array, weight: ReferenceLinear) -> Array:
         """float32[S, K], as `act` holds it → float32[S, N]."""
@@ -343,7 +376,7 @@ class ReferencePass(HostPass):
         self,
         qkv: ReferenceActivation,
         layer: int,
-        rope: RopeTable,
+        rope: RopeTable | None,
         q_norm: Array | None,
         k_norm: Array | None,
         eps: float,
@@ -355,12 +388,14 @@ class ReferencePass(HostPass):
         heads = qkv.written.reshape(tokens, -1, width)
         q, k, v = np.split(heads, [heads.shape[1] - 2 * shape.kv_heads, heads.shape[1] - shape.kv_heads], axis=1)
         if q_norm is not None:
-            q = _normalised(q, q_norm, eps)
+            q = _normalised(q.reshape(tokens, -1, len(q_norm)), q_norm, eps).reshape(q.shape)
         if k_norm is not None:
-            k = _normalised(k, k_norm, eps)
-        cos, sin = rope.cos[metadata.positions][:, None], rope.sin[metadata.positions][:, None]
-        q_out.write(self._hold(_rotated(q, cos, sin)).reshape(tokens, -1))
-        k, v = self._hold(_rotated(k, cos, sin)), self._hold(v)
+            k = _normalised(k.reshape(tokens, -1, len(k_norm)), k_norm, eps).reshape(k.shape)
+        if rope is not None:
+            cos, sin = rope.cos[metadata.positions][:, None], rope.sin[metadata.positions][:, None]
+            q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+        q_out.write(self._hold(q).reshape(tokens, -1))
+        k, v = self._hold(k), self._hold(v)
         for chunk in range(len(metadata.context_len)):
             rows = slice(metadata.query_start[chunk], metadata.query_start[chunk + 1])
             positions = metadata.positions[rows]
@@ -369,11 +404,19 @@ class ReferencePass(HostPass):
             self._write(cache.values, at, v[rows])
 
     def attention(
-        self, q: ReferenceActivation, layer: int, scale: float, window: int, out: ReferenceActivation
+        self,
+        q: ReferenceActivation,
+        layer: int,
+        scale: float,
+        window: int,
+        out: ReferenceActivation,
+        soft_cap: float = 0.0,
+        sinks: Array | None = None,
     ) -> None:
         cache, metadata = self._kv_cache, self._inputs.metadata
         shape, out.rows = cache.shape, q.rows
         queries = self._read(q.written).reshape(q.rows, shape.kv_heads, -1, shape.head_dim)  # [T, G, H / G, D]
+        group = queries.shape[2]
         for chunk, start in enumerate(metadata.context_len):
             first, last = metadata.query_start[chunk], metadata.query_start[chunk + 1]
             if first == last:
@@ -384,13 +427,16 @@ class ReferencePass(HostPass):
             for t in range(first, last):
                 position = int(metadata.positions[t])
                 span = slice(max(0, position - window + 1) if window else 0, position + 1)
-                for group in range(shape.kv_heads):
-                    scores = queries[t, group] @ keys[group, span].T * np.float32(scale)  # [H / G, span]
-                    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+                for head in range(shape.kv_heads):
+                    scores = queries[t, head] @ keys[head, span].T * np.float32(scale)  # [H / G, span]
+                    scores = _capped(scores, soft_cap) if soft_cap else scores
+                    own = sinks[head * group : (head + 1) * group, None] if sinks is not None else scores[:, :0]
+                    top = np.concatenate([scores, own], axis=1).max(axis=1, keepdims=True)
+                    weights = np.exp(scores - top)
                     rounded = weights if shape.quantized else self._read(self._hold(weights))
-                    mixed = rounded @ values[group, span]
-                    held = self._hold(mixed / weights.sum(axis=1, keepdims=True))
-                    out.array[t].reshape(shape.kv_heads, -1)[group] = held.reshape(-1)
+                    total = weights.sum(axis=1, keepdims=True) + np.exp(own - top).sum(axis=1, keepdims=True)
+                    held = self._hold(rounded @ values[head, span] / total)
+                    out.array[t].reshape(shape.kv_heads, -1)[head] = held.reshape(-1)
 
     def gather(self, x: ReferenceActivation, places: Sequence[int], out: ReferenceActivation) -> None:
         out.write(x.written[list(places)])
@@ -430,6 +476,20 @@ def _normalised(x: Array, weight: Array, eps: float) -> Array:
 
 
 def _rotated(x: Array, cos: Array, sin: Array) -> Array:
-    half = x.shape[-1] // 2
-    low, high = x[..., :half], x[..., half:]
-    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    half = cos.shape[-1]
+    low, high, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin, rest], axis=-1)
+
+
+def _capped(x: Array, cap: float) -> Array:
+    capped: Array = np.float32(cap) * np.tanh(x / np.float32(cap))
+    return capped
+
+
+def _activated(x: Array, activation: Nonlinearity) -> Array:
+    if activation == "relu2":
+        return np.square(np.maximum(x, np.float32(0)))
+    inner = x if activation == "silu" else np.float32(2 * math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
+    with np.errstate(over="ignore"):
+        activated: Array = x / (np.float32(1) + np.exp(-inner))
+    return activated

@@ -1,6 +1,13 @@
 """Softmax attention over cached keys and values.
 
-Queries, keys and values are one stacked product; they are rotated and written in one operation, read in the next.
+Queries, keys and values are one stacked product; they are normed, rotated and written in one operation, read in the
+next. What families add to that, and where it is:
+
+- the norm before it and the one after it, and the factor of its result: `norm.py`;
+- norms of queries and keys, by the length of their weights per head or over all heads: with the rotation;
+- no rotation, one of a part of each head, another one in layers with a window: the layer's own table of cosines;
+- pairs that a checkpoint holds side by side, stacked projections, other names: `checkpoints.family_names`;
+- another factor of scores, a soft cap of them, sinks: arguments of the operation that attends.
 """
 
 from __future__ import annotations
@@ -8,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Rope, Vector
+from inflight.execution.layers.norm import Residual
 from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
 from inflight.models.spec import Attention
@@ -15,23 +23,29 @@ from inflight.models.spec import Attention
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """One layer's. Norms of queries and keys are float32[D]."""
+    """One layer's. rope: None where nothing is rotated. Norms of queries and keys are float32[D], or of all heads at
+    once; sinks are float32[H]."""
 
     spec: Attention
     layer: int  # of the KV cache
-    rope: Rope
+    rope: Rope | None
     eps: float
     qkv: Linear
     q_norm: Vector | None
     k_norm: Vector | None
+    sinks: Vector | None
     output: Linear
+    residual: Residual
 
     @classmethod
-    def load(cls, packer: Packer, spec: Attention, layer: int, rope: Rope) -> AttentionWeights:
+    def load(
+        cls, packer: Packer, spec: Attention, layer: int, rope: Rope | None, after: str | None
+    ) -> AttentionWeights:
+        """after: the name of the norm of the result, if there is one."""
         at = f"model.layers.{layer}.self_attn."
         hidden, width = packer.model.hidden_size, spec.head_dim
         rows = {"q_proj": spec.heads * width, "k_proj": spec.kv_heads * width, "v_proj": spec.kv_heads * width}
-        normed = spec.qk_norm == "head"
+        normed = {"none": (0, 0), "head": (width, width), "all": (rows["q_proj"], rows["k_proj"])}[spec.qk_norm]
         return cls(
             spec=spec,
             layer=layer,
@@ -41,26 +55,29 @@ class AttentionWeights:
                 [(f"{at}{part}.weight", (count, hidden)) for part, count in rows.items()],
                 [(f"{at}{part}.bias", count) for part, count in rows.items()] if spec.qkv_bias else [],
             ),
-            q_norm=packer.norm(at + "q_norm.weight", width) if normed else None,
-            k_norm=packer.norm(at + "k_norm.weight", width) if normed else None,
+            q_norm=packer.norm(at + "q_norm.weight", normed[0]) if normed[0] else None,
+            k_norm=packer.norm(at + "k_norm.weight", normed[1]) if normed[1] else None,
+            sinks=packer.vector(at + "sinks", spec.heads) if spec.sinks else None,
             output=packer.linear(
                 [(at + "o_proj.weight", (hidden, spec.heads * width))],
                 [(at + "o_proj.bias", hidden)] if spec.output_bias else [],
             ),
+            residual=Residual.load(packer, after),
         )
 
-    def bind(self, workspace: Workspace) -> Part:
+    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
         spec, layer, rope, eps = self.spec, self.layer, self.rope, self.eps
-        weight, q_norm, k_norm, output = self.qkv, self.q_norm, self.k_norm, self.output
-        window, scale = spec.window, spec.head_dim**-0.5
+        weight, q_norm, k_norm, output, sinks = self.qkv, self.q_norm, self.k_norm, self.output, self.sinks
+        window, scale, soft_cap = spec.window, spec.scale or spec.head_dim**-0.5, spec.soft_cap
         qkv = workspace.take("qkv", spec.qkv_rows, "float32")  # [T, (H + 2G)·D]
         queries = workspace.take("queries", spec.heads * spec.head_dim)  # [T, H·D]
         attn_out = workspace.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
+        add = self.residual.bind(workspace, hidden_size)
 
         def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
             batch.linear(normed, weight, qkv)
             batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries)
-            batch.attention(queries, layer, scale, window, attn_out)
-            batch.linear_residual(attn_out, output, hidden)
+            batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
+            add(batch, attn_out, output, hidden)
 
         return run

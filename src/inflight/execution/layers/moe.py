@@ -37,10 +37,10 @@ class MoEWeights:
             shared_gate=packer.router((at + "shared_expert_gate.weight", (1, hidden))) if spec.shared_gate else None,
         )
 
-    def bind(self, workspace: Workspace) -> Part:
+    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
         router, experts, gate = self.router, self.experts, self.shared_gate
         logits = workspace.take("router_logits", self.spec.experts, "float32")  # [T, X]
-        shared = self.shared.bind(workspace) if self.shared and gate is None else None
+        shared = self.shared.bind(workspace, hidden_size) if self.shared and gate is None else None
 
         def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
             batch.linear(normed, router, logits)

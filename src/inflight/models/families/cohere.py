@@ -3,11 +3,17 @@ of four a window."""
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense, windows_of
+from inflight.models.family import Family, attention, dense, rope, windows_of
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, QkNorm
+from inflight.models.rope import RopeSettings
+from inflight.models.spec import Attention, LayerSpec, QkNorm
 
-_DEFAULTS = {"logit_scale": 0.0625, "max_position_embeddings": 8192, "tie_word_embeddings": True}
+_DEFAULTS = {
+    "logit_scale": 0.0625,
+    "layer_norm_eps": 1e-5,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
 
 
 def cohere2(fields: Fields) -> list[LayerSpec]:
@@ -21,16 +27,23 @@ def _layer(fields: Fields, window: int) -> LayerSpec:
     return LayerSpec(mixer, dense(fields), ("before mixer",))
 
 
+def _rope2(fields: Fields, mixer: Attention, layer: int) -> RopeSettings | None:
+    """Layers that see all do not rotate."""
+    return rope(fields, mixer, interleaved=True) if mixer.window else None
+
+
 COHERE = Family(
     name="cohere",
     architectures=("CohereForCausalLM",),
     model_types=("cohere",),
     layers=lambda fields: _layer(fields, 0),
     understands=frozenset(("logit_scale",)),
-    defaults=_DEFAULTS,
+    defaults={**_DEFAULTS, "rope_theta": 5e5},
+    runs=True,
     norm="layer without bias",
     eps="layer_norm_eps",
     logit_scale=lambda fields: fields.number("logit_scale"),
+    rope=lambda fields, mixer, layer: rope(fields, mixer, interleaved=True),
 )
 COHERE2 = Family(
     name="cohere2",
@@ -39,7 +52,9 @@ COHERE2 = Family(
     layers=cohere2,
     understands=frozenset(("logit_scale",)),
     defaults={**_DEFAULTS, "sliding_window": 4096, "sliding_window_pattern": 4},
+    runs=True,
     norm="layer without bias",
     eps="layer_norm_eps",
     logit_scale=lambda fields: fields.number("logit_scale"),
+    rope=_rope2,
 )

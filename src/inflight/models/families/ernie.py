@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense, experts
+from inflight.models.family import Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec, Router
 
-_DEFAULTS = {"num_key_value_heads": 4, "max_position_embeddings": 131_072, "tie_word_embeddings": True}
+_DEFAULTS = {
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 5e5,
+    "max_position_embeddings": 131_072,
+    "tie_word_embeddings": True,
+}
 
 
 def ernie_moe(fields: Fields) -> list[LayerSpec]:
@@ -37,7 +43,9 @@ ERNIE = Family(
     model_types=("ernie4_5",),
     layers=lambda fields: LayerSpec(attention(fields, bias="use_bias"), dense(fields, bias=fields.flag("use_bias"))),
     understands=frozenset(("use_bias",)),
-    defaults={**_DEFAULTS, "head_dim": 128},
+    defaults={**_DEFAULTS, "num_key_value_heads": 2, "head_dim": 128},
+    runs=True,
+    rope=lambda fields, mixer, layer: rope(fields, mixer, interleaved=True),
 )
 ERNIE_MOE = Family(
     name="ernie4_5_moe",

@@ -1,22 +1,37 @@
-"""Gemma 1 to 3: scaled embeddings, one table for input and output; 2 and 3 norm what comes out of attention and MLP,
-too, and give most layers a window; 2 caps its logits, 3 norms queries and keys."""
+"""Gemma 1 to 3: scaled embeddings, one table for input and output, norms whose weights are stored less 1; 2 and 3 norm
+what comes out of attention and MLP, too, and give most layers a window; 2 caps scores and logits, 3 norms queries and
+keys, and rotates layers with a window by another base.
+
+The factor of embeddings is exact here, as where `transformers` computes in float32; in bf16 it rounds it.
+"""
 
 from __future__ import annotations
 
 import math
 
-from inflight.models.family import Family, attention, dense, windows_of
+from inflight.models.family import FULL, SLIDING, Family, attention, dense, rope, windows_of
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, NormPlace, QkNorm
+from inflight.models.rope import RopeSettings
+from inflight.models.spec import Attention, LayerSpec, NormPlace, QkNorm
 
 _FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
 
 
+def gemma1(fields: Fields) -> LayerSpec:
+    """Its first config.json say gelu, or so in one of two fields, and mean it by tanh."""
+    return LayerSpec(attention(fields, bias="attention_bias"), dense(fields, act="gelu_pytorch_tanh"))
+
+
 def _windowed(fields: Fields, period: int, qk_norm: QkNorm) -> list[LayerSpec]:
     """One layer in `period` sees all."""
-    mlp = dense(fields)
+    mlp = dense(fields, act=fields.text("hidden_activation", "gelu_pytorch_tanh"))
+    scale, soft_cap = fields.number("query_pre_attn_scalar") ** -0.5, _cap(fields, "attn_logit_softcapping")
     return [
-        LayerSpec(attention(fields, window=window, qk_norm=qk_norm, bias="attention_bias"), mlp, _FOUR)
+        LayerSpec(
+            attention(fields, window=window, qk_norm=qk_norm, bias="attention_bias", scale=scale, soft_cap=soft_cap),
+            mlp,
+            _FOUR,
+        )
         for window in windows_of(fields, lambda index: (index + 1) % period != 0)
     ]
 
@@ -25,14 +40,28 @@ def _scale(fields: Fields) -> float:
     return math.sqrt(fields.size("hidden_size"))
 
 
-_DEFAULTS = {"head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True}
+def _cap(fields: Fields, key: str) -> float:
+    return 0.0 if fields.raw(key) is None else fields.number(key)
+
+
+def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
+    """Before `rope_parameters` had an object for each kind, those with a window had one number of their own."""
+    if mixer.window and not isinstance((fields.raw("rope_parameters") or {}).get(SLIDING), dict):
+        theta = fields.number("rope_local_base_freq")
+        local = Fields({"rope_theta": theta, "max_position_embeddings": fields.size("max_position_embeddings")}, {})
+        return rope(local, mixer)
+    return rope(fields, mixer, kind=SLIDING if mixer.window else FULL)
+
+
+_DEFAULTS = {"head_dim": 256, "tie_word_embeddings": True, "query_pre_attn_scalar": 256}
 _UNDERSTANDS = frozenset(("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"))
 GEMMA = Family(
     name="gemma",
     architectures=("GemmaForCausalLM",),
     model_types=("gemma",),
-    layers=lambda fields: LayerSpec(attention(fields, bias="attention_bias"), dense(fields)),
+    layers=gemma1,
     defaults={**_DEFAULTS, "max_position_embeddings": 8192},
+    runs=True,
     norm_offset=True,
     embedding_scale=_scale,
 )
@@ -42,9 +71,18 @@ GEMMA2 = Family(
     model_types=("gemma2",),
     layers=lambda fields: _windowed(fields, 2, "none"),
     understands=_UNDERSTANDS,
-    defaults={**_DEFAULTS, "num_key_value_heads": 4, "sliding_window": 4096, "max_position_embeddings": 8192},
+    defaults={
+        **_DEFAULTS,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "max_position_embeddings": 8192,
+    },
+    runs=True,
     norm_offset=True,
     embedding_scale=_scale,
+    logit_cap=lambda fields: _cap(fields, "final_logit_softcapping"),
 )
 GEMMA3 = Family(
     name="gemma3",
@@ -59,8 +97,14 @@ GEMMA3 = Family(
         "num_key_value_heads": 4,
         "sliding_window": 4096,
         "sliding_window_pattern": 6,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
         "max_position_embeddings": 131_072,
     },
+    runs=True,
     norm_offset=True,
     embedding_scale=_scale,
+    logit_cap=lambda fields: _cap(fields, "final_logit_softcapping"),
+    rope=_rope,
+    wrappers=("Gemma3ForConditionalGeneration",),
 )

@@ -3,7 +3,7 @@ shared one, and optional norms of queries and keys."""
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense, experts
+from inflight.models.family import Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec, Router
 
@@ -47,7 +47,18 @@ GLM4 = Family(
         "num_key_value_heads": 2,
         "head_dim": 128,
         "attention_bias": True,
+        "rms_norm_eps": 1.5625e-7,
+        "partial_rotary_factor": 0.5,
         "max_position_embeddings": 131_072,
+    },
+    runs=True,
+    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True, interleaved=True),
+    names={
+        "mlp.gate_proj": "mlp.gate_up_proj",
+        "mlp.up_proj": "mlp.gate_up_proj",
+        "post_attention_layernorm": "post_self_attn_layernorm",
+        "pre_feedforward_layernorm": "post_attention_layernorm",
+        "post_feedforward_layernorm": "post_mlp_layernorm",
     },
 )
 GLM4_MOE = Family(
@@ -61,7 +72,10 @@ GLM4_MOE = Family(
         "n_shared_experts": 1,
         "first_k_dense_replace": 1,
         "norm_topk_prob": True,
+        "partial_rotary_factor": 0.5,
         "max_position_embeddings": 131_072,
         "rms_norm_eps": 1e-5,
     },
+    runs=True,
+    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True),
 )

@@ -48,4 +48,5 @@ FAMILY = Family(
         "max_position_embeddings": 131_072,
         "rms_norm_eps": 1e-5,
     },
+    runs=True,
 )

@@ -1,9 +1,9 @@
-"""Mistral: Llama's layers, and in early versions one window for all of them."""
+"""Mistral: Llama's layers, and in early versions one window for all of them; Ministral gives some layers a window."""
 
 from __future__ import annotations
 
 from inflight.models.errors import ModelError
-from inflight.models.family import FULL, SLIDING, Family, attention, dense
+from inflight.models.family import FULL, SLIDING, Family, attention, dense, windows_of
 from inflight.models.fields import Fields
 from inflight.models.spec import LayerSpec
 
@@ -15,11 +15,25 @@ def layers(fields: Fields) -> LayerSpec:
     return LayerSpec(attention(fields, window=fields.window), dense(fields))
 
 
+def ministral(fields: Fields) -> list[LayerSpec]:
+    mlp = dense(fields)
+    return [LayerSpec(attention(fields, window=window), mlp) for window in windows_of(fields, lambda index: True)]
+
+
 FAMILY = Family(
     name="mistral",
     architectures=("MistralForCausalLM",),
     model_types=("mistral",),
     layers=layers,
+    defaults={"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
+    runs=True,
+    wrappers=("Mistral3ForConditionalGeneration",),
+)
+MINISTRAL = Family(
+    name="ministral",
+    architectures=("MinistralForCausalLM",),
+    model_types=("ministral",),
+    layers=ministral,
     defaults={"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
     runs=True,
 )

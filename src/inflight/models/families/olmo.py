@@ -1,11 +1,12 @@
 """OLMo 2 and 3: norms after attention and MLP only, and of queries and keys over all heads; 3 gives three layers of
-four a window."""
+four a window, and stretches the rotation of the others alone."""
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense, windows_of
+from inflight.models.family import FULL, SLIDING, Family, attention, dense, rope, windows_of
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec
+from inflight.models.rope import RopeSettings
+from inflight.models.spec import Attention, LayerSpec
 
 
 def olmo3(fields: Fields) -> list[LayerSpec]:
@@ -17,17 +18,27 @@ def _layer(fields: Fields, window: int) -> LayerSpec:
     return LayerSpec(mixer, dense(fields), ("after mixer", "after mlp"))
 
 
+def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
+    """Before `rope_parameters` had an object for each kind, `rope_scaling` was of layers without a window."""
+    if mixer.window and fields.raw("rope_scaling"):
+        return rope(Fields({**fields.data, "rope_scaling": None}, {}), mixer)
+    return rope(fields, mixer, kind=SLIDING if mixer.window else FULL)
+
+
 OLMO2 = Family(
     name="olmo2",
     architectures=("Olmo2ForCausalLM",),
     model_types=("olmo2",),
     layers=lambda fields: _layer(fields, 0),
-    defaults={"max_position_embeddings": 2048},
+    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
+    runs=True,
 )
 OLMO3 = Family(
     name="olmo3",
     architectures=("Olmo3ForCausalLM",),
     model_types=("olmo3",),
     layers=olmo3,
-    defaults={"max_position_embeddings": 2048, "sliding_window": 4096},
+    defaults={"rms_norm_eps": 1e-5, "rope_theta": 5e5, "max_position_embeddings": 2048, "sliding_window": 4096},
+    runs=True,
+    rope=_rope,
 )

@@ -3,8 +3,19 @@ Llama's layers with stacked projections and a partial rotation."""
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense
-from inflight.models.spec import LayerSpec
+from inflight.models.family import Family, attention, dense, rope
+from inflight.models.fields import Fields
+from inflight.models.rope import RopeSettings
+from inflight.models.spec import Attention, LayerSpec
+
+
+def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
+    """What early config.json files of Phi-3 call su or yarn is longrope."""
+    scaling = fields.raw("rope_scaling")
+    if isinstance(scaling, dict) and (scaling.get("rope_type") or scaling.get("type")) in ("su", "yarn"):
+        fields = Fields({**fields.data, "rope_scaling": {**scaling, "rope_type": "longrope"}}, {})
+    return rope(fields, mixer, partial=True)
+
 
 PHI = Family(
     name="phi",
@@ -23,5 +34,14 @@ PHI3 = Family(
     architectures=("Phi3ForCausalLM",),
     model_types=("phi3",),
     layers=lambda fields: LayerSpec(attention(fields, window=fields.window), dense(fields)),
-    defaults={"max_position_embeddings": 4096},
+    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
+    runs=True,
+    rope=_rope,
+    names={
+        "self_attn.q_proj": "self_attn.qkv_proj",
+        "self_attn.k_proj": "self_attn.qkv_proj",
+        "self_attn.v_proj": "self_attn.qkv_proj",
+        "mlp.gate_proj": "mlp.gate_up_proj",
+        "mlp.up_proj": "mlp.gate_up_proj",
+    },
 )

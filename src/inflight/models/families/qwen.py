@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.family import FULL, SLIDING, Family, attention, dense
+from inflight.models.family import FULL, SLIDING, Family, attention, dense, rope
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec
+from inflight.models.rope import RopeSettings
+from inflight.models.spec import Attention, LayerSpec
 
 _DEFAULTS = {"num_key_value_heads": 32, "max_position_embeddings": 32_768, "sliding_window": 4096}
 
@@ -23,6 +24,14 @@ def qwen3(fields: Fields) -> list[LayerSpec]:
         LayerSpec(attention(fields, window=window, qk_norm="head", bias="attention_bias"), mlp)
         for window in _windows(fields)
     ]
+
+
+def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
+    """Beside images a token has three positions (mrope); in a text they are one."""
+    scaling = fields.raw("rope_scaling")
+    if isinstance(scaling, dict) and "mrope" in (scaling.get("rope_type"), scaling.get("type")):
+        fields = Fields({**fields.data, "rope_scaling": None}, {})
+    return rope(fields, mixer)
 
 
 def _windows(fields: Fields) -> list[int]:
@@ -42,11 +51,13 @@ def _windows(fields: Fields) -> list[int]:
 QWEN2 = Family(
     name="qwen2",
     architectures=("Qwen2ForCausalLM",),
-    model_types=("qwen2",),
+    model_types=("qwen2", "qwen2_vl_text", "qwen2_5_vl_text"),
     layers=qwen2,
     understands=frozenset(("use_sliding_window",)),
     defaults=_DEFAULTS,
     runs=True,
+    rope=_rope,
+    wrappers=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
 )
 QWEN3 = Family(
     name="qwen3",

@@ -19,4 +19,5 @@ FAMILY = Family(
         "attention_bias": True,
         "max_position_embeddings": 524_288,
     },
+    runs=True,
 )

@@ -18,9 +18,12 @@ FAMILY = Family(
         "num_key_value_heads": 2,
         "hidden_act": "gelu_pytorch_tanh",
         "use_bias": True,
+        "norm_epsilon": 1e-5,
         "max_position_embeddings": 4096,
         "tie_word_embeddings": True,
     },
+    runs=True,
     norm="layer",
     eps="norm_epsilon",
+    names={"mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"},
 )
