@@ -226,6 +226,26 @@ def test_a_field_of_another_kind_of_model_is_refused(family: Family, key: str, v
         read_spec({**CONFIG, "model_type": family.model_types[0], key: value})
 
 
+JUNK: list[Any] = [7, -1, "x", [], [1, "x"], {}, {"sliding_attention": 3}, {"rope_type": 7}, True, 1e300, None]
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.runs], ids=lambda family: family.name)
+def test_whatever_stands_in_a_field_is_read_or_refused_in_words(family: Family) -> None:
+    keys = (
+        "rope_parameters rope_scaling rope_theta rope_local_base_freq partial_rotary_factor no_rope_layers hidden_act"
+    )
+    keys += (
+        " original_max_position_embeddings query_pre_attn_scalar final_logit_softcapping hidden_activation layer_types"
+    )
+    keys += " sliding_window sliding_window_pattern residual_multiplier attention_multiplier logit_scale head_dim"
+    for key in keys.split():
+        for junk in JUNK:
+            try:
+                read_spec({**CONFIG, "model_type": family.model_types[0], key: junk}, to_run=True)
+            except ModelError as error:
+                assert len(str(error)) < 1000
+
+
 TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_qk_norm": True}, "layer norms of queries and keys"),
     ("phi", {}, "a bias of the projection to logits"),

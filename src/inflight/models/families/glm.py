@@ -60,6 +60,8 @@ GLM4_MOE = Family(
         "num_key_value_heads": 8,
         "n_shared_experts": 1,
         "first_k_dense_replace": 1,
+        "partial_rotary_factor": 0.5,
         "max_position_embeddings": 131_072,
     },
+    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True),
 )
