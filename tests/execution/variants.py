@@ -195,6 +195,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
+    "ministral3": (
+        "Ministral3",
+        {"head_dim": 16, "rope_parameters": {**_YARN, "rope_theta": 1e4, "llama_4_scaling_beta": 0.5}},
+    ),
     "starcoder2": ("Starcoder2", {"norm_epsilon": 1e-3, "sliding_window": 24}),
 }
 

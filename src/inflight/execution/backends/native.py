@@ -61,7 +61,7 @@ class NativeBackend(HostBackend):
         return self._module.Vector(np.array(values, np.float32))
 
     def pack_rope(self, table: RopeTable) -> Any:
-        return self._module.RopeTable(table.cos, table.sin)
+        return self._module.RopeTable(table.cos, table.sin, table.q_scale)
 
     def pack_linear(self, parts: Sequence[Array], bias: Array | None = None, quantized: bool = False) -> Any:
         return self._kernels.pack_linear(list(parts), bias, quantized)

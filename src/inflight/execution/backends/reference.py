@@ -391,6 +391,8 @@ class ReferencePass(HostPass):
             q = _normalised(q.reshape(tokens, -1, len(q_norm)), q_norm, eps).reshape(q.shape)
         if k_norm is not None:
             k = _normalised(k.reshape(tokens, -1, len(k_norm)), k_norm, eps).reshape(k.shape)
+        if rope is not None and rope.q_scale is not None:
+            q = q * rope.q_scale[metadata.positions][:, None, None]
         if rope is not None:
             cos, sin = rope.cos[metadata.positions][:, None], rope.sin[metadata.positions][:, None]
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
