@@ -188,31 +188,31 @@ class Attention {
       }
       score(s, tile, row, count, first, past, keys);
       float scales[queries_at_once];
-      for (int m = 0; m < count; ++m) scales[m] = softmax_row(s, tile, position, row + m, m, to);
+      const auto softmax_rows = [&](auto capped) {
+        for (int m = 0; m < count; ++m) scales[m] = softmax_row<capped.value>(s, tile, position, row + m, m, to);
+      };
+      inner_ > 0 ? softmax_rows(std::true_type{}) : softmax_rows(std::false_type{});
       mix(s, tile, row, count, first, past, values, scales, to);
     }
   }
 
   // Scores of the m-th row of a tile → probabilities, and their scale.
+  template <bool capped>
   float softmax_row(Scratch& s, const Tile& tile, std::int64_t position, std::int64_t row, int m,
                     const SoftmaxState& to) const {
     constexpr int count = tile_positions / lanes, degree = sizeof(Value) == 2 ? 3 : 5;
     const float* scores = s.scores + m * x_rows * tile_positions;
+    if constexpr (capped) cap(s, tile, row, m);
     vf p[count];
     for (int i = 0; i < count; ++i) {
-      if constexpr (bytes) {
+      if constexpr (bytes && !capped) {
         const vf whole = joined(s.splits[row], scores + i * lanes, scores + tile_positions + i * lanes);
         p[i] = whole * load<vf>(tile.key_scales[i / vectors] + i % vectors * lanes);
       } else {
         p[i] = load<vf>(scores + i * lanes);
       }
     }
-    float scale = bytes ? scale_ * s.splits[row].scale : scale_;
-    if (inner_ > 0) {  // capped before anything is masked
-      const vf inner = all(bytes ? inner_ * s.splits[row].scale : inner_);
-      for (int i = 0; i < count; ++i) p[i] = tanh(p[i] * inner);
-      scale = scale_;
-    }
+    const float scale = bytes && !capped ? scale_ * s.splits[row].scale : scale_;
     const std::int64_t low = work_.first_seen(s.last[row]) - position, high = s.last[row] - position;
     const auto softmax_seen = [&](auto all_seen) {
       online_softmax<degree, all_seen.value>(p, scale, static_cast<int>(low > 0 ? low : 0),
@@ -226,6 +226,20 @@ class Attention {
     } else {
       store_probabilities<Values>(p, probabilities);
       return 1.0f;
+    }
+  }
+
+  // Scores of the m-th row of a tile → tanh of them, in place (int8: in the place of the first of two rows): before
+  // anything is masked.
+  void cap(Scratch& s, const Tile& tile, std::int64_t row, int m) const {
+    float* scores = s.scores + m * x_rows * tile_positions;
+    const vf inner = all(bytes ? inner_ * s.splits[row].scale : inner_);
+    for (int i = 0; i < tile_positions / lanes; ++i) {
+      vf score = load<vf>(scores + i * lanes);
+      if constexpr (bytes)
+        score = joined(s.splits[row], scores + i * lanes, scores + tile_positions + i * lanes) *
+                load<vf>(tile.key_scales[i / vectors] + i % vectors * lanes);
+      store(scores + i * lanes, tanh(score * inner));
     }
   }
 

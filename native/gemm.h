@@ -22,6 +22,12 @@ INLINE vf clamped_times(vf gate, vf up) {
   return opening / (all(1.0f) + exp(opening * -1.702f)) * (bounded + 1.0f);
 }
 
+template <Epilogue epilogue>
+INLINE vf gated(vf gate, vf up) {
+  if constexpr (epilogue == Epilogue::gate_up_clamped) return clamped_times(gate, up);
+  return (epilogue == Epilogue::gate_up_gelu ? gelu(gate) : silu(gate)) * up;
+}
+
 template <class Value>
 INLINE void store_value(Value* to, vf x) {
   if constexpr (sizeof(Value) == 2) {
@@ -64,9 +70,7 @@ void finish_gate_up(const Weights& w, const Staged<F>& x, const Finished& tile, 
       vf opening = meant<F>(w, x, gate + v, tile.token + t, tile.lane + v);
       vf up = meant<F>(w, x, gate + panel + v, tile.token + t, tile.lane + panel + v);
       if (w.bias) opening += load<vf>(w.bias + first + v), up += load<vf>(w.bias + w.groups * panel + first + v);
-      store_value(at + v, epilogue == Epilogue::gate_up_clamped ? clamped_times(opening, up)
-                          : epilogue == Epilogue::gate_up_gelu  ? gelu(opening) * up
-                                                                : silu(opening) * up);
+      store_value(at + v, gated<epilogue>(opening, up));
     }
     for (std::int64_t k = 0; k < count && at != to; ++k) to[k] = held[k];
   }
@@ -198,10 +202,10 @@ class Product {
     const Finished tile{sums, task.first + row, count, task.group * group_lanes};
     if (epilogue_ == Epilogue::gate_up)
       return finish_gate_up<F, Epilogue::gate_up>(w_, x_, tile, static_cast<Value*>(out_));
-    if (epilogue_ == Epilogue::gate_up_gelu)
-      return finish_gate_up<F, Epilogue::gate_up_gelu>(w_, x_, tile, static_cast<Value*>(out_));
     if (epilogue_ == Epilogue::gate_up_clamped)
       return finish_gate_up<F, Epilogue::gate_up_clamped>(w_, x_, tile, static_cast<Value*>(out_));
+    if (epilogue_ == Epilogue::gate_up_gelu)
+      return finish_gate_up<F, Epilogue::gate_up_gelu>(w_, x_, tile, static_cast<Value*>(out_));
     float* out = static_cast<float*>(out_);
     if (epilogue_ == Epilogue::residual) return finish<F, Write::add>(w_, x_, tile, out);
     if (past_caches_) return finish<F, Write::past_caches>(w_, x_, tile, out);

@@ -221,11 +221,15 @@ struct Vector {
   Array array;
 };
 
-// Cosines and sines of positions.
+// Cosines and sines of positions, and maybe what their queries are multiplied by.
 struct RopeTable {
-  RopeTable(nb::handle cos_, nb::handle sin_)
-      : cos(cos_, "cos", Kind::f32, {any, any}), sin(sin_, "sin", Kind::f32, {cos.size(0), cos.size(1)}) {}
+  RopeTable(nb::handle cos_, nb::handle sin_, nb::handle q_scale_)
+      : cos(cos_, "cos", Kind::f32, {any, any}), sin(sin_, "sin", Kind::f32, {cos.size(0), cos.size(1)}) {
+    if (!q_scale_.is_none())
+      q_scale.emplace(q_scale_, "q_scale", Kind::f32, std::initializer_list<std::int64_t>{cos.size(0)});
+  }
   Array cos, sin;
+  std::optional<Array> q_scale;
 };
 
 // Memory of numpy's for rows of numbers. rows: those that were written last.
@@ -797,7 +801,7 @@ class PreparedPass {
     const bool q_all = over_all(q_norm, heads), k_all = over_all(k_norm, cache_.kv_heads);
     begin(q_out, backend_.act(), heads * dim, tokens);
     const Rope given{rope ? rope->cos.data<float>() : nullptr, rope ? rope->sin.data<float>() : nullptr, pairs,
-                     numbers(q_norm), numbers(k_norm), q_all, k_all, eps};
+                     rope && rope->q_scale ? rope->q_scale->data<float>() : nullptr, numbers(q_norm), numbers(k_norm), q_all, k_all, eps};
     backend_.run([&] {
       rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, cache_, at.place,
                             metadata_.of(at.group), given, q_out.array.data());
@@ -916,7 +920,8 @@ NB_MODULE(_native, m) {
       .def_prop_ro("num_blocks", [](const KVCacheMemory& held) { return held.cache.blocks; })
       .def_prop_ro("nbytes", [](const KVCacheMemory& held) { return held.memory.bytes(); });
   nb::class_<Vector>(m, "Vector").def(nb::init<nb::handle>());
-  nb::class_<RopeTable>(m, "RopeTable").def(nb::init<nb::handle, nb::handle>());
+  nb::class_<RopeTable>(m, "RopeTable")
+      .def(nb::init<nb::handle, nb::handle, nb::handle>(), nb::arg("cos"), nb::arg("sin"), nb::arg("q_scale").none());
   nb::class_<Activation>(m, "Activation")
       .def(nb::init<nb::object>())
       .def_ro("array", &Activation::object)

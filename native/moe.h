@@ -30,8 +30,8 @@ INLINE void take_largest(float* values, std::int64_t count, std::int64_t wanted,
   for (std::int64_t r = 0; r < wanted; ++r) {
     std::int64_t best = -1;
     for (std::int64_t e = 0; e < count; ++e) {
-      bool is_taken = false;
       if (best >= 0 && !(values[e] > values[best])) continue;
+      bool is_taken = false;
       for (std::int64_t i = 0; i < r; ++i) is_taken |= taken[i] == e;
       if (!is_taken) best = e;
     }
@@ -56,9 +56,10 @@ INLINE void keep_best_groups(const Mixture& m, float* values, float* sums, std::
   }
 }
 
-// One token's. memory: 3 numbers for each expert.
+// One token's. memory: 4 numbers for each expert.
 INLINE void route_token(const Mixture& m, const float* logits, float* memory, std::int32_t* experts, float* weights) {
-  float *scores = memory, *values = memory + m.experts, *others = memory + 2 * m.experts;
+  float *scores = memory, *values = scores + m.experts, *sums = values + m.experts;
+  auto* groups = reinterpret_cast<std::int32_t*>(sums + m.experts);
   if (m.sigmoid) {
     for (std::int64_t e = 0; e < m.experts; ++e) scores[e] = sigmoid(logits[e]);
   } else {
@@ -68,7 +69,7 @@ INLINE void route_token(const Mixture& m, const float* logits, float* memory, st
     const float value = m.correction ? scores[e] + m.correction[e] : scores[e];
     values[e] = value == value ? value : -__builtin_inff();
   }
-  if (m.groups > 1) keep_best_groups(m, values, others, experts);
+  if (m.groups > 1) keep_best_groups(m, values, sums, groups);
   take_largest(values, m.experts, m.top_k, experts);
   float sum = 0;
   for (std::int64_t r = 0; r < m.top_k; ++r) sum += weights[r] = scores[experts[r]];
@@ -78,7 +79,7 @@ INLINE void route_token(const Mixture& m, const float* logits, float* memory, st
 
 inline void route(Pool& pool, const float* logits, std::int64_t tokens, const Mixture& m, std::int32_t* experts,
                   float* weights) {
-  pool.reserve(3 * m.experts * sizeof(float));
+  pool.reserve(4 * m.experts * sizeof(float));
   const std::int64_t work = tokens * m.experts * (8 + m.top_k), pieces = work < 1 << 16 ? 1 : 4 * pool.threads();
   parallel_for(pool, pieces, [&](std::int64_t i, int worker) {
     for (std::int64_t t = tokens * i / pieces; t < tokens * (i + 1) / pieces; ++t)

@@ -161,6 +161,10 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
           for (std::int64_t i = 0; i < width; ++i) normed[i] = x[i] * inverse * weight[i];
           x = normed;
         }
+        if (is_query && rope.q_scale) {
+          for (std::int64_t i = 0; i < width; ++i) normed[i] = x[i] * rope.q_scale[position];
+          x = normed;
+        }
         Value* to = is_query ? q_out + (t * heads + h) * width : rotated;
         for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
         for (std::int64_t i = 0; i < half; ++i) hold(to + i + half, x[i + half] * cos[i] + x[i] * sin[i]);

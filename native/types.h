@@ -107,6 +107,7 @@ struct AttentionPlan {
 struct Rope {
   const float *cos, *sin;        // [positions, pairs]
   std::int64_t pairs;            // of a head that are rotated: the first 2 · pairs of its numbers
+  const float* q_scale;          // [positions], what queries are multiplied by; or null
   const float *q_norm, *k_norm;  // [D], or of all heads at once; or null
   bool q_norm_all, k_norm_all;   // over all heads at once
   float eps;

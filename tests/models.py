@@ -7,6 +7,7 @@ before, so that a wrong block, position or row changes it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ import numpy as np
 from safetensors.numpy import save_file
 from text.builders import byte_level
 
+from inflight.execution.backends.reference import ReferenceBackend
+from inflight.execution.weights import load_weights
+from inflight.models.registry import read_spec
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|begin|>{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|begin|>assistant: {% endif %}"
 )
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
 SIZES: dict[str, Any] = {
     "vocab_size": 384,
     "hidden_size": 64,
@@ -35,6 +41,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": 40},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"]},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True},
+    "gemma2": {"architectures": ["Gemma2ForCausalLM"], "sliding_window": 40, "attn_logit_softcapping": 2.0},
+    "phi3": {"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.5},
+    "granite": {"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0.3, "attention_multiplier": 0.2},
+    "cohere2": {"architectures": ["Cohere2ForCausalLM"], "sliding_window": 40, "sliding_window_pattern": 2},
 }
 
 
@@ -49,8 +59,39 @@ def write_model(folder: Path, family: str = "llama", **settings: Any) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps(texts), encoding="utf-8")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": backend.token_to_id("<|end|>")}))
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(weights_of(config), folder / "model.safetensors")
+    save_file(weights_of(config) if family in LLAMA_LIKE else asked_for(config), folder / "model.safetensors")
     return folder
+
+
+class Inventor:
+    """A source of tensors that makes up whatever it is asked for, and keeps it."""
+
+    def __init__(self, less: float) -> None:
+        self.made: dict[str, np.ndarray] = {}
+        self._less, self._random = less, np.random.default_rng(5)
+
+    def __contains__(self, name: str) -> bool:
+        return name != "lm_head.weight"
+
+    def tensor(self, name: str, shape: Sequence[int]) -> np.ndarray:
+        if name not in self.made:
+            scale = 0.5 if "embed" in name else 0.2
+            is_norm = "norm" in name
+            made = (
+                self._random.uniform(0.5, 1.5, shape) - self._less if is_norm else self._random.standard_normal(shape)
+            )
+            self.made[name] = (made if is_norm else made * scale).astype(np.float32)
+        return self.made[name]
+
+    def release(self, name: str) -> None:
+        """All is kept."""
+
+
+def asked_for(config: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Random tensors of whatever names and shapes loading such a model asks for."""
+    inventor = Inventor(less=1 if config["model_type"].startswith("gemma") else 0)
+    load_weights(read_spec(config, to_run=True), inventor, ReferenceBackend("float32"), 16)
+    return inventor.made
 
 
 def weights_of(config: dict[str, Any]) -> dict[str, np.ndarray]:

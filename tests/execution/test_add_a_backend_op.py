@@ -26,9 +26,9 @@ def page() -> dict[str, Any]:
 
 
 def on_arrays(backend: Any) -> Operation:
-    def run(x: np.ndarray, cap: float) -> np.ndarray:
+    def run(x: np.ndarray, limit: float) -> np.ndarray:
         held = backend.activation_of(x.copy())
-        OnArrays(backend)._pass().soft_cap(held, cap)
+        OnArrays(backend)._pass().clip(held, limit)
         return np.asarray(held.array)
 
     return run
@@ -38,16 +38,16 @@ def on_arrays(backend: Any) -> Operation:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_twins_of_the_page_keep_their_contract(threads: int) -> None:
     names = page()
-    reference, native = names["CappedReference"]("float32"), names["CappedNative"]("float32", threads)
+    reference, native = names["ClippedReference"]("float32"), names["ClippedNative"]("float32", threads)
     names["check"](on_arrays(reference), on_arrays(native))
 
 
 @pytest.mark.skipif(backends() == ["reference"], reason="the kernels are not built")
 def test_a_twin_that_looks_at_its_neighbours_is_found_out() -> None:
     names = page()
-    reference = on_arrays(names["CappedReference"]("float32"))
+    reference = on_arrays(names["ClippedReference"]("float32"))
     with pytest.raises(AssertionError):
-        names["check"](reference, lambda x, cap: reference(x, cap) + np.float32(1e-6) * len(x))
+        names["check"](reference, lambda x, limit: reference(x, limit) + np.float32(1e-6) * len(x))
 
 
 def test_what_the_page_names_is_there() -> None:

@@ -13,6 +13,7 @@ from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
+from inflight.models.spec import MoE
 
 from .conftest import OracleOf
 from .driver import BLOCK, Driver, backends
@@ -24,6 +25,9 @@ CHUNK = 32
 LLAMA_LIKE = ["llama32_tied", "mistral_window", "qwen2_some_windows", "qwen3_biases"]
 DISTINCT = [
     *LLAMA_LIKE,
+    "qwen2_moe",
+    "glm4_moe",
+    "gpt_oss",
     "gemma2",
     "gemma3",
     "phi4_longrope",
@@ -66,7 +70,9 @@ def test_bf16_errs_no_more_than_bf16_does_in_torch(oracle_of: OracleOf, variant:
     def spread(logits: np.ndarray) -> float:
         return float(np.sqrt(np.mean((logits - oracle.logits) ** 2)))
 
-    assert spread(ours) < spread(oracle.bf16_logits())
+    # A rounding that picks another expert is a step, and falls to either side.
+    sparse = any(isinstance(layer.mlp, MoE) for layer in driver.config.layers)
+    assert spread(ours) < spread(oracle.bf16_logits()) * (1.1 if sparse else 1)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8-all"])

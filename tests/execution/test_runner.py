@@ -38,7 +38,8 @@ class Rig:
     def __init__(self, folder: Path, isa: str, logit_rows: int = 4, rows: int = 12) -> None:
         config = read_folder(folder, to_run=True)
         self.backend = backend = open_backend("float32", 2, isa)
-        self.capacity = Capacity(64, BLOCK, rows, min(200, config.default_model_len), config.vocab_size)
+        length = max(config.default_model_len, config.max_position_embeddings)  # longrope: the long factors
+        self.capacity = Capacity(64, BLOCK, rows, min(200, length), config.vocab_size)
         weights = load_weights(config, Checkpoint(folder), backend, self.capacity.max_model_len)
         cache = backend.kv_cache(kv_shape(config, BLOCK), self.capacity.num_blocks + 1 + self.capacity.host_blocks)
         self.decoder = Decoder(config, weights, backend, 128, logit_rows)

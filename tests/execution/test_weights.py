@@ -176,6 +176,23 @@ def test_experts_take_what_is_counted(oracle_of: OracleOf, variant: str, quantiz
     assert routers and {router.weight.itemsize for router in routers} == {4}
 
 
+@pytest.mark.parametrize("variant", ["mixtral", "qwen2_moe"])
+def test_stacked_experts_are_the_same_experts(oracle_of: OracleOf, tmp_path: Path, variant: str) -> None:
+    """As `transformers` holds them, and not as it saves them."""
+    from safetensors.torch import save_file
+
+    oracle = oracle_of(variant)
+    save_file(
+        {name: values.contiguous() for name, values in oracle.model.state_dict().items()},
+        tmp_path / "model.safetensors",
+    )
+    (tmp_path / "config.json").write_text((oracle.folder / "config.json").read_text())
+    assert "model.layers.0.mlp.experts.0.up_proj.weight" not in Checkpoint(tmp_path)
+    drivers = [Driver.of(folder, "float32", "reference") for folder in (oracle.folder, tmp_path)]
+    one, other = (driver.prefill(driver.start(oracle.prompt[:20]), 20) for driver in drivers)
+    assert np.array_equal(one, other)
+
+
 def test_more_positions_than_the_model_has_are_refused(oracle_of: OracleOf) -> None:
     folder = oracle_of("llama2").folder
     config = read_folder(folder, to_run=True)

@@ -32,6 +32,17 @@ _LLAMA3 = {
 # Widths that fill no whole group of outputs.
 _EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
 
+_ROUTED = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 20,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+}
+
 # name → (class prefix in transformers, settings beside the sizes)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("Llama", {"num_key_value_heads": 4}),
@@ -84,6 +95,27 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe_every_second": (
         "Qwen2Moe",
         {**_EXPERTS, "shared_expert_intermediate_size": 52, "decoder_sparse_step": 2, "norm_topk_prob": True},
+    ),
+    "glm4_moe": (
+        "Glm4Moe",
+        {
+            **_ROUTED,
+            "head_dim": 32,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "olmoe": ("Olmoe", {"num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": True}),
+    "gpt_oss": (
+        "GptOss",
+        {
+            "head_dim": 32,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": 24,
+            "rope_parameters": {**_YARN, "rope_theta": 15e4, "truncate": False},
+        },
     ),
     "qwen3_biases": ("Qwen3", {"head_dim": 32, "attention_bias": True}),
     "gemma": ("Gemma", {"head_dim": 24}),
@@ -162,6 +194,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "sliding_window": 24,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
+    ),
+    "ministral3": (
+        "Ministral3",
+        {"head_dim": 16, "rope_parameters": {**_YARN, "rope_theta": 1e4, "llama_4_scaling_beta": 0.5}},
     ),
     "starcoder2": ("Starcoder2", {"norm_epsilon": 1e-3, "sliding_window": 24}),
 }

@@ -57,6 +57,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Llama", {"attention_bias": True, "mlp_bias": True}),
     ("Mistral", HEADS),
     ("Ministral", HEADS),
+    ("Ministral3", HEADS),
     ("Qwen2", {}),
     ("Qwen3", {**HEADS, "attention_bias": True}),
     ("Mixtral", LOCAL),
@@ -127,9 +128,11 @@ def test_every_family_is_compared() -> None:
 def test_names_mean_one_family_each() -> None:
     names = [name for family in FAMILIES for name in (*family.architectures, *family.model_types)]
     assert len(names) == len(set(names))
-    dense = "cohere cohere2 ernie4_5 gemma gemma2 gemma3 glm4 granite llama mistral ministral"
-    others = "mixtral olmo2 olmo3 phi3 qwen2 qwen3 qwen2_moe qwen3_moe seed_oss smollm3 starcoder2"
-    assert [family.name for family in FAMILIES if family.runs] == [*dense.split(), *others.split()]
+    runs = (
+        "cohere cohere2 ernie4_5 gemma gemma2 gemma3 glm4 glm4_moe gpt_oss granite llama mistral ministral ministral3 "
+        "mixtral olmo2 olmo3 olmoe phi3 qwen2 qwen3 qwen2_moe qwen3_moe seed_oss smollm3 starcoder2"
+    )
+    assert [family.name for family in FAMILIES if family.runs] == runs.split()
 
 
 # -- what the files say ------------------------------------------------------------------------------------------------
@@ -263,6 +266,26 @@ def test_what_is_described_is_not_run() -> None:
 def test_a_field_of_another_kind_of_model_is_refused(family: Family, key: str, value: float) -> None:
     with pytest.raises(ModelError, match=rf"{key} is set \({value}\): .* which the family {family.name} is not known"):
         read_spec({**CONFIG, "model_type": family.model_types[0], key: value})
+
+
+JUNK: list[Any] = [7, -1, "x", [], [1, "x"], {}, {"sliding_attention": 3}, {"rope_type": 7}, True, 1e300, None]
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.runs], ids=lambda family: family.name)
+def test_whatever_stands_in_a_field_is_read_or_refused_in_words(family: Family) -> None:
+    keys = (
+        "rope_parameters rope_scaling rope_theta rope_local_base_freq partial_rotary_factor no_rope_layers hidden_act"
+    )
+    keys += (
+        " original_max_position_embeddings query_pre_attn_scalar final_logit_softcapping hidden_activation layer_types"
+    )
+    keys += " sliding_window sliding_window_pattern residual_multiplier attention_multiplier logit_scale head_dim"
+    for key in keys.split():
+        for junk in JUNK:
+            try:
+                read_spec({**CONFIG, "model_type": family.model_types[0], key: junk}, to_run=True)
+            except ModelError as error:
+                assert len(str(error)) < 1000
 
 
 TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [

@@ -89,11 +89,11 @@ class Packer:
 
     def norm(self, name: str, length: int) -> Vector:
         """The weight of a norm, float32[length]; with the 1 that the checkpoint leaves out."""
-        return self._packed_vector(self._vector(name, length) + np.float32(1 if self.model.norm.offset else 0))
+        return self._packed_vector(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
 
     def vector(self, name: str, length: int) -> Vector:
         """float32[length], as it is."""
-        return self._packed_vector(self._vector(name, length))
+        return self._packed_vector(self.array(name, length))
 
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
@@ -106,7 +106,7 @@ class Packer:
         biases: Sequence[tuple[str, int]] = (),
     ) -> GateUp:
         """biases: of gate and of up, or none."""
-        bias = np.stack([self._vector(name, length) for name, length in biases]) if biases else None
+        bias = np.stack([self.array(name, length) for name, length in biases]) if biases else None
         packed = self._backend.pack_gate_up(
             self._matrix(*gate), self._matrix(*up), self._layers, self._group_size, bias
         )
@@ -121,15 +121,11 @@ class Packer:
         """Of what was packed here."""
         return self._backend.pack_experts(gate_up, down, routing, gating)
 
-    def numbers(self, name: str, length: int) -> Array:
-        """float32[length], for what a backend is told beside weights."""
-        return self._vector(name, length)
-
     def _packed_vector(self, vector: Array) -> Vector:
         self.nbytes += vector.nbytes
         return self._backend.pack_vector(vector)
 
-    def _vector(self, name: str, length: int) -> Array:
+    def array(self, name: str, length: int) -> Array:
         """A norm or bias: a float32 copy [length]."""
         values = self._source.tensor(name, (length,))
         copy = from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
@@ -139,7 +135,7 @@ class Packer:
     def _linear(
         self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]], hold: Hold
     ) -> Linear:
-        bias = np.concatenate([self._vector(name, length) for name, length in biases]) if biases else None
+        bias = np.concatenate([self.array(name, length) for name, length in biases]) if biases else None
         matrices = [self._matrix(name, shape) for name, shape in parts]
         packed = self._backend.pack_linear(matrices, bias, hold, self._group_size)
         self._done(packed.nbytes, *parts)

@@ -47,7 +47,14 @@ def rope_table(settings: RopeSettings, max_positions: int) -> RopeTable:
     if scale != 1:
         cos *= scale
         sin *= scale
-    return RopeTable(cos, sin)
+    return RopeTable(cos, sin, _query_scale(settings, max_positions) if settings.query_growth else None)
+
+
+def _query_scale(settings: RopeSettings, max_positions: int) -> Array:
+    """1 + growth · ln(1 + ⌊position / original length⌋), float32[max_positions]."""
+    lengths = np.floor(np.arange(max_positions, dtype=np.float32) / np.float32(settings.original_length))
+    scale: Array = np.float32(1) + np.float32(settings.query_growth) * np.log1p(lengths)
+    return scale
 
 
 def inverse_frequencies(settings: RopeSettings, max_positions: int) -> Array:

@@ -73,9 +73,8 @@ def load_weights(
             f"set --max-model-len between 1 and {model.longest_model_len}."
         )
     _check_memory(model, backend, max_positions, quantization, group_size, (memory or machine_memory()).total)
-    packer = Packer(
-        model, ExpertNames(FamilyTensors(model, source), model), backend, progress, quantization, group_size
-    )
+    named = ExpertNames(FamilyTensors(model, source), model)
+    packer = Packer(model, named, backend, progress, quantization, group_size)
     tables = {settings: rope_table(settings, max_positions) for settings in rope_settings(model)}
     ropes = {settings: backend.pack_rope(table) for settings, table in tables.items()}
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.

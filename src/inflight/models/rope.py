@@ -44,6 +44,7 @@ class RopeSettings(Struct, frozen=True):
     short_factors: tuple[float, ...] = ()  # longrope: a divisor of each pair's frequency up to the original length
     long_factors: tuple[float, ...] = ()  # and where more positions are configured
     interleaved: bool = False
+    query_growth: float = 0.0  # queries are multiplied by 1 + this · ln(1 + ⌊position / original_length⌋) (Llama 4)
 
     @classmethod
     def from_dict(
@@ -73,7 +74,8 @@ class RopeSettings(Struct, frozen=True):
         original = numbers.get(key, length) if data.get(key) is None else _Numbers(kind, data).get(key)
         if original < 1:
             raise ModelError(f"{key} of rope type {kind!r} must be at least 1, not {original}.")
-        base = cls(kind, rotated, theta, length, int(original), interleaved=interleaved)
+        growth = numbers.get("llama_4_scaling_beta") if given.get("llama_4_scaling_beta") else 0.0
+        base = cls(kind, rotated, theta, length, int(original), interleaved=interleaved, query_growth=growth)
         settings = replace(base, **_scaling(base, numbers))
         if settings.longest > MOST_POSITIONS:
             raise ModelError(

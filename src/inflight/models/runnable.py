@@ -40,6 +40,7 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
         *(one for layer in dict.fromkeys(spec.layers) for one in _of_layer(layer)),
         (not is_rms and any("after mlp" in layer.norms for layer in spec.layers), "layer norms after MLPs"),
         (not is_rms and has_qk_norms, "layer norms of queries and keys"),
+        (spec.residual_scale != 1 and any(isinstance(layer.mlp, MoE) for layer in spec.layers), "scaled experts"),
         (spec.head.bias, "a bias of the projection to logits"),
     ]
     for differs, what in found:
@@ -55,9 +56,11 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     mixer, mlp = layer.mixer, layer.mlp
     if not (isinstance(mixer, Attention) and isinstance(mlp, Dense | MoE)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
-    clamped = isinstance(mlp, MoE) and mlp.activation == CLAMPED_SWIGLU
-    gated = isinstance(mlp, MoE) or mlp.gated
-    if not clamped and (mlp.activation not in ACTIVATIONS or (gated and ACTIVATIONS[mlp.activation] == "relu2")):
+    if isinstance(mlp, MoE):
+        computed = mlp.activation in ("silu", "swish", CLAMPED_SWIGLU)
+    else:
+        computed = mlp.activation in ACTIVATIONS and not (mlp.gated and ACTIVATIONS[mlp.activation] == "relu2")
+    if not computed:
         raise ModelError(
             f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu' or "
             "'gelu_pytorch_tanh'."
@@ -66,10 +69,6 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
         (isinstance(mlp, MoE) and "after mlp" in layer.norms, "norms after experts"),
-        (
-            isinstance(mlp, MoE) and not clamped and ACTIVATIONS[mlp.activation] != "silu",
-            f"experts with {mlp.activation}",
-        ),
         (mixer.chunked, "windows that begin anew instead of sliding"),
         (mixer.gate, "an output gate of attention"),
         (layer.norms not in _NORMS, f"norms {', '.join(layer.norms)}"),

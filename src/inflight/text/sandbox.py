@@ -125,6 +125,8 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         return budget.made(super().call_binop(context, operator, left, right))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
+        if isinstance(argument, list | dict):  # no key of anything: nothing is found, as in Jinja
+            return self.undefined(obj=obj, name=type(argument).__name__)
         if not isinstance(argument, str | int | float | None | slice | jinja2.Undefined):
             raise ChatTemplateError(  # long to hash, and long to tell
                 f"The model's chat template looks for a {type(argument).__name__} as a key; only texts and numbers are "

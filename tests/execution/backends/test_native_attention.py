@@ -7,6 +7,8 @@ to bf16 (2⁻⁹) of weights that sum to 1 may differ, and one of the output; th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -94,6 +96,25 @@ def test_a_sink_far_above_or_below_all_scores(ops, dtype):
         outs.append(read(dtype, out.array[:40]))
     assert not outs[1][:, :32].any()
     np.testing.assert_array_equal(outs[1][:, 32:], outs[0][:, 32:])
+
+
+def test_queries_that_grow_with_their_position(ops, dtype):
+    """By the factor, and keys do not."""
+    dim, length = 32, 40
+    shape, qkv = KVShape(1, 16, 1, dim), normal(3, length, 4 * dim)
+    table, powers = rope_table(length, dim), 2.0 ** np.arange(length, dtype=np.float32).clip(max=9)
+    found, caches = [], []
+    for one in (table, replace(table, q_scale=powers)):
+        q, cache = act(dtype, length, 2 * dim), ops.kv_cache(shape, 3)
+        ops.rope_and_write_kv(qkv, cache, 0, metadata_of([(0, length, [2, 0, 1])]), one, None, None, 1e-6, q)
+        found.append(read(dtype, q))
+        out = act(dtype, length, 2 * dim)
+        ops.attention(q * 0, cache, 0, metadata_of([(0, length, [2, 0, 1])]), 1.0, 0, out)
+        caches.append(out)
+    np.testing.assert_array_equal(found[1], found[0] * powers[:, None])
+    np.testing.assert_array_equal(*caches)
+    with pytest.raises(ValueError, match="q_scale must have shape"):
+        ops.pack_rope(replace(table, q_scale=powers[1:]))
 
 
 @pytest.mark.parametrize("over_all", [False, True])

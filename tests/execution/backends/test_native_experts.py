@@ -21,6 +21,7 @@ ROUTINGS = {
     "all": Routing(top_k=12, renormalize=True),
     "sigmoid": Routing(top_k=4, scores="sigmoid", renormalize=True, correction=CORRECTION, scale=2.5),
     "groups": Routing(top_k=3, scores="sigmoid", correction=CORRECTION, groups=4, top_groups=2, scale=1.5),
+    "more groups than experts": Routing(top_k=1, scores="sigmoid", groups=6, top_groups=5),
     "best of a group": Routing(top_k=3, groups=3, top_groups=2, group_best=1),
 }
 

@@ -65,7 +65,7 @@ class NativeBackend(HostBackend):
         return self._module.Vector(np.array(values, np.float32))
 
     def pack_rope(self, table: RopeTable) -> Any:
-        return self._module.RopeTable(table.cos, table.sin)
+        return self._module.RopeTable(table.cos, table.sin, table.q_scale)
 
     def pack_linear(
         self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32

@@ -100,6 +100,7 @@ class RopeTable:
 
     cos: Array  # float32[positions, R / 2]
     sin: Array  # float32[positions, R / 2]
+    q_scale: Array | None = None  # float32[positions], what queries are multiplied by
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,14 +370,14 @@ class ReferencePass(HostPass):
         with np.errstate(over="ignore"):
             out.written[:] += x.written / (np.float32(1) + np.exp(-gate.written))
 
-    def _gated(self, tokens: Array, weight: ReferenceGateUp, activation: Nonlinearity | Gating = "silu") -> Array:
+    def _gated(self, tokens: Array, weight: ReferenceGateUp, gating: Gating | Nonlinearity) -> Array:
         """float32[S, E] → act[S, F]."""
         gate, up = self._product(tokens, weight.gate), self._product(tokens, weight.up)
-        if activation == "clamped_swiglu":
+        if gating == "clamped_swiglu":
             gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
             with np.errstate(over="ignore"):
                 return self._hold(gate / (np.float32(1) + np.exp(np.float32(-1.702) * gate)) * (up + 1))
-        return self._hold(_activated(gate, activation) * up)
+        return self._hold(_activated(gate, gating) * up)
 
     def _product(self, tokens: Array, weight: ReferenceLinear) -> Array:
         """float32[S, K], as `act` holds it → float32[S, N]."""
@@ -414,6 +414,8 @@ class ReferencePass(HostPass):
             q = _normalised(q.reshape(tokens, -1, len(q_norm)), q_norm, eps).reshape(q.shape)
         if k_norm is not None:
             k = _normalised(k.reshape(tokens, -1, len(k_norm)), k_norm, eps).reshape(k.shape)
+        if rope is not None and rope.q_scale is not None:
+            q = q * rope.q_scale[metadata.positions][:, None, None]
         if rope is not None:
             cos, sin = rope.cos[metadata.positions][:, None], rope.sin[metadata.positions][:, None]
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)

@@ -23,7 +23,7 @@ class DenseWeights:
     residual: Residual
 
     @classmethod
-    def load(cls, packer: Packer, spec: Dense, layer: int, after: str | None, name: str = "mlp") -> DenseWeights:
+    def load(cls, packer: Packer, spec: Dense, layer: int, after: str | None = None, name: str = "mlp") -> DenseWeights:
         """after: the name of the norm of the result, if there is one. name: of the MLP within the layer."""
         at, hidden = f"model.layers.{layer}.{name}.", packer.model.hidden_size
         inward, up = (spec.width, hidden), at + "up_proj"

@@ -84,7 +84,7 @@ def _experts(packer: Packer, spec: MoE, at: str) -> Experts:
         top_k=spec.top_k,
         scores=router.scores,
         renormalize=router.renormalize,
-        correction=packer.numbers(at + "gate.e_score_correction_bias", spec.experts) if router.correction else None,
+        correction=packer.array(at + "gate.e_score_correction_bias", spec.experts) if router.correction else None,
         groups=router.groups,
         top_groups=router.top_groups,
         group_best=router.group_best,

@@ -46,7 +46,8 @@ def _cap(fields: Fields, key: str) -> float:
 
 def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
     """Before `rope_parameters` had an object for each kind, those with a window had one number of their own."""
-    if mixer.window and not isinstance((fields.raw("rope_parameters") or {}).get(SLIDING), dict):
+    by_kind = fields.raw("rope_parameters")
+    if mixer.window and not (isinstance(by_kind, dict) and isinstance(by_kind.get(SLIDING), dict)):
         theta = fields.number("rope_local_base_freq")
         local = Fields({"rope_theta": theta, "max_position_embeddings": fields.size("max_position_embeddings")}, {})
         return rope(local, mixer)

@@ -72,7 +72,10 @@ GLM4_MOE = Family(
         "n_shared_experts": 1,
         "first_k_dense_replace": 1,
         "norm_topk_prob": True,
+        "partial_rotary_factor": 0.5,
         "max_position_embeddings": 131_072,
         "rms_norm_eps": 1e-5,
     },
+    runs=True,
+    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True),
 )

@@ -41,6 +41,7 @@ FAMILY = Family(
     defaults={
         "num_key_value_heads": 8,
         "head_dim": 64,
+        "rope_theta": 150_000.0,
         "num_local_experts": 128,
         "num_experts_per_tok": 4,
         "attention_bias": True,
@@ -48,4 +49,5 @@ FAMILY = Family(
         "max_position_embeddings": 131_072,
         "rms_norm_eps": 1e-5,
     },
+    runs=True,
 )

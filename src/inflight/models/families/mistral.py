@@ -1,4 +1,5 @@
-"""Mistral: Llama's layers, and in early versions one window for all of them; Ministral gives some layers a window."""
+"""Mistral: Llama's layers, and in early versions one window for all of them; Ministral gives some layers a
+window; in Ministral 3 queries grow with their position."""
 
 from __future__ import annotations
 
@@ -36,4 +37,19 @@ MINISTRAL = Family(
     layers=ministral,
     defaults={"num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096},
     runs=True,
+)
+MINISTRAL3 = Family(
+    name="ministral3",
+    architectures=("Ministral3ForCausalLM",),
+    model_types=("ministral3",),
+    layers=layers,
+    defaults={
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 262_144,
+    },
+    runs=True,
+    wrappers=("Mistral3ForConditionalGeneration",),
 )

@@ -21,4 +21,5 @@ FAMILY = Family(
     ),
     understands=frozenset(("num_experts", "num_local_experts")),
     defaults={"num_experts": 64, "num_experts_per_tok": 8, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+    runs=True,
 )
