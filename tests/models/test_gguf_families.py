@@ -332,6 +332,7 @@ def test_how_the_authors_sample_is_read(tmp_path: Path) -> None:
             {"block_count": 2, "attention__head_count": [4, 2]},
             r"head_count in .* differs from layer to layer \(\[2, 4\]\)",
         ),
+        ({"block_count": 2, "feed_forward_length": [96, 64]}, "feed_forward_length in .* differs from layer to layer"),
         ({"block_count": 3, "attention__head_count": [4, 2]}, "head_count in .* has 2 values for 3 layers"),
         ({"attention__head_count": 0}, "num_attention_heads in config.json must be a whole number above 0"),
         ({"architecture": "deepseek2"}, r"lacks the key deepseek2\.attention\.key_length"),

@@ -155,7 +155,7 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
     """
     path = Path(name).expanduser()
     if path.exists() and revision is not None:
-        raise ModelError(f"revision {revision!r} has no meaning for the local folder {path}; leave it out.")
+        raise ModelError(f"revision {revision!r} has no meaning for {path}, which is local; leave it out.")
     if path.is_dir():
         return model_in(path) or path
     if path.exists():

@@ -32,7 +32,6 @@ _ENDS = frozenset(
         "<|end_of_text|>",
         "<end_of_turn>",
         "<turn|>",
-        "<|user|>",
         "<EOT>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     )
@@ -168,17 +167,14 @@ def _common(keys: Keys) -> Config:
     if table is None or len(table) != 2:
         raise ModelError(f"{keys.model.path} has no table token_embd.weight, so it is no language model; take another.")
     kinds = [entry.type.name for _, entry in keys.model.tensors.values() if len(entry.shape) > 1]
-    widths = keys.by_layer("feed_forward_length") if "feed_forward_length" in keys else []
     metadata = keys.model.metadata
     return {
         "vocab_size": table[0],
         "hidden_size": keys.size("embedding_length"),
-        "intermediate_size": max(widths, default=None),
+        "intermediate_size": keys.one("feed_forward_length") if "feed_forward_length" in keys else None,
         "num_hidden_layers": keys.layers,
-        "num_attention_heads": max(keys.by_layer("attention.head_count")),
-        "num_key_value_heads": max(
-            keys.by_layer("attention.head_count_kv" if "attention.head_count_kv" in keys else "attention.head_count")
-        ),
+        "num_attention_heads": keys.one("attention.head_count"),
+        "num_key_value_heads": _kv_heads(keys),
         "head_dim": keys.head_dim,
         "max_position_embeddings": keys.size("context_length"),
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
@@ -189,13 +185,20 @@ def _common(keys: Keys) -> Config:
     }
 
 
+def _kv_heads(keys: Keys) -> int:
+    """Of layers with attention; those of LFM2 without say 0."""
+    name = "attention.head_count_kv" if "attention.head_count_kv" in keys else "attention.head_count"
+    return max(keys.by_layer(name)) if keys.architecture == "lfm2" else keys.one(name)
+
+
 def _end_tokens(keys: Keys) -> list[int]:
     metadata = keys.model.metadata
     named = [metadata.integer(f"tokenizer.ggml.{one}_token_id") for one in ("eos", "eot", "eom")]
     tokens, types = metadata.texts("tokenizer.ggml.tokens"), metadata.numbers("tokenizer.ggml.token_type")
     spelled = {token: at for at, (token, kind) in enumerate(zip(tokens, types, strict=False)) if kind in (3, 4)}
     ends = {token: at for token, at in spelled.items() if token in _ENDS}
-    ends.pop("<|user|>", None) if keys.architecture not in ("glm4", "glm4moe") else None
+    if keys.architecture in ("glm4", "glm4moe") and "<|user|>" in spelled:  # which begins what others say
+        ends["<|user|>"] = spelled["<|user|>"]
     if "<|return|>" in ends and "<|call|>" in ends:  # of Harmony, where <|end|> ends one message of an answer
         ends.pop("<|end|>", None)
     return sorted({*(one for one in named if one is not None), *ends.values()})

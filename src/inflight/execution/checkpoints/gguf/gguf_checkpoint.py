@@ -137,7 +137,8 @@ class GGUFCheckpoint:
         if place.undo == "added one":
             return np.asarray(_float32(values) - np.float32(1))
         if place.undo == "log of negated":
-            values = np.log(-_float32(values))
+            with np.errstate(invalid="ignore", divide="ignore"):  # a damaged file's may be no negated exponentials
+                values = np.log(-_float32(values))
         if place.undo == "value columns":
             order = self._value_order(values.shape[1], 0)
             return np.ascontiguousarray(values[:, order])
