@@ -148,12 +148,14 @@ using Bytes = typename Either<has_int8_dot, BytesByBytes<weights_signed>, BytesB
 // `add` forms a span's sums of whole numbers; they are then added up in float32, times their scale. Codes are unpacked
 // once for all rows, four to a lane of each half of a byte. row(m, i) is lane i of the span in row m; near() is called once
 // for each line of codes.
-// What a span's sums begin with where linear codes are met as they are, from 0 to 15: what code 0 stands for, as often as Σ x.
+
+// What the sums begin with where linear codes are met as they are, from 0 to 15: what code 0 stands for, times Σ x.
 INLINE vi from_code_0(std::int32_t excess, const ByteTable& meanings) {
   return all((excess >> 7) * (128 - meanings.first));
 }
 
-struct NibblesByBytes {  // met by int8's dot products: linear codes as they are, others looked up, with 128 added as in int8
+// Met by int8's dot products: linear codes as they are, others looked up, with 128 added as in int8.
+struct NibblesByBytes {
   using Dot = Bytes<>;
   using X = Dot::X;
   using Sum = vf;
