@@ -365,7 +365,6 @@ struct ByteTable {
 #elif defined(__aarch64__)
     return (vu)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)indices);
 #else
-    if (linear) return indices + static_cast<std::uint32_t>(first) * 0x01010101u;
     std::uint8_t from[16], at[16];
     std::memcpy(from, &table, 16);
     std::memcpy(at, &indices, 16);

@@ -148,7 +148,14 @@ using Bytes = typename Either<has_int8_dot, BytesByBytes<weights_signed>, BytesB
 // `add` forms a span's sums of whole numbers; they are then added up in float32, times their scale. Codes are unpacked
 // once for all rows, four to a lane of each half of a byte. row(m, i) is lane i of the span in row m; near() is called once
 // for each line of codes.
-struct NibblesByBytes {  // what codes stand for is looked up as in int8, with 128 added, and met by int8's dot products
+
+// What the sums begin with where linear codes are met as they are, from 0 to 15: what code 0 stands for, times Σ x.
+INLINE vi from_code_0(std::int32_t excess, const ByteTable& meanings) {
+  return all((excess >> 7) * (128 - meanings.first));
+}
+
+// Met by int8's dot products: linear codes as they are, others looked up, with 128 added as in int8.
+struct NibblesByBytes {
   using Dot = Bytes<>;
   using X = Dot::X;
   using Sum = vf;
@@ -156,20 +163,33 @@ struct NibblesByBytes {  // what codes stand for is looked up as in int8, with 1
   template <int M, int N, class Row, class Near>
   INLINE static void add(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings, const Row& row,
                          const Near& near) {
-    const auto one = [&](std::int64_t line) __attribute__((always_inline)) {
-      near();
+    const auto as_it_is = [](vu w) __attribute__((always_inline)) { return w; };
+    if (meanings.linear) {
+      add_bytes(sums, codes, lines, as_it_is, row, near);
+    } else {
+      add_bytes(sums, codes, lines, meanings, row, near);
+    }
+  }
+  INLINE static vi first(std::int32_t excess, const ByteTable& meanings) {
+    return meanings.linear ? from_code_0(excess, meanings) : all(excess);
+  }
+
+ private:
+  template <int M, int N, class Met, class Row, class Near>
+  INLINE static void add_bytes(vi (&sums)[M][N], const char* codes, std::int64_t lines, const Met& met, const Row& row,
+                               const Near& near) {
+    const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
       vu w[N];
 #pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) w[n] = meanings(load<vu>(codes + n * sizeof(vu)) & 0x0f0f0f0fu);
-      Dot::template step<M, N>(sums, w, row, 2 * line);
-#pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) w[n] = meanings(load<vu>(codes + n * sizeof(vu)) >> 4 & 0x0f0f0f0fu);
-      Dot::template step<M, N>(sums, w, row, 2 * line + 1);
+      for (int n = 0; n < N; ++n) w[n] = met(load<vu>(codes + n * sizeof(vu)) >> shift & 0x0f0f0f0fu);
+      Dot::template step<M, N>(sums, w, row, i);
+    };
+    const auto one = [&](std::int64_t line) __attribute__((always_inline)) {
+      near(), step(0, 2 * line), step(4, 2 * line + 1);
       codes += group_lanes * 4;
     };
     for (std::int64_t line = 0; line < lines; line += 2) one(line), one(line + 1);
   }
-  INLINE static vi first(std::int32_t excess, const ByteTable&) { return all(excess); }
 };
 
 // For machines without that dot product, but with one that multiplies bytes in pairs and adds up in 16 bits. There linear
@@ -211,9 +231,8 @@ struct NibblesByPairs {
         for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs[m][n]);
     }
   }
-  // What code 0 stands for, as often as Σ x; or nothing.
   INLINE static vi first(std::int32_t excess, const ByteTable& meanings) {
-    return all(meanings.linear ? (excess >> 7) * (128 - meanings.first) : 0);
+    return meanings.linear ? from_code_0(excess, meanings) : vi{};
   }
 
  private:
