@@ -71,6 +71,8 @@ def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none",
 
 def _code_bytes(format: WeightFormat) -> float:
     """Of an element of a matrix that comes quantized, its share of its group's scale and offset included."""
+    if format.element_bytes is not None:
+        return format.element_bytes
     if format.bits != 4:
         return 1
     group = next((size for size in GROUPS if not (format.group_size or GROUPS[0]) % size), GROUPS[-1])

@@ -186,7 +186,8 @@ class WeightFormat(Struct, frozen=True):
     [outputs, inputs] that do. What is None has a scale for each output or one in all. symmetric: there are no zero
     points; None where it does not say. act_order: inputs are grouped by the size of activations, not by their place.
     layout: how packed tensors lie, by the method's own name for it. static_activations: it brings scales for
-    activations, too (this engine has its own: one for each token, as it comes).
+    activations, too (this engine has its own: one for each token, as it comes). element_bytes: that an element of a
+    layer's matrix takes here on average, where a file mixes formats.
     """
 
     method: str
@@ -197,6 +198,7 @@ class WeightFormat(Struct, frozen=True):
     act_order: bool = False
     layout: str | None = None
     static_activations: bool = False
+    element_bytes: float | None = None
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):

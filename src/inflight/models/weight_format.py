@@ -27,6 +27,7 @@ _READABLE: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "fp8": {"": (8,)},
     "mxfp4": {"": (4,)},
+    "gguf": {"": (4, 8)},
 }
 # Where a method names its layout: the newer field goes first.
 _LAYOUT_FIELDS = {"awq": ("version", "format", "checkpoint_format"), "gptq": ("checkpoint_format", "format")}
@@ -48,6 +49,9 @@ def weight_format(data: Mapping[str, Any]) -> WeightFormat | None:
     if method == "fp8":
         static = given.get("activation_scheme") == "static"
         return WeightFormat(method, 8, block=_pair(given.get("weight_block_size")), static_activations=static)
+    if method == "gguf":  # as `models.gguf.config` writes it, of what a file holds
+        held = given.get("element_bytes")
+        return WeightFormat(method, _whole(given.get("bits")), element_bytes=held if isinstance(held, float) else None)
     if method == "bitsandbytes":
         return WeightFormat(method, 4 if given.get("load_in_4bit") else 8)
     if method == "compressed-tensors":

@@ -11,6 +11,7 @@ from inflight.execution.backends.int8 import quantize
 from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix
 from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
 from inflight.execution.checkpoints.gguf.packing import EXACT, GROUP, MERGED, fitted, packed
+from inflight.models.gguf.tensor_types import tensor_type
 
 BLOCKS = {kind: gguf.GGML_QUANT_SIZES[Type[kind]] for kind in readable() if gguf.GGML_QUANT_SIZES[Type[kind]][0] > 1}
 ROWS, COLUMNS = 8, 1024
@@ -95,3 +96,11 @@ def test_eight_bits_are_rounded_once_by_output(kind: str) -> None:
     values, scales = quantize(expected)
     assert isinstance(found, Int8Matrix)
     assert np.array_equal(found.values, values) and np.array_equal(found.scales, scales)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_what_a_weight_takes_is_known_before_it_is_packed(kind: str) -> None:
+    found = packed(kind, likely_blocks(kind, COLUMNS // BLOCKS[kind][0]), (1, COLUMNS), BLOCKS[kind][0])
+    four = isinstance(found, Int4Matrix) and 0.5 + 2 / GROUP * (1 if found.offsets is None else 2)
+    known = tensor_type(int(Type[kind]))
+    assert known is not None and known.held_bytes == (four or 1)

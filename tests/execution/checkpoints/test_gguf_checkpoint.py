@@ -17,8 +17,10 @@ from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix
 from inflight.execution.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
+from inflight.execution.sizes import packing, weight_bytes
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder
+from inflight.models.spec import ModelSpec
 
 from .. import driver
 
@@ -111,6 +113,21 @@ def test_matrices_keep_their_blocks_and_rows_come_in_order(mixed: tuple[Path, Pa
     assert isinstance(keys, Int8Matrix)
     assert np.allclose(keys.dequantized(), found.tensor(QUERIES.replace("q_proj", "k_proj"), (32, 64)), atol=0.01)
     assert found.matrix(UP, (96, 64)).dtype == np.uint16  # type: ignore[union-attr]
+
+
+def test_a_file_is_weighed_by_what_its_matrices_are_held_in(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "llama")
+    plain = weight_bytes(read_folder(folder), "bfloat16")
+    for kind, share in ((Type.F16, 1.0), (Type.Q8_0, 0.5), (Type.Q4_0, 0.28125), (Type.Q4_1, 0.3125)):
+        spec = read_folder(convert(folder, tmp_path / "model.gguf", "llama", lambda *_, kind=kind: kind), to_run=True)
+        assert (spec.weight_format is None) == (kind == Type.F16)
+        assert layer_bytes(spec) == pytest.approx(share * layer_bytes(read_folder(folder)), rel=0.03)
+        assert weight_bytes(spec, "bfloat16") <= plain
+
+
+def layer_bytes(spec: ModelSpec) -> float:
+    """Of a matrix of a hundred thousand elements."""
+    return packing("bfloat16", format=spec.weight_format).matrix * 1e5
 
 
 def test_a_stack_of_experts_is_asked_for_one_by_one(tmp_path: Path) -> None:

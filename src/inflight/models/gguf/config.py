@@ -182,6 +182,7 @@ def _common(keys: Keys) -> Config:
         "bos_token_id": metadata.integer("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _end_tokens(keys),
         "torch_dtype": max(set(kinds), key=kinds.count),
+        "quantization_config": _quantization(keys),
     }
 
 
@@ -189,6 +190,22 @@ def _kv_heads(keys: Keys) -> int:
     """Of layers with attention; those of LFM2 without say 0."""
     name = "attention.head_count_kv" if "attention.head_count_kv" in keys else "attention.head_count"
     return max(keys.by_layer(name)) if keys.architecture == "lfm2" else keys.one(name)
+
+
+def _quantization(keys: Keys) -> Config | None:
+    """Of the matrices of layers, which a file mixes types of: bits of most elements, and what one takes on average as
+    this engine holds it."""
+    count = {4: 0, 8: 0, 16: 0}
+    taken = 0.0
+    for name, (_, entry) in keys.model.tensors.items():
+        if name.startswith("blk.") and len(entry.shape) > 1:
+            elements, held = math.prod(entry.shape), entry.type.held_bytes
+            count[4 if held < 1 else 8 if held == 1 else 16] += elements
+            taken += elements * held
+    if not count[4] and not count[8]:
+        return None
+    bits = 4 if count[4] >= count[8] else 8
+    return {"quant_method": "gguf", "bits": bits, "element_bytes": taken / sum(count.values())}
 
 
 def _end_tokens(keys: Keys) -> list[int]:

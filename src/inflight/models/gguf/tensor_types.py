@@ -20,7 +20,16 @@ class TensorType(Struct, frozen=True):
         """Whether each value stands for itself, without others of its block."""
         return self.values == 1
 
+    @property
+    def held_bytes(self) -> float:
+        """Of a weight in a matrix as this engine packs it (`execution.checkpoints.gguf.packing`): 4 bits with a scale
+        of two bytes for each 32, and an offset where the type has some, or merges groups; else 8 bits; or plain."""
+        if self.name in _FOUR_BITS:
+            return 0.5 + _FOUR_BITS[self.name] * 2 / 32
+        return 2 if self.is_plain else 1
 
+
+_FOUR_BITS = {"Q4_0": 1, "IQ4_NL": 1, "IQ4_XS": 1, "MXFP4": 1, "Q4_1": 2, "Q4_K": 2, "Q2_K": 2, "Q3_K": 2}
 _TYPES = {
     0: TensorType("F32", 1, 4),
     1: TensorType("F16", 1, 2),
