@@ -128,7 +128,7 @@ def test_names_mean_one_family_each() -> None:
     names = [name for family in FAMILIES for name in (*family.architectures, *family.model_types)]
     assert len(names) == len(set(names))
     dense = "cohere cohere2 ernie4_5 gemma gemma2 gemma3 glm4 granite llama mistral ministral ministral3"
-    dense += " olmo2 olmo3 phi3 qwen2 qwen3"
+    dense += " nemotron olmo2 olmo3 phi3 qwen2 qwen3"
     assert [family.name for family in FAMILIES if family.runs] == [*dense.split(), "seed_oss", "smollm3", "starcoder2"]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from inflight.execution.packer import TensorSource
 
 _LAYER = re.compile(r"(model\.layers\.(\d+)\.)?(.+?)(\.weight|\.bias)?")
+_ROTATED = tuple(f"self_attn.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
 _TABLE = "embed_tokens.weight"
 # Of a text part: prefix of the decoder, and of what stands beside it (the output projection).
 _ROOTS = (("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."))
@@ -92,9 +93,9 @@ def _rows(layer: LayerSpec, part: str) -> int:
 
 
 def _order(layer: LayerSpec, part: str, count: int) -> Array | None:
-    """Of rows of queries or keys whose pairs stand side by side: by halves, head by head."""
+    """Of what is a number for each of queries or keys whose pairs stand side by side: by halves, head by head."""
     mixer = layer.mixer
-    if part not in ("self_attn.q_proj", "self_attn.k_proj") or not isinstance(mixer, Attention):
+    if part not in _ROTATED or not isinstance(mixer, Attention):
         return None
     if mixer.rope is None or not mixer.rope.interleaved:
         return None
