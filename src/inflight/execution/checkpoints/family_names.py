@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix
 from inflight.execution.backends.protocol import Array
 from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec
 
@@ -27,13 +29,11 @@ _ROOTS = (("model.", ""), ("model.language_model.", ""), ("language_model.model.
 
 
 class _Place(NamedTuple):
-    """Where the rows of a part lie: rows [first, first + count) of `total` in the tensor `name`; order: of these, None
-    where they stay."""
+    """Where a part lies: these rows, in this order, of the `total` of the tensor `name`."""
 
     name: str
-    first: int
     total: int
-    order: Array | None
+    rows: slice | Array
 
 
 class FamilyTensors:
@@ -49,9 +49,8 @@ class FamilyTensors:
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
         place = self._place(name, shape[0])
-        whole = self._source.tensor(place.name, (place.total, *shape[1:]))
-        rows = whole[place.first : place.first + shape[0]]
-        return rows if place.order is None else rows[place.order]
+        part: Array = self._source.tensor(place.name, (place.total, *shape[1:]))[place.rows]
+        return part
 
     def release(self, name: str) -> None:
         self._source.release(self._stored(name))
@@ -72,7 +71,18 @@ class FamilyTensors:
                 rows = [_rows(layer, one) for one in stacked]
                 first, total = sum(rows[: stacked.index(part)]), sum(rows)
             order = _order(layer, part, count)
-        return _Place(self._stored(name), first, total, order)
+        return _Place(self._stored(name), total, slice(first, first + count) if order is None else first + order)
+
+
+def rows_of(matrix: Matrix, rows: slice | Array) -> Matrix:
+    """Some outputs of a matrix, in this order, as it is held: what that costs in numbers is nothing."""
+    if isinstance(matrix, Int8Matrix):
+        return Int8Matrix(matrix.values[rows], matrix.scales[rows])
+    if isinstance(matrix, Int4Matrix):
+        offsets = None if matrix.offsets is None else matrix.offsets[rows]
+        return replace(matrix, codes=matrix.codes[rows], scales=matrix.scales[rows], offsets=offsets)
+    part: Array = matrix[rows]
+    return part
 
 
 def _parts(name: str) -> tuple[str, int | None, str, str]:
