@@ -33,7 +33,8 @@ class Attention {
             std::int64_t heads, std::int64_t window, const Scores& scores, Value* out)
       : q_(q), heads_(heads), group_(heads / cache.kv_heads), cache_(cache), metadata_(metadata),
         scale_((scores.soft_cap > 0 ? scores.soft_cap : scores.scale) * log2e),
-        inner_(scores.soft_cap > 0 ? scores.scale / scores.soft_cap : 0.0f), sinks_(scores.sinks), out_(out), work_(metadata, cache.kv_heads, group_, window),
+        inner_(scores.soft_cap > 0 ? scores.scale / scores.soft_cap : 0.0f), sinks_(scores.sinks), out_(out),
+        work_(metadata, cache.kv_heads, group_, window),
         rows_((work_.most_rows() + 15) / 16 * 16),
         layer_data_(cache.data + layer * cache.blocks * cache.kv_heads * cache.head_lanes) {}
 
@@ -338,8 +339,8 @@ class Attention {
     }
   }
 
-  // 1 / (sum and what the sink adds to it), relative to the largest score of the positions or the sink's, so that neither
-  // overflows.
+  // 1 / (sum and what the sink adds to it), relative to the largest score of the positions or the sink's, so that
+  // neither overflows.
   static float inverse_with_sink(const SoftmaxState& total, std::int64_t row, float sink) {
     const float score = sink * log2e, largest = total.largest[row], both = score > largest ? score : largest;
     const float kept = power_of_two<5>(all(largest - both))[0], added = power_of_two<5>(all(score - both))[0];

@@ -800,8 +800,15 @@ class PreparedPass {
     };
     const bool q_all = over_all(q_norm, heads), k_all = over_all(k_norm, cache_.kv_heads);
     begin(q_out, backend_.act(), heads * dim, tokens);
-    const Rope given{rope ? rope->cos.data<float>() : nullptr, rope ? rope->sin.data<float>() : nullptr, pairs,
-                     rope && rope->q_scale ? rope->q_scale->data<float>() : nullptr, numbers(q_norm), numbers(k_norm), q_all, k_all, eps};
+    const Rope given{rope ? rope->cos.data<float>() : nullptr,
+                     rope ? rope->sin.data<float>() : nullptr,
+                     pairs,
+                     rope && rope->q_scale ? rope->q_scale->data<float>() : nullptr,
+                     numbers(q_norm),
+                     numbers(k_norm),
+                     q_all,
+                     k_all,
+                     eps};
     backend_.run([&] {
       rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, cache_, at.place,
                             metadata_.of(at.group), given, q_out.array.data());

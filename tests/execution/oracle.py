@@ -62,7 +62,7 @@ def build(variant: str, folder: Path) -> Oracle:
     sees = "vision_config" in settings
     auto = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
     model = auto.from_config(config).eval()
-    _randomise(model, less=1 if family.startswith("Gemma") else 0)
+    _randomise(model, less=1 if family.startswith(("Gemma", "Nemotron")) else 0)
     model.save_pretrained(folder)
     text = config.get_text_config()
     prompt = np.random.default_rng(7).integers(0, text.vocab_size, text.max_position_embeddings).astype(np.int32)

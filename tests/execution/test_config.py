@@ -141,6 +141,14 @@ def test_rotations_of_layers_in_the_old_spelling() -> None:
     assert phi.rope is not None and phi.rope.kind == "longrope"
 
 
+def test_gemma_says_gelu_and_means_it_by_tanh() -> None:
+    for said in (None, "gelu", "gelu_pytorch_tanh"):
+        model = config(architectures=["GemmaForCausalLM"], num_key_value_heads=2, hidden_act=said)
+        assert parts(model.layers[0])[1].activation == "gelu_pytorch_tanh"
+    with pytest.raises(ModelError, match="hidden_act 'relu' is not supported"):
+        config(architectures=["GemmaForCausalLM"], num_key_value_heads=2, hidden_act="relu")
+
+
 def test_layers_without_rotation_are_marked_one_by_one() -> None:
     def rotated(**changes: Any) -> list[bool]:
         spec = config(architectures=["SmolLM3ForCausalLM"], **changes)

@@ -199,6 +199,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Ministral3",
         {"head_dim": 16, "rope_parameters": {**_YARN, "rope_theta": 1e4, "llama_4_scaling_beta": 0.5}},
     ),
+    "nemotron": ("Nemotron", {"head_dim": 16, "norm_eps": 1e-3, "attention_bias": True, "mlp_bias": True}),
     "starcoder2": ("Starcoder2", {"norm_epsilon": 1e-3, "sliding_window": 24}),
 }
 

@@ -21,19 +21,18 @@ if TYPE_CHECKING:
     from inflight.execution.packer import TensorSource
 
 _LAYER = re.compile(r"(model\.layers\.(\d+)\.)?(.+?)(\.weight|\.bias)?")
+_ROTATED = tuple(f"self_attn.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
 _TABLE = "embed_tokens.weight"
 # Of a text part: prefix of the decoder, and of what stands beside it (the output projection).
 _ROOTS = (("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."))
 
 
 class _Place(NamedTuple):
-    """Where the rows of a part lie: rows [first, first + count) of `total` in the tensor `name`; order: of these, None
-    where they stay."""
+    """Where a part lies: these rows, in this order, of the `total` of the tensor `name`."""
 
     name: str
-    first: int
     total: int
-    order: Array | None
+    rows: slice | Array
 
 
 class FamilyTensors:
@@ -49,17 +48,13 @@ class FamilyTensors:
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
         place = self._place(name, shape[0])
-        whole = self._source.tensor(place.name, (place.total, *shape[1:]))
-        rows = whole[place.first : place.first + shape[0]]
-        return rows if place.order is None else rows[place.order]
+        part: Array = self._source.tensor(place.name, (place.total, *shape[1:]))[place.rows]
+        return part
 
     def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
         place = self._place(name, shape[0])
         whole = self._source.matrix(place.name, (place.total, shape[1]))
-        if place.total == shape[0] and place.order is None:
-            return whole
-        rows = np.arange(shape[0]) if place.order is None else place.order
-        return rows_of(whole, place.first + rows)
+        return rows_of(whole, place.rows)
 
     def release(self, name: str) -> None:
         self._source.release(self._stored(name))
@@ -80,7 +75,7 @@ class FamilyTensors:
                 rows = [_rows(layer, one) for one in stacked]
                 first, total = sum(rows[: stacked.index(part)]), sum(rows)
             order = _order(layer, part, count)
-        return _Place(self._stored(name), first, total, order)
+        return _Place(self._stored(name), total, slice(first, first + count) if order is None else first + order)
 
 
 def _parts(name: str) -> tuple[str, int | None, str, str]:
@@ -101,9 +96,9 @@ def _rows(layer: LayerSpec, part: str) -> int:
 
 
 def _order(layer: LayerSpec, part: str, count: int) -> Array | None:
-    """Of rows of queries or keys whose pairs stand side by side: by halves, head by head."""
+    """Of what is a number for each of queries or keys whose pairs stand side by side: by halves, head by head."""
     mixer = layer.mixer
-    if part not in ("self_attn.q_proj", "self_attn.k_proj") or not isinstance(mixer, Attention):
+    if part not in _ROTATED or not isinstance(mixer, Attention):
         return None
     if mixer.rope is None or not mixer.rope.interleaved:
         return None

@@ -18,8 +18,10 @@ _FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "af
 
 
 def gemma1(fields: Fields) -> LayerSpec:
-    """Its first config.json say gelu, or so in one of two fields, and mean it by tanh."""
-    return LayerSpec(attention(fields, bias="attention_bias"), dense(fields, act="gelu_pytorch_tanh"))
+    """The first config.json say gelu and mean it by tanh."""
+    act = fields.text("hidden_act", "gelu_pytorch_tanh")
+    mlp = dense(fields, act="gelu_pytorch_tanh" if act == "gelu" else act)
+    return LayerSpec(attention(fields, bias="attention_bias"), mlp)
 
 
 def _windowed(fields: Fields, period: int, qk_norm: QkNorm) -> list[LayerSpec]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense
+from inflight.models.family import Family, attention, dense, rope
 from inflight.models.spec import LayerSpec
 
 FAMILY = Family(
@@ -12,8 +12,15 @@ FAMILY = Family(
     layers=lambda fields: LayerSpec(
         attention(fields, bias="attention_bias"), dense(fields, gated=False, bias=fields.flag("mlp_bias"))
     ),
-    defaults={"hidden_act": "relu2", "max_position_embeddings": 4096},
+    defaults={
+        "hidden_act": "relu2",
+        "norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5,
+        "max_position_embeddings": 4096,
+    },
+    runs=True,
     norm="layer",
     norm_offset=True,
     eps="norm_eps",
+    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True),
 )
