@@ -1,0 +1,140 @@
+"""`inflight models`: which families run, what a folder or file is, and what the hub's cache on this machine holds.
+
+Knows how to tell it; what a model is, `execution.model_card` reads. Nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from inflight.cli.verb import Verb
+from inflight.config.engine import EngineSettings, resolve_threads
+
+if TYPE_CHECKING:
+    from inflight.execution.model_card import ModelCard
+
+_COLUMNS = ("model", "family", "format", "parameters", "on disk", "in memory", "tokens/s at 1", "at 8")
+
+
+@click.command("models", cls=Verb)
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--quantization", default="none", show_default=True, help="As the engine would hold plain matrices.")
+@click.option("--threads", type=int, help="Kernel threads; without it one per usable core.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+def command(models: Sequence[str], quantization: str, threads: int | None, as_json: bool) -> None:
+    """Say what each MODEL (a folder, a .gguf file, or a hub id that is in the cache) is, what memory it needs here and
+    how fast it can be at best; without any, which families run and what the hub's cache holds."""
+    settings = EngineSettings(quantization=quantization, threads=threads)  # type: ignore[arg-type]
+    places = [_place(one) for one in models] if models else list(_cached())
+    cards, refused = _cards(places, settings, bool(models))
+    if as_json:
+        told = {"families": _families(), "models": [asdict(one) for one in cards], "refused": refused}
+        print(json.dumps(told if not models else {"models": told["models"]}))
+        return
+    if not models:
+        print("Families that run (docs/models.md says what was checked of each):")
+        print("  " + "\n  ".join(f"{name:<12} {', '.join(names)}" for name, names in _families().items()))
+        print(f"\nIn the hub's cache: {len(places) or 'nothing'}")
+    _print(cards)
+    for name, why in refused.items():
+        print(f"{name}: {why}")
+
+
+def _families() -> dict[str, list[str]]:
+    from inflight.models.registry import families_naming
+
+    return {one.name: list(one.architectures) for one in families_naming("") if one.runs}
+
+
+def _place(model: str) -> tuple[str, Path]:
+    """Its name and where it lies. Raises ModelError for what is not on this machine."""
+    from inflight.execution.checkpoints.checkpoint import resolve_model
+    from inflight.models.errors import ModelError
+
+    if Path(model).expanduser().exists():
+        return model, resolve_model(model)
+    cached = dict(_cached())
+    if model not in cached:
+        raise ModelError(
+            f"{model} is neither a folder or file here nor in the hub's cache, which holds {len(cached)} models; "
+            f"`inflight run --model {model}` fetches it."
+        )
+    return model, cached[model]
+
+
+def _cached() -> Iterable[tuple[str, Path]]:
+    """The newest revision of each model in the hub's cache."""
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        found = scan_cache_dir(constants.HF_HUB_CACHE).repos
+    except CacheNotFound:
+        return
+    for repository in sorted(found, key=lambda one: one.repo_id):
+        if repository.repo_type == "model" and repository.revisions:
+            yield repository.repo_id, max(repository.revisions, key=lambda one: one.last_modified).snapshot_path
+
+
+def _cards(
+    places: Sequence[tuple[str, Path]], settings: EngineSettings, must: bool
+) -> tuple[list[ModelCard], dict[str, str]]:
+    """must: a model that cannot be described is an error, and not one among others."""
+    from inflight.execution.backends import native
+    from inflight.execution.model_card import model_card
+    from inflight.execution.roofline import Machine
+    from inflight.models.errors import ModelError
+
+    if not places:
+        return [], {}
+    threads = int(resolve_threads(settings).value)
+    print("Measuring this machine for a second ...", file=sys.stderr)
+    peaks = {"bfloat16": native.peak_flops("bf16", threads), "int8": native.peak_flops("int8", threads)}
+    machine = Machine(native.read_bandwidth_bytes_per_s(threads), peaks)
+    cards, refused = [], {}
+    for name, path in places:
+        try:
+            cards.append(model_card(path, name, machine, settings.quantization))
+        except ModelError as error:
+            if must:
+                raise
+            refused[name] = str(error)
+    return cards, refused
+
+
+def _print(cards: Sequence[ModelCard]) -> None:
+    if not cards:
+        return
+    rows = [_COLUMNS, *(_row(card) for card in cards)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    for card in cards:
+        if card.refusal is not None:
+            print(f"\n{card.name} does not run: {card.refusal}")
+
+
+def _row(card: ModelCard) -> tuple[str, ...]:
+    from inflight.execution.memory import gib
+
+    active = f" ({_millions(card.active_parameters)} active)" if card.active_parameters < card.parameters else ""
+    return (
+        card.name,
+        card.family,
+        card.format,
+        f"{_millions(card.parameters)}{active}",
+        gib(card.file_bytes),
+        gib(card.weight_bytes),
+        *([f"{speed:,.0f}" for speed in card.tokens_per_s.values()] or ["–", "–"]),
+    )
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:,.{0 if count >= 10**7 else 1}f} M"

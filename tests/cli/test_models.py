@@ -1,0 +1,69 @@
+"""`inflight models`: what runs, what a folder or file is, what the hub's cache holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models import write_model
+
+from inflight.models.registry import families_naming
+
+from .terminal import Caller
+
+
+def test_every_family_that_runs_is_listed(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
+    told = json.loads(inflight("models", "--json", model=False).out)
+    assert told["families"] == {one.name: list(one.architectures) for one in families_naming("") if one.runs}
+    assert (told["models"], told["refused"]) == ([], {})
+    assert "In the hub's cache: nothing" in inflight("models", model=False).out
+
+
+def test_a_folder_is_described(inflight: Caller, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "one", "qwen2")
+    (card,) = json.loads(inflight("models", str(folder), "--json", model=False).out)["models"]
+    assert (card["family"], card["format"], card["refusal"]) == ("qwen2", "float32", None)
+    assert card["file_bytes"] == (folder / "model.safetensors").stat().st_size
+    assert card["parameters"] == card["active_parameters"] > 0
+    assert card["weight_bytes"] == pytest.approx(2 * card["parameters"], rel=0.2)
+    assert 0 < card["tokens_per_s"]["1"] < card["tokens_per_s"]["8"]
+    (smaller,) = json.loads(inflight("models", str(folder), "--json", "--quantization", "int8-all", model=False).out)[
+        "models"
+    ]
+    assert smaller["weight_bytes"] < card["weight_bytes"]
+
+
+def test_what_does_not_run_is_described_with_the_reason(inflight: Caller, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "one", "llama")
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text()) | {"mlp_bias": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    told = inflight("models", str(folder), model=False)
+    assert told.code == 0 and "does not run: mlp_bias is true" in told.out
+
+
+def test_the_hubs_cache(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    at = tmp_path / "models--some--model"
+    (at / "refs").mkdir(parents=True)
+    (at / "refs" / "main").write_text("0" * 40)
+    write_model(at / "snapshots" / ("0" * 40), "qwen2")
+    broken = tmp_path / "models--some--other"
+    (broken / "snapshots" / ("1" * 40)).mkdir(parents=True)
+    (broken / "snapshots" / ("1" * 40) / "config.json").write_text("{}")
+    told = json.loads(inflight("models", "--json", model=False).out)
+    assert [card["name"] for card in told["models"]] == ["some/model"]
+    assert "no model's" in told["refused"]["some/other"]
+    assert "some/model" in inflight("models", "some/model", model=False).out
+    missing = inflight("models", "some/third", model=False)
+    assert missing.code == 1
+    assert "some/third is neither a folder or file here nor in the hub's cache, which holds 2 models" in missing.err
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"\0" * 64], ids=["empty", "short", "zeros"])
+def test_a_file_that_is_no_model_is_one_sentence(inflight: Caller, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.gguf").write_bytes(content)
+    told = inflight("models", str(tmp_path / "x.gguf"), model=False)
+    assert told.code == 1 and told.err.count("inflight: ") == 1 and "Traceback" not in told.err
