@@ -110,7 +110,7 @@ def test_what_grew_old_is_collected_when_memory_has_grown_and_not_before(monkeyp
 def test_a_settled_process_is_as_it_was_afterwards() -> None:
     before = gc.get_threshold()
     with settled():
-        assert gc.get_threshold()[:2] == before[:2] and gc.get_freeze_count()
+        assert gc.get_threshold()[2] > 10**9 and gc.get_freeze_count()
     assert gc.get_threshold() == before and not gc.get_freeze_count()
 
 

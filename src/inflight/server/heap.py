@@ -30,6 +30,9 @@ COLLECTING = 0.0005  # share of the time for the oldest generation
 COLLECT_SECONDS = 30.0  # between two looks at it, at least
 OBJECT_SECONDS = 7e-7  # that a look takes for each object of it, alive or not
 _NEVER = 1 << 30
+# Objects until the youngest are looked through, and such looks until those that lived through one are: a step makes
+# thousands that it gives up itself, and few looks at them find anything.
+_YOUNG = (5_000, 2)
 _ARENA_MAX = -8  # glibc's number of that setting
 
 Size = Callable[[], int]
@@ -84,7 +87,7 @@ def settled() -> Iterator[None]:
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*before[:2], _NEVER)
+    gc.set_threshold(*_YOUNG, _NEVER)
     try:
         yield
     finally:
