@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
@@ -173,7 +174,26 @@ def test_experts_take_what_is_counted(oracle_of: OracleOf, variant: str, quantiz
         config, "float32", quantization
     )
     routers = [layer.mlp.router for layer in got.layers if isinstance(layer.mlp, MoEWeights)]
-    assert routers and {router.weight.itemsize for router in routers} == {4}
+    assert routers and {router.parts[0].itemsize for router in routers} == {4}
+
+
+FORMATS = {
+    "gptq": WeightFormat("gptq", 4, 32, symmetric=True),
+    "gptq, act-order": WeightFormat("gptq", 4, 32, symmetric=True, act_order=True),
+    "awq": WeightFormat("awq", 4, 32, symmetric=False),
+    "fp8": WeightFormat("fp8", 8),
+    "mxfp4": WeightFormat("mxfp4", 4, 32),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("variant", ["llama2", "gpt_oss", "mixtral"])
+def test_quantized_matrices_take_what_is_counted(oracle_of: OracleOf, variant: str, format: str) -> None:
+    """With act-order they go in int8; in MXFP4 only experts are quantized."""
+    spec = replace(read_folder(oracle_of(variant).folder, to_run=True), weight_format=FORMATS[format])
+    got = load_weights(spec, DummyWeights("float32", 0, spec.weight_format), REFERENCE, 16)
+    nbytes = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())
+    assert nbytes == pytest.approx(weight_bytes(spec, "float32"), rel=0.01)
 
 
 @pytest.mark.parametrize("variant", ["mixtral", "qwen2_moe"])
@@ -219,7 +239,7 @@ def test_random_weights_look_like_weights() -> None:
     [
         (WeightFormat("fp8", 8, block=(128, 128)), Int8Matrix),
         (WeightFormat("awq", 4, 128), Int4Matrix),
-        (WeightFormat("gptq", 4, symmetric=True, act_order=True), ReorderedMatrix),
+        (WeightFormat("gptq", 4, 128, symmetric=True, act_order=True), ReorderedMatrix),
     ],
 )
 def test_random_weights_of_a_quantized_model_are_quantized(format: WeightFormat, kind: type) -> None:

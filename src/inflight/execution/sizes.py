@@ -59,13 +59,17 @@ def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none",
         return {"act": item, "int8": 1, "int4": 0.5 + 2 / group}[hold]
 
     layers, head = holds_of(model, quantization)
+    of_plain = holds(quantization)[0]
+    experts_alone = came is not None and came.method == "mxfp4" and of_plain == "act"
+    head_came = None if came is None else came.head_bytes
     return Packing(
-        matrix=weight(layers, group_size) if came is None else _code_bytes(came),
-        head=weight(head, group_size),
+        matrix=weight(of_plain, group_size) if came is None or experts_alone else _code_bytes(came),
+        head=weight(head, group_size) if head_came is None else head_came,
         table=item,
         other=4,
         matrix_scale=0 if layers == "act" else _SCALE_BYTES,
-        head_scale=0 if head == "act" else _SCALE_BYTES,
+        head_scale=0 if head == "act" and head_came is None else _SCALE_BYTES,
+        expert=_code_bytes(came) if came is not None and experts_alone else None,
     )
 
 
@@ -73,7 +77,7 @@ def _code_bytes(format: WeightFormat) -> float:
     """Of an element of a matrix that comes quantized, its share of its group's scale and offset included."""
     if format.element_bytes is not None:
         return format.element_bytes
-    if format.bits != 4:
+    if format.bits != 4 or (format.act_order and format.group_size):  # inputs out of order go in int8 (`packable`)
         return 1
     group = next((size for size in GROUPS if not (format.group_size or GROUPS[0]) % size), GROUPS[-1])
     numbers = 1 if format.symmetric or format.method == "mxfp4" else 2

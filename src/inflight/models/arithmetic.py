@@ -50,7 +50,8 @@ class Weights(Struct, frozen=True):
 class Packing(Struct, frozen=True):
     """Bytes of an element, by what it is part of: matrices of layers, the output projection (of a tied model the
     table), an input table of its own and routers, norms and biases. scales: bytes beside each output of a matrix or of
-    the head."""
+    the head. expert: of experts' matrices, where these are quantized and the others are not; then `matrix_scale` is
+    theirs alone."""
 
     matrix: float
     head: float
@@ -58,6 +59,7 @@ class Packing(Struct, frozen=True):
     other: float
     matrix_scale: int = 0
     head_scale: int = 0
+    expert: float | None = None
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------
@@ -215,10 +217,14 @@ def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = 
     read += other_parameters(spec) * packing.other
     for layer, count in kinds_of_layers(spec):
         experts = touched_experts(layer.mlp, tokens) if isinstance(layer.mlp, MoE) and tokens is not None else None
-        read += count * layer_matrix_parameters(spec, layer, experts) * packing.matrix
+        every = layer_matrix_parameters(spec, layer, 0)
+        of_experts = layer_matrix_parameters(spec, layer, experts) - every
+        expert = packing.matrix if packing.expert is None else packing.expert
+        read += count * (every * packing.matrix + of_experts * expert)
         read += count * router_outputs(layer.mlp) * spec.hidden_size * (packing.table - packing.matrix)
         if packing.matrix_scale:
-            read += count * _outputs(spec, layer, experts) * packing.matrix_scale
+            plain = 0 if packing.expert is None else _outputs(spec, layer, 0)
+            read += count * (_outputs(spec, layer, experts) - plain) * packing.matrix_scale
     return read
 
 

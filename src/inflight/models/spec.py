@@ -187,7 +187,8 @@ class WeightFormat(Struct, frozen=True):
     points; None where it does not say. act_order: inputs are grouped by the size of activations, not by their place.
     layout: how packed tensors lie, by the method's own name for it. static_activations: it brings scales for
     activations, too (this engine has its own: one for each token, as it comes). element_bytes: that an element of a
-    layer's matrix takes here on average, where a file mixes formats.
+    layer's matrix takes here on average, where a file mixes formats. head_bytes: that one of the output projection (of
+    a tied model the table) takes here, where that is quantized, too.
     """
 
     method: str
@@ -199,6 +200,7 @@ class WeightFormat(Struct, frozen=True):
     layout: str | None = None
     static_activations: bool = False
     element_bytes: float | None = None
+    head_bytes: float | None = None
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):

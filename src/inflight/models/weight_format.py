@@ -50,8 +50,10 @@ def weight_format(data: Mapping[str, Any]) -> WeightFormat | None:
         static = given.get("activation_scheme") == "static"
         return WeightFormat(method, 8, block=_pair(given.get("weight_block_size")), static_activations=static)
     if method == "gguf":  # as `models.gguf.config` writes it, of what a file holds
-        held = given.get("element_bytes")
-        return WeightFormat(method, _whole(given.get("bits")), element_bytes=held if isinstance(held, float) else None)
+        held, head = (
+            one if isinstance(one, float) else None for one in map(given.get, ("element_bytes", "head_bytes"))
+        )
+        return WeightFormat(method, _whole(given.get("bits")), element_bytes=held, head_bytes=head)
     if method == "bitsandbytes":
         return WeightFormat(method, 4 if given.get("load_in_4bit") else 8)
     if method == "compressed-tensors":

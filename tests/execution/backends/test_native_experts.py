@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inflight.execution.backends import int4
+from inflight.execution.backends.matrices import Int4Matrix
 from inflight.execution.backends.protocol import Routing
 
 from .conftest import ops_for
@@ -151,3 +153,23 @@ def test_experts_that_do_not_fit_are_refused_with_a_sentence(ops, dtype):
     ]:
         with pytest.raises(ValueError, match=r"^(x|logits) must"):
             ops.experts(bad_x, bad_logits, weight, out)
+
+
+def test_experts_of_which_some_have_offsets_go_together(ops, reference, dtype):
+    """As where all zero points of an expert are in the middle, which other experts' are not."""
+
+    def four_bits(seed: int, rows: int, columns: int, offsets: bool) -> Int4Matrix:
+        found = int4.quantize(normal(seed, rows, columns), 32)
+        return replace(found, offsets=0.1 * normal(seed, *found.scales.shape)) if offsets else found
+
+    def experts(one: Any) -> Any:
+        gate_up = [
+            one.pack_gate_up(four_bits(3 * e, 20, HIDDEN, e % 3 == 1), four_bits(3 * e + 1, 20, HIDDEN, e % 2 == 1))
+            for e in range(12)
+        ]
+        down = [one.pack_linear([four_bits(3 * e + 2, HIDDEN, 20, e % 3 == 2)]) for e in range(12)]
+        return one.pack_experts(gate_up, down, Routing(top_k=3))
+
+    x, logits = held(dtype, normal(1, 20, HIDDEN)), normal(2, 20, 12)
+    got, want = (run(one, experts(one), x, logits) for one in (ops, reference))
+    np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 1e-5) * np.abs(want).max())

@@ -30,6 +30,7 @@ class Held:
     def __init__(self, names: dict[str, tuple[int, ...]]) -> None:
         self.tensors = {name: np.arange(np.prod(one)).reshape(one) for name, one in names.items()}
         self.released: list[str] = []
+        self.decoded: list[str] = []
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
@@ -37,6 +38,10 @@ class Held:
     def tensor(self, name: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
         assert self.tensors[name].shape == tuple(shape)
         return self.tensors[name]
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> np.ndarray[Any, Any]:
+        self.decoded.append(name)
+        return self.tensor(name, shape)
 
     def release(self, name: str) -> None:
         self.released.append(name)
@@ -61,6 +66,18 @@ def test_stacked_projections_are_rows_of_one_tensor() -> None:
     )
     assert held.released == [AT + "self_attn.qkv_proj.weight"] * 3
     assert AT + "mlp.down_proj.weight" not in found
+
+
+def test_a_stack_is_decoded_once_for_all_of_its_parts() -> None:
+    stack = AT + "self_attn.qkv_proj.weight"
+    found, held = of("phi3", {stack: (64, 16)})
+    names = [f"{AT}self_attn.{part}.weight" for part in ("q_proj", "k_proj", "v_proj")]
+    for _ in range(2):
+        parts = [found.matrix(name, (rows, 16)) for name, rows in zip(names, (32, 16, 16), strict=True)]
+        np.testing.assert_array_equal(np.concatenate(parts), held.tensors[stack])
+        for name in names:
+            found.release(name)
+    assert held.decoded == [stack, stack], "what is released is not kept"
 
 
 def test_pairs_that_stand_side_by_side_become_halves() -> None:

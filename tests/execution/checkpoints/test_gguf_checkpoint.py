@@ -13,11 +13,13 @@ from models import write_model
 from safetensors.numpy import load_file, save_file
 
 from inflight import LLM, SamplingParams
+from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix
 from inflight.execution.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.execution.sizes import packing, weight_bytes
+from inflight.execution.weights import load_weights
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder
 from inflight.models.spec import ModelSpec
@@ -115,6 +117,17 @@ def test_matrices_keep_their_blocks_and_rows_come_in_order(mixed: tuple[Path, Pa
     assert found.matrix(UP, (96, 64)).dtype == np.uint16  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1, Type.Q5_1, Type.Q8_0])
+def test_a_tied_table_is_weighed_as_it_is_held(kind: Type, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "llama", tie_word_embeddings=True, hidden_size=256, vocab_size=512)
+    path = convert(folder, tmp_path / "model.gguf", "llama", lambda *_: kind)
+    spec = read_folder(path, to_run=True)
+    assert spec.head.tied
+    held = load_weights(spec, open_checkpoint(path), open_backend("float32", 1, "reference"), 64)
+    nbytes = held.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in held.ropes.values())
+    assert nbytes == pytest.approx(weight_bytes(spec, "float32"), rel=0.01)
+
+
 def test_a_file_is_weighed_by_what_its_matrices_are_held_in(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "llama")
     plain = weight_bytes(read_folder(folder), "bfloat16")
@@ -127,7 +140,7 @@ def test_a_file_is_weighed_by_what_its_matrices_are_held_in(tmp_path: Path) -> N
 
 def layer_bytes(spec: ModelSpec) -> float:
     """Of a matrix of a hundred thousand elements."""
-    return packing("bfloat16", format=spec.weight_format).matrix * 1e5
+    return packing(spec, "bfloat16").matrix * 1e5
 
 
 def test_a_stack_of_experts_is_asked_for_one_by_one(tmp_path: Path) -> None:

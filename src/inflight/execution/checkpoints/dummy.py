@@ -26,6 +26,7 @@ from inflight.execution.backends.protocol import Array, DType
 from inflight.models.spec import WeightFormat
 
 _SCALE = 0.02
+_ROUTERS = (".gate.weight", ".shared_expert_gate.weight")
 _STEPS_4, _STEPS_8 = 2.5, 32.0  # of codes, in one standard deviation
 # Drawing a normal value costs a hundred times what copying it does, so one pool is drawn and every tensor is cut from
 # it. Its length is prime: a row never falls on the same values as the row before.
@@ -56,10 +57,11 @@ class DummyWeights:
         return self._cut(pool, name, shape)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
-        """As the checkpoint would hold it: matrices of layers (in MXFP4, of experts) quantized, all others plain."""
+        """As the checkpoint would hold it: matrices of layers (in MXFP4, of experts) quantized, but for routers; all
+        others plain."""
         format = self._format
         part = ".experts." if format is not None and format.method == "mxfp4" else ".layers."
-        if format is None or part not in name:
+        if format is None or part not in name or any(router in name for router in _ROUTERS):
             return self.tensor(name, shape)
         whole = self._cut(self._whole, name, shape)
         if format.bits != 4:
@@ -73,7 +75,7 @@ class DummyWeights:
         scales = np.full((outputs, -(-inputs // group)), self._step)
         offsets = None if format.symmetric or format.method == "mxfp4" else np.zeros_like(scales)
         found = Int4Matrix(codes, scales, offsets, group, LINEAR_CODES)
-        if not format.act_order:
+        if not (format.act_order and format.group_size):
             return found
         return ReorderedMatrix(found, np.random.default_rng(self._seed).permutation(inputs).astype(np.int32))
 

@@ -42,6 +42,7 @@ class FamilyTensors:
         self._model, self._source = model, source
         self._names = dict(model.names)
         self._root, self._beside = next((one for one in _ROOTS if one[0] + _TABLE in source), _ROOTS[0])
+        self._stack: tuple[str, HeldMatrix] | None = None  # whose rows were asked for last: decoding it takes long
 
     def __contains__(self, name: str) -> bool:
         return self._stored(name) in self._source
@@ -53,11 +54,17 @@ class FamilyTensors:
 
     def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
         place = self._place(name, shape[0])
+        if self._stack is not None and self._stack[0] == place.name:
+            return rows_of(self._stack[1], place.rows)
         whole = self._source.matrix(place.name, (place.total, shape[1]))
+        self._stack = (place.name, whole) if place.total > shape[0] else None
         return rows_of(whole, place.rows)
 
     def release(self, name: str) -> None:
-        self._source.release(self._stored(name))
+        stored = self._stored(name)
+        if self._stack is not None and self._stack[0] == stored:
+            self._stack = None
+        self._source.release(stored)
 
     def _stored(self, name: str) -> str:
         """The name in the checkpoint."""

@@ -194,7 +194,7 @@ def _kv_heads(keys: Keys) -> int:
 
 def _quantization(keys: Keys) -> Config | None:
     """Of the matrices of layers, which a file mixes types of: bits of most elements, and what one takes on average as
-    this engine holds it."""
+    this engine holds it; the same of the output projection, if that is quantized."""
     count = {4: 0, 8: 0, 16: 0}
     taken = 0.0
     for name, (_, entry) in keys.model.tensors.items():
@@ -205,7 +205,13 @@ def _quantization(keys: Keys) -> Config | None:
     if not count[4] and not count[8]:
         return None
     bits = 4 if count[4] >= count[8] else 8
-    return {"quant_method": "gguf", "bits": bits, "element_bytes": taken / sum(count.values())}
+    _, head = keys.model.tensors["output.weight" if keys.has("output.weight") else "token_embd.weight"]
+    return {
+        "quant_method": "gguf",
+        "bits": bits,
+        "element_bytes": taken / sum(count.values()),
+        "head_bytes": None if head.type.is_plain else float(head.type.held_bytes),
+    }
 
 
 def _end_tokens(keys: Keys) -> list[int]:

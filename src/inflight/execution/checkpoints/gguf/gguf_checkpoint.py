@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import Array, Int4Matrix, Int8Matrix, Matrix
+from inflight.execution.backends.matrices import Array, HeldMatrix, rows_of
 from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
 from inflight.execution.checkpoints.gguf.names import Place, place_of
 from inflight.execution.checkpoints.gguf.packing import packed
@@ -50,14 +50,14 @@ class GGUFCheckpoint:
             return self._joined(place, tuple(shape))
         return self._undone(place, self._values(place, file, entry).reshape(tuple(shape)))
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
         """[outputs, inputs] as the file holds it, or rounded to a form that is packed (`packing`). Errors as above."""
         place, file, entry = self._place(name, shape)
         if entry.type.is_plain or place.undo not in ("none", "rotated pairs", "value heads"):
             return self.tensor(name, shape)
         held = packed(entry.type.name, self._raw(place, file, entry), shape, entry.type.values)
         order = self._row_order(place, shape[0])
-        return held if order is None else _with_rows(held, order)
+        return held if order is None else rows_of(held, order)
 
     def release(self, name: str) -> None:
         """Gives the memory that reading a tensor took back. Its views stay valid."""
@@ -186,10 +186,3 @@ def _essential(shape: Sequence[int]) -> tuple[int, ...]:
 
 def _float32(values: Array) -> Array:
     return from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
-
-
-def _with_rows(held: Int4Matrix | Int8Matrix, order: Array) -> Int4Matrix | Int8Matrix:
-    if isinstance(held, Int8Matrix):
-        return Int8Matrix(held.values[order], held.scales[order])
-    offsets = None if held.offsets is None else held.offsets[order]
-    return Int4Matrix(held.codes[order], held.scales[order], offsets, held.group, held.meanings)
