@@ -49,6 +49,18 @@ def test_what_even_a_trickle_breaks_is_kept_at_no_rate() -> None:
     assert found.held is None and found.broken is not None and found.broken.rate < 0.3
 
 
+@pytest.mark.parametrize(("most", "edge"), [(5, 0.8), (7, 0.4)])
+def test_where_only_a_trickle_holds_the_rate_above_it_is_looked_for(most: int, edge: float) -> None:
+    """Not the trickle itself: what is planned by it would be many times as much as it takes."""
+
+    def trial(rate: float) -> Trial:  # hardly broken at once and for long, so that no trial says how far down to go
+        return replace(EMPTY, rate=rate, values={TTFT: 0.2 if rate < edge else 1.4})
+
+    found = find_capacity(trial, 5.0, tolerance=0.25, most=most)
+    assert found.held is not None and found.broken is not None
+    assert found.held.rate > 0.75 * edge and found.broken.rate / found.held.rate <= 1.3
+
+
 def test_answers_that_come_whole_have_gaps_of_no_time() -> None:
     """Every rate keeps an SLO on them, up to saturation; its badness must not be nothing."""
     tpot = Slo("tpot", 0.1)

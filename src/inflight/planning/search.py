@@ -15,6 +15,9 @@ from inflight.planning.simulation import Trial
 TRICKLE = 0.03  # of the guess: a rate at which requests hardly meet; what fails there is promised to nobody
 STEP = 1.6  # most factor from one rate to the next while only one side is known
 INSIDE = 0.15  # of the interval, in logarithms, that a next rate keeps away from its ends
+CLOSING = (
+    4  # trials more where a trickle holds: what broke may lie thirty times as high, and two trials leave most of that
+)
 LEAST_BADNESS = 0.01  # of a run that kept its SLOs
 SATURATED = 3.0  # badness of a run whose waiting grew without end
 
@@ -40,16 +43,19 @@ def find_capacity(
     ceiling: float = math.inf,
 ) -> Capacity:
     """trial(rate): offer so many requests per second. guess: where to begin. tolerance: between the two rates,
-    relative. most: trials. trickle: whether to go down to the lowest rate before giving up. worth: a rate whose
+    relative. most: trials, and CLOSING more where a trickle alone has held. trickle: whether to go down to the lowest rate before giving up. worth: a rate whose
     breaking ends the search: lower ones are of no interest. ceiling: no rate above it is tried.
 
     Bisection, led by how far each trial was from its limits (straight lines in logarithms between the two sides).
     """
     sides: dict[bool, tuple[float, Trial]] = {}  # whether the SLOs were kept → rate and trial
-    rate = min(guess, ceiling)
-    for number in range(1, most + 1):
+    rate, number = min(guess, ceiling), 0
+    while number < most:
+        number += 1
         found = trial(rate)
         sides[found.met] = (rate, found)
+        if found.met and rate <= TRICKLE * guess * 1.001:
+            most += CLOSING
         if False in sides and sides[False][0] <= worth:
             break
         if True not in sides and rate <= TRICKLE * guess * 1.001:
