@@ -43,8 +43,9 @@ def find_capacity(
     ceiling: float = math.inf,
 ) -> Capacity:
     """trial(rate): offer so many requests per second. guess: where to begin. tolerance: between the two rates,
-    relative. most: trials, and CLOSING more where a trickle alone has held. trickle: whether to go down to the lowest rate before giving up. worth: a rate whose
-    breaking ends the search: lower ones are of no interest. ceiling: no rate above it is tried.
+    relative. most: trials, and CLOSING more where a trickle alone has held. trickle: whether to go down to the lowest
+    rate before giving up. worth: a rate whose breaking ends the search: lower ones are of no interest. ceiling: no rate
+    above it is tried.
 
     Bisection, led by how far each trial was from its limits (straight lines in logarithms between the two sides).
     """
