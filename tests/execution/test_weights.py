@@ -196,6 +196,13 @@ def test_quantized_matrices_take_what_is_counted(oracle_of: OracleOf, variant: s
     assert nbytes == pytest.approx(weight_bytes(spec, "float32"), rel=0.01)
 
 
+def test_what_mxfp4_leaves_plain_may_be_quantized(oracle_of: OracleOf) -> None:
+    spec = replace(read_folder(oracle_of("gpt_oss").folder, to_run=True), weight_format=FORMATS["mxfp4"])
+    got = load_weights(spec, DummyWeights("float32", 0, spec.weight_format), REFERENCE, 16, quantization="int8")
+    nbytes = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())
+    assert nbytes == pytest.approx(weight_bytes(spec, "float32", "int8"), rel=0.01)
+
+
 @pytest.mark.skipif(len(backends()) == 1, reason="the kernels are not built")
 def test_experts_that_are_quantized_in_several_ways_are_refused_in_words(oracle_of: OracleOf) -> None:
     class SomePlain(DummyWeights):
