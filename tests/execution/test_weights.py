@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, ReorderedMatrix
+from inflight.execution.backends.matrices import HeldMatrix, Int4Matrix, Int8Matrix, ReorderedMatrix
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
@@ -26,7 +26,7 @@ from inflight.models.registry import read_folder
 from inflight.models.spec import WeightFormat
 
 from .conftest import OracleOf
-from .driver import Driver
+from .driver import Driver, backends
 
 REFERENCE = open_backend("float32", 1, "reference")
 
@@ -194,6 +194,28 @@ def test_quantized_matrices_take_what_is_counted(oracle_of: OracleOf, variant: s
     got = load_weights(spec, DummyWeights("float32", 0, spec.weight_format), REFERENCE, 16)
     nbytes = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())
     assert nbytes == pytest.approx(weight_bytes(spec, "float32"), rel=0.01)
+
+
+def test_what_mxfp4_leaves_plain_may_be_quantized(oracle_of: OracleOf) -> None:
+    spec = replace(read_folder(oracle_of("gpt_oss").folder, to_run=True), weight_format=FORMATS["mxfp4"])
+    got = load_weights(spec, DummyWeights("float32", 0, spec.weight_format), REFERENCE, 16, quantization="int8")
+    nbytes = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())
+    assert nbytes == pytest.approx(weight_bytes(spec, "float32", "int8"), rel=0.01)
+
+
+@pytest.mark.skipif(len(backends()) == 1, reason="the kernels are not built")
+def test_experts_that_are_quantized_in_several_ways_are_refused_in_words(oracle_of: OracleOf) -> None:
+    class SomePlain(DummyWeights):
+        def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+            return self.tensor(name, shape) if ".experts.2." in name else super().matrix(name, shape)
+
+    spec = replace(read_folder(oracle_of("mixtral").folder, to_run=True), weight_format=FORMATS["awq"])
+    source = SomePlain("float32", 0, spec.weight_format)
+    with pytest.raises(
+        ModelError, match=r"the \d+ experts of a layer cannot be computed together .*held alike.*; take a"
+    ):
+        load_weights(spec, source, open_backend("float32", 1), 16)
+    load_weights(spec, source, REFERENCE, 16)
 
 
 @pytest.mark.parametrize("variant", ["mixtral", "qwen2_moe"])

@@ -1,7 +1,7 @@
 """From a source of tensors to packed weights: takes each by its name, hands it to the backend, lets it go, and counts.
 
-Knows how many of a model's elements are packed. Does not know which
-tensors a layer has (its own file does), where they come from (`checkpoints`), or how they are packed (the backend).
+Knows how many of a model's elements are packed. Does not know which tensors a layer has (its own file does), where they
+come from (`checkpoints`), or how they are packed (the backend).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from inflight.execution.backends.protocol import (
 )
 from inflight.execution.sizes import holds
 from inflight.models.arithmetic import parameters
+from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
 
 _TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -118,8 +119,14 @@ class Packer:
         return self._linear([weight], [] if bias is None else [(bias, weight[1][0])], "act")
 
     def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating) -> Experts:
-        """Of what was packed here."""
-        return self._backend.pack_experts(gate_up, down, routing, gating)
+        """Of what was packed here. Raises ModelError where a backend cannot compute with it together."""
+        try:
+            return self._backend.pack_experts(gate_up, down, routing, gating)
+        except ValueError as error:
+            raise ModelError(
+                f"the {len(down)} experts of a layer cannot be computed together ({error}); take a checkpoint in which "
+                "all of them are quantized in one way."
+            ) from error
 
     def _packed_vector(self, vector: Array) -> Vector:
         self.nbytes += vector.nbytes

@@ -60,7 +60,7 @@ def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none",
 
     layers, head = holds_of(model, quantization)
     of_plain = holds(quantization)[0]
-    experts_alone = came is not None and came.method == "mxfp4" and of_plain == "act"
+    experts_alone = came is not None and came.method == "mxfp4"
     head_came = None if came is None else came.head_bytes
     return Packing(
         matrix=weight(of_plain, group_size) if came is None or experts_alone else _code_bytes(came),

@@ -72,9 +72,8 @@ class Int4Matrix:
 class ReorderedMatrix:
     """W[n, order[k]] = matrix[n, k], as where groups are made of inputs whose activations are of like size (act-order).
 
-    Exact, where other groups would have to be rounded again: a product gathers x[order] first, which costs a copy of K
-    numbers for each token, and is one with the matrix from there on. A type of its own, so that nobody who packs a
-    matrix can overlook the order.
+    As the checkpoint holds it, exactly; no product knows an order, so that it is packed in int8 (`packable`). A type of
+    its own, so that nobody who packs a matrix can overlook the order.
     """
 
     matrix: Int4Matrix
