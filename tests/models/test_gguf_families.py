@@ -124,6 +124,17 @@ def nothing(c: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def gpt_oss(c: dict[str, Any]) -> dict[str, Any]:
+    rope = c["rope_parameters"]
+    return {
+        **moe(c),
+        **window(c),
+        "rope__scaling__type": "yarn",
+        "rope__scaling__factor": float(rope["factor"]),
+        "rope__scaling__original_context_length": rope["original_max_position_embeddings"],
+    }
+
+
 # (configuration class, its settings, the architecture in GGUF, its keys beside the usual ones)
 CASES: list[tuple[str, dict[str, Any], str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
     ("Llama", {"attention_bias": True}, "llama", nothing),
@@ -136,7 +147,7 @@ CASES: list[tuple[str, dict[str, Any], str, Callable[[dict[str, Any]], dict[str,
     ("Gemma2", {**HEADS, "query_pre_attn_scalar": 24, "sliding_window": 32}, "gemma2", caps),
     ("Gemma3Text", {**HEADS, "query_pre_attn_scalar": 24, "sliding_window": 32}, "gemma3", window),
     ("Phi3", {"sliding_window": 64}, "phi3", phi3),
-    ("GptOss", {**HEADS, "num_local_experts": 4, "num_experts_per_tok": 2}, "gpt-oss", lambda c: moe(c) | window(c)),
+    ("GptOss", {**HEADS, "num_local_experts": 4, "num_experts_per_tok": 2}, "gpt-oss", gpt_oss),
     ("SmolLM3", {}, "smollm3", nothing),
     ("Olmo2", {}, "olmo2", nothing),
     ("Olmo3", {"sliding_window": 32}, "olmo2", window),
