@@ -83,6 +83,9 @@ class Inventor:
             self.made[name] = (made if is_norm else made * scale).astype(np.float32)
         return self.made[name]
 
+    def matrix(self, name: str, shape: tuple[int, int]) -> np.ndarray:
+        return self.tensor(name, shape)
+
     def release(self, name: str) -> None:
         """All is kept."""
 

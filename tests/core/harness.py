@@ -394,8 +394,10 @@ class Harness:
         self._check_preempted(plan, [one for one in before if one.row is None and one.finish is None], wanting)
         if isinstance(plan, BatchPlan):
             assert plan.step == len(self.plans)
-            # Whoever gave way to others has given its blocks up: theirs to write.
-            self._check_plan(plan, {b for s, b in shared if b in held(self.scheduler, s)})
+            # Whoever gave way to others has given its blocks up, and so has a window that slid: theirs to write.
+            told = {b for chunk in plan.chunks for blocks in (chunk.new_blocks, *chunk.window_blocks) for b in blocks}
+            still = {b for s, b in shared if b in held(self.scheduler, s)}
+            self._check_plan(plan, {b for b in still if b not in told or self._ref_counts(b) > 1})
             self._check_floor(plan, kept, overdue)
             if self.setup.transfer_polls:
                 self.loading |= {one.ticket: one.blocks for one in plan.transfers if one.kind == "load"}

@@ -157,7 +157,7 @@ def _load(
         for name, entry in engine.settings.items():
             _tell(f"{name}: {entry.value} ({entry.reason})")
     lanes = dict.fromkeys(("interactive", "batch", *scheduling.lanes))
-    models = settings.served_model_name or (engine_settings.model or "built-in",)
+    models = _models(settings, engine_settings)
     metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=lanes)
     engine.loop.watch(metrics.observer)
     described = Described(
