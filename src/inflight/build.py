@@ -41,6 +41,7 @@ from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
+from inflight.models.gguf.gguf_model import is_gguf
 from inflight.models.registry import family_at, read_folder, read_generation
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
@@ -130,6 +131,11 @@ def _computed(folder: Path, settings: EngineSettings) -> ComputedModel:
         spec = read_folder(folder, to_run=True, family=family)
         group = settings.quantization_group_size
         return KernelModel(spec, folder, settings.load_format, settings.quantization, group, settings.seed)
+    if is_gguf(folder):
+        raise SettingsError(
+            f"--backend transformers reads folders, and {folder.name} is a GGUF file, which our own kernels compute; "
+            "leave --backend out."
+        )
     try:
         from inflight.execution.transformers.model import load
     except ImportError as error:

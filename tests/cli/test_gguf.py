@@ -41,3 +41,15 @@ def test_what_is_wrong_with_it_is_one_sentence(file: Path, capfd: pytest.Capture
         assert told.code != 0 and "is truncated" in told.err and told.err.count("\n") == 1
     assert call(["plan", "--model", str(file), "--hardware", "l4", "--rate", "1"]) != 0
     assert "is truncated" in capfd.readouterr().err
+
+
+def test_what_is_no_such_file_is_told(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "folder.gguf"
+    folder.mkdir()
+    for model, more, sentence in (
+        (folder, (), "folder.gguf is no model folder: it has no config.json (it is empty)"),
+        (tmp_path / "none.gguf", (), "file {} does not exist; give an existing folder or a hub id"),
+        (file, ("--backend", "transformers"), "is a GGUF file, which our own kernels compute; leave --backend out."),
+    ):
+        told = Caller(capfd, model)("run", "hello", *more)
+        assert told.code == 1 and sentence.format(model) in told.err

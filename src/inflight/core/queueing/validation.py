@@ -118,7 +118,7 @@ class RequestValidator:
         if needed > self._capacity.num_blocks:
             raise RequestRefused(
                 f"The prompt needs {needed} KV blocks of {self._capacity.block_size} tokens, but there are "
-                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory.",
+                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory (or --num-blocks).",
                 field="prompt",
                 code="context_length_exceeded",
             )

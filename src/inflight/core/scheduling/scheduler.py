@@ -366,7 +366,7 @@ class Scheduler:
             "length",
             detail=f"After {len(sequence.output)} output tokens the sequence needs {needed} KV blocks of "
             f"{self._capacity.block_size} tokens, but there are {self._capacity.num_blocks} in all; "
-            "raise --kv-memory.",
+            "raise --kv-memory (or --num-blocks).",
         )
 
     def _fail(self, error: str, now: float) -> list[Event]:

@@ -164,7 +164,8 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         raise ModelError(f"{path} is a file, not a model folder; give the folder that holds config.json.")
     hub_id = re.fullmatch(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(:(?P<tag>\w[\w.-]*))?", name)
     if hub_id is None or hub_id["name"].endswith((".safetensors", ".gguf", ".bin")):
-        raise ModelError(f"model folder {name} does not exist; give an existing folder or a hub id (owner/name).")
+        what = "file" if is_gguf(path) else "model folder"
+        raise ModelError(f"{what} {name} does not exist; give an existing folder or a hub id (owner/name).")
     repository, tag = hub_id["name"], hub_id["tag"]
     if tag is not None:
         return _asking_hub(name, revision, lambda: _fetch_gguf(repository, tag, revision))

@@ -103,4 +103,4 @@ def model_name(path: Path) -> str:
 
 
 def is_gguf(path: Path) -> bool:
-    return path.suffix.lower() == SUFFIX
+    return path.suffix.lower() == SUFFIX and not path.is_dir()
