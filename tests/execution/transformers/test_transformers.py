@@ -135,10 +135,10 @@ def test_what_keeps_state_elsewhere_is_refused(tmp_path: Path, name: str) -> Non
 
 def test_the_trial_finds_what_no_field_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path, *RUN["gpt_neox"])
-    rotate = transformers.models.gpt_neox.modeling_gpt_neox.GPTNeoXMLP.forward
+    plain = transformers.models.gpt_neox.modeling_gpt_neox.GPTNeoXMLP.forward
 
     def over_time(self: Any, hidden: torch.Tensor) -> torch.Tensor:
-        return rotate(self, hidden.cumsum(1))
+        return plain(self, hidden.cumsum(1))
 
     monkeypatch.setattr(transformers.models.gpt_neox.modeling_gpt_neox.GPTNeoXMLP, "forward", over_time)
     with pytest.raises(ModelError, match=r"gpt_neox: its logits over a paged cache are .* % off"):

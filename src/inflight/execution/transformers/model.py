@@ -90,7 +90,7 @@ def load(
             raise _refused(config.get_text_config(), "it does not use the library's attention interface") from None
         raise ModelError(f"transformers cannot load {folder} ({_first_line(error)}).") from None
     modules.eval()
-    kept = _kept(modules, config, folder)
+    kept = _kept(modules, config)
     return TransformersModel(_spec(folder, config, kept), modules, kept)
 
 
@@ -126,7 +126,7 @@ def _check_memory(config: Any, dtype: str) -> None:
         )
 
 
-def _kept(modules: Any, config: Any, folder: Path) -> tuple[LayerShape, ...]:
+def _kept(modules: Any, config: Any) -> tuple[LayerShape, ...]:
     """By a pass over a few tokens."""
     text = config.get_text_config()
     if modules._is_stateful or not modules._supports_attention_backend:
