@@ -37,10 +37,11 @@ from inflight.execution.backends.protocol import Device, DType, KVShape
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.kv_groups import kv_groups
-from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
+from inflight.execution.memory import KVSize, StateSize, kv_shape, kv_size, machine_memory, state_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
+from inflight.models.arithmetic import state_bytes
 from inflight.models.gguf.gguf_model import is_gguf
 from inflight.models.registry import family_at, read_folder, read_generation
 from inflight.models.spec import ModelSpec
@@ -180,10 +181,11 @@ def _assemble(
 
     groups = kv_groups(model, settings.block_size, int(limits.length.value))
     shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8", groups)
-    executor, size = _executor(computed, shape, groups.windows, settings, scheduling, limits, backend, packed)
+    executor, size, states = _executor(computed, shape, groups.windows, settings, scheduling, limits, backend, packed)
     tokenizer, template = text.result()
     ends = _end_tokens(model, tokenizer)
-    in_force = {**_in_force(settings, scheduling, limits, computed, backend, size), "end_token_ids": ends.resolved()}
+    in_force = _in_force(settings, scheduling, limits, computed, backend, size, states)
+    in_force["end_token_ids"] = ends.resolved()
     clock, driven = MonotonicClock(), wrap(executor)
     observers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
     scheduler = make_scheduler(
@@ -216,11 +218,12 @@ def _executor(
     limits: _Limits,
     backend: Device,
     progress: Progress | None,
-) -> tuple[ModelRunner, KVSize]:
-    """Weights, then the KV cache in what memory they leave, then a decoder over both."""
+) -> tuple[ModelRunner, KVSize, StateSize]:
+    """Weights, then recurrent states and the KV cache in what memory they leave, then a decoder over all."""
     length = int(limits.length.value)
     decoder = computed.decoder(backend, length, int(limits.budget.value), LOGIT_ROWS, progress)
-    bytes_per_block = backend.bytes_per_block(shape)
+    bytes_per_block, memory = backend.bytes_per_block(shape), machine_memory()
+    states = state_size(state_bytes(computed.spec), int(limits.rows.value), settings.state_memory, memory)
     size = kv_size(
         shape,
         bytes_per_block,
@@ -228,6 +231,7 @@ def _executor(
         max_model_len=length,
         kv_memory_gib=settings.kv_memory,
         num_blocks=settings.num_blocks,
+        memory=replace(memory, available=memory.available - states.nbytes),
         windows=windows,
         longest_chunk=longest_chunk(scheduling, int(limits.budget.value)),
     )
@@ -243,8 +247,9 @@ def _executor(
         copy_seconds=copy_seconds(backend, kv_cache) if host_blocks else 0.0,
         embedding_size=computed.spec.hidden_size,
         windows=windows,
+        state_snapshots=states.snapshots,
     )
-    return ModelRunner(decoder, backend, kv_cache, capacity), size
+    return ModelRunner(decoder, backend, kv_cache, capacity), size, states
 
 
 def _in_force(
@@ -254,9 +259,11 @@ def _in_force(
     computed: ComputedModel,
     backend: Device,
     size: KVSize,
+    states: StateSize,
 ) -> dict[str, Resolved]:
     """Every setting with its reason."""
     caching = settings.enable_prefix_caching
+    snapshots = {"state_snapshots": Resolved(states.snapshots, states.reason)} if states.snapshots else {}
     return {
         "model": Resolved(
             settings.model or "built-in", f"{computed.spec.family}, {computed.parameters / 1e6:,.1f} M parameters"
@@ -274,6 +281,7 @@ def _in_force(
         "max_model_len": limits.length,
         "block_size": Resolved(settings.block_size, "tokens per KV block"),
         "num_blocks": Resolved(size.num_blocks, size.reason),
+        **snapshots,
         "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
