@@ -360,7 +360,7 @@ class Row {
     }
     for (int b = 0; b < buckets; ++b) {
       if (kept_[b] > 0) {
-        weigh(b, top);
+        sum_bucket(b, top);
       } else {
         mass_[b] = 0;
       }
@@ -380,7 +380,7 @@ class Row {
     return total;
   }
 
-  void weigh(int b, double top) { mass_[b] = mass_of(placed_ + begin_[b], kept_[b], top); }
+  void sum_bucket(int b, double top) { mass_[b] = mass_of(placed_ + begin_[b], kept_[b], top); }
 
   double kept_mass() const {
     double total = 0;
@@ -397,7 +397,7 @@ class Row {
   // Keeps the first `count` of bucket b and nothing of the later ones.
   void cut(int b, std::int32_t count, double top) {
     kept_[b] = count;
-    weigh(b, top);
+    sum_bucket(b, top);
     for (int later = b + 1; later < buckets; ++later) kept_[later] = 0, mass_[later] = 0;
   }
 

@@ -124,16 +124,11 @@ def test_old_and_new_style_mean_the_same() -> None:
     assert RopeSettings.from_dict(plain, 64, 512) == RopeSettings("default", 64, 5e5, 512, 512)
 
 
-def test_yarn_without_a_factor_takes_the_ratio_of_lengths() -> None:
-    given = {"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 128}}
-    settings = RopeSettings.from_dict(given, 64, 512)
-    assert (settings.factor, settings.longest) == (4.0, 512)
-
-
 @pytest.mark.parametrize(
     ("rope", "sentence"),
     [
         ({"rope_type": "proportional"}, "rope type 'proportional' is not supported; these are: default, linear"),
+        ({"rope_type": "yarn", "original_max_position_embeddings": 128}, "rope type 'yarn' needs 'factor'"),
         ({"rope_type": "longrope"}, "rope type 'longrope' needs 'short_factor' as a list of 32 numbers"),
         ({"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": [0.0] * 32}, "must be a number above 0"),
         (

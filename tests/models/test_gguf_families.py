@@ -345,7 +345,7 @@ def test_how_the_authors_sample_is_read(tmp_path: Path) -> None:
         ),
         ({"block_count": 2, "feed_forward_length": [96, 64]}, "feed_forward_length in .* differs from layer to layer"),
         ({"block_count": 3, "attention__head_count": [4, 2]}, "head_count in .* has 2 values for 3 layers"),
-        ({"attention__head_count": 0}, "num_attention_heads in config.json must be a whole number above 0"),
+        ({"attention__head_count": 0}, "llama.attention.head_count in .* must be a whole number above 0"),
         ({"architecture": "deepseek2"}, r"lacks the key deepseek2\.attention\.key_length"),
     ],
 )
@@ -353,3 +353,23 @@ def test_metadata_that_make_no_model(tmp_path: Path, keys: dict[str, Any], sente
     file = file_with(tmp_path / "model.gguf", **keys)
     with pytest.raises(ModelError, match=sentence):
         read_folder(file)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"embedding_length": 0}, r"^llama\.embedding_length in .*bad\.gguf must be a whole number above 0, not 0\.$"),
+        ({"attention__key_length": 0}, r"^llama\.attention\.key_length in .*bad\.gguf must be"),
+        ({"context_length": 2**31}, r"^llama\.context_length in .*bad\.gguf is 2147483648, more than any model has"),
+        (
+            {"attention__head_count_kv": 3},
+            r"bad\.gguf: llama\.attention\.head_count \(1\) must be a multiple",
+        ),
+        ({"rope__freq_base": 0.5}, r"bad\.gguf: llama\.rope\.freq_base must be larger than 1, not 0\.5"),
+    ],
+)
+def test_what_is_wrong_with_keys_is_told_of_the_file(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
+    """Which has no config.json."""
+    with pytest.raises(ModelError, match=sentence) as told:
+        read_folder(file_with(tmp_path / "bad.gguf", **keys))
+    assert "config.json" not in str(told.value)

@@ -72,6 +72,7 @@ FAULTS = [
     (header(tensors=1) + info("t", ()), "tensor 't' has 0 dimensions"),
     (header(tensors=1) + info("t", (1,) * 9), "tensor 't' has 9 dimensions"),
     (header(tensors=1) + info("t", (0, 4)), r"tensor 't' has shape \[4, 0\]"),
+    (header(tensors=1) + info("t", (64, 0), 0), r"tensor 't' has shape \[0, 64\], so it holds nothing; "),
     (header(tensors=1) + info("t", (33, 4), 2), r"shape \[4, 33\], whose rows are no multiple of 32 values \(Q4_0\)"),
     (header(tensors=1) + info("t", (4,), 77), "tensor 't' in .* has the unknown type 77"),
     (header(tensors=1) + info("t", (4,), 0, 8), "tensor 't' begins at 8, which is no multiple of 32"),

@@ -147,7 +147,7 @@ def _load(
     from inflight.build import build_engine, model_folder
 
     def progress(done: int, total: int) -> None:
-        doing(f"loading the model ({done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters)")
+        doing(f"loading the model ({loaded(done, total)})")
 
     doing("loading the model")
     found(model_folder(engine_settings))
@@ -170,6 +170,13 @@ def _load(
         clock_zero=time.monotonic() - engine.loop.clock.now(),
     )
     return engine, LoadedEngine(AsyncBridge(engine.loop), metrics, described)
+
+
+def loaded(done: int, total: int) -> str:
+    """How much of a model is loaded, in words that say something of a small one, too."""
+    if total < 10**7:
+        return f"{done:,} of {total:,} parameters"
+    return f"{done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters"
 
 
 def _models(settings: ServerSettings, engine_settings: EngineSettings) -> tuple[str, ...]:

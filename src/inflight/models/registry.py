@@ -20,7 +20,7 @@ from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.fields import Fields
-from inflight.models.gguf.config import config_of, generation_of, refuse_more_weights
+from inflight.models.gguf.config import config_of, generation_of, refuse_more_weights, told_of_file
 from inflight.models.gguf.gguf_model import GGUFModel, is_gguf, model_name
 from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
@@ -112,7 +112,11 @@ def read_folder(folder: str | Path, *, to_run: bool = False, family: Family | No
     folder = Path(folder)
     if is_gguf(folder):
         gguf = GGUFModel(folder)
-        spec = read_spec(config_of(gguf), name=model_name(folder), to_run=to_run, family=family)
+        config = config_of(gguf)
+        try:
+            spec = read_spec(config, name=model_name(folder), to_run=to_run, family=family)
+        except ModelError as error:
+            raise told_of_file(error, gguf) from None
         if to_run:
             refuse_more_weights(gguf, parameters(spec))
         return spec

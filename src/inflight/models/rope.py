@@ -148,11 +148,11 @@ def _scaling(base: RopeSettings, numbers: _Numbers) -> dict[str, Any]:
     """What the variant of `base` needs on top of theta and lengths."""
     if base.kind == "default":
         return {}
-    if base.kind in ("yarn", "longrope"):
-        # Checkpoints that leave `factor` out mean the ratio of the two lengths.
-        factor = numbers.get("factor", base.length / base.original_length)
-        return (_yarn if base.kind == "yarn" else _longrope)(base, factor, numbers)
+    if base.kind == "longrope":  # its lists hold the divisors: checkpoints leave out what is the ratio of two lengths
+        return _longrope(base, numbers.get("factor", base.length / base.original_length), numbers)
     factor = numbers.get("factor")
+    if base.kind == "yarn":
+        return _yarn(factor, numbers)
     if base.kind != "llama3":
         return {"factor": factor}
     low, high = numbers.get("low_freq_factor"), numbers.get("high_freq_factor")
@@ -161,7 +161,7 @@ def _scaling(base: RopeSettings, numbers: _Numbers) -> dict[str, Any]:
     return {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
 
 
-def _yarn(base: RopeSettings, factor: float, numbers: _Numbers) -> dict[str, Any]:
+def _yarn(factor: float, numbers: _Numbers) -> dict[str, Any]:
     return {
         "factor": factor,
         "beta_fast": numbers.get("beta_fast", 32.0),

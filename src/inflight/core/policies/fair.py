@@ -61,7 +61,7 @@ class Fair(Ordered):
     def arrived(self, view: SequenceView) -> None:
         self._inside[view.tenant] += 1
         if self._inside[view.tenant] == 1:
-            self._weigh()
+            self._sum_weights()
         self._waits(view.tenant)
 
     def started(self, view: SequenceView) -> None:
@@ -84,7 +84,7 @@ class Fair(Ordered):
             _less(self._waiting, view.tenant)
         _less(self._inside, view.tenant)
         if view.tenant not in self._inside:
-            self._weigh()
+            self._sum_weights()
             if len(self._counters) > len(self._inside) + MOST_GONE:
                 self._forget()
 
@@ -112,9 +112,9 @@ class Fair(Ordered):
         """Rows of those in use that are the tenant's by weight, one at least."""
         return max(1.0, self._rows * self.shares.weight(tenant) / self._weight_inside)
 
-    def _weigh(self) -> None:
+    def _sum_weights(self) -> None:
         """Who is inside has changed."""
-        self._weight_inside = self.shares.weigh(self._inside)
+        self._weight_inside = self.shares.total_weight(self._inside)
 
 
 def _less(counts: Counter[str], tenant: str) -> None:

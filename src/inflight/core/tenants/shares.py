@@ -32,7 +32,7 @@ class Shares:
     def weight(self, tenant: str) -> float:
         return self._weights.get(tenant, 1.0)
 
-    def weigh(self, tenants: Iterable[str]) -> float:
+    def total_weight(self, tenants: Iterable[str]) -> float:
         """The weight of all of them together."""
         return math.fsum(map(self.weight, tenants))
 
@@ -43,7 +43,7 @@ class Shares:
             mine = backlog.of(tenant)
             tenants |= backlog.tenants
             places, tokens = places + mine.places, tokens + mine.tokens
-        return Held(places, tokens, self.weight(tenant) / self.weigh(tenants))
+        return Held(places, tokens, self.weight(tenant) / self.total_weight(tenants))
 
 
 @dataclass(frozen=True, slots=True)

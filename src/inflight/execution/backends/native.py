@@ -201,8 +201,8 @@ def _pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, 
     """Neighbours of one layout together, as the module takes them: matrices, then the fields of the layout."""
     laid = [_laid(part, hold, group) for part in parts]
     return [
-        ([matrix for _, matrix in neighbours], *layout[:3], np.frombuffer(layout.meanings, np.int8))
-        for layout, neighbours in itertools.groupby(laid, key=itemgetter(0))
+        ([matrix for _, matrix in run], *layout[:3], np.frombuffer(layout.meanings, np.int8))
+        for layout, run in itertools.groupby(laid, key=itemgetter(0))
     ]
 
 

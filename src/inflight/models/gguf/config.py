@@ -1,24 +1,22 @@
 """From a GGUF file's metadata to the config.json that Hugging Face has of the same model.
 
-Knows how llama.cpp's converter names shapes, architecture by architecture, what it leaves out because its own code says
-it (Gemma's scale of attention, SmolLM3's layers without rotation), and which tensors are settings in truth (factors of
-the rotation). What follows from a config.json, the families know: there is no second reader of shapes.
+Knows how llama.cpp's converter names the shapes that all architectures have, and what else a folder beside safetensors
+would say: how weights are held, which tokens end an answer, how it is sampled. What follows from a config.json, the
+families know: there is no second reader of shapes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
+from inflight.models.gguf.architectures import ARCHITECTURES
 from inflight.models.gguf.gguf_model import GGUFModel
+from inflight.models.gguf.keys import Config, Keys
+from inflight.models.gguf.rope import rope_of
 
-Json = bool | int | float | str | None | Sequence["Json"] | Mapping[str, "Json"]
-Config = dict[str, Json]
-
-_MOST_LAYERS = 4096
-_SLIDING, _FULL = "sliding_attention", "full_attention"
 # Tokens that end an answer, whatever the file calls its end token: llama.cpp looks for them by their spelling, too.
 _ENDS = frozenset(
     (
@@ -36,97 +34,49 @@ _ENDS = frozenset(
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     )
 )
-
-
-class Keys:
-    """Values of a model's own keys: `llama.block_count` is asked for as `block_count`."""
-
-    def __init__(self, model: GGUFModel) -> None:
-        self.model, self.architecture = model, model.architecture
-        self._metadata = model.metadata
-
-    def __contains__(self, key: str) -> bool:
-        return f"{self.architecture}.{key}" in self._metadata
-
-    def find(self, key: str) -> int | None:
-        return self._metadata.integer(f"{self.architecture}.{key}")
-
-    def size(self, key: str) -> int:
-        """Raises ModelError where it is not there."""
-        found = self.find(key)
-        if found is None:
-            raise self._lacks(key)
-        return found
-
-    def number(self, key: str) -> float | None:
-        """As Python has it: the file's 32 bits, in the fewest digits that mean them (0.00001, not 0.0000099999997)."""
-        found = self._metadata.number(f"{self.architecture}.{key}")
-        return found if found is None or not math.isfinite(found) else float(f"{found:.7g}")
-
-    def flag(self, key: str) -> bool | None:
-        return self._metadata.flag(f"{self.architecture}.{key}")
-
-    def text(self, key: str) -> str | None:
-        return self._metadata.text(f"{self.architecture}.{key}")
-
-    def by_layer(self, key: str) -> list[int]:
-        """Of each layer, whether the file says it once or for each."""
-        layers = self.layers
-        name = f"{self.architecture}.{key}"
-        if not self._metadata.is_array(name):
-            return [self.size(key)] * layers
-        found = [int(one) for one in self._metadata.numbers(name)]
-        if len(found) < layers:
-            raise ModelError(f"{name} in {self.model.path} has {len(found)} values for {layers} layers.")
-        return found[:layers]
-
-    def one(self, key: str) -> int:
-        """The same in all layers. Raises ModelError where it is not."""
-        found = set(self.by_layer(key))
-        if len(found) > 1:
-            raise ModelError(
-                f"{self.architecture}.{key} in {self.model.path} differs from layer to layer ({shown(sorted(found))}), "
-                "which this family is not known to do; take another model."
-            )
-        return found.pop()
-
-    @property
-    def layers(self) -> int:
-        """Without those that only predict further tokens, which no answer needs."""
-        count = self.size("block_count") - (self.find("nextn_predict_layers") or 0)
-        if not 1 <= count <= _MOST_LAYERS:
-            raise ModelError(
-                f"{self.architecture}.block_count in {self.model.path} makes {count:,} layers; from 1 to "
-                f"{_MOST_LAYERS:,} make sense."
-            )
-        return count
-
-    @property
-    def head_dim(self) -> int:
-        given = self.find("attention.key_length")
-        return self.size("embedding_length") // max(1, self.one("attention.head_count")) if given is None else given
-
-    def has(self, tensor: str) -> bool:
-        return tensor in self.model.tensors
-
-    def _lacks(self, key: str) -> ModelError:
-        return ModelError(
-            f"{self.model.path} lacks the key {self.architecture}.{key}, without which the model's shape is unknown; "
-            "convert it again."
-        )
+# Keys of a file, by the names that its config.json has for them.
+_KEYS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+    "sliding_window": "attention.sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), "expert_count"),
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+}
 
 
 def config_of(model: GGUFModel) -> Config:
     """Raises ModelError for an architecture that is not known, and for keys that are missing or of the wrong kind."""
     keys = Keys(model)
-    known = _ARCHITECTURES.get(keys.architecture)
+    known = ARCHITECTURES.get(keys.architecture)
     if known is None:
         raise ModelError(
             f"{model.path} holds a model of the architecture {shown(keys.architecture)}, which is not read from GGUF; "
-            f"read are {', '.join(sorted(_ARCHITECTURES))}."
+            f"read are {', '.join(sorted(ARCHITECTURES))}."
         )
     name, own = known
-    return {**_common(keys), "architectures": [name], **_rope(keys), **own(keys)}
+    return {**_common(keys), "architectures": [name], **rope_of(keys), **own(keys)}
+
+
+def told_of_file(error: ModelError, model: GGUFModel) -> ModelError:
+    """The same error with the file and its keys in the place of a config.json, which nobody wrote."""
+    keys, path = Keys(model), str(model.path)
+
+    def name(found: re.Match[str]) -> str:
+        key = _KEYS.get(found[0])
+        return found[0] if key is None or key not in keys else f"{keys.architecture}.{key}"
+
+    text = re.sub(r"\w+", name, str(error)).replace("config.json", path)
+    return ModelError(text if path in text else f"{path}: {text}")
 
 
 def refuse_more_weights(model: GGUFModel, described: int) -> None:
@@ -225,317 +175,3 @@ def _end_tokens(keys: Keys) -> list[int]:
     if "<|return|>" in ends and "<|call|>" in ends:  # of Harmony, where <|end|> ends one message of an answer
         ends.pop("<|end|>", None)
     return sorted({*(one for one in named if one is not None), *ends.values()})
-
-
-# -- rotation ----------------------------------------------------------------------------------------------------------
-def _rope(keys: Keys) -> Config:
-    """`rope_theta` and `rope_scaling` in the spelling that all families read."""
-    theta = keys.number("rope.freq_base") or 10_000.0
-    rotated = keys.find("rope.dimension_count")
-    found: Config = {"rope_theta": theta}
-    if rotated is not None and rotated != keys.head_dim:
-        found["partial_rotary_factor"] = rotated / keys.head_dim
-    scaling = _scaling(keys, theta, rotated or keys.head_dim)
-    return found if scaling is None else {**found, "rope_scaling": scaling}
-
-
-def _scaling(keys: Keys, theta: float, rotated: int) -> Config | None:
-    factors = keys.model.floats("rope_freqs.weight")
-    if factors is not None and any(one != 1 for one in factors):
-        return _llama3(keys, factors, theta, rotated)
-    short, long = (keys.model.floats(f"rope_factors_{one}.weight") for one in ("short", "long"))
-    original = keys.find("rope.scaling.original_context_length")
-    if long is not None and short is not None:
-        digits = [[float(f"{one:.7g}") for one in part] for part in (short, long)]
-        scaling: Config = {"rope_type": "longrope", "short_factor": digits[0], "long_factor": digits[1]}
-        return {**scaling, "original_max_position_embeddings": original}
-    kind, factor = keys.text("rope.scaling.type"), keys.number("rope.scaling.factor")
-    if kind in (None, "none") or factor in (None, 0, 1):
-        return None
-    scaling = {"rope_type": kind, "factor": factor}
-    if kind == "yarn":
-        return scaling | _yarn(keys, original)
-    return scaling
-
-
-def _yarn(keys: Keys, original: int | None) -> Config:
-    multiplier = keys.number("rope.scaling.yarn_log_multiplier")  # a tenth of mscale_all_dim
-    found: Config = {
-        "original_max_position_embeddings": original,
-        "beta_fast": keys.number("rope.scaling.yarn_beta_fast") or 32.0,
-        "beta_slow": keys.number("rope.scaling.yarn_beta_slow") or 1.0,
-        "attention_factor": keys.number("rope.scaling.attn_factor"),
-    }
-    return found if multiplier is None else {**found, "mscale": multiplier * 10, "mscale_all_dim": multiplier * 10}
-
-
-def _llama3(keys: Keys, factors: Sequence[float], theta: float, rotated: int) -> Config:
-    """The four numbers of which the converter made the divisors of the frequencies.
-
-    low_freq_factor, high_freq_factor and the original length appear in them only as ratios, so 1 and 4, which all
-    published models have, lose nothing; the length is the one whose divisors are these. Frequencies are then computed
-    as of a config.json, which is exact, where the file's divisors are rounded.
-    """
-    factor = max(factors)
-    for original in (8192, 4096, 2048, 16_384, 32_768, 65_536, 131_072):
-        made = [_divisor(theta ** (2 * at / rotated), factor, original) for at in range(rotated // 2)]
-        if len(made) == len(factors) and all(
-            math.isclose(one, other, rel_tol=1e-4) for one, other in zip(made, factors, strict=True)
-        ):
-            return {
-                "rope_type": "llama3",
-                "factor": float(f"{factor:.7g}"),
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": original,
-            }
-    raise ModelError(
-        f"rope_freqs.weight in {keys.model.path} divides the frequencies of the rotation by up to {factor:g}, and not "
-        "as Llama 3 does, which is the one rule that is known for it; take another model."
-    )
-
-
-def _divisor(wavelength_over_2_pi: float, factor: float, original: int) -> float:
-    wavelength = 2 * math.pi * wavelength_over_2_pi
-    if wavelength < original / 4:
-        return 1.0
-    if wavelength > original:
-        return factor
-    smooth = (original / wavelength - 1) / 3
-    return 1 / ((1 - smooth) / factor + smooth)
-
-
-# -- architectures -----------------------------------------------------------------------------------------------------
-def _llama(keys: Keys) -> Config:
-    """Llama, Mistral and what is shaped like them; with experts it is Mixtral."""
-    inputs, outputs = keys.has("blk.0.attn_q.bias"), keys.has("blk.0.attn_output.bias")
-    if inputs != outputs:
-        raise ModelError(f"{keys.model.path} has biases of only some projections of attention, which Llama has not.")
-    found: Config = {"attention_bias": inputs, "mlp_bias": keys.has("blk.0.ffn_gate.bias")}
-    if not keys.find("expert_count"):
-        return found
-    picked = {"num_local_experts": keys.size("expert_count"), "num_experts_per_tok": keys.size("expert_used_count")}
-    return {**picked, "architectures": ["MixtralForCausalLM"]}
-
-
-def _qwen3(keys: Keys) -> Config:
-    return {"attention_bias": keys.has("blk.0.attn_q.bias")}
-
-
-def _experts(keys: Keys, count: str = "num_experts") -> Config:
-    return {
-        count: keys.size("expert_count"),
-        "num_experts_per_tok": keys.size("expert_used_count"),
-        "moe_intermediate_size": _expert_width(keys),
-    }
-
-
-def _expert_width(keys: Keys) -> int:
-    found = keys.find("expert_feed_forward_length")
-    shape = keys.model.shape(f"blk.{keys.layers - 1}.ffn_down_exps.weight")
-    if found is None and shape is not None:  # files of the first converters
-        return shape[-1]
-    return keys.size("expert_feed_forward_length") if found is None else found
-
-
-def _qwen2moe(keys: Keys) -> Config:
-    shared = keys.model.shape("blk.0.ffn_up_shexp.weight")
-    found = keys.find("expert_shared_feed_forward_length")
-    return {
-        **_experts(keys),
-        "shared_expert_intermediate_size": found if found is not None else shared[0] if shared else 0,
-        "norm_topk_prob": False,
-    }
-
-
-def _qwen3moe(keys: Keys) -> Config:
-    return {**_experts(keys), **_qwen3(keys), "norm_topk_prob": True}
-
-
-def _gemma(keys: Keys) -> Config:
-    return {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
-
-
-def _gemma2(keys: Keys) -> Config:
-    """The scale of attention is in no key: the head's size, but of the largest models hidden size by heads."""
-    largest = {"gemma2": 46, "gemma3": 62}[keys.architecture] == keys.layers
-    scale = keys.size("embedding_length") // keys.one("attention.head_count") if largest else keys.head_dim
-    return {
-        **_gemma(keys),
-        "query_pre_attn_scalar": scale,
-        "attn_logit_softcapping": keys.number("attn_logit_softcapping"),
-        "final_logit_softcapping": keys.number("final_logit_softcapping"),
-        "sliding_window": keys.find("attention.sliding_window"),
-        "layer_types": _layer_types(keys, 2 if keys.architecture == "gemma2" else 6),
-    }
-
-
-def _gemma3(keys: Keys) -> Config:
-    """Layers with a window rotate by a base of their own, unscaled."""
-    return {**_gemma2(keys), "rope_local_base_freq": keys.number("rope.freq_base_swa") or 10_000.0}
-
-
-def _layer_types(keys: Keys, period: int) -> list[str]:
-    """By the file's list, where it has one; else each `period`-th layer sees all."""
-    name = f"{keys.architecture}.attention.sliding_window_pattern"
-    if keys.model.metadata.is_array(name):
-        windows = [bool(one) for one in keys.by_layer("attention.sliding_window_pattern")]
-    else:
-        period = keys.find("attention.sliding_window_pattern") or period
-        windows = [(layer + 1) % period != 0 for layer in range(keys.layers)]
-    return [_SLIDING if one else _FULL for one in windows]
-
-
-def _phi3(keys: Keys) -> Config:
-    original = keys.find("rope.scaling.original_context_length")
-    return {
-        "sliding_window": keys.find("attention.sliding_window") or None,
-        "original_max_position_embeddings": keys.size("context_length") if original is None else original,
-    }
-
-
-def _gpt_oss(keys: Keys) -> Config:
-    found = _experts(keys, "num_local_experts")
-    return {
-        **found,
-        "intermediate_size": found.pop("moe_intermediate_size"),
-        "attention_bias": True,
-        "sliding_window": keys.find("attention.sliding_window"),
-        "layer_types": _layer_types(keys, 2),
-        "rope_scaling": {**scaling, "truncate": False} if (scaling := _mapping(_rope(keys))) else None,
-    }
-
-
-def _mapping(rope: Config) -> Config | None:
-    found = rope.get("rope_scaling")
-    return dict(found) if isinstance(found, Mapping) else None
-
-
-def _smollm3(keys: Keys) -> Config:
-    """Every fourth layer does not rotate, which is in no key."""
-    return {**_llama(keys), "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(keys.layers)]}
-
-
-def _olmo2(keys: Keys) -> Config:
-    """OLMo 3 is the same architecture with windows."""
-    window = keys.find("attention.sliding_window")
-    if not window:
-        return {}
-    types = _layer_types(keys, 4)
-    return {"architectures": ["Olmo3ForCausalLM"], "sliding_window": window, "layer_types": types}
-
-
-def _granite(keys: Keys) -> Config:
-    return {
-        **_llama(keys),
-        "embedding_multiplier": keys.number("embedding_scale") or 1.0,
-        "residual_multiplier": keys.number("residual_scale") or 1.0,
-        "attention_multiplier": keys.number("attention.scale") or keys.head_dim**-0.5,
-        "logits_scaling": keys.number("logit_scale") or 1.0,
-    }
-
-
-def _glm4(keys: Keys) -> Config:
-    return {"attention_bias": keys.has("blk.0.attn_q.bias")}
-
-
-def _glm4moe(keys: Keys) -> Config:
-    return {
-        **_glm4(keys),
-        **_experts(keys, "n_routed_experts"),
-        **_routing(keys),
-        "use_qk_norm": keys.has("blk.0.attn_q_norm.weight"),
-    }
-
-
-def _routing(keys: Keys) -> Config:
-    """Of routers that pick within groups, beside shared experts and behind dense layers."""
-    return {
-        "n_shared_experts": keys.find("expert_shared_count") or 0,
-        "first_k_dense_replace": keys.find("leading_dense_block_count") or 0,
-        "routed_scaling_factor": keys.number("expert_weights_scale") or 1.0,
-        "norm_topk_prob": bool(keys.flag("expert_weights_norm")),
-        "n_group": keys.find("expert_group_count") or 1,
-        "topk_group": keys.find("expert_group_used_count") or 1,
-    }
-
-
-def _deepseek2(keys: Keys) -> Config:
-    """V2, and V3 where the router's scores are sigmoids. key_length is that of one head, or of the compressed form
-    (then `key_length_mla` has the head's)."""
-    sigmoid = keys.find("expert_gating_func") == 2
-    rotated = keys.size("rope.dimension_count")
-    keys_width = keys.find("attention.key_length_mla") or keys.size("attention.key_length")
-    found: Config = {
-        **_experts(keys, "n_routed_experts"),
-        **_routing(keys),
-        "architectures": ["DeepseekV3ForCausalLM" if sigmoid else "DeepseekV2ForCausalLM"],
-        "kv_lora_rank": keys.size("attention.kv_lora_rank"),
-        "q_lora_rank": keys.find("attention.q_lora_rank") or None,
-        "qk_rope_head_dim": rotated,
-        "qk_nope_head_dim": keys_width - rotated,
-        "v_head_dim": keys.find("attention.value_length_mla") or keys.size("attention.value_length"),
-        "head_dim": rotated,
-        "num_key_value_heads": keys.one("attention.head_count"),
-        "partial_rotary_factor": 1.0,
-    }
-    return {**found, "scoring_func": "sigmoid", "topk_method": "noaux_tc"} if sigmoid else found
-
-
-def _lfm2(keys: Keys) -> Config:
-    """Layers without heads of keys and values are convolutions."""
-    full = [heads > 0 for heads in keys.by_layer("attention.head_count_kv")]
-    return {
-        "norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
-        "block_auto_adjust_ff_dim": False,
-        "layer_types": [_FULL if one else "conv" for one in full],
-        "conv_L_cache": keys.size("shortconv.l_cache"),
-        "conv_bias": any(name.endswith("shortconv.in_proj.bias") for name in keys.model.tensors),
-    }
-
-
-def _qwen35(keys: Keys) -> Config:
-    """Gated DeltaNet in all layers but each `full_attention_interval`-th. The rotation has sections for images, which
-    texts leave equal."""
-    heads = max(1, keys.size("ssm.time_step_rank"))
-    return {
-        "full_attention_interval": keys.find("full_attention_interval") or 4,
-        "linear_conv_kernel_dim": keys.size("ssm.conv_kernel"),
-        "linear_key_head_dim": keys.size("ssm.state_size"),
-        "linear_num_key_heads": keys.size("ssm.group_count"),
-        "linear_num_value_heads": heads,
-        "linear_value_head_dim": keys.size("ssm.inner_size") // heads,
-    }
-
-
-def _qwen35moe(keys: Keys) -> Config:
-    shared = keys.find("expert_shared_feed_forward_length") or 0
-    return {**_qwen35(keys), **_experts(keys), "shared_expert_intermediate_size": shared, "norm_topk_prob": True}
-
-
-def _nothing(keys: Keys) -> Config:
-    return {}
-
-
-_ARCHITECTURES: dict[str, tuple[str, Callable[[Keys], Config]]] = {
-    "llama": ("LlamaForCausalLM", _llama),
-    "qwen2": ("Qwen2ForCausalLM", _nothing),
-    "qwen2moe": ("Qwen2MoeForCausalLM", _qwen2moe),
-    "qwen3": ("Qwen3ForCausalLM", _qwen3),
-    "qwen3moe": ("Qwen3MoeForCausalLM", _qwen3moe),
-    "qwen3next": ("Qwen3NextForCausalLM", _qwen35moe),
-    "qwen35": ("Qwen3_5ForCausalLM", _qwen35),
-    "qwen35moe": ("Qwen3_5MoeForCausalLM", _qwen35moe),
-    "gemma": ("GemmaForCausalLM", _gemma),
-    "gemma2": ("Gemma2ForCausalLM", _gemma2),
-    "gemma3": ("Gemma3ForCausalLM", _gemma3),
-    "phi3": ("Phi3ForCausalLM", _phi3),
-    "gpt-oss": ("GptOssForCausalLM", _gpt_oss),
-    "smollm3": ("SmolLM3ForCausalLM", _smollm3),
-    "olmo2": ("Olmo2ForCausalLM", _olmo2),
-    "granite": ("GraniteForCausalLM", _granite),
-    "glm4": ("Glm4ForCausalLM", _glm4),
-    "glm4moe": ("Glm4MoeForCausalLM", _glm4moe),
-    "deepseek2": ("DeepseekV2ForCausalLM", _deepseek2),
-    "lfm2": ("Lfm2ForCausalLM", _lfm2),
-}

@@ -170,7 +170,9 @@ class _Reader:
         kind = tensor_type(number)
         if kind is None:
             raise ModelError(f"tensor {shown(name)} in {self._path} has the unknown type {number}; take another file.")
-        if min(shape) < 1 or shape[-1] % kind.values:
+        if min(shape) < 1:
+            raise self._damaged(f"tensor {shown(name)} has shape {list(shape)}, so it holds nothing")
+        if shape[-1] % kind.values:
             raise self._damaged(
                 f"tensor {shown(name)} has shape {list(shape)}, whose rows are no multiple of {kind.values} values "
                 f"({kind.name})"

@@ -183,7 +183,7 @@ class BlockHistory:
         self._tables: dict[int, list[list[int]]] = {}  # row → block table of each group
         self._passed: dict[int, list[int]] = {}  # row → leading entries of each that are not held
         self._computed: dict[int, int] = {}  # row → tokens with keys and values
-        self._holders: dict[int, list[int]] = {}  # block → rows
+        self._rows_of: dict[int, list[int]] = {}  # block → rows
         self._owner: dict[int, int] = {}  # block → sequence, SHARED or CACHED
         self._sequences: dict[int, int] = {}  # row → sequence
 
@@ -242,11 +242,11 @@ class BlockHistory:
             self._passed[row][group] = max(passed, first)
 
     def _take(self, block: int, row: int, moved: Counter[int]) -> None:
-        holders = self._holders.setdefault(block, [])
-        holders.append(row)
-        if len(holders) == 1:
+        rows = self._rows_of.setdefault(block, [])
+        rows.append(row)
+        if len(rows) == 1:
             self.allocated += 1
-        self._own(block, self._sequences[row] if len(holders) == 1 else SHARED, moved)
+        self._own(block, self._sequences[row] if len(rows) == 1 else SHARED, moved)
 
     def _give_up(self, row: int, moved: Counter[int]) -> None:
         full = self._computed.pop(row, 0) // self._size
@@ -256,11 +256,11 @@ class BlockHistory:
                 self._release(block, row, self._keeps_content and place < full, moved)
 
     def _release(self, block: int, row: int, keeps_content: bool, moved: Counter[int]) -> None:
-        holders = self._holders[block]
-        holders.remove(row)
-        if len(holders) == 1:
-            self._own(block, self._sequences.get(holders[0]), moved)  # a damaged record gives a row a block twice
-        elif not holders:
+        rows = self._rows_of[block]
+        rows.remove(row)
+        if len(rows) == 1:
+            self._own(block, self._sequences.get(rows[0]), moved)  # a damaged record gives a row a block twice
+        elif not rows:
             self.allocated -= 1
             self._own(block, CACHED if keeps_content else None, moved)
 

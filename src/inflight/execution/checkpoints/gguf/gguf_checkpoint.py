@@ -19,9 +19,9 @@ from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
 from inflight.execution.checkpoints.gguf.names import Place, place_of
 from inflight.execution.checkpoints.gguf.packing import packed
 from inflight.models.errors import ModelError
-from inflight.models.gguf.config import Keys
 from inflight.models.gguf.gguf_file import GGUFFile, TensorEntry
 from inflight.models.gguf.gguf_model import GGUFModel
+from inflight.models.gguf.keys import Keys
 
 _PLAIN = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
