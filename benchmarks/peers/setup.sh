@@ -88,7 +88,7 @@ openvino() {
 # The engine, and what its model builder imports.
 onnxruntime() {
     environment onnxruntime
-    install "torch==2.13.0" "onnxruntime==1.32.0" "onnxruntime-genai==0.18.0" "onnx-ir==1.1.0" "transformers==4.57.6"
+    install "torch==2.13.0" "onnxruntime==1.32.0" "onnxruntime-genai==0.18.0" "onnx-ir==1.1.0" "transformers==5.23.0"
 }
 
 for engine in "$@"; do
