@@ -6,19 +6,20 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import benchmarks.peers
 import inflight
-from benchmarks.comparison import tell
+from benchmarks.comparison import spread, tell
 from benchmarks.peers import engines as known
 from benchmarks.peers import record
 from benchmarks.peers.ceilings import Ceilings
-from benchmarks.peers.checkpoints import Checkpoints, ExportFailed
+from benchmarks.peers.checkpoints import Checkpoints, Environments, ExportFailed
 from benchmarks.peers.contest import ALIKE, Contest, Rules
-from benchmarks.peers.engines import PRECISIONS, Engine
+from benchmarks.peers.engines import FOUR_BITS, PRECISIONS, Copy, Engine
+from benchmarks.peers.load import busy_share
 from benchmarks.peers.report import report
 from benchmarks.peers.stepping import Job
 from benchmarks.peers.trials import LOAD, QUICK, READING_BATCH, Sizes
@@ -29,11 +30,13 @@ from inflight.config.engine import EngineSettings, resolve_threads
 from inflight.execution.backends import native
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.sizes import kv_bytes_per_token
-from inflight.models.registry import read_folder
+from inflight.models.registry import read_folder, read_spec
 
-_ROWS, _MODEL_LEN = 64, 4096
-QUANTIZATION: dict[str, Quantization] = {"bf16": "none", "int8": "int8", "int8-all": "int8-all"}
+_MODEL_LEN = 4096
+QUANTIZATION: dict[str, Quantization] = {"int8": "int8", "int8-all": "int8-all"}  # others as the file says
+_KINDS: dict[str, Literal["bf16", "int8"]] = {"bfloat16": "bf16", "int8": "int8"}
 _PEAK_PROBES = 20  # with pauses between, about six seconds
+PEERS = ("llama", "openvino", "onnxruntime", "vllm")  # by the names that setup.sh gives their environments
 _SPARE = 1.1  # KV memory beyond what the requests hold: blocks that are not full
 
 
@@ -48,6 +51,7 @@ def main(given: Sequence[str] | None = None) -> None:
     for python, sentence in missing.items():
         tell(f"{sentence} ({python} was looked for)")
     contests = [_contest(precision, present, arguments, sizes) for precision in arguments.precisions]
+    peaks = _peaks(_threads(arguments))
     if arguments.record and arguments.record.exists():
         record.read(arguments.record, contests)
     first = max((figure.round + 1 for contest in contests for figure in contest.figures), default=0)
@@ -57,15 +61,17 @@ def main(given: Sequence[str] | None = None) -> None:
             if arguments.record:
                 record.write(arguments.record, contests)
     rounds = first + more
-    notes = {name: {one.name: one.notes[name] for one in present if name in one.notes} for name in PRECISIONS}
-    ceilings = {contest.precision: _ceilings(contest) for contest in contests}
-    told = report(contests, notes, ceilings)
-    body = "\n\n".join([_introduction(arguments, sizes, rounds), *missing.values(), told])
+    again = _peaks(_threads(arguments))  # the machine may have been busy before
+    peaks = {name: max(peak, again[name]) for name, peak in peaks.items()}
+    told = report(contests, {contest.precision: _ceilings(contest, peaks) for contest in contests})
+    loads = [load for contest in contests for load in contest.loads.values()]
+    body = "\n\n".join([_introduction(arguments, sizes, rounds, loads), *missing.values(), told])
     body = body.replace(str(arguments.folder.resolve()), "FOLDER")  # where an engine's last words name it
     print(body)
     if arguments.write:
-        title = f"Beside vLLM and OpenVINO GenAI: {arguments.model}'s shape"
-        write_section(f"peers {arguments.model}", title, _command(arguments, rounds), body)
+        in_four = " in 4 bits" if set(arguments.precisions) <= set(FOUR_BITS) else ""
+        title = f"Beside {_told_names(contests)}: {arguments.model}'s shape{in_four}"
+        write_section(f"peers {arguments.model}{in_four}", title, _command(arguments, rounds), body)
 
 
 def _options() -> argparse.ArgumentParser:
@@ -75,12 +81,18 @@ def _options() -> argparse.ArgumentParser:
         description=benchmarks.peers.__doc__,
     )
     parser.add_argument("--folder", type=Path, required=True, help="that setup.sh was given; checkpoints go there too")
-    parser.add_argument("--vllm-python", type=Path, help="another environment's (default FOLDER/vllm/bin/python)")
-    parser.add_argument("--openvino-python", type=Path, help="the same (default FOLDER/openvino/bin/python)")
+    parser.add_argument(
+        "--environments", type=Path, help="that setup.sh was given, where checkpoints are elsewhere (default FOLDER)"
+    )
     parser.add_argument("--model", choices=list(SHAPES), default="qwen2.5-0.5b", help="shape, of random weights")
-    parser.add_argument("--precisions", type=_precisions, default=["bf16", "int8"], help="some of bf16,int8,int8-all")
+    parser.add_argument(
+        "--precisions", type=_precisions, default=["bf16", "int8"], help=f"some of {','.join(PRECISIONS)}"
+    )
+    parser.add_argument("--peers", type=_peers, default=list(PEERS), help=f"some of {','.join(PEERS)}")
     parser.add_argument("--rounds", type=int, help="more through all engines (default 3, with --quick 1)")
-    parser.add_argument("--quick", action="store_true", help="fewer batches and requests, to try")
+    parser.add_argument(
+        "--quick", action="store_true", help="decoding of up to 32 rows, prompts of 512 and no mix, in short runs"
+    )
     parser.add_argument("--threads", type=int, help="of each engine (default: the cores this process may use)")
     parser.add_argument(
         "--alike",
@@ -109,6 +121,14 @@ def _precisions(text: str) -> list[str]:
     return names
 
 
+def _peers(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in PEERS:
+            raise argparse.ArgumentTypeError(f"{name} is unknown; there are {', '.join(PEERS)}")
+    return names
+
+
 def _setting(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
@@ -121,49 +141,64 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _participants(arguments: argparse.Namespace, shape: dict[str, object]) -> list[Engine]:
     folder = arguments.folder.resolve()
-    vllm = (arguments.vllm_python or folder / "vllm/bin/python").absolute()
-    openvino = (arguments.openvino_python or folder / "openvino/bin/python").absolute()
-    checkpoints = Checkpoints(folder / "models" / arguments.model, shape, openvino)
+    made = (arguments.environments or folder).absolute()
+    pythons = {name: made / name / "bin/python" for name in PEERS}
+    environments = Environments(pythons["llama"], pythons["openvino"], pythons["onnxruntime"])
+    checkpoints = Checkpoints(folder / "models" / arguments.model, shape, environments)
     source = Path(inflight.__file__).parents[1]
-    return [
-        known.inflight(checkpoints, source),
-        known.vllm(checkpoints, vllm, folder / "cache"),
-        known.openvino(checkpoints, openvino),
-    ]
+    peers = {
+        "llama": lambda: known.llama_cpp(checkpoints, environments),
+        "openvino": lambda: known.openvino(checkpoints, environments.openvino),
+        "onnxruntime": lambda: known.onnxruntime(checkpoints, environments.onnxruntime),
+        "vllm": lambda: known.vllm(checkpoints, pythons["vllm"], folder / "cache"),
+    }
+    return [known.inflight(checkpoints, source), *(peers[name]() for name in PEERS if name in arguments.peers)]
 
 
 def _contest(precision: str, present: Sequence[Engine], arguments: argparse.Namespace, sizes: Sizes) -> Contest:
     able = [engine for engine in present if precision in engine.models]
-    models, absent = {}, {}
+    copies: dict[str, Copy] = {}
+    absent: dict[str, str] = {}
     for engine in able:
         try:
-            models[engine.name] = engine.models[precision]()
+            copies[engine.name] = engine.models[precision]()
         except ExportFailed as failure:
             absent[engine.name] = f"{engine.name} is left out of {precision}: {failure}."
+            tell(absent[engine.name])
     threads = _threads(arguments)
-    config = read_folder(models["inflight"], to_run=True)
-    kv_bytes = _SPARE * sizes.kv_tokens() * kv_bytes_per_token(config, "bfloat16")
+    kv_gib = math.ceil(_SPARE * sizes.kv_tokens() * _kv_bytes_per_token(arguments.model) / 2**30)
     jobs = {
         name: Job(
-            model=str(model),
+            model=str(copy.place),
             precision=precision,
             threads=threads,
-            max_num_seqs=_ROWS,
+            max_num_seqs=sizes.rows(),
+            row_tokens=sizes.row_tokens(),
             max_model_len=_MODEL_LEN,
-            kv_gib=math.ceil(kv_bytes / 2**30),
+            kv_gib=kv_gib,
             settings=dict(arguments.set) if name == "inflight" else {},
         )
-        for name, model in models.items()
+        for name, copy in copies.items()
     }
-    rules = Rules(lambda: native.read_bandwidth_bytes_per_s(threads), arguments.alike)
-    return Contest(precision, able, jobs, sizes, rules, absent=absent)
+    rules = Rules(lambda: native.read_bandwidth_bytes_per_s(threads), busy_share, arguments.alike)
+    return Contest(precision, able, jobs, copies, sizes, rules, absent=absent)
 
 
-def _ceilings(contest: Contest) -> Ceilings:
-    job = contest.jobs["inflight"]
-    kinds: dict[str, Literal["bf16", "int8"]] = {"bfloat16": "bf16", "int8": "int8"}
-    peaks = {name: _peak(kind, job.threads) for name, kind in kinds.items()}
-    return Ceilings(read_folder(Path(job.model), to_run=True), QUANTIZATION[contest.precision], peaks)
+def _kv_bytes_per_token(model: str) -> int:
+    return kv_bytes_per_token(read_spec(SHAPES[model]), "bfloat16")
+
+
+def _ceilings(contest: Contest, peaks: Mapping[str, float]) -> Ceilings | None:
+    """None where inflight did not take part."""
+    job = contest.jobs.get("inflight")
+    if job is None:
+        return None
+    return Ceilings(read_folder(Path(job.model), to_run=True), QUANTIZATION.get(contest.precision, "none"), peaks)
+
+
+def _peaks(threads: int) -> dict[str, float]:
+    """FLOP/s by how numbers are held."""
+    return {name: _peak(kind, threads) for name, kind in _KINDS.items()}
 
 
 def _peak(kind: Literal["bf16", "int8"], threads: int) -> float:
@@ -179,27 +214,49 @@ def _threads(arguments: argparse.Namespace) -> int:
     return int(resolve_threads(EngineSettings(threads=arguments.threads)).value)
 
 
-def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int) -> str:
+def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int, loads: Sequence[float]) -> str:
+    threads = _threads(arguments)
+    taken = (
+        f"Others took {spread([100 * load for load in loads], 0, ' %')} of the cores before a round. " if loads else ""
+    )
+    return (
+        f"{arguments.model}'s shape with random weights, {threads} threads, {sizes.rows()} rows, greedy, prompts as "
+        "token ids, each engine through its own Python API in a process of its own, taking turns; inflight's kernels "
+        f"are {native.NativeBackend('bfloat16', threads).isa}. {taken}Medians of {rounds} "
+        f"{'rounds' if rounds > 1 else 'round'}; a ratio is taken within a round, to the best peer, with least and "
+        f"greatest in brackets. Decoding: {sizes.decode_outputs} tokens of each row after a prompt of "
+        f"{sizes.decode_prompt}. {_told_mix(sizes)}First token: from starting the process, with the model's files in "
+        "the page cache. Peak resident: of the process, pages of the model's files among it. GB/s: read bandwidth "
+        f"around the runs. Decoding of up to {READING_BATCH} rows may wait for memory, and counts where that was "
+        f"within {arguments.alike:.0%} for all engines. The ceiling's ratio is that of an engine which does nothing "
+        "but read at the bandwidth around inflight's run and compute at the machine's peak, both at once."
+    )
+
+
+def _told_mix(sizes: Sizes) -> str:
+    if not sizes.mixed:
+        return ""
     mix = mixed(sizes.mixed)
     prompts, outputs = sum(len(one.prompt) for one in mix), sum(one.output_tokens for one in mix)
     return (
-        f"{arguments.model}'s shape with random weights, {_threads(arguments)} threads, {_ROWS} rows, greedy, prompts "
-        "as token ids, each engine through its own Python API in a process of its own, taking turns. Medians of "
-        f"{rounds} {'rounds' if rounds > 1 else 'round'}; a ratio is taken within a round, to the best peer, with "
-        f"least and greatest in brackets. Mixed: {len(mix)} requests with {prompts:,} prompt and {outputs:,} output "
-        f"tokens of lognormal lengths, at once, and as Poisson arrivals at {LOAD:.0%} of what the best peer did at "
-        f"once (p99 TTFT rests on {len(mix)} samples a round, p99 ITL on {outputs - len(mix):,}). First token: from "
-        "starting the process, with the model's files in the page cache. GB/s: read bandwidth around the runs. "
-        f"Decoding of up to {READING_BATCH} rows may wait for memory, and counts where that was within "
-        f"{arguments.alike:.0%} for all engines. The ceiling's ratio is that of an engine which does nothing but read "
-        "at the bandwidth around inflight's run and compute at the machine's peak, both at once."
+        f"Mixed: {len(mix)} requests with {prompts:,} prompt and {outputs:,} output tokens of lognormal lengths, at "
+        f"once, and as Poisson arrivals at {LOAD:.0%} of what the best peer did at once (p99 TTFT rests on {len(mix)} "
+        f"samples a round, p99 ITL on {outputs - len(mix):,}). "
     )
+
+
+def _told_names(contests: Sequence[Contest]) -> str:
+    """Of the peers that took part, in their order."""
+    names = {engine.name: None for contest in contests for engine in contest.engines if engine.name in contest.versions}
+    *others, last = [name for name in names if name != "inflight"] or ["nobody"]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _command(arguments: argparse.Namespace, rounds: int) -> str:
     """As a reader would give it: with a folder of his own."""
     words = ["python -m benchmarks.peers --folder FOLDER --model", arguments.model]
     words += ["--precisions", ",".join(arguments.precisions)]
+    words += ["--peers", ",".join(arguments.peers)] if arguments.peers != list(PEERS) else []
     words += ["--quick"] if arguments.quick else []
     words += ["--rounds", str(rounds)]
     words += [f"--alike {arguments.alike:g}"] if arguments.alike != ALIKE else []

@@ -1,15 +1,18 @@
 """Checkpoints of random weights on disk, the same for every engine, and the copies that single engines want.
 
 Knows the layouts: a Hugging Face folder in bf16, which inflight and vLLM load; int8 weights in the layout of
-compressed-tensors for vLLM; OpenVINO's own format, exported by its own environment. A copy is made once and kept.
+compressed-tensors for vLLM; and what other engines' own tools make of the folder, each in its own environment. A copy
+is made once and kept; so is the sentence of a tool that could not make one, for a second try would take as long.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +21,39 @@ from benchmarks.peers.tokenizer import END, write_tokenizer
 from benchmarks.shapes import write_config
 
 _WEIGHTS = "model.safetensors"
+_ROOT = Path(__file__).parents[2]  # where `benchmarks` can be imported
 
 
 class ExportFailed(RuntimeError):
     """A copy could not be made; the sentence has the exporter's last words."""
 
 
-class Checkpoints:
-    """Of one shape, below a folder. openvino: the python of the environment that can export, if there is one."""
+@dataclass(frozen=True, slots=True)
+class Environments:
+    """Of the engines whose tools make copies, below the folder that setup.sh filled: their pythons."""
 
-    def __init__(self, folder: Path, shape: dict[str, object], openvino: Path | None = None):
+    llama: Path
+    openvino: Path
+    onnxruntime: Path
+
+    @property
+    def llama_source(self) -> Path:
+        """Of its Python bindings, llama.cpp itself below them."""
+        return self.llama.parents[1] / "source"
+
+    @property
+    def llama_build(self) -> Path:
+        """Programs and libraries."""
+        return self.llama.parents[1] / "build/bin"
+
+
+class Checkpoints:
+    """Of one shape, below a folder. environments: whose tools can be asked, where there are any."""
+
+    def __init__(self, folder: Path, shape: dict[str, object], environments: Environments | None = None):
         self._folder = folder
         self._shape = shape
-        self._openvino = openvino
+        self._environments = environments
 
     def plain(self) -> Path:
         """bf16, in the layout that everybody reads."""
@@ -41,19 +64,39 @@ class Checkpoints:
         in bf16."""
         return self._made("vllm-int8", self._write_vllm_int8)
 
-    def openvino(self, weights: str) -> Path:
-        """weights: fp16 or int8, as its exporter names them."""
-        return self._made(f"openvino-{weights}", lambda folder: self._export(folder, weights))
+    def openvino(self, weights: str, *settings: str) -> Path:
+        """weights: fp16, int8 or int4, as its exporter names them. settings: further options of it, which name the
+        copy too."""
+        name = "-".join(["openvino", weights, *(one.lstrip("-") for one in settings)])
+        return self._made(name, lambda folder: self._export_openvino(folder, [weights, *settings]))
+
+    def gguf(self, kind: str) -> Path:
+        """A file: BF16 as the converter writes it, or one of `quantize_gguf.KINDS` that the quantizer makes of it."""
+        write = self._convert if kind == "BF16" else lambda folder: self._quantize(folder, kind)
+        return self._made(f"gguf-{kind}", write) / f"{kind}.gguf"
+
+    def onnx(self, precision: str, *options: str) -> Path:
+        """precision: int8 or int4, and further NAME=VALUE options, as its model builder names them."""
+        name = "-".join(["onnx", precision, *(one.replace(":", "-") for one in options)])
+        return self._made(name, lambda folder: self._export_onnx(folder, precision, options))
 
     def _made(self, name: str, write: Callable[[Path], None]) -> Path:
         """Written beside its place and moved there whole, so that an interrupted one is never taken."""
         place = self._folder / name
+        failed = self._folder / f"{name}.failed"
+        if failed.exists():
+            raise ExportFailed(failed.read_text(encoding="utf-8"))
         if not place.exists():
             tell(f"making {name} in {self._folder}")
             unfinished = self._folder / f"{name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
-            write(unfinished)
+            try:
+                write(unfinished)
+            except ExportFailed as failure:
+                shutil.rmtree(unfinished)
+                failed.write_text(str(failure), encoding="utf-8")
+                raise
             unfinished.rename(place)
         return place
 
@@ -96,14 +139,40 @@ class Checkpoints:
         config["quantization_config"] = _compressed_tensors()
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
-    def _export(self, folder: Path, weights: str) -> None:
-        assert self._openvino is not None, "asked for without its environment"
-        command = [str(self._openvino), "-m", "optimum.commands.optimum_cli", "export", "openvino"]
-        command += ["--model", str(self.plain()), "--task", "text-generation-with-past", "--weight-format", weights]
-        done = subprocess.run([*command, str(folder)], capture_output=True, text=True)
-        if done.returncode:
-            tell(done.stderr)
-            raise ExportFailed(f"its export to {weights} failed: {done.stderr.strip().splitlines()[-1]}")
+    def _export_openvino(self, folder: Path, weights: Sequence[str]) -> None:
+        command = [self._asked.openvino, "-m", "optimum.commands.optimum_cli", "export", "openvino"]
+        command += ["--model", self.plain(), "--task", "text-generation-with-past", "--weight-format", *weights]
+        _run(f"its export to {weights[0]}", *command, folder)
+
+    def _convert(self, folder: Path) -> None:
+        command = [self._asked.llama, "-m", "benchmarks.peers.convert_gguf", self._asked.llama_source]
+        _run("its conversion to GGUF", *command, self.plain(), folder / "BF16.gguf")
+
+    def _quantize(self, folder: Path, kind: str) -> None:
+        source, build = self._asked.llama_source, self._asked.llama_build
+        environment = {"PYTHONPATH": str(source), "LLAMA_CPP_LIB_PATH": str(build)}
+        command = [self._asked.llama, "-m", "benchmarks.peers.quantize_gguf", kind]
+        _run(f"its quantizing to {kind}", *command, self.gguf("BF16"), folder / f"{kind}.gguf", **environment)
+
+    def _export_onnx(self, folder: Path, precision: str, options: Sequence[str]) -> None:
+        command = [self._asked.onnxruntime, "-m", "onnxruntime_genai.models.builder", "-i", self.plain(), "-o", folder]
+        command += ["-p", precision, "-e", "cpu", "-c", folder / "cache"]
+        _run(f"its export to {precision}", *command, *(["--extra_options", *options] if options else []))
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+
+    @property
+    def _asked(self) -> Environments:
+        assert self._environments is not None, "asked for without environments"
+        return self._environments
+
+
+def _run(what: str, *command: object, **environment: str) -> None:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=_ROOT, env={**os.environ, **environment})
+    if done.returncode:
+        tell(done.stderr)
+        last = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        raise ExportFailed(f"{what} failed: {last}")
 
 
 def _compressed_tensors() -> dict[str, Any]:

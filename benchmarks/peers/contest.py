@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.comparison import tell
-from benchmarks.peers.engines import Engine
+from benchmarks.peers.engines import Copy, Engine
 from benchmarks.peers.process import EngineFailed, EngineProcess
 from benchmarks.peers.stepping import Job
 from benchmarks.peers.trials import (
@@ -52,12 +52,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """probe: the bandwidth right now, bytes/s. alike: by which share of the highest the lowest may be below it.
+    """probe: the bandwidth right now, bytes/s. others: the share of the cores that is taken while no engine runs.
+    alike: by which share of the highest bandwidth the lowest may be below it.
 
     settle: seconds until threads that spin after a run sleep.
     """
 
     probe: Callable[[], float]
+    others: Callable[[], float]
     alike: float = ALIKE
     settle: float = 0.3
 
@@ -67,22 +69,25 @@ class Rules:
 
 @dataclass(slots=True)
 class Contest:
-    """Of one precision. jobs: what each engine is to load, by its name.
+    """Of one precision. jobs: what each engine is to load, by its name; copies: how that holds its weights.
 
-    figures, absent (engine: why), versions (engine: its own words): what came of it.
+    figures, absent (engine: why), versions (engine: its own words), loads (of each round): what came of it.
     """
 
     precision: str
     engines: Sequence[Engine]
     jobs: Mapping[str, Job]
+    copies: Mapping[str, Copy]
     sizes: Sizes
     rules: Rules
     figures: list[Figure] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    loads: dict[int, float] = field(default_factory=dict)
 
     def round(self, number: int) -> None:
         """Start all, measure all, end all."""
+        self.loads[number] = self.rules.others()
         with ExitStack() as stack:
             live: dict[str, EngineProcess] = {}
             for engine in self.engines:
@@ -159,9 +164,9 @@ class Contest:
         tell(self.absent[name])
 
 
-def _read(folder: Path) -> None:
+def _read(place: Path) -> None:
     """Into the page cache, from which a start that is measured is to load."""
-    for file in folder.glob("*.*"):
+    for file in [place] if place.is_file() else place.glob("*.*"):
         with file.open("rb") as content:
             while content.read(2**24):
                 pass

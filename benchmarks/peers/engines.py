@@ -6,29 +6,43 @@ Knows paths and environments; a peer whose environment is missing is left out wi
 from __future__ import annotations
 
 import ctypes.util
+import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers.checkpoints import Checkpoints
+from benchmarks.peers.checkpoints import Checkpoints, Environments
+from inflight.models.gguf.gguf_model import GGUFModel
 
-PRECISIONS = ("bf16", "int8", "int8-all")
+# What is compared with each other, by how the layers and then the output projection are held:
+#   bf16      as the checkpoint is              int8   layers in 8 bits            int8-all  the output projection too
+#   q4_0      a GGUF file as it is commonly made, and what others make in 4 bits with the output projection in 8
+#   q4_k_m    the other common file             int4   4 bits, but that in bf16    int4-all  all in 4 bits
+PRECISIONS = ("bf16", "int8", "int8-all", "q4_0", "q4_k_m", "int4-all", "int4")
+FOUR_BITS = ("q4_0", "q4_k_m", "int4-all", "int4")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What an engine loads: a folder or a file. weights, output: how the matrices of the layers and the output
+    projection are held in it, in words."""
+
+    place: Path
+    weights: str
+    output: str
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """models: of each precision it has, what gives the folder of its copy.
-
-    notes: what to know of a precision when figures are compared.
-    """
+    """models: of each precision it has, what makes or finds its copy."""
 
     name: str
     python: Path
     module: str
-    models: Mapping[str, Callable[[], Path]]
+    models: Mapping[str, Callable[[], Copy]]
     environment: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def missing(self) -> str | None:
@@ -39,16 +53,68 @@ class Engine:
 
 
 def inflight(checkpoints: Checkpoints, source: Path) -> Engine:
-    """source: the folder that this program's own inflight is imported from."""
+    """source: the folder that this program's own inflight is imported from. In 4 bits it loads llama.cpp's files."""
     return Engine(
         "inflight",
         Path(sys.executable),
         "benchmarks.peers.run_inflight",
-        dict.fromkeys(PRECISIONS, checkpoints.plain),
+        {
+            "bf16": lambda: Copy(checkpoints.plain(), "bf16", "bf16"),
+            "int8": lambda: Copy(checkpoints.plain(), "int8 by channel", "bf16"),
+            "int8-all": lambda: Copy(checkpoints.plain(), "int8 by channel", "int8"),
+            **_files_in_four_bits(checkpoints),
+        },
         environment={"PYTHONPATH": str(source)},
-        notes={
-            "int8": "int8 weights by channel and activations by token; output projection in bf16",
-            "int8-all": "the output projection in int8 too",
+    )
+
+
+def llama_cpp(checkpoints: Checkpoints, environments: Environments) -> Engine:
+    return Engine(
+        "llama.cpp",
+        environments.llama,
+        "benchmarks.peers.run_llama",
+        {
+            "bf16": lambda: _file(checkpoints.gguf("BF16")),
+            "int8": lambda: _file(checkpoints.gguf("Q8_0")),
+            "int8-all": lambda: _file(checkpoints.gguf("Q8_0")),
+            **_files_in_four_bits(checkpoints),
+        },
+        environment={
+            "PYTHONPATH": str(environments.llama_source),
+            "LLAMA_CPP_LIB_PATH": str(environments.llama_build),
+        },
+    )
+
+
+def openvino(checkpoints: Checkpoints, python: Path) -> Engine:
+    in_groups = ("int4", "--sym", "--ratio=1.0", "--group-size=128")
+    groups = "int4, groups of 128"
+    return Engine(
+        "OpenVINO GenAI",
+        python,
+        "benchmarks.peers.run_openvino",
+        {
+            "bf16": lambda: Copy(checkpoints.openvino("fp16"), "fp16, computed in bf16", "fp16"),
+            "int8": lambda: Copy(checkpoints.openvino("int8"), "int8 by channel", "int8"),
+            "int8-all": lambda: Copy(checkpoints.openvino("int8"), "int8 by channel", "int8"),
+            "q4_0": lambda: Copy(checkpoints.openvino(*in_groups), groups, "int8"),
+            "int4-all": lambda: Copy(checkpoints.openvino(*in_groups, "--all-layers"), groups, "int4"),
+        },
+    )
+
+
+def onnxruntime(checkpoints: Checkpoints, python: Path) -> Engine:
+    # Of a prompt only the last token's logits are wanted, and a tied table is held once.
+    common = ("block_size=32", "prune_lm_head=true", "shared_embeddings=true")
+    wide = "matmul_mixed_precision=last_matmul:int8"
+    return Engine(
+        "ONNX Runtime GenAI",
+        python,
+        "benchmarks.peers.run_onnxruntime",
+        {
+            "int8-all": lambda: Copy(checkpoints.onnx("int8", *common), "int8, groups of 32", "int8"),
+            "q4_0": lambda: Copy(checkpoints.onnx("int4", *common, wide), "int4, groups of 32", "int8"),
+            "int4-all": lambda: Copy(checkpoints.onnx("int4", *common), "int4, groups of 32", "int4"),
         },
     )
 
@@ -59,25 +125,36 @@ def vllm(checkpoints: Checkpoints, python: Path, cache: Path) -> Engine:
         "vLLM",
         python,
         "benchmarks.peers.run_vllm",
-        {"bf16": checkpoints.plain, "int8": checkpoints.vllm_int8},
-        environment={"LD_PRELOAD": _preloaded(python), "VLLM_CACHE_ROOT": str(cache)},
-        notes={"int8": "int8 weights by channel and activations by token; output projection in bf16"},
-    )
-
-
-def openvino(checkpoints: Checkpoints, python: Path) -> Engine:
-    int8 = "int8 weights by channel, the output projection and the table too; activations as it chooses"
-    return Engine(
-        "OpenVINO GenAI",
-        python,
-        "benchmarks.peers.run_openvino",
         {
-            "bf16": lambda: checkpoints.openvino("fp16"),
-            "int8": lambda: checkpoints.openvino("int8"),
-            "int8-all": lambda: checkpoints.openvino("int8"),
+            "bf16": lambda: Copy(checkpoints.plain(), "bf16", "bf16"),
+            "int8": lambda: Copy(checkpoints.vllm_int8(), "int8 by channel", "bf16"),
         },
-        notes={"int8": int8, "int8-all": int8},
+        environment={"LD_PRELOAD": _preloaded(python), "VLLM_CACHE_ROOT": str(cache)},
     )
+
+
+def _files_in_four_bits(checkpoints: Checkpoints) -> dict[str, Callable[[], Copy]]:
+    """That inflight and llama.cpp load alike."""
+    return {
+        "q4_0": lambda: _file(checkpoints.gguf("Q4_0")),
+        "q4_k_m": lambda: _file(checkpoints.gguf("Q4_K_M")),
+        "int4-all": lambda: _file(checkpoints.gguf("Q4_0-pure")),
+        "int4": lambda: _file(checkpoints.gguf("Q4_0-bf16")),
+    }
+
+
+def _file(path: Path) -> Copy:
+    """A GGUF file in words. A quantizer's mixtures, and what it does where rows do not divide into its groups, are no
+    matter of the file's name: matrices are counted by their elements."""
+    tensors = {name: entry for name, (_, entry) in GGUFModel(path).tensors.items()}
+    elements: Counter[str] = Counter()
+    for name, entry in tensors.items():
+        if name.startswith("blk.") and len(entry.shape) > 1:
+            elements[entry.type.name] += math.prod(entry.shape)
+    head = tensors.get("output.weight") or tensors["token_embd.weight"]
+    shares = [(kind, count / elements.total()) for kind, count in elements.most_common()]
+    told = [kind if share > 0.99 else f"{kind} {share:.0%}" for kind, share in shares if share >= 0.01]
+    return Copy(path, ", ".join(told), head.type.name)
 
 
 def _preloaded(python: Path) -> str:

@@ -1,6 +1,7 @@
 """The figures of finished rounds in a file, so that a contest can go on another day.
 
-Knows the form of the file, JSON lines: one for each engine's own words of itself, one for each figure.
+Knows the form of the file, JSON lines: one for each engine's own words of itself, one for the load
+before each round, one for each figure.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ def write(path: Path, contests: Sequence[Contest]) -> None:
             {"precision": contest.precision, "engine": engine, "version": words}
             for engine, words in contest.versions.items()
         ]
+        lines += [
+            {"precision": contest.precision, "round": number, "load": load} for number, load in contest.loads.items()
+        ]
         lines += [dataclasses.asdict(figure) for figure in contest.figures]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
@@ -34,5 +38,7 @@ def read(path: Path, contests: Sequence[Contest]) -> None:
             continue
         if "version" in line:
             contest.versions[line["engine"]] = line["version"]
+        elif "load" in line:
+            contest.loads[line["round"]] = line["load"]
         else:
             contest.figures.append(Figure(**line))

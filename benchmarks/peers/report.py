@@ -1,4 +1,5 @@
-"""The tables of a run: each engine's medians, and the ratio of inflight to the best peer.
+"""The tables of a run: all engines and precisions in one, and for each precision the medians of each engine and the
+ratio of inflight to the best peer.
 
 Knows figures and measures; not where they came from. A ratio is taken within a round, then the median of the rounds.
 """
@@ -18,14 +19,11 @@ from benchmarks.results import table
 OURS = "inflight"
 
 
-def report(
-    contests: Sequence[Contest], notes: Mapping[str, Mapping[str, str]], ceilings: Mapping[str, Ceilings] | None = None
-) -> str:
-    """notes: of each precision, what to know of each engine in it. ceilings: of each precision."""
-    return "\n\n".join(
-        _section(contest, notes.get(contest.precision, {}), (ceilings or {}).get(contest.precision))
-        for contest in contests
-    )
+def report(contests: Sequence[Contest], ceilings: Mapping[str, Ceilings | None] | None = None) -> str:
+    """ceilings: of each precision."""
+    parts = [_overview(contests)] if len(contests) > 1 else []
+    parts += [_section(contest, (ceilings or {}).get(contest.precision)) for contest in contests]
+    return "\n\n".join(parts)
 
 
 def ratio(measure: Measure, values: Mapping[str, float]) -> float | None:
@@ -58,20 +56,46 @@ def highest(measure: Measure, figures: Sequence[Figure], ceilings: Ceilings | No
     return ratios(measure, allowed)
 
 
-def _section(contest: Contest, notes: Mapping[str, str], ceilings: Ceilings | None) -> str:
-    engines = [engine.name for engine in contest.engines if engine.name in contest.versions]
+def _overview(contests: Sequence[Contest]) -> str:
+    """A line for each engine at each precision, so that what differs in the output projection is not set side by side
+    unseen."""
+    rows = list(measures(contests[0].sizes))
+    head = ["compared at", "engine", "layers", "output projection", *(measure.short for measure in rows)]
+    lines = [
+        [contest.precision, name, contest.copies[name].weights, contest.copies[name].output]
+        + [_median(measure, contest, name) for measure in rows]
+        for contest in contests
+        for name in _took_part(contest)
+    ]
+    return table(head, lines)
+
+
+def _took_part(contest: Contest) -> list[str]:
+    return [engine.name for engine in contest.engines if engine.name in contest.versions]
+
+
+def _section(contest: Contest, ceilings: Ceilings | None) -> str:
+    engines = _took_part(contest)
+    if not engines:
+        return " ".join(contest.absent.values())
     head = [contest.precision, *engines, "ratio to the best peer", "asked", "the ceiling's", "GB/s"]
-    parts = [table(head, [_row(measure, contest, engines, ceilings) for measure in measures(contest.sizes)])]
-    parts += [" ".join(_sentences(contest, engines, notes))]
-    return "\n\n".join(part for part in parts if part)
+    rows = [
+        ["layers", *(contest.copies[name].weights for name in engines), "", "", "", ""],
+        ["output projection", *(contest.copies[name].output for name in engines), "", "", "", ""],
+    ]
+    rows += [_row(measure, contest, engines, ceilings) for measure in measures(contest.sizes)]
+    return "\n\n".join([table(head, rows), " ".join(_sentences(contest, engines))])
+
+
+def _median(measure: Measure, contest: Contest, engine: str) -> str:
+    """Of what counts."""
+    found = [one for one in contest.figures if one.measure == measure.title and one.engine == engine and one.counts]
+    return f"{statistics.median(one.value for one in found):,.{measure.digits}f}" if found else "-"
 
 
 def _row(measure: Measure, contest: Contest, engines: Sequence[str], ceilings: Ceilings | None) -> list[str]:
     figures = [one for one in contest.figures if one.measure == measure.title and one.counts]
-    row = [measure.title]
-    for engine in engines:
-        values = [one.value for one in figures if one.engine == engine]
-        row.append(f"{statistics.median(values):,.{measure.digits}f}" if values else "-")
+    row = [measure.title, *(_median(measure, contest, engine) for engine in engines)]
     found = ratios(measure, figures)
     row.append(spread(found, 2, "×") if found else "-")
     asked = measure.asked.get(contest.precision)
@@ -82,10 +106,9 @@ def _row(measure: Measure, contest: Contest, engines: Sequence[str], ceilings: C
     return [*row, spread(bandwidths, 0) if bandwidths else "-"]
 
 
-def _sentences(contest: Contest, engines: Sequence[str], notes: Mapping[str, str]) -> Iterator[str]:
+def _sentences(contest: Contest, engines: Sequence[str]) -> Iterator[str]:
     for engine in engines:
-        note = f"; {notes[engine]}" if engine in notes else ""
-        yield f"{engine} {contest.versions[engine]}{note}."
+        yield f"{engine} {contest.versions[engine]}."
     yield from contest.absent.values()
     missed = sorted({(one.measure, one.round) for one in contest.figures if not one.counts})
     if missed:

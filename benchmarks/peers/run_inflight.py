@@ -13,7 +13,7 @@ from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 
-_QUANTIZATION = {"bf16": {}, "int8": {"quantization": "int8"}, "int8-all": {"quantization": "int8-all"}}
+_QUANTIZATION = {"int8": {"quantization": "int8"}, "int8-all": {"quantization": "int8-all"}}  # others as they come
 
 
 class Inflight:
@@ -27,7 +27,7 @@ class Inflight:
             max_model_len=job.max_model_len,
             kv_memory=job.kv_gib,
             enable_prefix_caching=False,
-            **_QUANTIZATION[job.precision],  # type: ignore[arg-type]
+            **_QUANTIZATION.get(job.precision, {}),  # type: ignore[arg-type]
             **job.settings,
         )
         engine = build_engine(settings)

@@ -2,16 +2,18 @@
 # Environments for the engines that benchmarks/peers compares inflight with, each in a folder of its own outside of the
 # checkout, because their dependencies exclude each other:
 #
-#   benchmarks/peers/setup.sh FOLDER              makes FOLDER/vllm and FOLDER/openvino (about 5 GB, some minutes)
-#   benchmarks/peers/setup.sh FOLDER openvino     only the one named
+#   benchmarks/peers/setup.sh FOLDER              makes FOLDER/llama, openvino, onnxruntime and vllm (about 9 GB; the
+#                                                 compiling of llama.cpp takes two cores five minutes)
+#   benchmarks/peers/setup.sh FOLDER openvino     only those named
 #
-# Needs Python 3.11 to 3.13 (PYTHON names another one than python3) on x86-64 Linux. What exists already is kept.
+# Needs Python 3.11 to 3.13 (PYTHON names another one than python3) on x86-64 Linux; llama.cpp a compiler, cmake and
+# ninja besides (JOBS: how many files are compiled at once, 2 unless said otherwise). What exists already is kept.
 set -eu
 
-[ $# -ge 1 ] || { echo "usage: $0 FOLDER [vllm] [openvino]" >&2; exit 2; }
+[ $# -ge 1 ] || { echo "usage: $0 FOLDER [llama] [openvino] [onnxruntime] [vllm]" >&2; exit 2; }
 folder=$1
 shift
-[ $# -gt 0 ] || set -- vllm openvino
+[ $# -gt 0 ] || set -- llama openvino onnxruntime vllm
 python=${PYTHON:-python3}
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
@@ -26,6 +28,27 @@ environment() {
 
 install() {
     "$own" -m pip install --quiet "$@"
+}
+
+# llama.cpp as the source archive of its Python bindings carries it: the library, compiled for this machine. Its
+# quantizer is in it; the bindings and the converter are taken from the same archive, and the converter alone needs torch
+# and transformers.
+llama() {
+    environment llama
+    install "numpy~=2.2.6" "transformers==4.57.6" "sentencepiece<0.3" "protobuf<5" diskcache jinja2 typing-extensions
+    source=$folder/llama/source
+    if [ ! -d "$source" ]; then
+        "$own" -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$folder/llama" \
+            "llama-cpp-python==0.3.36"
+        mkdir "$source.unfinished"
+        tar xzf "$folder/llama/llama_cpp_python-0.3.36.tar.gz" -C "$source.unfinished" --strip-components=1
+        mv "$source.unfinished" "$source"
+    fi
+    build=$folder/llama/build
+    cmake -S "$source/vendor/llama.cpp" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+        -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+        -DLLAMA_BUILD_SERVER=OFF
+    cmake --build "$build" --parallel "${JOBS:-2}" --target llama
 }
 
 # vLLM's CPU build without the audio and video packages that it names: text needs none of them, and they pin a torch of
@@ -62,9 +85,15 @@ openvino() {
     "$own" -m pip uninstall --quiet --yes torchvision
 }
 
+# The engine, and what its model builder imports.
+onnxruntime() {
+    environment onnxruntime
+    install "torch==2.13.0" "onnxruntime==1.32.0" "onnxruntime-genai==0.18.0" "onnx-ir==1.1.0" "transformers==5.23.0"
+}
+
 for engine in "$@"; do
     case $engine in
-    vllm | openvino) $engine ;;
-    *) echo "$engine is unknown; there are vllm and openvino." >&2; exit 2 ;;
+    llama | openvino | onnxruntime | vllm) $engine ;;
+    *) echo "$engine is unknown; there are llama, openvino, onnxruntime and vllm." >&2; exit 2 ;;
     esac
 done

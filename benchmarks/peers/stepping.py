@@ -20,15 +20,18 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to load. precision: bf16, int8 (layers), or int8-all (the output projection too).
+    """What to load: a folder or file, and which precision it is compared at (`engines.PRECISIONS`).
 
-    kv_gib: memory for keys and values. settings: further ones, which only inflight's own runner takes.
+    max_num_seqs: rows. row_tokens: the most that a request has, prompt and output, for engines that give each row
+    memory of its own. kv_gib: memory for keys and values, for those that share it out. settings: further ones, which
+    only inflight's own runner takes.
     """
 
     model: str
     precision: str
     threads: int
     max_num_seqs: int
+    row_tokens: int
     max_model_len: int
     kv_gib: int
     settings: dict[str, Any]

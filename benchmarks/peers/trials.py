@@ -19,39 +19,54 @@ from inflight.metrics.summary import Summary, Window, summarize, whole
 
 LOAD = 0.6  # of the best peer's capacity, where requests arrive by and by
 READING_BATCH = 16  # up to which a decode step may wait for memory: the ridge of CPUs seen so far is a dozen tokens
-_PROMPT = 128  # tokens, where decoding is measured
 _PREFILLS = 4  # prompts one after another, where their computation is
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured: decode batches and outputs of each, lengths of prompts, requests of the mix."""
+    """How much is measured: decode batches, prompt and output of each row there, lengths of prompts that are measured
+    alone, requests of the mix (0: there is none)."""
 
     batches: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
+    decode_prompt: int = 128
     decode_outputs: int = 128
     prefills: tuple[int, ...] = (512, 2048)
     mixed: int = 64
 
+    def rows(self) -> int:
+        """The most that any trial has at once."""
+        return max(*self.batches, self.mixed)
+
+    def row_tokens(self) -> int:
+        """The most of one request of any trial."""
+        mix = [len(one.prompt) + one.output_tokens for one in mixed(self.mixed)]
+        return max(self.decode_prompt + self.decode_outputs, *(length + 1 for length in self.prefills), *mix)
+
     def kv_tokens(self) -> int:
         """The most that any trial holds at once."""
-        decoding = max(self.batches) * (_PROMPT + self.decode_outputs)
+        decoding = max(self.batches) * (self.decode_prompt + self.decode_outputs)
         mix = sum(len(one.prompt) + one.output_tokens for one in mixed(self.mixed))
         return max(decoding, mix, *self.prefills)
 
 
-QUICK = Sizes(batches=(1, 8, 32), decode_outputs=48, prefills=(512,), mixed=16)
+QUICK = Sizes(batches=(1, 4, 8, 16, 32), decode_prompt=64, decode_outputs=48, prefills=(512,), mixed=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     """One row of the table. asked: of each precision, the ratio to the best peer that this project wants to reach.
-    most: what the machine allows at a bandwidth, where that is known."""
+    most: what the machine allows at a bandwidth, where that is known.
+    short: the title in a narrow column."""
 
     title: str
     better: Literal["higher", "lower"]
     digits: int = 0
     asked: Mapping[str, float] = field(default_factory=dict)
     most: Callable[[Ceilings, float], float] | None = None
+
+    @property
+    def short(self) -> str:
+        return self.title.partition(",")[0].replace(" at batch", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +101,16 @@ _PREFILL_ASKED = {512: {"bf16": 1.05, "int8": 1.15}, 2048: {"bf16": 1.0, "int8":
 
 def measures(sizes: Sizes) -> Iterator[Measure]:
     """The rows, in the table's order."""
-    context = _PROMPT + sizes.decode_outputs // 2
+    context = sizes.decode_prompt + sizes.decode_outputs // 2
     for batch in sizes.batches:
         most = partial(_most_decoded, batch, context)
         yield Measure(_decode_title(batch), "higher", 0, _DECODE_ASKED.get(batch, {}), most)
     for length in sizes.prefills:
         most = partial(_most_prefilled, length)
         yield Measure(_prefill_title(length), "higher", 0, _PREFILL_ASKED.get(length, {}), most)
-    yield from (MIXED_TOKENS, MIXED_TTFT, POISSON_TTFT, POISSON_ITL, FIRST_TOKEN, PEAK)
+    if sizes.mixed:
+        yield from (MIXED_TOKENS, MIXED_TTFT, POISSON_TTFT, POISSON_ITL)
+    yield from (FIRST_TOKEN, PEAK)
 
 
 def first_request() -> list[Work]:
@@ -103,20 +120,22 @@ def first_request() -> list[Work]:
 def warm_up(sizes: Sizes) -> list[list[Work]]:
     """So that no trial is the first to meet a size."""
     largest = max(sizes.batches)
-    return [alike(2, _PROMPT, 4), alike(1, max(sizes.prefills), 1), alike(largest, _PROMPT, 4)]
+    prompt = sizes.decode_prompt
+    return [alike(2, prompt, 4), alike(1, max(sizes.prefills), 1), alike(largest, prompt, 4)]
 
 
 def trials(sizes: Sizes) -> Iterator[Trial]:
     """All but the arrivals, whose rate is known when the mix was measured."""
     for batch in sizes.batches:
         title = _decode_title(batch)
-        works = [alike(batch, _PROMPT, sizes.decode_outputs)]
+        works = [alike(batch, sizes.decode_prompt, sizes.decode_outputs)]
         yield Trial(title, works, _decoding(title), reads=batch <= READING_BATCH)
     for length in sizes.prefills:
         title = _prefill_title(length)
         yield Trial(title, [alike(1, length, 1)] * _PREFILLS, _prefilling(title), reads=False)
-    # A minute or more, in which the bandwidth changes many times: what it was before and after does not matter.
-    yield Trial(MIXED_TOKENS.title, [mixed(sizes.mixed)], _mixed, reads=False)
+    if sizes.mixed:
+        # A minute or more, in which the bandwidth changes many times: what it was before and after does not matter.
+        yield Trial(MIXED_TOKENS.title, [mixed(sizes.mixed)], _mixed, reads=False)
 
 
 def arrivals(sizes: Sizes, capacity: float) -> Trial:

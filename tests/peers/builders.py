@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.contest import Contest, Rules
-from benchmarks.peers.engines import Engine
+from benchmarks.peers.engines import Copy, Engine
 from benchmarks.peers.process import EngineProcess
 from benchmarks.peers.stepping import Job
 from benchmarks.peers.trials import Sizes
@@ -16,11 +16,12 @@ from inflight.metrics.observation import Observation
 
 MODULE = "peers.fake_engine"
 ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[1])}
-SMALL = Sizes(batches=(1, 2), decode_outputs=6, prefills=(5,), mixed=3)
+SMALL = Sizes(batches=(1, 2), decode_prompt=8, decode_outputs=6, prefills=(5,), mixed=3)
+COPY = Copy(Path(), "in stone", "in bronze")
 
 
 def job(**settings: Any) -> Job:
-    return Job("nowhere", "bf16", 1, 4, 128, 1, settings)
+    return Job("nowhere", "bf16", 1, 4, 64, 128, 1, settings)
 
 
 def process(patience: float = 60.0, **settings: Any) -> EngineProcess:
@@ -28,13 +29,14 @@ def process(patience: float = 60.0, **settings: Any) -> EngineProcess:
 
 
 def engine(name: str) -> Engine:
-    return Engine(name, Path(sys.executable), MODULE, {"bf16": Path}, ENVIRONMENT)
+    return Engine(name, Path(sys.executable), MODULE, {"bf16": lambda: COPY}, ENVIRONMENT)
 
 
 def contest(
     jobs: Mapping[str, Job], probe: Callable[[], float] = lambda: 50e9, sizes: Sizes = SMALL, alike: float = 0.15
 ) -> Contest:
-    return Contest("bf16", [engine(name) for name in jobs], jobs, sizes, Rules(probe, alike, settle=0.0))
+    rules = Rules(probe, lambda: 0.25, alike, settle=0.0)
+    return Contest("bf16", [engine(name) for name in jobs], jobs, dict.fromkeys(jobs, COPY), sizes, rules)
 
 
 def observed(*times: float, prompt_tokens: int = 4, intended: float = 0.0) -> Observation:

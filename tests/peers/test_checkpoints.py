@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.checkpoints import Checkpoints, ExportFailed
+from benchmarks.peers.checkpoints import Checkpoints, Environments, ExportFailed
 from benchmarks.peers.tokenizer import END, write_tokenizer
 from benchmarks.shapes import LLAMA32_1B, QWEN3_06B, QWEN25_05B
 from inflight.api import LLM, SamplingParams
@@ -67,7 +68,8 @@ def test_the_int8_copy_is_the_same_model_but_for_rounding(tmp_path: Path) -> Non
 def test_an_export_that_fails_leaves_no_copy(tmp_path: Path) -> None:
     """The environment of these tests has no exporter."""
     pytest.importorskip("torch")
-    checkpoints = Checkpoints(tmp_path, {**QWEN25_05B, **SMALL}, Path(sys.executable))
+    environments = Environments(Path(sys.executable), Path(sys.executable), Path(sys.executable))
+    checkpoints = Checkpoints(tmp_path, {**QWEN25_05B, **SMALL}, environments)
     with pytest.raises(ExportFailed, match=r"its export to int8 failed: .*optimum"):
         checkpoints.openvino("int8")
     assert not (tmp_path / "openvino-int8").exists()
@@ -83,3 +85,16 @@ def test_a_copy_is_made_once_and_never_taken_half_made(tmp_path: Path) -> None:
     assert written.st_size > 1000
     assert not (tmp_path / "bf16.unfinished").exists()
     assert (checkpoints.plain() / "model.safetensors").stat().st_mtime_ns == written.st_mtime_ns
+
+
+def test_what_a_tool_could_not_make_is_not_tried_again(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    environments = Environments(Path(sys.executable), Path(sys.executable), Path(sys.executable))
+    checkpoints = Checkpoints(tmp_path, {**QWEN25_05B, **SMALL}, environments)
+    with pytest.raises(ExportFailed) as first:
+        checkpoints.onnx("int4")
+    shutil.rmtree(tmp_path / "bf16")  # of which a second try would be made
+    with pytest.raises(ExportFailed) as second:
+        checkpoints.onnx("int4")
+    assert str(second.value) == str(first.value)
+    assert not (tmp_path / "bf16").exists()

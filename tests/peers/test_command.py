@@ -42,7 +42,7 @@ def test_peers_that_are_not_installed_are_left_out_and_said(
         "python -m benchmarks.peers --folder FOLDER --model qwen2.5-0.5b --precisions bf16 --quick --rounds 1"
         in written
     )
-    assert len(record.read_text().splitlines()) == 1 + len(list(measures(SMALL))), "its own words, and the figures"
+    assert len(record.read_text().splitlines()) == 2 + len(list(measures(SMALL))), "words, load and figures"
 
     command.main([*given, "--rounds", "0", "--record", str(record)])
     again = capsys.readouterr().out

@@ -60,7 +60,7 @@ def test_a_row_has_medians_ratio_target_and_bandwidth() -> None:
         *(figure(number, "one", 50) for number in range(3)),
         *(figure(number, "two", 60) for number in range(3)),
     )
-    row = cells(report([found], {}), DECODE)
+    row = cells(report([found]), DECODE)
     assert row == [DECODE, "66", "50", "60", "1.10× (1.00 to 1.50)", "≥ 1.2×", "", "50 (50 to 50)"]
 
 
@@ -76,7 +76,7 @@ def test_the_ceiling_has_a_ratio_too(tmp_path: Path) -> None:
     assert highest(decode, figures, ceilings) == pytest.approx([allowed / 30])
     assert highest(HIGHER, figures, ceilings) == [], "of what has no ceiling"
     found = with_figures(*figures)
-    assert cells(report([found], {}, {"bf16": ceilings}), DECODE)[6] == f"{allowed / 30:.2f}×"
+    assert cells(report([found], {"bf16": ceilings}), DECODE)[6] == f"{allowed / 30:.2f}×"
     assert ceilings.prefill(512, 50e9) < ceilings.prefill(128, 50e9) < 1e12 / layer_flops_per_token(config)
 
 
@@ -87,13 +87,13 @@ def test_what_does_not_count_is_named_and_left_out() -> None:
         figure(1, "inflight", 10, counts=False),
         figure(1, "one", 50, counts=False),
     )
-    text = report([found], {})
+    text = report([found])
     assert cells(text, DECODE)[4] == "1.20×"
     assert f"not alike for all engines: {DECODE} in round 2." in text
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    text = report([with_figures(figure(0, "one", 50))], {})
+    text = report([with_figures(figure(0, "one", 50))])
     assert cells(text, DECODE)[1:5] == ["-", "50", "-", "-"]
 
 
@@ -101,6 +101,6 @@ def test_engines_that_never_ran_have_no_column_but_a_sentence() -> None:
     found = with_figures(figure(0, "one", 50), engines=("inflight", "one"))
     del found.versions["inflight"]
     found.absent["inflight"] = "inflight is left out of bf16: exit status 1"
-    text = report([found], {"bf16": {"one": "its logits are int8"}})
+    text = report([found])
     assert text.startswith("| bf16 | one | ratio")
-    assert text.endswith("one 1.0 (plain); its logits are int8. inflight is left out of bf16: exit status 1")
+    assert text.endswith("one 1.0 (plain). inflight is left out of bf16: exit status 1")
