@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import HeldMatrix, Int4Matrix, Int8Matrix, ReorderedMatrix
+from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix, ReorderedMatrix
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
@@ -206,7 +206,7 @@ def test_what_mxfp4_leaves_plain_may_be_quantized(oracle_of: OracleOf) -> None:
 @pytest.mark.skipif(len(backends()) == 1, reason="the kernels are not built")
 def test_experts_that_are_quantized_in_several_ways_are_refused_in_words(oracle_of: OracleOf) -> None:
     class SomePlain(DummyWeights):
-        def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+        def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
             return self.tensor(name, shape) if ".experts.2." in name else super().matrix(name, shape)
 
     spec = replace(read_folder(oracle_of("mixtral").folder, to_run=True), weight_format=FORMATS["awq"])
