@@ -189,7 +189,7 @@ FORMATS = {
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("variant", ["llama2", "gpt_oss", "mixtral"])
 def test_quantized_matrices_take_what_is_counted(oracle_of: OracleOf, variant: str, format: str) -> None:
-    """With act-order they go in int8; in MXFP4 only experts are quantized."""
+    """Act-order costs a number for each input; in MXFP4 only experts are quantized."""
     spec = replace(read_folder(oracle_of(variant).folder, to_run=True), weight_format=FORMATS[format])
     got = load_weights(spec, DummyWeights("float32", 0, spec.weight_format), REFERENCE, 16)
     nbytes = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())

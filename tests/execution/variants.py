@@ -214,7 +214,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_layer_interval": 2,
         },
     ),
-    "granite_moe": (
+    "granitemoe": (
         "GraniteMoe",
         {
             "num_local_experts": 5,
@@ -226,7 +226,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
-    "granite_moe_shared": (
+    "granitemoe_shared": (
         "GraniteMoeShared",
         {
             "num_local_experts": 7,
