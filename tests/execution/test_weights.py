@@ -189,11 +189,13 @@ FORMATS = {
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("variant", ["llama2", "gpt_oss", "mixtral"])
 def test_quantized_matrices_take_what_is_counted(oracle_of: OracleOf, variant: str, format: str) -> None:
-    """Act-order costs a number for each input; in MXFP4 only experts are quantized."""
+    """In MXFP4 only experts are quantized. With act-order each matrix has a number for each input beside, which of these
+    small ones is some percent, and not counted."""
     spec = replace(read_folder(oracle_of(variant).folder, to_run=True), weight_format=FORMATS[format])
     got = load_weights(spec, DummyWeights("float32", 0, spec.weight_format), REFERENCE, 16)
     nbytes = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())
-    assert nbytes == pytest.approx(weight_bytes(spec, "float32"), rel=0.01)
+    counted = weight_bytes(spec, "float32")
+    assert counted <= nbytes <= counted * (1.05 if FORMATS[format].act_order else 1.001)
 
 
 def test_what_mxfp4_leaves_plain_may_be_quantized(oracle_of: OracleOf) -> None:

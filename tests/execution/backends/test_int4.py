@@ -116,7 +116,7 @@ def test_a_product_over_inputs_out_of_order_is_that_of_the_matrix(offsets: bool)
     whole, scales = int8.quantize(normal(4, 6, 75))
     got = int4.product(whole, scales, int4.hold(weight))
     want = (whole * scales[:, None].astype(np.float64)) @ weight.dequantized().T.astype(np.float64)
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+    np.testing.assert_allclose(got, want, atol=2e-3 * np.abs(want).max())  # scales are held in 16 bits
     np.testing.assert_array_equal(got, int4.product(whole[:, weight.order], scales, int4.hold(weight.matrix)))
 
 

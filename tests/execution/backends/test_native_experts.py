@@ -177,8 +177,8 @@ def test_experts_of_which_some_have_offsets_go_together(ops, reference, dtype):
 
 
 def ordered(one: Any, inward: int, outward: int, width: int = 20) -> Any:
-    """Of every `inward`-th expert the inputs of gate and up stand in an order of its own, of every `outward`-th those of
-    down; of none with 0."""
+    """Of every `inward`-th expert the inputs of gate and up stand in an order of its own, of every `outward`-th those
+    of down; of none with 0."""
 
     def turned(matrix: Int4Matrix, expert: int, every: int) -> Any:
         return out_of_order(matrix, expert) if every and expert % every == 0 else matrix
