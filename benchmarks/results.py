@@ -22,7 +22,17 @@ rewrites its own and no other.
 # What a reader asks, and the programs that answer, in the page's order.
 _ORDER: Mapping[str, Sequence[str]] = {
     "How fast it is, beside others and beside what the machine allows": (
-        ("peers", "roofline", "growth", "quantization_accuracy", "neighbour", "scheduler_cost", "light", "versions")
+        (
+            "peers",
+            "roofline",
+            "growth",
+            "quantization_accuracy",
+            "family_error",
+            "neighbour",
+            "scheduler_cost",
+            "light",
+            "versions",
+        )
     ),
     "What batching and scheduling bring": (
         *("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane", "forecast"),

@@ -3,7 +3,7 @@
 // routed to are not read.
 #include "experts.h"
 
-#include <vector>
+#include <algorithm>
 
 namespace inflight {
 namespace {
@@ -29,11 +29,17 @@ struct Order {
     }
   }
 
+  // of(expert, its first place, how many) of the experts that were picked.
+  template <class Of>
+  void each(Of&& of) const {
+    for (std::size_t e = 0; e + 1 < begins.size(); ++e)
+      if (begins[e + 1] > begins[e]) of(static_cast<std::int64_t>(e), begins[e], begins[e + 1] - begins[e]);
+  }
+
   // Of the experts that were picked.
   std::vector<Share> shares(const Weights* const* matrices) const {
     std::vector<Share> found;
-    for (std::size_t e = 0; e + 1 < begins.size(); ++e)
-      if (begins[e + 1] > begins[e]) found.push_back({matrices[e], begins[e], begins[e + 1] - begins[e]});
+    each([&](std::int64_t e, std::int64_t first, std::int64_t count) { found.push_back({matrices[e], first, count}); });
     return found;
   }
 };
@@ -41,8 +47,8 @@ struct Order {
 }  // namespace
 
 void run_experts(Pool& pool, const RowKernels& rows, const ProductKernels& gate_up, const ProductKernels& down,
-                 std::int64_t item, const Mixture& m, const void* x, const float* logits, std::int64_t tokens,
-                 float* out) {
+                 std::int64_t item, const Mixture& m, const ExpertOrders& orders, const void* x, const float* logits,
+                 std::int64_t tokens, float* out) {
   if (tokens == 0) return;
   const std::int64_t slots = tokens * m.top_k, hidden = m.gate_up[0]->columns, width = m.gate_up[0]->rows;
   const std::int64_t outputs = m.down[0]->rows;
@@ -52,15 +58,29 @@ void run_experts(Pool& pool, const RowKernels& rows, const ProductKernels& gate_
 
   // What goes into a product and what comes out take turns in two places: rows of x, then what down yields; and what
   // gate and up yield.
-  const std::int64_t outer = slots * (hidden * item > outputs * 4 ? hidden * item : outputs * 4);
-  void* around = pool.scratch(2, static_cast<std::size_t>(outer));
-  void* inner = pool.scratch(3, static_cast<std::size_t>(slots * width * item));
-  rows.gather_rows(pool, x, order.tokens.data(), slots, hidden * item, around);
+  const bool turns = !orders.down.empty();  // what gate and up yield is put into orders, which takes a place more
+  const std::int64_t of_x = hidden * item, of_width = width * item, of_sums = outputs * 4;
+  void* around = pool.scratch(2, static_cast<std::size_t>(slots * std::max(of_x, turns ? of_width : of_sums)));
+  void* inner = pool.scratch(3, static_cast<std::size_t>(slots * std::max(of_width, turns ? of_sums : 0)));
   const std::vector<Share> inward = order.shares(m.gate_up), outward = order.shares(m.down);
+  if (orders.gate_up.empty()) {
+    rows.gather(pool, x, order.tokens.data(), nullptr, slots, hidden, item, around);
+  } else {
+    order.each([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+      rows.gather(pool, x, order.tokens.data() + first, orders.gate_up[expert], count, hidden, item,
+                  static_cast<char*>(around) + first * of_x);
+    });
+  }
   const auto count = static_cast<std::int64_t>(inward.size());
   gate_up.gemm(pool, around, inward.data(), count, m.gating, inner);
-  down.gemm(pool, inner, outward.data(), count, Epilogue::store, around);
-  rows.add_weighted(pool, static_cast<const float*>(around), order.places.data(), order.weights.data(), m.top_k, tokens,
+  if (turns)
+    order.each([&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+      rows.gather(pool, static_cast<const char*>(inner) + first * of_width, nullptr, orders.down[expert], count, width,
+                  item, static_cast<char*>(around) + first * of_width);
+    });
+  void *from = turns ? around : inner, *sums = turns ? inner : around;
+  down.gemm(pool, from, outward.data(), count, Epilogue::store, sums);
+  rows.add_weighted(pool, static_cast<const float*>(sums), order.places.data(), order.weights.data(), m.top_k, tokens,
                     outputs, out);
 }
 

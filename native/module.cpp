@@ -85,7 +85,9 @@ struct Piece {
   Weights weights{};
   Memory memory;
   std::vector<float> scales;
-  std::int64_t first = 0;  // of its outputs, among the matrix's
+  std::vector<std::int32_t> order;  // in which it wants x's columns; empty: as they are
+  std::int64_t first = 0;           // of its outputs, among the matrix's
+  const std::int32_t* order_or_null() const { return order.empty() ? nullptr : order.data(); }
 };
 
 // Packed weights and what they own.
@@ -97,7 +99,8 @@ struct Linear {
   std::vector<float> bias;
   std::int64_t nbytes() const {
     std::size_t bytes = bias.size() * sizeof(float);
-    for (const Piece& piece : pieces) bytes += piece.memory.bytes() + piece.scales.size() * sizeof(float);
+    for (const Piece& piece : pieces)
+      bytes += piece.memory.bytes() + (piece.scales.size() + piece.order.size()) * 4;
     return static_cast<std::int64_t>(bytes);
   }
 };
@@ -139,6 +142,7 @@ struct PartSource {
 struct Experts {
   std::vector<std::shared_ptr<Linear>> held;
   std::vector<const Weights*> gate_up, down;
+  ExpertOrders orders;
   std::vector<float> correction;
   Mixture mixture{};
   Format format{};
@@ -353,7 +357,7 @@ class Backend {
 
   std::string isa() const { return kernels_->name; }
 
-  // pieces: (matrices, hold, span, offsets, meanings) each, stacked along the outputs.
+  // pieces: (matrices, hold, span, offsets, meanings, order) each, stacked along the outputs.
   std::shared_ptr<Linear> pack_linear(nb::list pieces, nb::handle bias) {
     auto linear = std::make_shared<Linear>();
     linear->format = format_;
@@ -414,7 +418,11 @@ class Backend {
         refuse("experts must have equal shapes, held alike: gate and up [F, E], down [E, F]");
       experts->held.push_back(gate_up[e]), experts->held.push_back(down[e]);
       experts->gate_up.push_back(&in), experts->down.push_back(&out);
+      experts->orders.gate_up.push_back(gate_up[e]->pieces[0].order_or_null());
+      experts->orders.down.push_back(down[e]->pieces[0].order_or_null());
     }
+    for (auto* orders : {&experts->orders.gate_up, &experts->orders.down})
+      if (std::none_of(orders->begin(), orders->end(), [](const auto* order) { return order != nullptr; })) orders->clear();
     if (!correction.is_none()) {
       Array values(correction, "correction", Kind::f32, {count});
       experts->correction.assign(values.data<float>(), values.data<float>() + count);
@@ -433,6 +441,7 @@ class Backend {
       nb::list pieces;
       pieces.append(table);
       packed->linear = pack_linear(pieces, nb::none());
+      if (packed->linear->pieces[0].order_or_null()) refuse("a table's columns cannot be out of order");
       packed->rows = packed->linear->rows, packed->columns = packed->linear->columns;
       return packed;
     }
@@ -582,8 +591,8 @@ class Backend {
 
   // One more piece of a matrix.
   void pack(Linear& linear, const nb::tuple& given) {
-    if (nb::len(given) != 5) refuse("a piece is its matrices and their layout");
-    Piece piece{layout_of(given[1], given[2], given[3], given[4]), {}, {}, {}, linear.rows};
+    if (nb::len(given) != 6) refuse("a piece is its matrices, their layout and their order");
+    Piece piece{layout_of(given[1], given[2], given[3], given[4]), {}, {}, {}, {}, linear.rows};
     std::vector<PartSource> sources;
     std::vector<SourceMatrix> parts;
     for (nb::handle part : given[0]) {
@@ -596,6 +605,12 @@ class Backend {
     if (parts.empty()) refuse("a linear needs at least one weight matrix");
     Weights& w = piece.weights;
     w.columns = linear.columns = sources[0].columns;
+    if (!given[5].is_none()) {
+      const Array order(given[5], "the order of inputs", Kind::i32, {w.columns});
+      piece.order.assign(order.data<std::int32_t>(), order.data<std::int32_t>() + w.columns);
+      for (const std::int32_t column : piece.order)
+        if (column < 0 || column >= w.columns) refuse("the order of inputs must name columns");
+    }
     w.gate_up = linear.gate_up;
     if (w.gate_up) {
       if (parts.size() != 2 || parts[0].rows != parts[1].rows) refuse("gate and up must have equal shapes");
@@ -700,12 +715,16 @@ class PreparedPass {
     backend_.run([&] { rows().to_act(pool(), format(), x.array.data<float>(), x.rows, x.columns, out.array.data()); });
   }
 
-  void activate(const Activation& x, const std::string& kind, Activation& out) {
+  // parameters: the two of xielu.
+  void activate(const Activation& x, const std::string& kind, Activation& out, const Vector* parameters) {
     const Nonlinearity known = nonlinearity(kind);
+    if (known == Nonlinearity::xielu && (parameters == nullptr || parameters->array.size(0) != 2))
+      refuse("xielu needs its two parameters");
     expect(x, "x", Kind::f32, out.columns);
     begin(out, backend_.act(), x.columns, x.rows);
     backend_.run([&] {
-      rows().activate(pool(), format(), known, x.array.data<float>(), x.rows, x.columns, out.array.data());
+      rows().activate(pool(), format(), known, numbers(parameters), x.array.data<float>(), x.rows, x.columns,
+                      out.array.data());
     });
   }
 
@@ -734,7 +753,8 @@ class PreparedPass {
   }
   void gate_up(const Activation& x, const Linear& weight, Activation& out, const std::string& activation) {
     const Nonlinearity known = nonlinearity(activation);
-    if (known == Nonlinearity::relu2) refuse("gate_up multiplies by silu or gelu_tanh, not by relu2");
+    if (known != Nonlinearity::silu && known != Nonlinearity::gelu)
+      refuse("gate_up multiplies by silu or gelu_tanh, not by " + activation);
     product(x, weight, known == Nonlinearity::silu ? Epilogue::gate_up : Epilogue::gate_up_gelu, out);
   }
 
@@ -745,10 +765,20 @@ class PreparedPass {
     expect(x, "x", backend_.act(), linear.columns);
     begin(out, gated ? backend_.act() : Kind::f32, linear.rows, x.rows);
     backend_.run([&] {
+      const std::int64_t item = format() == Format::bf16 ? 2 : 4;
+      const std::vector<std::int32_t>* ordered = nullptr;  // the order that columns lie in beside x
       for (const Piece& piece : linear.pieces) {
         const Share all{&piece.weights, 0, x.rows};
         void* to = gated ? out.array.data() : out.array.data<float>() + piece.first;
-        backend_.products(piece.layout.hold).gemm(pool(), x.array.data(), &all, 1, epilogue, to);
+        const void* from = x.array.data();
+        if (!piece.order.empty()) {
+          void* beside = pool().scratch(2, static_cast<std::size_t>(x.rows * x.columns * item));
+          if (ordered == nullptr || *ordered != piece.order)
+            rows().gather(pool(), from, nullptr, piece.order.data(), x.rows, x.columns, item, beside);
+          ordered = &piece.order;
+          from = beside;
+        }
+        backend_.products(piece.layout.hold).gemm(pool(), from, &all, 1, epilogue, to);
       }
     });
   }
@@ -765,8 +795,8 @@ class PreparedPass {
     const ProductKernels &of_gate_up = backend_.products(experts.held[0]->pieces[0].layout.hold),
                          &of_down = backend_.products(experts.held[1]->pieces[0].layout.hold);
     backend_.run([&] {
-      run_experts(pool(), rows(), of_gate_up, of_down, item, mixture, x.array.data(), logits.array.data<float>(),
-                  x.rows, out.array.data<float>());
+      run_experts(pool(), rows(), of_gate_up, of_down, item, mixture, experts.orders, x.array.data(),
+                  logits.array.data<float>(), x.rows, out.array.data<float>());
     });
   }
 
@@ -781,7 +811,7 @@ class PreparedPass {
   }
 
   void rope_and_write_kv(const Activation& qkv, std::int64_t layer, const RopeTable* rope, const Vector* q_norm,
-                         const Vector* k_norm, float eps, Activation& q_out) {
+                         const Vector* k_norm, float eps, Activation& q_out, bool norms_last) {
     const KVLayer& kept = with_values(layer);
     const std::int64_t tokens = metadata_.all.tokens, dim = kept.key_dim;
     const std::int64_t heads = qkv.columns / dim - 2 * kept.kv_heads;
@@ -798,6 +828,7 @@ class PreparedPass {
       return true;
     };
     const bool q_all = over_all(q_norm, heads), k_all = over_all(k_norm, kept.kv_heads);
+    if (norms_last && (q_all || k_all)) refuse("norms over all heads come before the rotation");
     begin(q_out, backend_.act(), heads * dim, tokens);
     const Rope given{rope ? rope->cos.data<float>() : nullptr,
                      rope ? rope->sin.data<float>() : nullptr,
@@ -807,6 +838,7 @@ class PreparedPass {
                      numbers(k_norm),
                      q_all,
                      k_all,
+                     norms_last,
                      eps};
     backend_.run([&] {
       rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, kept, metadata_.of(group_of(layer)), given,
@@ -854,7 +886,8 @@ class PreparedPass {
     if (name == "silu") return Nonlinearity::silu;
     if (name == "gelu_tanh") return Nonlinearity::gelu;
     if (name == "relu2") return Nonlinearity::relu2;
-    refuse("there is no activation function " + name + "; there are silu, gelu_tanh and relu2");
+    if (name == "xielu") return Nonlinearity::xielu;
+    refuse("there is no activation function " + name + "; there are silu, gelu_tanh, relu2 and xielu");
   }
 
   void same_format(Format given) const {
@@ -973,7 +1006,8 @@ NB_MODULE(_native, m) {
       .def("layer_norm", &PreparedPass::layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(),
            nb::arg("eps"), nb::arg("out"))
       .def("to_act", &PreparedPass::to_act)
-      .def("activate", &PreparedPass::activate)
+      .def("activate", &PreparedPass::activate, nb::arg("x"), nb::arg("activation"), nb::arg("out"),
+           nb::arg("parameters").none() = nb::none())
       .def("add", &PreparedPass::add, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("factor"),
            nb::arg("out"))
       .def("scale", &PreparedPass::scale)
@@ -985,7 +1019,8 @@ NB_MODULE(_native, m) {
       .def("experts", &PreparedPass::experts)
       .def("add_gated", &PreparedPass::add_gated)
       .def("rope_and_write_kv", &PreparedPass::rope_and_write_kv, nb::arg("qkv"), nb::arg("layer"),
-           nb::arg("rope").none(), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"))
+           nb::arg("rope").none(), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"),
+           nb::arg("norms_last") = false)
       .def("attention", &PreparedPass::attention, nb::arg("q"), nb::arg("layer"), nb::arg("scale"), nb::arg("window"),
            nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none())
       .def("gather", &PreparedPass::gather);

@@ -88,11 +88,26 @@ inline void route(Pool& pool, const float* logits, std::int64_t tokens, const Mi
   });
 }
 
-inline void gather_rows(Pool& pool, const void* from, const std::int32_t* rows, std::int64_t count, std::int64_t bytes,
-                        void* to) {
-  parallel_rows(pool, count, count * bytes, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t i = first; i < last; ++i)
-      std::memcpy(static_cast<char*>(to) + i * bytes, static_cast<const char*>(from) + rows[i] * bytes, bytes);
+template <class Item>
+INLINE void gather_row(const void* from, const std::int32_t* order, std::int64_t columns, void* to) {
+  for (std::int64_t j = 0; j < columns; ++j) static_cast<Item*>(to)[j] = static_cast<const Item*>(from)[order[j]];
+}
+
+inline void gather(Pool& pool, const void* from, const std::int32_t* rows, const std::int32_t* order,
+                   std::int64_t count, std::int64_t columns, std::int64_t item, void* to) {
+  const std::int64_t bytes = columns * item;
+  parallel_rows(pool, count, order ? count * columns * 8 : count * bytes, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const char* x = static_cast<const char*>(from) + (rows ? rows[i] : i) * bytes;
+      char* at = static_cast<char*>(to) + i * bytes;
+      if (order == nullptr) {
+        std::memcpy(at, x, bytes);
+      } else if (item == 2) {
+        gather_row<std::uint16_t>(x, order, columns, at);
+      } else {
+        gather_row<float>(x, order, columns, at);
+      }
+    }
   });
 }
 

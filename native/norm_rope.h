@@ -139,7 +139,7 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
   const std::int64_t width = layer.key_dim, half = rope.pairs, block = layer.block_size;
   const std::int64_t row_width = (heads + 2 * layer.kv_heads) * width;
   parallel_rows(pool, metadata.tokens, metadata.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
-    float normed[most_head_dim];
+    float normed[most_head_dim], turned[most_head_dim];
     Value rotated[most_head_dim];
     std::int64_t chunk = 0;
     for (std::int64_t t = first; t < last; ++t) {
@@ -155,7 +155,8 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
       for (std::int64_t h = 0; h < heads + layer.kv_heads; ++h) {
         const bool is_query = h < heads, over_all = is_query ? rope.q_norm_all : rope.k_norm_all;
         const float* x = row + h * width;
-        if (const float* weight = is_query ? rope.q_norm : rope.k_norm) {
+        const float* weight = is_query ? rope.q_norm : rope.k_norm;
+        if (weight && !rope.norms_last) {
           if (over_all) weight += (is_query ? h : h - heads) * width;
           const float inverse = over_all ? (is_query ? q_inverse : k_inverse) : inverse_rms(x, width, rope.eps);
           for (std::int64_t i = 0; i < width; ++i) normed[i] = x[i] * inverse * weight[i];
@@ -166,6 +167,15 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
           x = normed;
         }
         Value* to = is_query ? q_out + (t * heads + h) * width : rotated;
+        if (weight && rope.norms_last) {
+          for (std::int64_t i = 0; i < half; ++i) turned[i] = x[i] * cos[i] - x[i + half] * sin[i];
+          for (std::int64_t i = 0; i < half; ++i) turned[i + half] = x[i + half] * cos[i] + x[i] * sin[i];
+          for (std::int64_t i = 2 * half; i < width; ++i) turned[i] = x[i];
+          const float inverse = inverse_rms(turned, width, rope.eps);
+          for (std::int64_t i = 0; i < width; ++i) hold(to + i, turned[i] * inverse * weight[i]);
+          if (!is_query) write_key<int8>(cache, heads_of_block + (h - heads) * cache.head_lanes, slot, rotated);
+          continue;
+        }
         for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
         for (std::int64_t i = 0; i < half; ++i) hold(to + i + half, x[i + half] * cos[i] + x[i] * sin[i]);
         for (std::int64_t i = 2 * half; i < width; ++i) hold(to + i, x[i]);

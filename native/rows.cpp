@@ -71,14 +71,17 @@ void to_act(Pool& pool, Format format, const float* x, std::int64_t tokens, std:
   });
 }
 
-void activate(Pool& pool, Format format, Nonlinearity kind, const float* x, std::int64_t tokens, std::int64_t width,
-              void* out) {
+void activate(Pool& pool, Format format, Nonlinearity kind, const float* parameters, const float* x,
+              std::int64_t tokens, std::int64_t width, void* out) {
   with(format, [&](auto value) {
     auto* at = static_cast<decltype(value)*>(out);
     const auto to = [=](std::int64_t i, float y) { hold(at + i, y); };
     if (kind == Nonlinearity::gelu) return map_rows(pool, x, tokens, width, [](vf v) { return gelu(v); }, to);
     if (kind == Nonlinearity::silu) return map_rows(pool, x, tokens, width, [](vf v) { return silu(v); }, to);
-    map_rows(pool, x, tokens, width, [](vf v) { return v > all(0.0f) ? v * v : v != v ? v : vf{}; }, to);
+    if (kind == Nonlinearity::relu2)
+      return map_rows(pool, x, tokens, width, [](vf v) { return v > all(0.0f) ? v * v : v != v ? v : vf{}; }, to);
+    const float above = parameters[0], below = parameters[1];
+    map_rows(pool, x, tokens, width, [=](vf v) { return xielu(v, above, below); }, to);
   });
 }
 
@@ -107,7 +110,7 @@ void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t he
 
 const RowKernels rows = {
     pack, copy_rows, embed_packed, embed_rows, rms_norm, layer_norm, to_act, activate, add_rows, scale, soft_cap,
-    route, gather_rows, add_weighted, add_gated, rope_and_write, sample_rows, score_rows, read_bandwidth,
+    route, gather, add_weighted, add_gated, rope_and_write, sample_rows, score_rows, read_bandwidth,
 };
 
 }  // namespace inflight::INFLIGHT_ISA

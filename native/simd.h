@@ -424,6 +424,13 @@ INLINE vf gelu(vf x) {
 
 INLINE vf silu(vf x) { return x / (all(1.0f) + exp(-x)); }
 
+// x / 2 + above · x² of what is positive, x / 2 + below · (eˣ − 1 − x) of the rest.
+INLINE vf xielu(vf x, float above, float below) {
+  const vf bounded = x < all(-1e-6f) ? x : all(-1e-6f);  // not NaN: that is in x
+  const vf bent = x > all(0.0f) ? x * x * above : (exp(bounded) - all(1.0f) - x) * below;
+  return bent + x * 0.5f;
+}
+
 // 2ˣ for x ≤ 126, 0 far below −126 (−∞ too), NaN of NaN: 2ⁿ · p(x − n) with n = ⌊x⌋ (or one less where x is whole) and
 // p(0) = 1, the polynomial of the given degree with the least relative error over [0, 1]: 8.6 · 10⁻⁵ at degree 3,
 // 1.4 · 10⁻⁷ at degree 5.

@@ -18,7 +18,8 @@ enum class Source : std::int32_t { bf16, f16, f32, i8, codes };  // how a checkp
 // What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_clamped: as
 // gpt-oss has it (gemm.h).
 enum class Epilogue : std::int32_t { store, residual, gate_up, gate_up_gelu, gate_up_clamped };
-enum class Nonlinearity : std::int32_t { silu, gelu, relu2 };  // gelu by tanh; relu(x)²
+// gelu by tanh; relu(x)²; xIELU with two parameters (simd.h).
+enum class Nonlinearity : std::int32_t { silu, gelu, relu2, xielu };
 
 constexpr std::int64_t most_head_dim = 1024;
 constexpr std::int64_t tile_positions = 64;                    // of keys and values, aligned to absolute positions
@@ -113,6 +114,7 @@ struct Rope {
   const float* q_scale;          // [positions], what queries are multiplied by; or null
   const float *q_norm, *k_norm;  // [D], or of all heads at once; or null
   bool q_norm_all, k_norm_all;   // over all heads at once
+  bool norms_last;               // of what is rotated; else before
   float eps;
 };
 
@@ -158,7 +160,9 @@ struct RowKernels {
   void (*layer_norm)(Pool&, Format, const float* x, const float* weight, const float* bias, float eps,
                      std::int64_t tokens, std::int64_t width, void* out);  // bias: or null
   void (*to_act)(Pool&, Format, const float* x, std::int64_t tokens, std::int64_t width, void* out);
-  void (*activate)(Pool&, Format, Nonlinearity, const float* x, std::int64_t tokens, std::int64_t width, void* out);
+  // parameters: those of xielu, else null
+  void (*activate)(Pool&, Format, Nonlinearity, const float* parameters, const float* x, std::int64_t tokens,
+                   std::int64_t width, void* out);
   // out += factor · x, or factor · RMS norm of x where there is a weight.
   void (*add)(Pool&, const float* x, const float* weight, float eps, float factor, std::int64_t tokens,
               std::int64_t width, float* out);
@@ -166,8 +170,9 @@ struct RowKernels {
   void (*soft_cap)(Pool&, float* x, float cap, std::int64_t tokens, std::int64_t width);
   // logits [tokens, experts] → of each token the experts by rank, and their weights, both [tokens, top_k]
   void (*route)(Pool&, const float* logits, std::int64_t tokens, const Mixture&, std::int32_t* experts, float* weights);
-  // to[i] = from[rows[i]], rows of `bytes` bytes
-  void (*gather_rows)(Pool&, const void* from, const std::int32_t* rows, std::int64_t count, std::int64_t bytes, void* to);
+  // to[i][j] = from[rows[i]][order[j]], numbers of `item` bytes; rows, order: null is as they are
+  void (*gather)(Pool&, const void* from, const std::int32_t* rows, const std::int32_t* order, std::int64_t count,
+                 std::int64_t columns, std::int64_t item, void* to);
   // out[t] += Σ weights[t, r] · x[places[t, r]] over r in rising order, rows of `width`
   void (*add_weighted)(Pool&, const float* x, const std::int32_t* places, const float* weights, std::int64_t top_k,
                        std::int64_t tokens, std::int64_t width, float* out);

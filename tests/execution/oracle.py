@@ -52,13 +52,14 @@ class Oracle:
         return [int(token) for token in out[0, len(prompt) :]]
 
 
-def build(variant: str, folder: Path) -> Oracle:
-    """Makes the model, saves it under `folder` in float32, and computes its logits."""
+def build(variant: str, folder: Path, seed: int | None = None) -> Oracle:
+    """Makes the model, saves it under `folder` in float32, and computes its logits. seed: of the weights; of each
+    variant one of its own."""
     family, settings = settings_of(variant)
     config = getattr(transformers, f"{family}Config")(
         **settings, attn_implementation="eager", experts_implementation="eager"
     )
-    torch.manual_seed(sum(variant.encode()))
+    torch.manual_seed(sum(variant.encode()) if seed is None else seed)
     sees = "vision_config" in settings
     auto = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
     model = auto.from_config(config).eval()

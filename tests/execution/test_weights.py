@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import HeldMatrix, Int4Matrix, Int8Matrix, ReorderedMatrix
+from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix, ReorderedMatrix
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
@@ -189,11 +189,13 @@ FORMATS = {
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("variant", ["llama2", "gpt_oss", "mixtral"])
 def test_quantized_matrices_take_what_is_counted(oracle_of: OracleOf, variant: str, format: str) -> None:
-    """With act-order they go in int8; in MXFP4 only experts are quantized."""
+    """In MXFP4 only experts are quantized. With act-order each matrix has a number for each input beside, which of these
+    small ones is some percent, and not counted."""
     spec = replace(read_folder(oracle_of(variant).folder, to_run=True), weight_format=FORMATS[format])
     got = load_weights(spec, DummyWeights("float32", 0, spec.weight_format), REFERENCE, 16)
     nbytes = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())
-    assert nbytes == pytest.approx(weight_bytes(spec, "float32"), rel=0.01)
+    counted = weight_bytes(spec, "float32")
+    assert counted <= nbytes <= counted * (1.05 if FORMATS[format].act_order else 1.001)
 
 
 def test_what_mxfp4_leaves_plain_may_be_quantized(oracle_of: OracleOf) -> None:
@@ -206,7 +208,7 @@ def test_what_mxfp4_leaves_plain_may_be_quantized(oracle_of: OracleOf) -> None:
 @pytest.mark.skipif(len(backends()) == 1, reason="the kernels are not built")
 def test_experts_that_are_quantized_in_several_ways_are_refused_in_words(oracle_of: OracleOf) -> None:
     class SomePlain(DummyWeights):
-        def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+        def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
             return self.tensor(name, shape) if ".experts.2." in name else super().matrix(name, shape)
 
     spec = replace(read_folder(oracle_of("mixtral").folder, to_run=True), weight_format=FORMATS["awq"])

@@ -199,6 +199,76 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Ministral3",
         {"head_dim": 16, "rope_parameters": {**_YARN, "rope_theta": 1e4, "llama_4_scaling_beta": 0.5}},
     ),
+    "ernie_moe": (
+        "Ernie4_5_Moe",
+        {"head_dim": 32, "moe_num_experts": 7, "moe_k": 3, "moe_intermediate_size": 20, "tie_word_embeddings": False},
+    ),
+    "ernie_moe_every_second": (
+        "Ernie4_5_Moe",
+        {
+            "moe_num_experts": 5,
+            "moe_k": 2,
+            "moe_intermediate_size": 24,
+            "moe_num_shared_experts": 0,
+            "moe_layer_start_index": 0,
+            "moe_layer_interval": 2,
+        },
+    ),
+    "granitemoe": (
+        "GraniteMoe",
+        {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.1,
+            "logits_scaling": 6.0,
+            "attention_bias": True,
+        },
+    ),
+    "granitemoe_shared": (
+        "GraniteMoeShared",
+        {
+            "num_local_experts": 7,
+            "num_experts_per_tok": 3,
+            "shared_intermediate_size": 52,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "exaone4": (
+        "Exaone4",
+        {
+            "head_dim": 32,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "exaone4_no_windows": (
+        "Exaone4",
+        {
+            "sliding_window": None,
+            "sliding_window_pattern": None,
+            "layer_types": ["full_attention"] * 3,
+            "rope_parameters": {**_LLAMA3, "rope_theta": 1e6},
+            "tie_word_embeddings": True,
+        },
+    ),
+    "arcee": ("Arcee", {"rope_parameters": {**_YARN, "rope_theta": 1e4}, "mlp_bias": True, "attention_bias": True}),
+    "apertus": ("Apertus", {"rope_parameters": {**_LLAMA3, "rope_theta": 12e6}, "attention_bias": True}),
+    "hunyuan": (
+        "HunYuanDenseV1",
+        {"head_dim": 32, "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 1e4}},
+    ),
+    "phi2": (
+        "Phi",
+        {
+            "num_key_value_heads": 4,
+            "layer_norm_eps": 1e-3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    ),
     "nemotron": ("Nemotron", {"head_dim": 16, "norm_eps": 1e-3, "attention_bias": True, "mlp_bias": True}),
     "starcoder2": ("Starcoder2", {"norm_epsilon": 1e-3, "sliding_window": 24}),
 }

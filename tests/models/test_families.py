@@ -101,6 +101,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("SeedOss", {**HEADS, "attention_out_bias": True, "mlp_bias": True}),
     ("Nemotron", {**HEADS, "attention_bias": True, "mlp_bias": True}),
     ("GPTNeoX", {"num_key_value_heads": 4}),
+    ("GraniteMoe", {**LOCAL, "attention_bias": True}),
+    ("GraniteMoeShared", {**LOCAL, "shared_intermediate_size": 40}),
+    ("Exaone4", {**HEADS, "sliding_window": 8}),
+    ("Arcee", {"mlp_bias": True}),
+    ("Apertus", {"attention_bias": True}),
+    ("HunYuanDenseV1", {**HEADS, "attention_bias": True}),
 ]
 
 
@@ -129,8 +135,9 @@ def test_names_mean_one_family_each() -> None:
     names = [name for family in FAMILIES for name in (*family.architectures, *family.model_types)]
     assert len(names) == len(set(names))
     runs = (
-        "cohere cohere2 ernie4_5 gemma gemma2 gemma3 glm4 glm4_moe gpt_oss granite llama mistral ministral ministral3 "
-        "mixtral nemotron olmo2 olmo3 olmoe phi3 qwen2 qwen3 qwen2_moe qwen3_moe seed_oss smollm3 starcoder2"
+        "apertus arcee cohere cohere2 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3 glm4 glm4_moe gpt_oss granite "
+        "granitemoe hunyuan_v1_dense llama mistral ministral ministral3 mixtral nemotron olmo2 olmo3 olmoe phi phi3 "
+        "qwen2 qwen3 qwen2_moe qwen3_moe seed_oss smollm3 starcoder2"
     )
     assert [family.name for family in FAMILIES if family.runs] == runs.split()
 
@@ -255,10 +262,11 @@ def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
 
 
 def test_what_is_described_is_not_run() -> None:
-    phi = {**CONFIG, "architectures": ["PhiForCausalLM"]}
-    assert not read_spec(phi).runs
-    with pytest.raises(ModelError, match=r"PhiForCausalLM is an architecture that is not supported\. Supported are C"):
-        read_spec(phi, to_run=True)
+    neox = {**CONFIG, "architectures": ["GPTNeoXForCausalLM"]}
+    assert not read_spec(neox).runs
+    match = r"GPTNeoXForCausalLM is an architecture that is not supported\. Supported are Apertus"
+    with pytest.raises(ModelError, match=match):
+        read_spec(neox, to_run=True)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -290,7 +298,7 @@ def test_whatever_stands_in_a_field_is_read_or_refused_in_words(family: Family) 
 
 TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_qk_norm": True}, "layer norms of queries and keys"),
-    ("phi", {}, "a bias of the projection to logits"),
+    ("phi", {"tie_word_embeddings": True}, "a bias of a tied projection to logits"),
     ("llama4", {"attention_chunk_size": 32, "moe_layers": []}, "windows that begin anew instead of sliding"),
     ("qwen3_5", LINEAR, "layers of LinearAttention and Dense"),
 ]

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import HeldMatrix, Matrix, packable
+from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import (
     Array,
     Backend,
@@ -31,7 +31,7 @@ from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
 
-_TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_TABLE, _HEAD, _BIAS = "model.embed_tokens.weight", "lm_head.weight", "lm_head.bias"
 _COMPARED_ROWS = 4096  # of two tables at a time: the comparison must not cost a table of memory itself
 
 Progress = Callable[[int, int], None]  # elements packed, elements in all
@@ -45,7 +45,7 @@ class TensorSource(Protocol):
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
         """Plain numbers, float32, float16 or uint16 (bf16), of exactly this shape. Raises ModelError."""
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """A matrix of this shape as it is held, plain or quantized. Raises ModelError."""
 
     def release(self, name: str) -> None:
@@ -80,21 +80,22 @@ class Packer:
         name = _HEAD if model.head.tied and _TABLE not in source and _HEAD in source else _TABLE
         tied = model.head.tied and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
         if tied:
-            table = backend.pack_table(self._matrix(name, shape), True, self._output, self._group_size)
+            table = backend.pack_table(self._source.matrix(name, shape), True, self._output, self._group_size)
         else:
             table = backend.pack_table(source.tensor(name, shape), False)
         self._done(table.nbytes, (name, shape))
         if tied:
             return table, table.linear
-        return table, self._linear([(_HEAD, shape)], [], self._output)
+        bias = [(_BIAS, model.vocab_size)] if model.head.bias else []
+        return table, self._linear([(_HEAD, shape)], bias, self._output)
 
     def norm(self, name: str, length: int) -> Vector:
         """The weight of a norm, float32[length]; with the 1 that the checkpoint leaves out."""
-        return self._packed_vector(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
+        return self.packed(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
 
     def vector(self, name: str, length: int) -> Vector:
         """float32[length], as it is."""
-        return self._packed_vector(self.array(name, length))
+        return self.packed(self.array(name, length))
 
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
@@ -109,7 +110,7 @@ class Packer:
         """biases: of gate and of up, or none."""
         bias = np.stack([self.array(name, length) for name, length in biases]) if biases else None
         packed = self._backend.pack_gate_up(
-            self._matrix(*gate), self._matrix(*up), self._layers, self._group_size, bias
+            self._source.matrix(*gate), self._source.matrix(*up), self._layers, self._group_size, bias
         )
         self._done(packed.nbytes, gate, up)
         return packed
@@ -128,7 +129,8 @@ class Packer:
                 "all of them are quantized in one way."
             ) from error
 
-    def _packed_vector(self, vector: Array) -> Vector:
+    def packed(self, vector: Array) -> Vector:
+        """float32[length] that was made of what `array` read."""
         self.nbytes += vector.nbytes
         return self._backend.pack_vector(vector)
 
@@ -143,13 +145,10 @@ class Packer:
         self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]], hold: Hold
     ) -> Linear:
         bias = np.concatenate([self.array(name, length) for name, length in biases]) if biases else None
-        matrices = [self._matrix(name, shape) for name, shape in parts]
+        matrices = [self._source.matrix(name, shape) for name, shape in parts]
         packed = self._backend.pack_linear(matrices, bias, hold, self._group_size)
         self._done(packed.nbytes, *parts)
         return packed
-
-    def _matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        return packable(self._source.matrix(name, shape))
 
     def _done(self, nbytes: int, *tensors: tuple[str, tuple[int, ...]]) -> None:
         self.nbytes += nbytes

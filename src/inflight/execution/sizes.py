@@ -77,7 +77,7 @@ def _code_bytes(format: WeightFormat) -> float:
     """Of an element of a matrix that comes quantized, its share of its group's scale and offset included."""
     if format.element_bytes is not None:
         return format.element_bytes
-    if format.bits != 4 or (format.act_order and format.group_size):  # inputs out of order go in int8 (`packable`)
+    if format.bits != 4:
         return 1
     group = next((size for size in GROUPS if not (format.group_size or GROUPS[0]) % size), GROUPS[-1])
     numbers = 1 if format.symmetric or format.method == "mxfp4" else 2

@@ -113,7 +113,8 @@ def mlp_weights(mlp: Mlp, hidden: int) -> Weights:
     """Of what every token passes: an MLP, or router and shared experts of a mixture."""
     if isinstance(mlp, Dense):
         ups = 2 if mlp.gated else 1
-        return Weights(((ups * mlp.width, hidden), (hidden, mlp.width)), ups * mlp.width + hidden if mlp.bias else 0)
+        others = (ups * mlp.width + hidden if mlp.bias else 0) + (2 if mlp.activation == "xielu" else 0)
+        return Weights(((ups * mlp.width, hidden), (hidden, mlp.width)), others)
     matrices = [(mlp.experts, hidden)]
     if mlp.shared_width:
         matrices += [(2 * mlp.shared_width, hidden), (hidden, mlp.shared_width)]

@@ -14,12 +14,13 @@ from inflight.models.spec import CLAMPED_SWIGLU, Attention, Dense, LayerSpec, Mo
 from inflight.models.weight_format import refuse_unreadable
 
 # What config.json calls the activation functions of `execution`.
-ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2"]] = {
+ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2", "xielu"]] = {
     "silu": "silu",
     "swish": "silu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "relu2": "relu2",
+    "xielu": "xielu",
 }
 # Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts.
 _NORMS = (
@@ -40,8 +41,12 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
         *(one for layer in dict.fromkeys(spec.layers) for one in _of_layer(layer)),
         (not is_rms and any("after mlp" in layer.norms for layer in spec.layers), "layer norms after MLPs"),
         (not is_rms and has_qk_norms, "layer norms of queries and keys"),
-        (spec.residual_scale != 1 and any(isinstance(layer.mlp, MoE) for layer in spec.layers), "scaled experts"),
-        (spec.head.bias, "a bias of the projection to logits"),
+        (
+            spec.residual_scale != 1
+            and any(isinstance(layer.mlp, MoE) and layer.mlp.shared_gate for layer in spec.layers),
+            "scaled residuals with a gated shared expert",
+        ),
+        (spec.head.bias and spec.head.tied, "a bias of a tied projection to logits"),
     ]
     for differs, what in found:
         if differs:
@@ -59,7 +64,8 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     if isinstance(mlp, MoE):
         computed = mlp.activation in ("silu", "swish", CLAMPED_SWIGLU)
     else:
-        computed = mlp.activation in ACTIVATIONS and not (mlp.gated and ACTIVATIONS[mlp.activation] == "relu2")
+        of_pairs = ACTIVATIONS.get(mlp.activation) in ("silu", "gelu_tanh")
+        computed = of_pairs if mlp.gated else mlp.activation in ACTIVATIONS
     if not computed:
         raise ModelError(
             f"hidden_act {shown(mlp.activation)} is not supported; the gated MLP of this decoder uses 'silu' or "

@@ -24,10 +24,11 @@ class Attention(Struct, frozen=True, kw_only=True):
     """Softmax attention over cached keys and values, query heads in groups that share a KV head.
 
     window: tokens that a query looks back over, itself included; 0 sees all. chunked: the window begins anew at its
-    multiples instead of sliding. qk_norm: RMS norms of queries and keys, per head or over all heads at once. sinks: a
-    learnt logit for each head that takes probability and has no value. gate: queries bring a gate of their own width.
-    scale: of scores; 0 is head_dim^-0.5. soft_cap c: scores become c · tanh(score / c); 0 leaves them. rope: None where
-    positions are not rotated, and of families that are only described.
+    multiples instead of sliding. qk_norm: RMS norms of queries and keys, per head or over all heads at once;
+    qk_norm_last: of what is rotated (per head). sinks: a learnt logit for each head that takes probability and has no
+    value. gate: queries bring a gate of their own width. scale: of scores; 0 is head_dim^-0.5. soft_cap c: scores
+    become c · tanh(score / c); 0 leaves them. rope: None where positions are not rotated, and of families that are only
+    described.
     """
 
     heads: int
@@ -36,6 +37,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     window: int = 0
     chunked: bool = False
     qk_norm: QkNorm = "none"
+    qk_norm_last: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     sinks: bool = False

@@ -172,8 +172,9 @@ class OnArrays:
     def to_act(self, x: Array, out: Array) -> None:
         self._pass().to_act(self.activation_of(x), self.activation_of(out))
 
-    def activate(self, x: Array, activation: str, out: Array) -> None:
-        self._pass().activate(self.activation_of(x), activation, self.activation_of(out))
+    def activate(self, x: Array, activation: str, out: Array, parameters: Array | None = None) -> None:
+        packed = None if parameters is None else self.pack_vector(parameters)
+        self._pass().activate(self.activation_of(x), activation, self.activation_of(out), packed)
 
     def add(self, x: Array, norm: Array | None, eps: float, factor: float, out: Array) -> None:
         packed = None if norm is None else self.pack_vector(norm)
@@ -204,6 +205,7 @@ class OnArrays:
         k_norm: Array | None,
         eps: float,
         q_out: Array,
+        norms_last: bool = False,
     ) -> None:
         norms = [None if norm is None else self.pack_vector(norm) for norm in (q_norm, k_norm)]
         self.over(metadata, cache).rope_and_write_kv(
@@ -213,6 +215,7 @@ class OnArrays:
             *norms,
             eps,
             self.activation_of(q_out),
+            norms_last,
         )
 
     def attention(

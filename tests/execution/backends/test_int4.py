@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from inflight.execution.backends import int4, int8
-from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, alike, dequantized
+from inflight.execution.backends.matrices import (
+    LINEAR_CODES,
+    Int4Matrix,
+    Int8Matrix,
+    ReorderedMatrix,
+    alike,
+    dequantized,
+)
 
 from .material import normal
 
@@ -18,6 +25,11 @@ def matrix(rows: int, columns: int, group: int, offsets: bool = False, meanings:
     groups = -(-columns // group)
     scales = normal(1, rows, groups) * 2**-7
     return Int4Matrix(codes, scales, normal(2, rows, groups) if offsets else None, group, np.asarray(meanings))
+
+
+def out_of_order(matrix: Int4Matrix, seed: int = 5) -> ReorderedMatrix:
+    """The same codes, of inputs in another order."""
+    return ReorderedMatrix(matrix, np.random.default_rng(seed).permutation(matrix.shape[1]).astype(np.int32))
 
 
 @pytest.mark.parametrize("group", int4.GROUP_SIZES)
@@ -96,3 +108,26 @@ def test_two_of_one_kind_stay_and_two_kinds_become_the_wider() -> None:
     made = alike(plain, linear, "act")
     assert made[0].dtype == np.float32 and np.array_equal(made[1], linear.dequantized())
     assert all(isinstance(one, Int8Matrix) for one in alike(plain, linear, "int4"))
+
+
+@pytest.mark.parametrize("offsets", [False, True])
+def test_a_product_over_inputs_out_of_order_is_that_of_the_matrix(offsets: bool) -> None:
+    weight = out_of_order(matrix(9, 75, 32, offsets))
+    whole, scales = int8.quantize(normal(4, 6, 75))
+    got = int4.product(whole, scales, int4.hold(weight))
+    want = (whole * scales[:, None].astype(np.float64)) @ weight.dequantized().T.astype(np.float64)
+    np.testing.assert_allclose(got, want, atol=2e-3 * np.abs(want).max())  # scales are held in 16 bits
+    np.testing.assert_array_equal(got, int4.product(whole[:, weight.order], scales, int4.hold(weight.matrix)))
+
+
+def test_pairs_out_of_order_stay_in_codes_where_they_have_one_order() -> None:
+    gate, up = matrix(5, 64, 32), matrix(6, 64, 32, offsets=True)
+    one, other = alike(out_of_order(gate), out_of_order(up), "act")
+    assert isinstance(one, ReorderedMatrix) and isinstance(other, ReorderedMatrix)
+    assert one.matrix.offsets is not None and np.array_equal(dequantized(one), dequantized(out_of_order(gate)))
+    for second in (up, out_of_order(up, 6)):
+        pair = alike(out_of_order(gate), second, "act")
+        assert all(isinstance(held, Int8Matrix) for held in pair)
+        assert np.array_equal(
+            dequantized(pair[0]), Int8Matrix(*int8.quantize(out_of_order(gate).dequantized())).dequantized()
+        )

@@ -143,6 +143,25 @@ def test_a_part_of_each_head_is_rotated(ops, reference, dtype, rotated, over_all
 
 
 @pytest.mark.parametrize("quantized", [False, True])
+def test_norms_of_heads_may_come_behind_the_rotation(ops, reference, dtype, quantized):
+    """Of queries and of keys; of a head that is rotated in part, of all of it."""
+    dim, heads, kv_heads, length = 24, 4, 2, 33
+    shape, qkv = KVShape(1, 16, kv_heads, dim, quantized), normal(3, length, (heads + 2 * kv_heads) * dim)
+    weights = (1 + 0.5 * normal(1, dim), 1 + 0.5 * normal(2, dim))
+    metadata, results = metadata_of([(0, length, [2, 0, 1])]), []
+    for one in (ops, reference):
+        q, out, cache = act(dtype, length, heads * dim), act(dtype, length, heads * dim), one.kv_cache(shape, 3)
+        one.rope_and_write_kv(qkv, cache, 0, metadata, rope_table(length, 16), *weights, 1e-6, q, True)
+        one.attention(q, cache, 0, metadata, 0.2, 0, out)
+        results.append((read(dtype, q), read(dtype, out)))
+    (q, out), (want_q, want) = results
+    np.testing.assert_allclose(q, want_q, rtol=2**-7 if dtype == "bfloat16" else 1e-5, atol=1e-5)
+    np.testing.assert_allclose(out, want, atol=3e-2 if quantized or dtype == "bfloat16" else 1e-5)
+    lengths = np.sqrt(np.mean((want_q.reshape(length, heads, dim) / weights[0]) ** 2, axis=-1))
+    np.testing.assert_allclose(lengths, 1, atol=1e-2)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
 def test_long_decode_is_split_over_threads(dtype, isa, quantized):
     """One row over several partitions: few tasks and many threads take the other way through the code."""
     shape, length = KVShape.uniform(1, 16, 1, 64, quantized), 1700

@@ -14,6 +14,7 @@ from inflight.execution.backends.protocol import Routing
 
 from .conftest import ops_for
 from .material import held, normal
+from .test_int4 import out_of_order
 
 HIDDEN = 48
 CORRECTION = 0.2 * normal(9, 12)
@@ -173,3 +174,33 @@ def test_experts_of_which_some_have_offsets_go_together(ops, reference, dtype):
     x, logits = held(dtype, normal(1, 20, HIDDEN)), normal(2, 20, 12)
     got, want = (run(one, experts(one), x, logits) for one in (ops, reference))
     np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 1e-5) * np.abs(want).max())
+
+
+def ordered(one: Any, inward: int, outward: int, width: int = 20) -> Any:
+    """Of every `inward`-th expert the inputs of gate and up stand in an order of its own, of every `outward`-th those
+    of down; of none with 0."""
+
+    def turned(matrix: Int4Matrix, expert: int, every: int) -> Any:
+        return out_of_order(matrix, expert) if every and expert % every == 0 else matrix
+
+    def codes(seed: int, rows: int, columns: int) -> Int4Matrix:
+        return int4.quantize(normal(seed, rows, columns), 32)
+
+    gate_up = [
+        one.pack_gate_up(
+            turned(codes(3 * e, width, HIDDEN), e, inward), turned(codes(3 * e + 1, width, HIDDEN), e, inward)
+        )
+        for e in range(12)
+    ]
+    down = [one.pack_linear([turned(codes(3 * e + 2, HIDDEN, width), e, outward)]) for e in range(12)]
+    return one.pack_experts(gate_up, down, Routing(top_k=3))
+
+
+@pytest.mark.parametrize("width", [20, 300])
+@pytest.mark.parametrize(("inward", "outward"), [(1, 1), (2, 0), (0, 3)])
+def test_experts_may_each_have_an_order_of_inputs(ops, reference, dtype, inward, outward, width):
+    x, logits = held(dtype, normal(1, 40, HIDDEN)), normal(2, 40, 12)
+    got, want = (run(one, ordered(one, inward, outward, width), x, logits) for one in (ops, reference))
+    np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 2e-3) * np.abs(want).max())
+    alone = [run(ops, ordered(ops, inward, outward, width), x[at : at + 1], logits[at : at + 1]) for at in (0, 7, 39)]
+    np.testing.assert_array_equal(np.concatenate(alone), got[[0, 7, 39]])

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.execution.backends import int8
-from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, dequantized
+from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, ReorderedMatrix, dequantized
 from inflight.execution.backends.reference import ReferenceBackend
 
 from .conftest import ISAS, ops_for
 from .material import OnArrays, act, held, normal, read
-from .test_int4 import MXFP4, matrix
+from .test_int4 import MXFP4, matrix, out_of_order
 
 SHAPES = [(0, 20, 12), (1, 1, 1), (2, 65, 34), (5, 33, 18), (13, 130, 200), (33, 17, 4099), (200, 80, 96)]
 
@@ -84,12 +84,14 @@ def test_stacks_of_any_kinds_and_shapes(data):
     parts = []
     for i in range(data.draw(st.integers(1, 4))):
         rows, plain = data.draw(st.integers(1, 70)), normal(i, 70, columns)
-        kind = data.draw(st.sampled_from(["plain", "int8", "linear", "offsets", "table"]))
+        kind = data.draw(st.sampled_from(["plain", "int8", "linear", "offsets", "table", "in one order", "in another"]))
         parts.append(
             plain[:rows]
             if kind == "plain"
             else Int8Matrix(*int8.quantize(plain[:rows]))
             if kind == "int8"
+            else out_of_order(matrix(rows, columns, 32, i % 2 == 0), 5 if kind == "in one order" else i)
+            if kind.startswith("in ")
             else matrix(rows, columns, data.draw(st.sampled_from([16, 32, 64, 128])), kind == "offsets")
             if kind != "table"
             else matrix(rows, columns, 32, meanings=MXFP4)
@@ -125,6 +127,8 @@ PAIRS = {
     "int4": lambda: (matrix(45, 130, 64), matrix(45, 130, 64, offsets=True)),
     "two tables": lambda: (matrix(45, 130, 32), matrix(45, 130, 32, meanings=MXFP4)),
     "int4 and plain": lambda: (matrix(45, 130, 32), normal(2, 45, 130)),
+    "in one order": lambda: (out_of_order(matrix(45, 130, 32)), out_of_order(matrix(45, 130, 32, offsets=True))),
+    "in two orders": lambda: (out_of_order(matrix(45, 130, 32), 1), out_of_order(matrix(45, 130, 32), 2)),
 }
 
 
@@ -148,9 +152,10 @@ def test_weights_take_a_little_more_than_half_of_int8(isa, group):
     assert share == pytest.approx(0.5 + 2 / group, abs=0.006)
 
 
-@pytest.mark.parametrize("come", ["plain", "int4"])
+@pytest.mark.parametrize("come", ["plain", "int4", "out of order"])
 def test_a_tied_table_gives_rows_and_logits(ops, reference, dtype, come):
     table = normal(1, 150, 47) if come == "plain" else matrix(150, 47, 16, offsets=True)
+    table = out_of_order(table) if come == "out of order" else table
     ids, x = np.array([0, 149, 63, 64, 65, 7, 7], np.int32), held(dtype, normal(2, 3, 47))
     outs = []
     for one in (ops, reference):
@@ -171,7 +176,7 @@ def test_a_tied_table_gives_rows_and_logits(ops, reference, dtype, come):
 @pytest.mark.parametrize("columns", [96, 4400])  # in one block and in two
 def test_a_token_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa, columns):
     rows, weight, gate, x = 80, normal(1, 80, columns), normal(2, 80, columns), held(dtype, normal(3, 200, columns))
-    offset = matrix(40, columns, 16, offsets=True)
+    offset = out_of_order(matrix(40, columns, 16, offsets=True))
     one = ops_for(dtype, isa, 1)
     linear = one.pack_linear([weight[:40], offset], normal(4, rows), "int4")
     gated = one.pack_gate_up(gate, weight, "int4")
@@ -208,6 +213,10 @@ def test_what_cannot_be_packed_is_refused(ops):
         ops.pack_linear([Int4Matrix(whole.codes, whole.scales[:, :1], None, 32, LINEAR_CODES)])
     with pytest.raises(ValueError, match=r"scales of outputs must have shape \[8\], not \[7\]"):
         ops.pack_linear([Int8Matrix(np.zeros((8, 4), np.int8), np.ones(7, np.float32))])
+    with pytest.raises(ValueError, match=r"order of inputs must have shape \[64\], not \[63\]"):
+        ops.pack_linear([ReorderedMatrix(whole, np.arange(63, dtype=np.int32))])
+    with pytest.raises(ValueError, match="order of inputs must name columns"):
+        ops.pack_linear([ReorderedMatrix(whole, np.arange(1, 65, dtype=np.int32))])
     with pytest.raises(ValueError, match="equal columns"):
         ops.pack_linear([whole, normal(1, 8, 63)])
     with pytest.raises(ValueError, match="equal shapes"):

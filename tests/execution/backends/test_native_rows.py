@@ -9,7 +9,8 @@ from .conftest import ops_for
 from .material import act, held, normal, read
 
 SHAPES = [(1, 64), (3, 50), (70, 896), (5, 7)]
-KINDS = ["silu", "gelu_tanh", "relu2"]
+KINDS = ["silu", "gelu_tanh", "relu2", "xielu"]
+CURVE = np.array([0.8, 1.3], np.float32)  # of xielu
 
 
 def close(dtype, out, want, atol=1e-6):
@@ -67,8 +68,8 @@ def test_activation_functions(ops, reference, dtype, kind):
     """To a few last bits, or where nearly nothing is left 1e-6 of the number."""
     x = np.concatenate([[0, -1e-3, 1e4, -1e4, -88, -10, 6], 3 * normal(1, 993)]).astype(np.float32).reshape(10, 100)
     out, want = act(dtype, 10, 100), act(dtype, 10, 100)
-    ops.activate(x, kind, out)
-    reference.activate(x, kind, want)
+    ops.activate(x, kind, out, CURVE)
+    reference.activate(x, kind, want, CURVE)
     close(dtype, out, want)
     exact = np.tanh(np.sqrt(2 / np.pi) * (x.astype(np.float64) + 0.044715 * x.astype(np.float64) ** 3))
     if kind == "gelu_tanh":
@@ -86,6 +87,8 @@ def test_gated_by_gelu(ops, reference, dtype, tokens, rows, columns, hold):
     close(dtype, out, want, atol=1e-5 * np.abs(read(dtype, want)).max())
     with pytest.raises(ValueError, match=r"silu or gelu_tanh, not by relu2"):
         ops.gate_up(x, ops.pack_gate_up(gate, up), out, "relu2")
+    with pytest.raises(ValueError, match="xielu needs its two parameters"):
+        ops.activate(normal(1, *out.shape), "xielu", out)
     with pytest.raises(ValueError, match="there is no activation function tanh"):
         ops.gate_up(x, ops.pack_gate_up(gate, up), out, "tanh")
 
@@ -107,7 +110,7 @@ def _everything(ops, dtype, x, weight, bias):
     ops.layer_norm(x, weight, bias, 1e-5, outs[0])
     ops.to_act(x, outs[1])
     for kind, out in zip(KINDS, outs[2:], strict=True):
-        ops.activate(x, kind, out)
+        ops.activate(x, kind, out, CURVE)
     added, capped = x.copy(), x.copy()
     ops.add(x, weight, 1e-6, 0.3, added)
     ops.soft_cap(capped, 2.0)

@@ -6,7 +6,8 @@ to the last bit as in the kernels (`native/int4.h`):
     y[t, n] = x_scale[t] · factor[n] · Σ_g (scale[n, g] · Σ_k meaning[code[n, k]] · x[t, k]
                                             + offset[n, g] · Σ_k x[t, k])
 
-over the inputs k of each group g, with x as whole numbers by the rule of `int8.py`. Sums over a group are whole
+over the inputs k of each group g, with x as whole numbers by the rule of `int8.py`; where a matrix has its inputs in
+another order, x is taken in that order first. Sums over a group are whole
 numbers, hence exact; that over groups is one float32 chain in rising g, in which each product is rounded before it is
 added. Scales and offsets are float16 in units of a power of two of their output, its factor: the largest of them lies
 in [2¹⁴, 2¹⁵), so that none overflows, what a file held in float16 is held exactly, and any other is rounded by at most
@@ -15,11 +16,11 @@ in [2¹⁴, 2¹⁵), so that none overflows, what a file held in float16 is held
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from inflight.execution.backends.matrices import LINEAR_CODES, Array, Int4Matrix
+from inflight.execution.backends.matrices import LINEAR_CODES, Array, Int4Matrix, ReorderedMatrix
 
 GROUP_SIZES = (32, 64, 128)
 _SMALLEST = np.float32(2.0**-100)  # as in `int8.py`: what is smaller counts as 0
@@ -37,6 +38,7 @@ class HeldInt4:
     factors: Array  # float32[N]
     group: int
     meanings: Array  # int8[16]
+    order: Array | None = None  # int32[K]: x's columns by the place of their codes; None: as they are
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -46,7 +48,8 @@ class HeldInt4:
     def nbytes(self) -> int:
         """With two codes to a byte."""
         scales = self.scales.nbytes + (0 if self.offsets is None else self.offsets.nbytes)
-        return int((self.codes.size + 1) // 2 + scales + self.factors.nbytes)
+        order = 0 if self.order is None else self.order.nbytes
+        return int((self.codes.size + 1) // 2 + scales + self.factors.nbytes + order)
 
     def rows(self, at: Array) -> Array:
         """float32[len(at), K] of some outputs."""
@@ -57,8 +60,10 @@ class HeldInt4:
         return np.asarray(found, np.float32)
 
 
-def hold(matrix: Int4Matrix) -> HeldInt4:
+def hold(matrix: Int4Matrix | ReorderedMatrix) -> HeldInt4:
     """Rounds scales and offsets. Those of an output with a NaN or an infinity among them are 0, its factor is NaN."""
+    if isinstance(matrix, ReorderedMatrix):
+        return replace(hold(matrix.matrix), order=matrix.order)
     both = matrix.scales if matrix.offsets is None else np.concatenate([matrix.scales, matrix.offsets], axis=1)
     largest = np.abs(both).max(axis=1, initial=0)
     finite = np.isfinite(largest)
@@ -116,6 +121,7 @@ def quantize(rows: Array, group: int) -> Int4Matrix:
 
 def product(x: Array, x_scales: Array, weight: HeldInt4) -> Array:
     """int8[T, K] and its scales by a held matrix → float32[T, N]."""
+    x = x if weight.order is None else x[:, weight.order]
     found = np.zeros((len(x), weight.shape[0]), np.float32)
     meant = weight.meanings[weight.codes].astype(np.float64)  # float64 holds a group's sum exactly
     for g in range(weight.scales.shape[1]):

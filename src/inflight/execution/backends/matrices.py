@@ -2,8 +2,8 @@
 
 Knows numbers with scales, and nothing of files (`execution.checkpoints`) or of how a backend lays them out. A matrix of
 a checkpoint is one of three: plain numbers (float32, float16, or uint16 halves of bf16), whole numbers of 8 bits with a
-scale for each output, or codes of 4 bits in groups along the inputs. Every format there is becomes one of them; the
-last may have its inputs in another order.
+scale for each output, or codes of 4 bits in groups along the inputs. Every format there is becomes one of them; of the
+last the inputs may stand in another order, by which a product takes x's columns.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Int4Matrix:
 class ReorderedMatrix:
     """W[n, order[k]] = matrix[n, k], as where groups are made of inputs whose activations are of like size (act-order).
 
-    As the checkpoint holds it, exactly; no product knows an order, so that it is packed in int8 (`packable`). A type of
-    its own, so that nobody who packs a matrix can overlook the order.
+    As the checkpoint holds it, exactly: a product takes x's columns in this order. A type of its own, so that nobody
+    who packs a matrix can overlook the order.
     """
 
     matrix: Int4Matrix
@@ -90,11 +90,10 @@ class ReorderedMatrix:
         return found
 
 
-Matrix = Array | Int8Matrix | Int4Matrix  # what backends pack
-HeldMatrix = Matrix | ReorderedMatrix  # what checkpoints hold
+Matrix = Array | Int8Matrix | Int4Matrix | ReorderedMatrix
 
 
-def rows_of(matrix: HeldMatrix, chosen: slice | Array) -> HeldMatrix:
+def rows_of(matrix: Matrix, chosen: slice | Array) -> Matrix:
     """Some of the outputs, in this order."""
     if isinstance(matrix, np.ndarray):
         return np.asarray(matrix[chosen])
@@ -108,12 +107,13 @@ def rows_of(matrix: HeldMatrix, chosen: slice | Array) -> HeldMatrix:
     return replace(matrix, codes=matrix.codes[chosen], scales=matrix.scales[chosen], offsets=offsets)
 
 
-def packable(matrix: HeldMatrix) -> Matrix:
-    """One whose inputs are out of order goes in int8 (by the rule of `int8.py`): no product knows an order."""
+def in_order(matrix: Matrix) -> Matrix:
+    """One whose inputs are out of order in int8, by the rule of `int8.py`: for tables, whose rows are looked up, and
+    for two that are held in one way and have two orders."""
     return _in_int8(matrix) if isinstance(matrix, ReorderedMatrix) else matrix
 
 
-def dequantized(matrix: HeldMatrix) -> Array:
+def dequantized(matrix: Matrix) -> Array:
     """float32[N, K] of a matrix of any kind. Raises ValueError for numbers of another type."""
     if not isinstance(matrix, np.ndarray):
         return matrix.dequantized()
@@ -127,7 +127,12 @@ def dequantized(matrix: HeldMatrix) -> Array:
 def alike(gate: Matrix, up: Matrix, hold: str) -> tuple[Matrix, Matrix]:
     """The two as one kind that a group of outputs can hold side by side, the wider where they differ: plain numbers
     (which `hold` may yet quantize) beside plain ones, else int8, requantized by the rule of `int8.py`. Of int4, an
-    offset that one of them lacks is 0."""
+    offset that one of them lacks is 0. Inputs out of order stay so where both have the same order."""
+    if isinstance(gate, ReorderedMatrix) and isinstance(up, ReorderedMatrix) and np.array_equal(gate.order, up.order):
+        codes = alike(gate.matrix, up.matrix, hold)
+        if isinstance(codes[0], Int4Matrix) and isinstance(codes[1], Int4Matrix):
+            return ReorderedMatrix(codes[0], gate.order), ReorderedMatrix(codes[1], gate.order)
+    gate, up = in_order(gate), in_order(up)
     quantized = [not isinstance(one, np.ndarray) for one in (gate, up)]
     if not any(quantized):
         return gate, up
@@ -144,5 +149,5 @@ def _with_offsets(matrix: Int4Matrix) -> Int4Matrix:
     return matrix if matrix.offsets is not None else replace(matrix, offsets=np.zeros_like(matrix.scales))
 
 
-def _in_int8(matrix: HeldMatrix) -> Int8Matrix:
+def _in_int8(matrix: Matrix) -> Int8Matrix:
     return matrix if isinstance(matrix, Int8Matrix) else Int8Matrix(*int8.quantize(dequantized(matrix)))

@@ -17,7 +17,15 @@ import numpy as np
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends import int4
 from inflight.execution.backends.host import HostBackend, HostPass
-from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix, alike
+from inflight.execution.backends.matrices import (
+    LINEAR_CODES,
+    Int4Matrix,
+    Int8Matrix,
+    Matrix,
+    ReorderedMatrix,
+    alike,
+    in_order,
+)
 from inflight.execution.backends.protocol import (
     Array,
     DType,
@@ -97,9 +105,9 @@ class NativeBackend(HostBackend):
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Any:
         if tied:
-            (piece,) = _pieces([table], hold, group)
+            (piece,) = _pieces([in_order(table)], hold, group)
             return self._kernels.pack_table(piece, True)
-        if hold != "act" or isinstance(table, Int8Matrix | Int4Matrix):
+        if hold != "act" or not isinstance(table, np.ndarray):
             raise ValueError("only a tied table, which is a product too, can be quantized")
         return self._kernels.pack_table(table, False)
 
@@ -189,19 +197,26 @@ class NativeBackend(HostBackend):
 
 
 class _Layout(NamedTuple):
-    """How the module packs a matrix. Of int4: inputs of a group, whether there are offsets, what codes stand for."""
+    """How the module packs a matrix. Of int4: inputs of a group, whether there are offsets, what codes stand for, and
+    the order of the inputs (int32; none: as they are)."""
 
     hold: Hold
     group: int = 0
     offsets: bool = False
     meanings: bytes = b""
+    order: bytes = b""
 
 
 def _pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, ...]]:
     """Neighbours of one layout together, as the module takes them: matrices, then the fields of the layout."""
     laid = [_laid(part, hold, group) for part in parts]
     return [
-        ([matrix for _, matrix in run], *layout[:3], np.frombuffer(layout.meanings, np.int8))
+        (
+            [matrix for _, matrix in run],
+            *layout[:3],
+            np.frombuffer(layout.meanings, np.int8),
+            np.frombuffer(layout.order, np.int32) if layout.order else None,
+        )
         for layout, run in itertools.groupby(laid, key=itemgetter(0))
     ]
 
@@ -209,6 +224,9 @@ def _pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, 
 def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
     if isinstance(matrix, Int8Matrix):
         return _Layout("int8"), (np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.scales))
+    if isinstance(matrix, ReorderedMatrix):
+        layout, laid = _laid(matrix.matrix, hold, group)
+        return layout._replace(order=matrix.order.astype(np.int32).tobytes()), laid
     if isinstance(matrix, Int4Matrix):
         held = int4.hold(matrix)
         layout = _Layout("int4", held.group, held.offsets is not None, held.meanings.tobytes())

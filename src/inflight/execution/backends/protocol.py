@@ -38,8 +38,9 @@ from inflight.execution.backends.matrices import Matrix
 Array = np.ndarray[Any, Any]
 DType = Literal["bfloat16", "float32"]
 # Activation functions. gelu_tanh: x · sigmoid(2 · √(2/π) · (x + 0.044715 · x³)), which is gelu by tanh; relu2: the
-# square of max(x, 0).
-Nonlinearity = Literal["silu", "gelu_tanh", "relu2"]
+# square of max(x, 0). xielu, with parameters p and n that a model learns: x / 2 + p · x² of what is positive,
+# x / 2 + n · (exp(min(x, -10⁻⁶)) - 1 - x) of the rest.
+Nonlinearity = Literal["silu", "gelu_tanh", "relu2", "xielu"]
 # Which plain matrices a model's loader quantizes: none, those of the layers, or the output projection too, and with it
 # a tied embedding table.
 Quantization = Literal["none", "int8", "int8-all", "int4", "int4-all"]
@@ -305,10 +306,13 @@ class ForwardPass(Protocol):
         """As `linear`, added to `out` (the residual stream)."""
 
     def gate_up(self, x: Activation, weight: GateUp, out: Activation, activation: Nonlinearity = "silu") -> None:
-        """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ), the product formed in float32. Not relu2."""
+        """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ), the product formed in float32. silu or
+        gelu_tanh."""
 
-    def activate(self, x: Activation, activation: Nonlinearity, out: Activation) -> None:
-        """x float32[S, F] → out act[S, F] = activation(x)."""
+    def activate(
+        self, x: Activation, activation: Nonlinearity, out: Activation, parameters: Vector | None = None
+    ) -> None:
+        """x float32[S, F] → out act[S, F] = activation(x). parameters: float32[2], the p and n of xielu."""
 
     def experts(self, x: Activation, logits: Activation, weight: Experts, out: Activation) -> None:
         """x act[T, E], logits float32[T, X] → out float32[T, E] plus the sum, in order of rank, of weight · expert(x)
@@ -326,11 +330,13 @@ class ForwardPass(Protocol):
         k_norm: Vector | None,
         eps: float,
         q_out: Activation,
+        norms_last: bool = False,
     ) -> None:
         """qkv float32[T, (H + 2G)·D], heads in the order q, k, v. Applies the optional RMS norms, of each
-        head (float32[D]) or of all at once (float32[H·D], float32[G·D]), rotates q and k unless `rope` is None, writes
-        k and v of every token into the KV cache, and q into q_out act[T, H·D]. All keys and values of the pass are
-        written before any is read: chunks may read each other's blocks."""
+        head (float32[D]) or of all at once (float32[H·D], float32[G·D]), rotates q and k unless `rope` is None
+        (norms_last: first that, then the norms, which are of each head), writes k and v of every token into the KV
+        cache, and q into q_out act[T, H·D]. All keys and values of the pass are written before any is read: chunks may
+        read each other's blocks."""
 
     def attention(
         self,

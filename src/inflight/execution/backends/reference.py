@@ -25,7 +25,15 @@ from inflight.execution.backends import int4, int8, reference_sampling
 from inflight.execution.backends.bf16 import from_bf16, to_bf16
 from inflight.execution.backends.host import HostBackend, HostPass
 from inflight.execution.backends.int4 import HeldInt4
-from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix, alike, dequantized
+from inflight.execution.backends.matrices import (
+    Int4Matrix,
+    Int8Matrix,
+    Matrix,
+    ReorderedMatrix,
+    alike,
+    dequantized,
+    in_order,
+)
 from inflight.execution.backends.protocol import (
     Array,
     DType,
@@ -246,17 +254,19 @@ class ReferenceBackend(HostBackend):
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> ReferenceTable:
         if not tied:
-            if hold != "act" or isinstance(table, Int8Matrix | Int4Matrix):
+            if hold != "act" or not isinstance(table, np.ndarray):
                 raise ValueError("only a tied table, which is a product too, can be quantized")
             return ReferenceTable(self._convert(table), None)
-        linear = self.pack_linear([table], hold=hold, group=group)
+        linear = self.pack_linear([in_order(table)], hold=hold, group=group)
         return ReferenceTable(linear.parts[0], linear)
 
     def _held(self, matrix: Matrix, hold: Hold, group: int) -> Held:
         if isinstance(matrix, Int8Matrix):
             return Int8Matrix(matrix.values.copy(), matrix.scales.copy())
+        if isinstance(matrix, ReorderedMatrix):
+            return replace(int4.hold(_copied(matrix.matrix)), order=matrix.order.copy())
         if isinstance(matrix, Int4Matrix):
-            return int4.hold(replace(matrix, codes=matrix.codes.copy()))
+            return int4.hold(_copied(matrix))
         if hold == "int8":
             return Int8Matrix(*int8.quantize(dequantized(matrix)))
         if hold == "int4":
@@ -367,8 +377,14 @@ class ReferencePass(HostPass):
     ) -> None:
         out.write(self._gated(self._read(x.written), weight, activation))
 
-    def activate(self, x: ReferenceActivation, activation: Nonlinearity, out: ReferenceActivation) -> None:
-        out.write(self._hold(_activated(x.written, activation)))
+    def activate(
+        self,
+        x: ReferenceActivation,
+        activation: Nonlinearity,
+        out: ReferenceActivation,
+        parameters: Array | None = None,
+    ) -> None:
+        out.write(self._hold(_activated(x.written, activation, parameters)))
 
     def experts(
         self,
@@ -423,20 +439,21 @@ class ReferencePass(HostPass):
         k_norm: Array | None,
         eps: float,
         q_out: ReferenceActivation,
+        norms_last: bool = False,
     ) -> None:
         cache, metadata, size = self._kv_cache, self._inputs.metadata, self._kv_cache.shape.block_size
         kept, tokens = cache.shape.of(layer), qkv.rows
         heads = qkv.written.reshape(tokens, -1, kept.key_dim)
         q, k, v = np.split(heads, [heads.shape[1] - 2 * kept.kv_heads, heads.shape[1] - kept.kv_heads], axis=1)
-        if q_norm is not None:
-            q = _normalised(q.reshape(tokens, -1, len(q_norm)), q_norm, eps).reshape(q.shape)
-        if k_norm is not None:
-            k = _normalised(k.reshape(tokens, -1, len(k_norm)), k_norm, eps).reshape(k.shape)
+        if not norms_last:
+            q, k = _heads_normalised(q, q_norm, eps), _heads_normalised(k, k_norm, eps)
         if rope is not None and rope.q_scale is not None:
             q = q * rope.q_scale[metadata.positions][:, None, None]
         if rope is not None:
             cos, sin = rope.cos[metadata.positions][:, None], rope.sin[metadata.positions][:, None]
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+        if norms_last:
+            q, k = _heads_normalised(q, q_norm, eps), _heads_normalised(k, k_norm, eps)
         q_out.write(self._hold(q).reshape(tokens, -1))
         k, v = self._hold(k), self._hold(v)
         for chunk, table in enumerate(metadata.block_tables[kept.group]):
@@ -510,6 +527,15 @@ def _normalised(x: Array, weight: Array, eps: float) -> Array:
     return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32)
 
 
+def _heads_normalised(x: Array, weight: Array | None, eps: float) -> Array:
+    """x [T, heads, D]: each head, or all at once, by the length of the weight; as they are without one."""
+    return x if weight is None else _normalised(x.reshape(len(x), -1, len(weight)), weight, eps).reshape(x.shape)
+
+
+def _copied(matrix: Int4Matrix) -> Int4Matrix:
+    return replace(matrix, codes=matrix.codes.copy())
+
+
 def _rotated(x: Array, cos: Array, sin: Array) -> Array:
     half = cos.shape[-1]
     low, high, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
@@ -521,9 +547,14 @@ def _capped(x: Array, cap: float) -> Array:
     return capped
 
 
-def _activated(x: Array, activation: Nonlinearity) -> Array:
+def _activated(x: Array, activation: Nonlinearity, parameters: Array | None = None) -> Array:
     if activation == "relu2":
         return np.square(np.maximum(x, np.float32(0)))
+    if activation == "xielu":
+        assert parameters is not None
+        above, below = parameters
+        bent = np.where(x > 0, above * x * x, below * (np.expm1(np.minimum(x, np.float32(-1e-6))) - x))
+        return np.asarray(bent + np.float32(0.5) * x, np.float32)
     inner = x if activation == "silu" else np.float32(2 * math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
     with np.errstate(over="ignore"):
         activated: Array = x / (np.float32(1) + np.exp(-inner))

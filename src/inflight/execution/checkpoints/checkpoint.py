@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from inflight.execution.backends.matrices import HeldMatrix
+from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import Array
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.execution.checkpoints.quantized import Quantized
@@ -68,7 +68,7 @@ class Checkpoint:
             return self._quantized.stack(name, shape)
         return self._quantized.codes(name, shape).numbers()
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """[outputs, inputs] as it is held: the numbers of `tensor`, or where 8 bits have other scales than one for each
         output, those rounded once more. Errors as there."""
         if name not in self._quantized:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inflight.execution.backends.int8 import quantize
-from inflight.execution.backends.matrices import GROUPS, Array, HeldMatrix, Int4Matrix, Int8Matrix, ReorderedMatrix
+from inflight.execution.backends.matrices import GROUPS, Array, Int4Matrix, Int8Matrix, Matrix, ReorderedMatrix
 
 WHOLE_8 = np.arange(256).astype(np.uint8).view(np.int8)  # what bytes mean that are whole numbers with a sign
 OFFSET_8 = np.arange(-128, 128).astype(np.int8)  # what bytes mean of which 128 is to be taken
@@ -40,7 +40,7 @@ class Codes:
             found[begin:end] = self._rows(begin, end)
         return found
 
-    def matrix(self) -> HeldMatrix:
+    def matrix(self) -> Matrix:
         if len(self.meanings) == 16:
             return self._int4()
         if self.meanings.dtype == np.int8 and self.zeros is None and self.scales.shape[1] == 1:
@@ -49,7 +49,7 @@ class Codes:
             return Int8Matrix(_looked_up(np.maximum(self.meanings, np.int8(-127)), self.codes), scales)
         return self._requantized()
 
-    def _int4(self) -> HeldMatrix:
+    def _int4(self) -> Matrix:
         inputs, held = len(self.groups), self.scales.shape[1]
         group = next(one for one in GROUPS if inputs // held % one == 0)
         times = inputs // held // group

@@ -17,9 +17,9 @@ from inflight.execution.backends.bf16 import to_bf16
 from inflight.execution.backends.matrices import (
     GROUPS,
     LINEAR_CODES,
-    HeldMatrix,
     Int4Matrix,
     Int8Matrix,
+    Matrix,
     ReorderedMatrix,
 )
 from inflight.execution.backends.protocol import Array, DType
@@ -56,7 +56,7 @@ class DummyWeights:
         pool = self._norms + np.float32(1) if name.endswith("norm.weight") else self._pool
         return self._cut(pool, name, shape)
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """As the checkpoint would hold it: matrices of layers (in MXFP4, of experts) quantized, but for routers; all
         others plain."""
         format = self._format
@@ -68,7 +68,7 @@ class DummyWeights:
             return Int8Matrix(whole, np.full(shape[0], self._step))
         return self._int4((whole + 8).view(np.uint8), format)
 
-    def _int4(self, codes: Array, format: WeightFormat) -> HeldMatrix:
+    def _int4(self, codes: Array, format: WeightFormat) -> Matrix:
         outputs, inputs = codes.shape
         size = math.gcd(format.group_size or inputs, inputs)
         group = next((one for one in GROUPS if not size % one), GROUPS[-1])

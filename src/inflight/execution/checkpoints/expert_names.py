@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from inflight.execution.backends.matrices import HeldMatrix
+from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import Array
 from inflight.models.spec import ModelSpec, MoE
 
@@ -27,9 +27,15 @@ _EXPERT = re.compile(r"experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 _MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 # Beginnings of names within a layer, and what else they are spelled as.
 _SPELLINGS = {
-    "gate.": ("block_sparse_moe.gate.", "mlp.router."),
+    "gate.": ("block_sparse_moe.gate.", "block_sparse_moe.router.layer.", "mlp.router."),
     "shared_experts.": ("mlp.shared_expert.",),
 }
+# Of all experts of a layer, by whether it is of down: outputs of gate, then of up.
+_STACKS = (
+    ("mlp.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"),
+    ("mlp.experts.down_proj", "block_sparse_moe.output_linear.weight"),
+)
+_CORRECTION = "mlp.moe_statics.e_score_correction_bias"  # ERNIE's, [1, experts]
 
 
 class _Place(NamedTuple):
@@ -56,7 +62,7 @@ class ExpertNames:
             return self._source.tensor(name, shape)
         return place.cut(self._source.tensor(place.name, place.shape))
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """As of the source; of a stack plain numbers."""
         place = None if name in self._source else self._place(name, shape)
         if place is None:
@@ -85,17 +91,23 @@ class ExpertNames:
         if found is None or not isinstance(mlp, MoE):
             return []
         expert, matrix, kind = int(found[1]), found[2], found[3]
-        stack = layer + ("mlp.experts.down_proj" if matrix == "down" else "mlp.experts.gate_up_proj")
+        stacks = [layer + one for one in _STACKS[matrix == "down"]]
         if kind == "bias":
-            stack += "_bias"
+            stacks = [stack + "_bias" for stack in stacks]
         rows = (*(shape[:1] if matrix == "down" else (2 * size for size in shape[:1])), *shape[1:])
         if not mlp.bias:
             first = shape[0] if matrix == "up" and shape else 0
-            return [_Place(stack, (mlp.experts, *rows), lambda whole: whole[expert, first : first + shape[0]])]
+            return [
+                _Place(stack, (mlp.experts, *rows), lambda whole: whole[expert, first : first + shape[0]])
+                for stack in stacks
+            ]
         # Inputs by outputs, of which every second one is gate's.
         step, first = (1, 0) if matrix == "down" else (2, int(matrix == "up"))
         turned = (mlp.experts, *reversed(rows))
-        return [_Place(stack, turned, lambda whole: np.ascontiguousarray(whole[expert, ..., first::step].T))]
+        return [
+            _Place(stack, turned, lambda whole: np.ascontiguousarray(whole[expert, ..., first::step].T))
+            for stack in stacks
+        ]
 
 
 def _renamed(layer: str, part: str, shape: tuple[int, ...]) -> list[_Place]:
@@ -106,6 +118,8 @@ def _renamed(layer: str, part: str, shape: tuple[int, ...]) -> list[_Place]:
         if part.startswith(begin)
         for other in spellings
     ]
+    if part == "gate.e_score_correction_bias":
+        return [_Place(layer + _CORRECTION, (1, *shape), lambda whole: whole[0])]
     if found := _EXPERT.fullmatch(part):
         names.append(f"block_sparse_moe.experts.{found[1]}.{_MIXTRAL[found[2]]}.{found[3]}")
     return [_Place(layer + name, shape, lambda whole: whole) for name in names]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from inflight.execution.backends.matrices import HeldMatrix, rows_of
+from inflight.execution.backends.matrices import Matrix, rows_of
 from inflight.execution.backends.protocol import Array
-from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec
+from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec, MoE
 
 if TYPE_CHECKING:
     from inflight.execution.packer import TensorSource
@@ -42,7 +42,7 @@ class FamilyTensors:
         self._model, self._source = model, source
         self._names = dict(model.names)
         self._root, self._beside = next((one for one in _ROOTS if one[0] + _TABLE in source), _ROOTS[0])
-        self._stack: tuple[str, HeldMatrix] | None = None  # whose rows were asked for last: decoding it takes long
+        self._stack: tuple[str, Matrix] | None = None  # whose rows were asked for last: decoding it takes long
 
     def __contains__(self, name: str) -> bool:
         return self._stored(name) in self._source
@@ -52,7 +52,7 @@ class FamilyTensors:
         part: Array = self._source.tensor(place.name, (place.total, *shape[1:]))[place.rows]
         return part
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         place = self._place(name, shape[0])
         if self._stack is not None and self._stack[0] == place.name:
             return rows_of(self._stack[1], place.rows)
@@ -95,6 +95,9 @@ def _parts(name: str) -> tuple[str, int | None, str, str]:
 
 def _rows(layer: LayerSpec, part: str) -> int:
     """Outputs of a matrix that may be stacked with others."""
+    if part.startswith("mlp.shared_experts."):
+        assert isinstance(layer.mlp, MoE)
+        return layer.mlp.shared_width
     if part.startswith("mlp."):
         assert isinstance(layer.mlp, Dense)
         return layer.mlp.width

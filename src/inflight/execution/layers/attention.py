@@ -4,7 +4,8 @@ Queries, keys and values are one stacked product; they are normed, rotated and w
 next. What families add to that, and where it is:
 
 - the norm before it and the one after it, and the factor of its result: `norm.py`;
-- norms of queries and keys, by the length of their weights per head or over all heads: with the rotation;
+- norms of queries and keys, by the length of their weights per head or over all heads: with the rotation, before it or
+  after;
 - no rotation, one of a part of each head, another one in layers with a window: the layer's own table of cosines;
 - pairs that a checkpoint holds side by side, stacked projections, other names: `checkpoints.family_names`;
 - another factor of scores, a soft cap of them, sinks: arguments of the operation that attends.
@@ -69,6 +70,7 @@ class AttentionWeights:
         spec, layer, rope, eps = self.spec, self.layer, self.rope, self.eps
         weight, q_norm, k_norm, output, sinks = self.qkv, self.q_norm, self.k_norm, self.output, self.sinks
         window, scale, soft_cap = spec.window, spec.scale or spec.head_dim**-0.5, spec.soft_cap
+        norms_last = spec.qk_norm_last
         qkv = workspace.take("qkv", spec.qkv_rows, "float32")  # [T, (H + 2G)·D]
         queries = workspace.take("queries", spec.heads * spec.head_dim)  # [T, H·D]
         attn_out = workspace.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
@@ -76,7 +78,7 @@ class AttentionWeights:
 
         def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
             batch.linear(normed, weight, qkv)
-            batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries)
+            batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last)
             batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
             add(batch, attn_out, output, hidden)
 

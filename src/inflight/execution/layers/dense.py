@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.execution.backends.protocol import Activation, ForwardPass, GateUp, Linear
+import numpy as np
+
+from inflight.execution.backends.protocol import Activation, ForwardPass, GateUp, Linear, Vector
 from inflight.execution.layers.norm import Residual
 from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
@@ -14,11 +16,12 @@ from inflight.models.spec import Dense
 
 @dataclass(frozen=True, slots=True)
 class DenseWeights:
-    """gate_up: where the MLP is gated; up: where it is not."""
+    """gate_up: where the MLP is gated; up: where it is not. curve: what the activation function has learnt, or None."""
 
     spec: Dense
     gate_up: GateUp | None
     up: Linear | None
+    curve: Vector | None
     down: Linear
     residual: Residual
 
@@ -31,6 +34,7 @@ class DenseWeights:
             spec=spec,
             gate_up=packer.gate_up((at + "gate_proj.weight", inward), (up + ".weight", inward)) if spec.gated else None,
             up=None if spec.gated else packer.linear([(up + ".weight", inward)], _bias(spec, up, spec.width)),
+            curve=_xielu(packer, at) if spec.activation == "xielu" else None,
             down=packer.linear(
                 [(at + "down_proj.weight", (hidden, spec.width))], _bias(spec, at + "down_proj", hidden)
             ),
@@ -39,7 +43,7 @@ class DenseWeights:
 
     def bind(self, workspace: Workspace, hidden_size: int) -> Part:
         gate_up, up, down = self.gate_up, self.up, self.down
-        activation = ACTIVATIONS[self.spec.activation]
+        activation, curve = ACTIVATIONS[self.spec.activation], self.curve
         inner = workspace.take("inner", self.spec.width)  # [T, F]
         add = self.residual.bind(workspace, hidden_size)
 
@@ -53,10 +57,17 @@ class DenseWeights:
 
         def plain(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
             batch.linear(normed, up, sums)
-            batch.activate(sums, activation, inner)
+            batch.activate(sums, activation, inner, curve)
             add(batch, inner, down, hidden)
 
         return plain
+
+
+def _xielu(packer: Packer, at: str) -> Vector:
+    """float32[2]: what is stored is the inverse of softplus, of the second less 1/2."""
+    learnt = (packer.array(f"{at}act_fn.{name}", 1)[0] for name in ("alpha_p", "alpha_n"))
+    above, below = (np.logaddexp(0, float(one)) for one in learnt)
+    return packer.packed(np.array([above, below + 0.5], np.float32))
 
 
 def _bias(spec: Dense, name: str, rows: int) -> list[tuple[str, int]]:

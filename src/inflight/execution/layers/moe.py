@@ -88,6 +88,6 @@ def _experts(packer: Packer, spec: MoE, at: str) -> Experts:
         groups=router.groups,
         top_groups=router.top_groups,
         group_best=router.group_best,
-        scale=router.scale,
+        scale=router.scale * packer.model.residual_scale,  # of the sum of experts, as of each
     )
     return packer.experts(gate_up, down, routing, "clamped_swiglu" if spec.activation == CLAMPED_SWIGLU else "silu")

@@ -54,5 +54,6 @@ ERNIE_MOE = Family(
     layers=ernie_moe,
     understands=frozenset(("moe_num_experts",)),
     defaults={**_DEFAULTS, "moe_k": 6, "moe_num_shared_experts": 2, "moe_layer_start_index": 1},
+    runs=True,
     rope=lambda fields, mixer, layer: rope(fields, mixer, interleaved=True),
 )

@@ -24,10 +24,18 @@ PHI = Family(
     layers=lambda fields: LayerSpec(
         attention(fields, qkv_bias=True, output_bias=True), dense(fields, gated=False, bias=True), ("before mixer",)
     ),
-    defaults={"hidden_act": "gelu_new", "max_position_embeddings": 2048},
+    defaults={"hidden_act": "gelu_new", "max_position_embeddings": 2048, "partial_rotary_factor": 0.5},
+    runs=True,
     norm="layer",
     eps="layer_norm_eps",
     head_bias=True,
+    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True),
+    names={
+        "self_attn.o_proj": "self_attn.dense",
+        "mlp.up_proj": "mlp.fc1",
+        "mlp.down_proj": "mlp.fc2",
+        "model.norm": "model.final_layernorm",
+    },
 )
 PHI3 = Family(
     name="phi3",

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import Array, HeldMatrix, rows_of
+from inflight.execution.backends.matrices import Array, Matrix, rows_of
 from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
 from inflight.execution.checkpoints.gguf.names import Place, place_of
 from inflight.execution.checkpoints.gguf.packing import packed
@@ -50,7 +50,7 @@ class GGUFCheckpoint:
             return self._joined(place, tuple(shape))
         return self._undone(place, self._values(place, file, entry).reshape(tuple(shape)))
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> HeldMatrix:
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """[outputs, inputs] as the file holds it, or rounded to a form that is packed (`packing`). Errors as above."""
         place, file, entry = self._place(name, shape)
         if entry.type.is_plain or place.undo not in ("none", "rotated pairs", "value heads"):
