@@ -173,7 +173,7 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
           for (std::int64_t i = 2 * half; i < width; ++i) turned[i] = x[i];
           const float inverse = inverse_rms(turned, width, rope.eps);
           for (std::int64_t i = 0; i < width; ++i) hold(to + i, turned[i] * inverse * weight[i]);
-          if (!is_query) write_key<int8>(cache, heads_of_block + (h - heads) * cache.head_lanes, slot, rotated);
+          if (!is_query) write_key<int8>(layer, heads_of_block + (h - heads) * layer.head_lanes, slot, rotated);
           continue;
         }
         for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
