@@ -97,6 +97,29 @@ class ReferenceExperts:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferenceHeads:
+    """A matrix [N, K] for each head."""
+
+    matrices: tuple[ReferenceLinear, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.matrices)
+
+    @property
+    def rows(self) -> int:
+        return self.matrices[0].rows
+
+    @property
+    def columns(self) -> int:
+        return self.matrices[0].columns
+
+    @property
+    def nbytes(self) -> int:
+        return sum(matrix.nbytes for matrix in self.matrices)
+
+
+@dataclass(frozen=True, slots=True)
 class ReferenceTable:
     """An embedding table [V, E]; tied, the same memory is the output projection."""
 
@@ -221,6 +244,9 @@ class ReferenceBackend(HostBackend):
         gating: Gating = "silu",
     ) -> ReferenceExperts:
         return ReferenceExperts(tuple(gate_up), tuple(down), routing, gating)
+
+    def pack_heads(self, weights: Sequence[ReferenceLinear]) -> ReferenceHeads:
+        return ReferenceHeads(tuple(weights))
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> ReferenceTable:
         if not tied:
@@ -366,6 +392,13 @@ class ReferencePass(HostPass):
                 total += share * self._product(inner, weight.down[expert])[0]
             out.array[t] += total
 
+    def by_head(self, x: ReferenceActivation, weight: ReferenceHeads, out: ReferenceActivation) -> None:
+        out.rows = x.rows
+        heads = self._read(x.written).reshape(x.rows, weight.count, weight.columns)
+        into = out.written.reshape(x.rows, weight.count, -1)
+        for head, matrix in enumerate(weight.matrices):
+            into[:, head, : weight.rows] = self._hold(self._product(heads[:, head], matrix))
+
     def add_gated(self, x: ReferenceActivation, gate: ReferenceActivation, out: ReferenceActivation) -> None:
         with np.errstate(over="ignore"):
             out.written[:] += x.written / (np.float32(1) + np.exp(-gate.written))
@@ -428,6 +461,28 @@ class ReferencePass(HostPass):
             at = (place, table[positions // shape.block_size], positions % shape.block_size)
             self._write(cache.keys, at, k[rows])
             self._write(cache.values, at, v[rows])
+
+    def rope_and_write_latent(
+        self,
+        q: ReferenceActivation,
+        kv: ReferenceActivation,
+        layer: int,
+        rope: RopeTable,
+        kv_norm: Array,
+        eps: float,
+        nope_out: ReferenceActivation,
+        q_out: ReferenceActivation,
+    ) -> None:
+        positions, rank, rotated = self._inputs.metadata.positions, len(kv_norm), 2 * rope.cos.shape[1]
+        cos, sin = rope.cos[positions], rope.sin[positions]
+        compressed, key = np.split(kv.written, [rank], axis=1)
+        kept = np.concatenate([_normalised(compressed, kv_norm, eps), _rotated(key, cos, sin)], axis=1)
+        self._write_all(self._kv_cache.keys, layer, self._hold(kept)[:, None])
+        heads = q_out.array.shape[1] // (rank + rotated)
+        nope, rest = np.split(q.written.reshape(q.rows, heads, -1), [nope_out.array.shape[1] // heads], axis=2)
+        nope_out.write(self._hold(nope).reshape(q.rows, -1))
+        q_out.rows = q.rows
+        q_out.written.reshape(q.rows, heads, -1)[:, :, rank:] = self._hold(_rotated(rest, cos[:, None], sin[:, None]))
 
     def attention(
         self,
