@@ -369,7 +369,8 @@ DEEPSEEK = """\
 {%- if tools is defined and tools is not none %}
     {%- set listed = namespace(text='## Tools\n') %}
     {%- for tool in tools %}
-        {%- set listed.text = listed.text + '\n### ' + tool.function.name + '\n' + (tool.function.parameters | tojson) %}
+        {%- set called = '\n### ' + tool.function.name + '\n' %}
+        {%- set listed.text = listed.text + called + (tool.function.parameters | tojson) %}
     {%- endfor %}{% set ns.system = ns.system + '\n\n' + listed.text %}
 {%- endif %}{{ bos_token }}{{ ns.system }}
 {%- for message in messages %}
@@ -382,8 +383,8 @@ DEEPSEEK = """\
         {%- for tool in message['tool_calls'] %}
             {%- set given = tool['function']['arguments'] %}
             {%- if given is not string %}{%- set given = given | tojson %}{%- endif %}
-            {%- if calls.first %}{{ (message['content'] or '') + '<｜tool▁calls▁begin｜>' }}{%- set calls.first = false %}
-            {%- endif %}
+            {%- if calls.first %}{{ (message['content'] or '') + '<｜tool▁calls▁begin｜>' }}{%- endif %}
+            {%- set calls.first = false %}
             {{- '<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' + given + '<｜tool▁call▁end｜>' }}
         {%- endfor %}{{ '<｜tool▁calls▁end｜><｜end▁of▁sentence｜>' }}
     {%- elif message['role'] == 'assistant' %}
@@ -453,18 +454,13 @@ DETAILED = [{"type": "function", "function": {**TOOLS[0]["function"], "parameter
 VARIABLES: list[dict[str, Any]] = [
     {},
     {"tools": DETAILED},
-    {
-        "enable_thinking": False,
-        "reasoning_effort": "low",
-        "thinking_budget": 900,
-        "thinking": True,
-        "controls": {"citations": True},
-    },
+    {"enable_thinking": False, "reasoning_effort": "low", "thinking_budget": 900, "controls": {"citations": True}},
     {"tools": TOOLS, "documents": [{"text": "One."}, {"text": "Zwei & drei."}]},
+    {"thinking": True},
 ]
 
 
-@pytest.mark.parametrize("variables", VARIABLES, ids=["plain", "tools", "switches", "documents"])
+@pytest.mark.parametrize("variables", VARIABLES, ids=["plain", "tools", "switches", "documents", "thinking"])
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_family_s_constructs_render_as_in_transformers(
     tmp_path: Path, template: str, variables: dict[str, Any]
