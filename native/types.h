@@ -172,6 +172,13 @@ struct RowKernels {
   void (*add_gated)(Pool&, const float* x, const float* gate, std::int64_t tokens, std::int64_t width, float* out);
   void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const KVCache&, std::int64_t layer,
                          const AttentionMetadata&, const Rope&, void* q_out);
+  // Of latent attention (latent.h): q [tokens, heads, nope + rotated], kv [tokens, key_dim] → the cache, the first
+  // `nope` of each query, and the rotated end of each in q_out [tokens, heads, key_dim].
+  void (*rope_and_write_latent)(Pool&, Format, const float* q, const float* kv, std::int64_t heads, std::int64_t nope,
+                                const KVLayer&, const AttentionMetadata&, const Rope&, void* nope_out, void* q_out);
+  // x [count, tokens, width] of heads from `first` on → the beginnings of theirs in out [tokens, heads, stride]
+  void (*place_heads)(Pool&, Format, const float* x, std::int64_t count, std::int64_t tokens, std::int64_t width,
+                      std::int64_t heads, std::int64_t first, std::int64_t stride, void* out);
   void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
   void (*score)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const std::int32_t* token_ids,
                 const Logprobs&);
