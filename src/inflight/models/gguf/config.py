@@ -479,7 +479,9 @@ def _deepseek2(keys: Keys) -> Config:
         "num_key_value_heads": keys.one("attention.head_count"),
         "partial_rotary_factor": 1.0,
     }
-    return {**found, "scoring_func": "sigmoid", "topk_method": "noaux_tc"} if sigmoid else found
+    if sigmoid:
+        return {**found, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+    return {**found, "topk_method": "group_limited_greedy" if found["n_group"] > 1 else "greedy"}
 
 
 def _lfm2(keys: Keys) -> Config:
