@@ -883,14 +883,22 @@ class PreparedPass {
 
   void attention(const Activation& q, std::int64_t layer, float scale, std::int64_t window, Activation& out,
                  float soft_cap, const Vector* sinks) {
-    const KVLayer& kept = with_values(layer);
+    KVLayer kept = layer_at(layer);
     const std::int64_t heads = q.columns / kept.key_dim;
+    if (kept.values_in_keys()) {
+      kept.value_dim = kept.padded_dim = heads > 0 ? out.columns / heads : 0;
+      if (kept.value_dim < 1 || kept.value_dim % panel != 0 || kept.value_dim > kept.key_dim)
+        refuse("values that are a part of keys of " + std::to_string(kept.key_dim) +
+               " must be no more, and a multiple of 16 numbers, not " + std::to_string(kept.value_dim));
+    } else {
+      with_values(layer);
+    }
     expect(q, "q", backend_.act(), heads * kept.key_dim);
     if (q.rows != metadata_.all.tokens) refuse("q must have a row for each token");
     if (!(scale > 0)) refuse("scale must be positive");
     if (!(soft_cap >= 0)) refuse("soft_cap must be positive, or 0 for none");
     if (sinks != nullptr && sinks->array.size(0) != heads) refuse("sinks must have a number for each query head");
-    begin(out, backend_.act(), q.columns, q.rows);
+    begin(out, backend_.act(), heads * kept.value_dim, q.rows);
     const AttentionPlan& plan = plan_for(kept, heads, window, group_of(layer));
     const Scores scores{scale, soft_cap, numbers(sinks)};
     backend_.run([&] {
@@ -941,6 +949,14 @@ class PreparedPass {
     if (found.key_dim != found.value_dim)
       refuse("layer " + std::to_string(layer) + " has keys of " + std::to_string(found.key_dim) + " and values of " +
              std::to_string(found.value_dim) + " numbers, which must be equally many");
+    return found;
+  }
+
+  // One that keeps no values beside its keys.
+  const KVLayer& without_values(std::int64_t layer) const {
+    const KVLayer& found = layer_at(layer);
+    if (!found.values_in_keys() || found.kv_heads != 1)
+      refuse("layer " + std::to_string(layer) + " keeps values beside its keys; latent attention has none");
     return found;
   }
 

@@ -84,6 +84,7 @@ struct KVLayer {
   std::int64_t blocks, block_size, kv_heads, key_dim, value_dim, padded_dim;  // padded: of values
   std::int64_t key_lanes, scales_at, head_lanes;  // lanes of one head's keys; up to its scales; of all
   bool bytes;                                     // int8
+  bool values_in_keys() const { return key_lanes == scales_at; }  // the first value_dim numbers of them
   std::uint32_t* block(std::int64_t id) const { return data + id * block_lanes; }
 };
 

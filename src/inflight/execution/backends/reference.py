@@ -457,7 +457,7 @@ class ReferencePass(HostPass):
         eps: float,
         q_out: ReferenceActivation,
     ) -> None:
-        cache, metadata, size = self._kv_cache, self._inputs.metadata, self._kv_cache.shape.block_size
+        cache, metadata = self._kv_cache, self._inputs.metadata
         kept, tokens = cache.shape.of(layer), qkv.rows
         heads = qkv.written.reshape(tokens, -1, kept.key_dim)
         q, k, v = np.split(heads, [heads.shape[1] - 2 * kept.kv_heads, heads.shape[1] - kept.kv_heads], axis=1)
@@ -471,13 +471,8 @@ class ReferencePass(HostPass):
             cos, sin = rope.cos[metadata.positions][:, None], rope.sin[metadata.positions][:, None]
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         q_out.write(self._hold(q).reshape(tokens, -1))
-        k, v = self._hold(k), self._hold(v)
-        for chunk, table in enumerate(metadata.block_tables[kept.group]):
-            rows = slice(metadata.query_start[chunk], metadata.query_start[chunk + 1])
-            positions = metadata.positions[rows]
-            at = (table[positions // size], positions % size)
-            self._write(cache.keys[layer], at, k[rows])
-            self._write(cache.values[layer], at, v[rows])
+        self._write_all(cache.keys, layer, self._hold(k))
+        self._write_all(cache.values, layer, self._hold(v))
 
     def rope_and_write_latent(
         self,
@@ -515,6 +510,7 @@ class ReferencePass(HostPass):
         kept, size, out.rows = cache.shape.of(layer), cache.shape.block_size, q.rows
         queries = self._read(q.written).reshape(q.rows, kept.kv_heads, -1, kept.key_dim)  # [T, G, H / G, D]
         group = queries.shape[2]
+        width = out.array.shape[1] // (kept.kv_heads * group)  # of a value
         for chunk, start in enumerate(metadata.context_len):
             first, last = metadata.query_start[chunk], metadata.query_start[chunk + 1]
             if first == last:
@@ -522,7 +518,8 @@ class ReferencePass(HostPass):
             seen = np.arange(start + last - first)
             table = metadata.block_tables[kept.group, chunk]
             at = (table[seen // size], seen % size)
-            keys, values = (self._written(held[layer], at) for held in (cache.keys, cache.values))  # [G, positions, D]
+            keys = self._written(cache.keys[layer], at)  # [G, positions, D]
+            values = self._written(cache.values[layer], at) if kept.value_dim else keys[:, :, :width]
             for t in range(first, last):
                 position = int(metadata.positions[t])
                 span = slice(max(0, position - window + 1) if window else 0, position + 1)
@@ -539,6 +536,15 @@ class ReferencePass(HostPass):
 
     def gather(self, x: ReferenceActivation, places: Sequence[int], out: ReferenceActivation) -> None:
         out.write(x.written[list(places)])
+
+    def _write_all(self, held: dict[int, ReferenceHeld], layer: int, x: Array) -> None:
+        """act[T, G, D], keys or values of the pass's tokens → their blocks."""
+        metadata, shape = self._inputs.metadata, self._kv_cache.shape
+        for chunk, table in enumerate(metadata.block_tables[shape.of(layer).group]):
+            rows = slice(metadata.query_start[chunk], metadata.query_start[chunk + 1])
+            positions = metadata.positions[rows]
+            at = (table[positions // shape.block_size], positions % shape.block_size)
+            self._write(held[layer], at, x[rows])
 
     def _write(self, held: ReferenceHeld, at: tuple[Array, Array], x: Array) -> None:
         """act[N, G, D] → slots of blocks of a layer."""
