@@ -39,9 +39,7 @@ def convert(folder: Path, path: Path, architecture: str, quantize: Quantize = pl
     return finish(writer, path)
 
 
-def converted(
-    architecture: str, folder: Path, config: Mapping[str, Any], apart: bool = True
-) -> dict[str, np.ndarray]:
+def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart: bool = True) -> dict[str, np.ndarray]:
     """All tensors as the converter names and changes them. apart: of latent attention, keys and values."""
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture), 64)
     own = {".linear_attn.dt_bias": "ssm_dt.bias", ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
