@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from execution.driver import Driver
+from execution.driver import Driver, backends
 from gguf_files import add, convert, finish, put
 from msgspec.structs import replace
 from safetensors.numpy import load_file
@@ -264,6 +264,16 @@ def test_logits_are_those_of_the_folder(
     expected, found = (one.prefill(one.start(prompt), 16) for one in drivers)
     assert np.isfinite(expected).all() and expected.std() > 0
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("number", [n for n, name in enumerate(IDS) if name.startswith("Deepseek")])
+def test_latent_attention_says_the_folders_tokens(
+    made: Callable[[int], tuple[Path, Path]], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("execution.driver.Checkpoint", open_checkpoint)
+    prompt = np.random.default_rng(2).integers(0, SIZES["vocab_size"], 30)
+    told = [Driver.of(one, "float32", backends()[-1]).greedy(prompt, 48) for one in made(number)]
+    assert told[0] == told[1] and len(set(told[0])) > 3
 
 
 def of_each_expert(name: str, stack: np.ndarray) -> list[tuple[str, np.ndarray]]:

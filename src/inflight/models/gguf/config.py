@@ -481,7 +481,8 @@ def _deepseek2(keys: Keys) -> Config:
     }
     if sigmoid:
         return {**found, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
-    return {**found, "topk_method": "group_limited_greedy" if found["n_group"] > 1 else "greedy"}
+    in_groups = (keys.find("expert_group_count") or 1) > 1
+    return {**found, "topk_method": "group_limited_greedy" if in_groups else "greedy"}
 
 
 def _lfm2(keys: Keys) -> Config:
