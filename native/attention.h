@@ -13,6 +13,7 @@
 // (attention_bytes.h), where each row of queries and of probabilities is two rows of bytes.
 #pragma once
 #include "attention_bytes.h"
+#include "attention_latent.h"
 #include "attention_rows.h"
 #include "attention_tasks.h"
 #include "norm_rope.h"
@@ -69,7 +70,7 @@ class Attention {
     float *scores, *sums;        // [rows of a tile][64], [R][lanes]
     std::int32_t* last;          // [R] position of the query
     SoftmaxState total, part;
-    std::uint32_t* segment;  // one segment of values
+    std::uint32_t *segment, *made;  // one segment of values; those of a tile, where values are a part of the keys
     // int8: [R] what queries stand for; sums of probabilities · values, [rows of a tile][padded D]
     Split* splits;
     float* mixed;
@@ -83,12 +84,13 @@ class Attention {
                          c = take(query_tokens * tile_positions), l = take(a.rows_ * lanes), o = take(a.rows_),
                          t = take(a.part_floats()), m = take(a.part_floats()), v = take(bytes ? 0 : panel * dim),
                          w = take(bytes ? a.rows_ * sizeof(Split) / sizeof(float) : 0),
-                         x = take(bytes ? query_tokens * dim : 0);
+                         x = take(bytes ? query_tokens * dim : 0),
+                         k = take(a.layer_.values_in_keys() ? tile_positions / per_step * dim : 0);
       float* base = static_cast<float*>(memory);
       queries = reinterpret_cast<X*>(base + q), probabilities = reinterpret_cast<X*>(base + p);
       scores = base + c, sums = base + l, last = reinterpret_cast<std::int32_t*>(base + o);
       total = a.softmax_state(base + t), part = a.softmax_state(base + m);
-      segment = reinterpret_cast<std::uint32_t*>(base + v);
+      segment = reinterpret_cast<std::uint32_t*>(base + v), made = reinterpret_cast<std::uint32_t*>(base + k);
       splits = reinterpret_cast<Split*>(base + w), mixed = base + x;
     }
 
@@ -160,6 +162,7 @@ class Attention {
       } else {
         known = false;
       }
+      if (layer_.values_in_keys()) make_values(task, s, p, tile);
       if constexpr (!bytes) clean(task, s, p, tile);
       attend_tile(task, s, p, tile, known ? &next : nullptr, to);
       tile = next;
@@ -184,7 +187,7 @@ class Attention {
       if (next != nullptr && i < fetching) {
         const std::int64_t from = tile_segments * i / fetching, share = tile_segments * (i + 1) / fetching - from;
         keys = {next->keys + from, static_cast<int>(share)};
-        values = {next->values + from, static_cast<int>(share)};
+        if (!layer_.values_in_keys()) values = {next->values + from, static_cast<int>(share)};
       }
       score(s, tile, row, count, first, past, keys);
       float scales[queries_at_once];
@@ -262,7 +265,7 @@ class Attention {
       tile.values[j] = head + layer_.key_lanes + slot / per_step * layer_.padded_dim;
       if constexpr (bytes) {
         tile.key_scales[j] = reinterpret_cast<const float*>(head + layer_.scales_at + slot);
-        tile.value_scales[j] = tile.key_scales[j] + layer_.block_size;
+        tile.value_scales[j] = tile.key_scales[j] + (layer_.values_in_keys() ? 0 : layer_.block_size);
         prefetch_to_l2(tile.key_scales[j]), prefetch_to_l2(tile.value_scales[j]);
       }
     }
@@ -301,6 +304,17 @@ class Attention {
         const float* high = mixes + m * x_rows * width;
         add_mix(scales[m], high, high + width, width, to.mix + (row + m) * width);
       }
+  }
+
+  // The values of a tile from its keys, of the segments that any query sees.
+  void make_values(const AttentionTask& task, Scratch& s, std::int64_t position, Tile& tile) const {
+    const std::int64_t past = work_.past_position(task) - position, seen = work_.first_seen(work_.first_position(task)) - position;
+    for (int j = 0; j < tile_segments; ++j) {
+      std::uint32_t* to = s.made + j * (panel / per_step) * layer_.padded_dim;
+      tile.values[j] = to;
+      if (j * panel < past && (j + 1) * panel > seen)
+        values_of_keys<per_step>(tile.keys[j], layer_.block_size, layer_.padded_dim, to);
+    }
   }
 
   // If the tile reaches past the chunk's end: the segment in which that lies becomes a copy with zeros from there on.

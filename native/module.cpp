@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "array.h"
+#include "by_head.h"
 #include "experts.h"
 #include "memory.h"
 #include "pool.h"
@@ -146,6 +147,20 @@ struct Experts {
   std::vector<float> correction;
   Mixture mixture{};
   Format format{};
+};
+
+// A matrix for each head; keeps them alive.
+struct Heads {
+  std::vector<std::shared_ptr<Linear>> held;
+  std::vector<const Weights*> matrices;
+  Format format{};
+  std::int64_t rows() const { return held[0]->rows; }
+  std::int64_t columns() const { return held[0]->columns; }
+  std::int64_t nbytes() const {
+    std::int64_t bytes = 0;
+    for (const auto& one : held) bytes += one->nbytes();
+    return bytes;
+  }
 };
 
 struct Table {
@@ -431,6 +446,20 @@ class Backend {
                         sigmoid, renormalize, experts->correction.empty() ? nullptr : experts->correction.data(), scale,
                         clamped ? Epilogue::gate_up_clamped : Epilogue::gate_up};
     return experts;
+  }
+
+  std::shared_ptr<Heads> pack_heads(const std::vector<std::shared_ptr<Linear>>& weights) const {
+    if (weights.empty()) refuse("heads need a matrix each");
+    auto heads = std::make_shared<Heads>();
+    heads->format = format_;
+    for (const auto& one : weights) {
+      if (one->format != format_) refuse("these weights were packed by a backend of another dtype");
+      if (one->gate_up || one->pieces.size() != 1 || !one->bias.empty() || one->rows != weights[0]->rows ||
+          one->columns != weights[0]->columns || !alike(one->pieces[0].layout, weights[0]->pieces[0].layout))
+        refuse("the matrices of heads must have equal shapes, held alike in one piece, and no biases");
+      heads->held.push_back(one), heads->matrices.push_back(&one->pieces[0].weights);
+    }
+    return heads;
   }
 
   // A tied table is a linear of one piece, and a piece of one matrix; an untied one is a plain matrix.
@@ -800,6 +829,22 @@ class PreparedPass {
     });
   }
 
+  void by_head(const Activation& x, const Heads& weight, Activation& out) {
+    const auto heads = static_cast<std::int64_t>(weight.held.size());
+    same_format(weight.format);
+    expect(x, "x", backend_.act(), heads * weight.columns());
+    if (out.columns % heads != 0 || out.columns / heads < weight.rows())
+      refuse("out must have " + std::to_string(weight.rows()) + " numbers or more for each of " + std::to_string(heads) +
+             " heads, and as many for each; it has rows of " + std::to_string(out.columns));
+    begin(out, backend_.act(), out.columns, x.rows);
+    const HeadWeights given{weight.matrices.data(), heads, weight.rows(), weight.columns()};
+    const ProductKernels& products = backend_.products(weight.held[0]->pieces[0].layout.hold);
+    backend_.run([&] {
+      run_by_head(pool(), rows(), products, format(), given, x.array.data(), x.rows, out.columns / heads,
+                  out.array.data());
+    });
+  }
+
   void add_gated(const Activation& x, const Activation& gate, Activation& out) {
     expect(gate, "gate", Kind::f32, 1);
     if (x.kind != Kind::f32 || gate.rows != x.rows) refuse("x must hold float32, and gate a row for each of its rows");
@@ -846,16 +891,46 @@ class PreparedPass {
     });
   }
 
+  void rope_and_write_latent(const Activation& q, const Activation& kv, std::int64_t layer, const RopeTable& rope,
+                             const Vector& kv_norm, float eps, Activation& nope_out, Activation& q_out) {
+    const KVLayer& kept = without_values(layer);
+    const std::int64_t tokens = metadata_.all.tokens, width = kept.key_dim, pairs = rope.cos.size(1);
+    const std::int64_t heads = q_out.columns / width, nope = nope_out.columns / (heads > 0 ? heads : 1);
+    expect(kv, "kv", Kind::f32, width);
+    if (kv_norm.array.size(0) + 2 * pairs != width) refuse("kv_norm and the rope table must make up a key together");
+    if (heads < 1 || q_out.columns != heads * width || nope_out.columns != heads * nope)
+      refuse("q_out and nope_out must have numbers for whole heads");
+    expect(q, "q", Kind::f32, heads * (nope + 2 * pairs));
+    if (q.rows != tokens || kv.rows != tokens) refuse("q and kv must have a row for each token");
+    if (past_position_ > rope.cos.size(0)) refuse("the rope table is too short for these positions");
+    begin(nope_out, backend_.act(), nope_out.columns, tokens);
+    begin(q_out, backend_.act(), q_out.columns, tokens);
+    const Rope given{rope.cos.data<float>(), rope.sin.data<float>(), pairs, nullptr, nullptr, numbers(&kv_norm),
+                     false, false, eps};
+    backend_.run([&] {
+      rows().rope_and_write_latent(pool(), format(), q.array.data<float>(), kv.array.data<float>(), heads, nope, kept,
+                                   metadata_.of(group_of(layer)), given, nope_out.array.data(), q_out.array.data());
+    });
+  }
+
   void attention(const Activation& q, std::int64_t layer, float scale, std::int64_t window, Activation& out,
                  float soft_cap, const Vector* sinks) {
-    const KVLayer& kept = with_values(layer);
+    KVLayer kept = layer_at(layer);
     const std::int64_t heads = q.columns / kept.key_dim;
+    if (kept.values_in_keys()) {
+      kept.value_dim = kept.padded_dim = heads > 0 ? out.columns / heads : 0;
+      if (kept.value_dim < 1 || kept.value_dim % panel != 0 || kept.value_dim > kept.key_dim)
+        refuse("values that are a part of keys of " + std::to_string(kept.key_dim) +
+               " must be no more, and a multiple of 16 numbers, not " + std::to_string(kept.value_dim));
+    } else {
+      with_values(layer);
+    }
     expect(q, "q", backend_.act(), heads * kept.key_dim);
     if (q.rows != metadata_.all.tokens) refuse("q must have a row for each token");
     if (!(scale > 0)) refuse("scale must be positive");
     if (!(soft_cap >= 0)) refuse("soft_cap must be positive, or 0 for none");
     if (sinks != nullptr && sinks->array.size(0) != heads) refuse("sinks must have a number for each query head");
-    begin(out, backend_.act(), q.columns, q.rows);
+    begin(out, backend_.act(), heads * kept.value_dim, q.rows);
     const AttentionPlan& plan = plan_for(kept, heads, window, group_of(layer));
     const Scores scores{scale, soft_cap, numbers(sinks)};
     backend_.run([&] {
@@ -907,6 +982,14 @@ class PreparedPass {
     if (found.key_dim != found.value_dim)
       refuse("layer " + std::to_string(layer) + " has keys of " + std::to_string(found.key_dim) + " and values of " +
              std::to_string(found.value_dim) + " numbers, which must be equally many");
+    return found;
+  }
+
+  // One that keeps no values beside its keys.
+  const KVLayer& without_values(std::int64_t layer) const {
+    const KVLayer& found = layer_at(layer);
+    if (!found.values_in_keys() || found.kv_heads != 1)
+      refuse("layer " + std::to_string(layer) + " keeps values beside its keys; latent attention has none");
     return found;
   }
 
@@ -963,6 +1046,11 @@ NB_MODULE(_native, m) {
       .def_ro("columns", &Linear::columns)
       .def_prop_ro("nbytes", &Linear::nbytes);
   nb::class_<Experts>(m, "Experts").def_prop_ro("count", [](const Experts& e) { return e.mixture.experts; });
+  nb::class_<Heads>(m, "Heads")
+      .def_prop_ro("count", [](const Heads& heads) { return heads.held.size(); })
+      .def_prop_ro("rows", &Heads::rows)
+      .def_prop_ro("columns", &Heads::columns)
+      .def_prop_ro("nbytes", &Heads::nbytes);
   nb::class_<Table>(m, "Table")
       .def_ro("rows", &Table::rows)
       .def_ro("columns", &Table::columns)
@@ -989,6 +1077,7 @@ NB_MODULE(_native, m) {
       .def("pack_experts", &Backend::pack_experts, nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"),
            nb::arg("sigmoid"), nb::arg("renormalize"), nb::arg("correction").none(), nb::arg("groups"),
            nb::arg("top_groups"), nb::arg("group_best"), nb::arg("scale"), nb::arg("clamped"))
+      .def("pack_heads", &Backend::pack_heads)
       .def("pack_table", &Backend::pack_table)
       .def("bytes_per_block", &Backend::bytes_per_block)
       .def("kv_cache", &Backend::kv_cache)
@@ -1017,10 +1106,12 @@ NB_MODULE(_native, m) {
       .def("gate_up", &PreparedPass::gate_up, nb::arg("x"), nb::arg("weight"), nb::arg("out"),
            nb::arg("activation") = "silu")
       .def("experts", &PreparedPass::experts)
+      .def("by_head", &PreparedPass::by_head)
       .def("add_gated", &PreparedPass::add_gated)
       .def("rope_and_write_kv", &PreparedPass::rope_and_write_kv, nb::arg("qkv"), nb::arg("layer"),
            nb::arg("rope").none(), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"),
            nb::arg("norms_last") = false)
+       .def("rope_and_write_latent", &PreparedPass::rope_and_write_latent)
       .def("attention", &PreparedPass::attention, nb::arg("q"), nb::arg("layer"), nb::arg("scale"), nb::arg("window"),
            nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none())
       .def("gather", &PreparedPass::gather);

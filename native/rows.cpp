@@ -3,6 +3,7 @@
 //
 // As in products.h, only headers that live in this namespace or declare plain functions may be included: an inline
 // function shared with other files could be kept in the version compiled here, for instructions that the machine lacks.
+#include "latent.h"
 #include "moe.h"
 #include "norm_rope.h"
 #include "pack.h"
@@ -106,11 +107,33 @@ void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t he
   });
 }
 
+void rope_and_write_latent(Pool& pool, Format format, const float* q, const float* kv, std::int64_t heads,
+                           std::int64_t nope, const KVLayer& layer, const AttentionMetadata& metadata, const Rope& rope,
+                           void* nope_out, void* q_out) {
+  with(format, [&](auto value) {
+    using Value = decltype(value);
+    auto *first = static_cast<Value*>(nope_out), *rest = static_cast<Value*>(q_out);
+    if (layer.bytes) {
+      rotate_and_write_latent<true>(pool, q, kv, heads, nope, layer, metadata, rope, first, rest);
+    } else {
+      rotate_and_write_latent<false>(pool, q, kv, heads, nope, layer, metadata, rope, first, rest);
+    }
+  });
+}
+
+void heads_into_place(Pool& pool, Format format, const float* x, std::int64_t count, std::int64_t tokens,
+                      std::int64_t width, std::int64_t heads, std::int64_t first, std::int64_t stride, void* out) {
+  with(format, [&](auto value) {
+    place_heads(pool, x, count, tokens, width, heads, first, stride, static_cast<decltype(value)*>(out));
+  });
+}
+
 }  // namespace
 
 const RowKernels rows = {
     pack, copy_rows, embed_packed, embed_rows, rms_norm, layer_norm, to_act, activate, add_rows, scale, soft_cap,
-    route, gather, add_weighted, add_gated, rope_and_write, sample_rows, score_rows, read_bandwidth,
+    route, gather, add_weighted, add_gated, rope_and_write,
+    rope_and_write_latent, heads_into_place, sample_rows, score_rows, read_bandwidth,
 };
 
 }  // namespace inflight::INFLIGHT_ISA

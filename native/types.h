@@ -85,6 +85,7 @@ struct KVLayer {
   std::int64_t blocks, block_size, kv_heads, key_dim, value_dim, padded_dim;  // padded: of values
   std::int64_t key_lanes, scales_at, head_lanes;  // lanes of one head's keys; up to its scales; of all
   bool bytes;                                     // int8
+  bool values_in_keys() const { return key_lanes == scales_at; }  // the first value_dim numbers of them
   std::uint32_t* block(std::int64_t id) const { return data + id * block_lanes; }
 };
 
@@ -180,6 +181,13 @@ struct RowKernels {
   void (*add_gated)(Pool&, const float* x, const float* gate, std::int64_t tokens, std::int64_t width, float* out);
   void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const KVLayer&, const AttentionMetadata&,
                          const Rope&, void* q_out);
+  // Of latent attention (latent.h): q [tokens, heads, nope + rotated], kv [tokens, key_dim] → the cache, the first
+  // `nope` of each query, and the rotated end of each in q_out [tokens, heads, key_dim].
+  void (*rope_and_write_latent)(Pool&, Format, const float* q, const float* kv, std::int64_t heads, std::int64_t nope,
+                                const KVLayer&, const AttentionMetadata&, const Rope&, void* nope_out, void* q_out);
+  // x [count, tokens, width] of heads from `first` on → the beginnings of theirs in out [tokens, heads, stride]
+  void (*place_heads)(Pool&, Format, const float* x, std::int64_t count, std::int64_t tokens, std::int64_t width,
+                      std::int64_t heads, std::int64_t first, std::int64_t stride, void* out);
   void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
   void (*score)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const std::int32_t* token_ids,
                 const Logprobs&);

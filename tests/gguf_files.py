@@ -33,13 +33,14 @@ def convert(folder: Path, path: Path, architecture: str, quantize: Quantize = pl
     for key, value in more.items():
         put(writer, f"{architecture}.{key.replace('__', '.')}", value)
     vocabulary(writer, folder)
-    for name, values in converted(architecture, folder, config).items():
+    apart = any(key.endswith("key_length_mla") for key in more)
+    for name, values in converted(architecture, folder, config, apart).items():
         add(writer, name, values, quantize)
     return finish(writer, path)
 
 
-def converted(architecture: str, folder: Path, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """All tensors as the converter names and changes them."""
+def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart: bool = True) -> dict[str, np.ndarray]:
+    """All tensors as the converter names and changes them. apart: of latent attention, keys and values."""
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture), 64)
     own = {".linear_attn.dt_bias": "ssm_dt.bias", ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
     own |= {".self_attn.sinks": "attn_sinks.weight"}
@@ -54,7 +55,7 @@ def converted(architecture: str, folder: Path, config: Mapping[str, Any]) -> dic
             stacks.setdefault(str(names.get_name(f"{expert[1]}.{expert[2]}")) + expert[3], []).append(values)
         elif turned := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_bias)?", name):
             found |= harmony(*turned.groups(), values)
-        elif name.endswith("kv_b_proj.weight"):
+        elif name.endswith("kv_b_proj.weight") and apart:
             found |= split_keys_and_values(str(names.get_name(name, try_suffixes=(".weight",))), values, config)
         else:
             layer, end = name.split(".")[2:3], next((one for one in own if name.endswith(one)), None)

@@ -44,6 +44,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"architectures": ["Gemma2ForCausalLM"], "sliding_window": 40, "attn_logit_softcapping": 2.0},
     "phi3": {"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.5},
     "granite": {"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0.3, "attention_multiplier": 0.2},
+    "deepseek_v3": {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "q_lora_rank": 24,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "n_group": 2,
+        "topk_group": 1,
+    },
     "cohere2": {"architectures": ["Cohere2ForCausalLM"], "sliding_window": 40, "sliding_window_pattern": 2},
 }
 

@@ -44,13 +44,14 @@ class Driver:
         max_tokens: int = 256,
         num_blocks: int = 64,
         quantization: Quantization = "none",
+        quantized_kv: bool = False,
     ) -> None:
         self.config = read_folder(folder, to_run=True)
         length = max(self.config.default_model_len, self.config.max_position_embeddings)  # longrope: the long factors
         weights = load_weights(self.config, Checkpoint(folder), backend, length, quantization=quantization)
         self.decoder = Decoder(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
         self._backend = backend
-        self._cache = backend.kv_cache(kv_shape(self.config, BLOCK), num_blocks)
+        self._cache = backend.kv_cache(kv_shape(self.config, BLOCK, quantized_kv), num_blocks)
         self._slots = backend.request_slots(Capacity(num_blocks, BLOCK, 16, 1024, self.config.vocab_size), 0)
         self.free = list(np.random.default_rng(3).permutation(num_blocks))
 

@@ -37,6 +37,8 @@ DISTINCT = [
     "cohere",
     "starcoder2",
     "qwen2_moe",
+    "deepseek_v2_lite",
+    "deepseek_v3",
 ]
 # Each mechanism on every instruction set; each family in numpy and on the best set, on the others in ./check --all.
 EVERYWHERE = [

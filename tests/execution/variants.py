@@ -42,6 +42,15 @@ _ROUTED = {
     "routed_scaling_factor": 1.5,
     "first_k_dense_replace": 1,
 }
+_LATENT = {
+    **_ROUTED,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 20,
+    "v_head_dim": 12,
+}
+_MSCALE = {**_YARN, "rope_theta": 1e4, "mscale": 0.707, "mscale_all_dim": 0.707}
 
 # name → (class prefix in transformers, settings beside the sizes)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -105,6 +114,27 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
         },
+    ),
+    "deepseek_v2_lite": (
+        "DeepseekV2",
+        {**_LATENT, "q_lora_rank": None, "topk_method": "greedy", "rope_parameters": _MSCALE},
+    ),
+    "deepseek_v2": (
+        "DeepseekV2",
+        {**_LATENT, "q_lora_rank": 24, "topk_method": "group_limited_greedy", "attention_bias": True},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3",
+        {
+            **_LATENT,
+            "q_lora_rank": 24,
+            "kv_lora_rank": 48,
+            "rope_parameters": {**_MSCALE, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "deepseek_v3_halves": (
+        "DeepseekV3",
+        {**_LATENT, "q_lora_rank": None, "rope_interleave": False, "n_group": 1, "topk_group": 1},
     ),
     "olmoe": ("Olmoe", {"num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": True}),
     "gpt_oss": (

@@ -135,7 +135,8 @@ def test_names_mean_one_family_each() -> None:
     names = [name for family in FAMILIES for name in (*family.architectures, *family.model_types)]
     assert len(names) == len(set(names))
     runs = (
-        "apertus arcee cohere cohere2 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3 glm4 glm4_moe gpt_oss granite "
+        "apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3 glm4 "
+        "glm4_moe gpt_oss granite "
         "granitemoe hunyuan_v1_dense llama mistral ministral ministral3 mixtral nemotron olmo2 olmo3 olmoe phi phi3 "
         "qwen2 qwen3 qwen2_moe qwen3_moe seed_oss smollm3 starcoder2"
     )

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from execution.driver import Driver
+from execution.driver import Driver, backends
 from gguf_files import add, convert, finish, put
 from msgspec.structs import replace
 from safetensors.numpy import load_file
@@ -48,6 +48,8 @@ EXPERTS = {"moe_intermediate_size": 24, "num_experts": 6, "num_experts_per_tok":
 ROUTED = {"moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 2}
 LATENT = {**ROUTED, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16}
 LATENT |= {"v_head_dim": 12, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
+STRETCHED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e4}
+STRETCHED |= {"mscale": 1.25, "mscale_all_dim": 1.25}
 LINEAR = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8}
 LINEAR |= {"linear_value_head_dim": 12, "head_dim": 24}
 
@@ -76,7 +78,7 @@ def latent(c: dict[str, Any]) -> dict[str, Any]:
         **routed(c),
         "expert_group_count": c["n_group"],
         "expert_group_used_count": c["topk_group"],
-        "attention__q_lora_rank": c["q_lora_rank"],
+        **({"attention__q_lora_rank": c["q_lora_rank"]} if c["q_lora_rank"] else {}),
         "attention__kv_lora_rank": c["kv_lora_rank"],
         "attention__key_length_mla": head,
         "attention__value_length_mla": c["v_head_dim"],
@@ -84,6 +86,24 @@ def latent(c: dict[str, Any]) -> dict[str, Any]:
         "attention__key_length": c["kv_lora_rank"] + c["qk_rope_head_dim"],
         "rope__dimension_count": c["qk_rope_head_dim"],
     }
+
+
+def latent_stretched(c: dict[str, Any]) -> dict[str, Any]:
+    rope = c["rope_parameters"]
+    return {
+        **latent(c),
+        "rope__scaling__type": "yarn",
+        "rope__scaling__factor": float(rope["factor"]),
+        "rope__scaling__original_context_length": rope["original_max_position_embeddings"],
+        "rope__scaling__yarn_log_multiplier": 0.1 * rope["mscale_all_dim"],
+    }
+
+
+def latent_older(c: dict[str, Any]) -> dict[str, Any]:
+    """Before keys and values were stored apart."""
+    head = {"attention__key_length": c["qk_nope_head_dim"] + c["qk_rope_head_dim"]}
+    kept = {key: value for key, value in latent(c).items() if not key.endswith(("_mla", "head_count_kv"))}
+    return {**kept, **head, "attention__value_length": c["v_head_dim"], "attention__head_count_kv": 4}
 
 
 def window(c: dict[str, Any]) -> dict[str, Any]:
@@ -154,8 +174,9 @@ CASES: list[tuple[str, dict[str, Any], str, Callable[[dict[str, Any]], dict[str,
     ("Granite", {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0}, "granite", granite),
     ("Glm4", {"head_dim": 24}, "glm4", nothing),
     ("Glm4Moe", {**HEADS, **ROUTED, "use_qk_norm": True, "attention_bias": True}, "glm4moe", routed),
-    ("DeepseekV2", LATENT, "deepseek2", latent),
-    ("DeepseekV3", LATENT, "deepseek2", latent),
+    ("DeepseekV2", {**LATENT, "topk_method": "group_limited_greedy"}, "deepseek2", latent),
+    ("DeepseekV2", {**LATENT, "q_lora_rank": None, "n_group": 1}, "deepseek2", latent_older),
+    ("DeepseekV3", {**LATENT, "rope_parameters": STRETCHED}, "deepseek2", latent_stretched),
     ("Lfm2", {"layer_types": ["conv", "full_attention", "conv", "conv"], "conv_bias": True}, "lfm2", short_convolution),
     ("Qwen3_5Text", LINEAR, "qwen35", linear),
     (
@@ -243,6 +264,16 @@ def test_logits_are_those_of_the_folder(
     expected, found = (one.prefill(one.start(prompt), 16) for one in drivers)
     assert np.isfinite(expected).all() and expected.std() > 0
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("number", [n for n, name in enumerate(IDS) if name.startswith("Deepseek")])
+def test_latent_attention_says_the_folders_tokens(
+    made: Callable[[int], tuple[Path, Path]], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("execution.driver.Checkpoint", open_checkpoint)
+    prompt = np.random.default_rng(2).integers(0, SIZES["vocab_size"], 30)
+    told = [Driver.of(one, "float32", backends()[-1]).greedy(prompt, 48) for one in made(number)]
+    assert told[0] == told[1] and len(set(told[0])) > 3
 
 
 def of_each_expert(name: str, stack: np.ndarray) -> list[tuple[str, np.ndarray]]:

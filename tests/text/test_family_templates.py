@@ -358,6 +358,51 @@ QWEN3 = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
 """
+DEEPSEEK = """\
+{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}\
+{% if not thinking is defined %}{% set thinking = false %}{% endif %}\
+{% set ns = namespace(is_tool=false, outputs=false, system='', first=true, last_user=false) %}\
+{%- for message in messages %}{%- if message['role'] == 'system' %}
+    {%- if ns.first %}{% set ns.system = ns.system + message['content'] %}{% set ns.first = false %}
+    {%- else %}{% set ns.system = ns.system + '\n\n' + message['content'] %}{%- endif %}
+{%- endif %}{%- endfor %}
+{%- if tools is defined and tools is not none %}
+    {%- set listed = namespace(text='## Tools\n') %}
+    {%- for tool in tools %}
+        {%- set called = '\n### ' + tool.function.name + '\n' %}
+        {%- set listed.text = listed.text + called + (tool.function.parameters | tojson) %}
+    {%- endfor %}{% set ns.system = ns.system + '\n\n' + listed.text %}
+{%- endif %}{{ bos_token }}{{ ns.system }}
+{%- for message in messages %}
+    {%- if message['role'] == 'user' %}
+        {%- set ns.is_tool = false %}{%- set ns.last_user = true %}{{ '<｜User｜>' + message['content'] }}
+    {%- endif %}
+    {%- if message['role'] == 'assistant' and message['tool_calls'] is defined and message['tool_calls'] is not none %}
+        {%- if ns.last_user %}{{ '<｜Assistant｜></think>' }}{%- endif %}
+        {%- set ns.last_user = false %}{%- set ns.is_tool = false %}{%- set calls = namespace(first=true) %}
+        {%- for tool in message['tool_calls'] %}
+            {%- set given = tool['function']['arguments'] %}
+            {%- if given is not string %}{%- set given = given | tojson %}{%- endif %}
+            {%- if calls.first %}{{ (message['content'] or '') + '<｜tool▁calls▁begin｜>' }}{%- endif %}
+            {%- set calls.first = false %}
+            {{- '<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' + given + '<｜tool▁call▁end｜>' }}
+        {%- endfor %}{{ '<｜tool▁calls▁end｜><｜end▁of▁sentence｜>' }}
+    {%- elif message['role'] == 'assistant' %}
+        {%- if ns.last_user %}{{ '<｜Assistant｜></think>' }}{%- endif %}{%- set ns.last_user = false %}
+        {%- set content = message['content'] %}
+        {%- if ns.is_tool %}{%- set ns.is_tool = false %}{{ content + '<｜end▁of▁sentence｜>' }}
+        {%- else %}
+            {%- if '</think>' in content %}{%- set content = content.split('</think>', 1)[1] %}{%- endif %}
+            {{- content + '<｜end▁of▁sentence｜>' }}
+        {%- endif %}
+    {%- endif %}
+    {%- if message['role'] == 'tool' %}{%- set ns.last_user = false %}{%- set ns.is_tool = true %}
+        {{- '<｜tool▁output▁begin｜>' + message['content'] + '<｜tool▁output▁end｜>' }}
+    {%- endif %}
+{%- endfor -%}
+{%- if add_generation_prompt and ns.last_user and not ns.is_tool %}
+    {{- '<｜Assistant｜>' + ('<think>' if thinking else '</think>') }}
+{%- endif %}"""
 TEMPLATES = {
     "gemma": GEMMA,
     "gpt_oss": GPT_OSS,
@@ -371,6 +416,7 @@ TEMPLATES = {
     "ernie": ERNIE,
     "mistral": MISTRAL,
     "qwen3": QWEN3,
+    "deepseek": DEEPSEEK,
 }
 CALL = {
     "id": "abcdefghi",
@@ -410,10 +456,11 @@ VARIABLES: list[dict[str, Any]] = [
     {"tools": DETAILED},
     {"enable_thinking": False, "reasoning_effort": "low", "thinking_budget": 900, "controls": {"citations": True}},
     {"tools": TOOLS, "documents": [{"text": "One."}, {"text": "Zwei & drei."}]},
+    {"thinking": True},
 ]
 
 
-@pytest.mark.parametrize("variables", VARIABLES, ids=["plain", "tools", "switches", "documents"])
+@pytest.mark.parametrize("variables", VARIABLES, ids=["plain", "tools", "switches", "documents", "thinking"])
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_family_s_constructs_render_as_in_transformers(
     tmp_path: Path, template: str, variables: dict[str, Any]

@@ -12,13 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import Matrix
+from inflight.execution.backends.matrices import Matrix, dequantized, in_order, rows_of
 from inflight.execution.backends.protocol import (
     Array,
     Backend,
     Experts,
     GateUp,
     Gating,
+    Heads,
     Hold,
     Linear,
     Quantization,
@@ -128,6 +129,23 @@ class Packer:
                 f"the {len(down)} experts of a layer cannot be computed together ({error}); take a checkpoint in which "
                 "all of them are quantized in one way."
             ) from error
+
+    def heads(self, weight: tuple[str, tuple[int, int]], count: int, first: int) -> tuple[Heads, Heads]:
+        """A matrix [count · rows, K] head by head, cut in two: of each head its `first` rows turned, [K, first], and
+        the other rows. Rows that come quantized have no scales the other way, and are turned as plain numbers."""
+        rows = weight[1][0]
+        whole, pack, group = self._source.matrix(*weight), self._backend.pack_linear, self._group_size
+        turned, others = [], []
+        for start in range(0, rows, rows // count):
+            above = rows_of(whole, slice(start, start + first))
+            hold: Hold = self._layers if isinstance(above, np.ndarray) else "act"
+            across = np.ascontiguousarray((above if isinstance(above, np.ndarray) else dequantized(above)).T)
+            turned.append(pack([across], hold=hold, group=group))
+            below = in_order(rows_of(whole, slice(start + first, start + rows // count)))
+            others.append(pack([below], hold=self._layers, group=group))
+        packed = self._backend.pack_heads(turned), self._backend.pack_heads(others)
+        self._done(sum(one.nbytes for one in packed), weight)
+        return packed
 
     def packed(self, vector: Array) -> Vector:
         """float32[length] that was made of what `array` read."""

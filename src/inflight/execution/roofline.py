@@ -94,11 +94,12 @@ def _token_seconds(
     logits: bool = True,
 ) -> float:
     """Seconds of computing for one token: the layers and the output projection at the rate of how they are held (of
-    int4 it is int8's), attention at that of `dtype`, or over int8 keys and values twice as many operations in int8."""
+    int4 it is int8's), attention at that of `dtype`, or over int8 keys and values twice as many operations in int8;
+    latent attention over compressed vectors, as the kernels have it."""
     rates = machine.flops_per_s
     layers, head = holds_of(model, quantization)
     seconds = layer_flops_per_token(model) / rates[dtype if layers == "act" else "int8"]
-    attention = attention_flops_per_token(model, context)
+    attention = attention_flops_per_token(model, context, compressed=True)
     seconds += 2 * attention / rates["int8"] if quantized_kv else attention / rates[dtype]
     if logits:
         seconds += logit_flops_per_token(model) / rates[dtype if head == "act" else "int8"]

@@ -13,6 +13,7 @@ from inflight.execution.checkpoints.expert_names import ExpertNames
 from inflight.execution.checkpoints.family_names import FamilyTensors
 from inflight.execution.layers.attention import AttentionWeights
 from inflight.execution.layers.dense import DenseWeights
+from inflight.execution.layers.latent import LatentWeights
 from inflight.execution.layers.moe import MoEWeights
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.memory import MachineMemory, gib, machine_memory
@@ -22,7 +23,7 @@ from inflight.execution.sizes import parts, weight_bytes
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import LayerSpec, ModelSpec, MoE, NormPlace
+from inflight.models.spec import LatentAttention, LayerSpec, ModelSpec, MoE, NormPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class LayerWeights:
 
     spec: LayerSpec
     mixer_norm: NormWeights | None
-    mixer: AttentionWeights
+    mixer: AttentionWeights | LatentWeights
     mlp_norm: NormWeights | None
     mlp: DenseWeights | MoEWeights
 
@@ -87,15 +88,16 @@ def load_weights(
 
 def _layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> LayerWeights:
     layer = packer.model.layers[index]
-    attention, mlp = parts(layer)
+    mixer, mlp = parts(layer)
     names = {place: f"model.layers.{index}.{name}" for place, name in _norm_names(layer).items()}
-    before_mixer, before_mlp = names.get("before mixer"), names.get("before mlp")
+    before_mixer, after, before_mlp = names.get("before mixer"), names.get("after mixer"), names.get("before mlp")
+    rope = ropes[mixer.rope] if mixer.rope else None
     return LayerWeights(
         spec=layer,
         mixer_norm=None if before_mixer is None else NormWeights.load(packer, before_mixer),
-        mixer=AttentionWeights.load(
-            packer, attention, index, ropes[attention.rope] if attention.rope else None, names.get("after mixer")
-        ),
+        mixer=LatentWeights.load(packer, mixer, index, rope, after)
+        if isinstance(mixer, LatentAttention)
+        else AttentionWeights.load(packer, mixer, index, rope, after),
         mlp_norm=None if before_mlp is None else NormWeights.load(packer, before_mlp),
         mlp=MoEWeights.load(packer, mlp, index)
         if isinstance(mlp, MoE)

@@ -260,7 +260,8 @@ def paged_kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2, scale_bytes
     """Bytes of a token over all layers, those with a window too: what a step writes of it, and what it takes in memory
     as long as every window shows it.
 
-    scale_bytes: beside each head's keys and each head's values, where they are quantized.
+    scale_bytes: beside each head's keys and each head's values (of latent attention, beside the vector), where they are
+    quantized.
     """
     return sum(count * _cached_bytes(mixer, item_bytes, scale_bytes) for mixer, count in _mixers(spec))
 
@@ -275,7 +276,7 @@ def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_byte
 
 def _cached_bytes(mixer: Mixer, item_bytes: float, scale_bytes: float) -> float:
     """Of one token in one layer."""
-    scales = 2 * mixer.kv_heads if isinstance(mixer, Attention) else 0
+    scales = 2 * mixer.kv_heads if isinstance(mixer, Attention) else 1 if isinstance(mixer, LatentAttention) else 0
     return cached_elements(mixer) * item_bytes + scales * scale_bytes
 
 
@@ -324,9 +325,13 @@ def logit_flops_per_token(spec: ModelSpec) -> int:
     return 2 * table_parameters(spec)
 
 
-def attention_flops_per_token(spec: ModelSpec, context: float) -> float:
-    """Operations of attention over all layers for one token that sees `context` tokens."""
-    return sum(count * pair_flops(mixer) * min(context, _window(mixer) or context) for mixer, count in _mixers(spec))
+def attention_flops_per_token(spec: ModelSpec, context: float, compressed: bool = False) -> float:
+    """Operations of attention over all layers for one token that sees `context` tokens. compressed: as in
+    `pair_flops`."""
+    return sum(
+        count * pair_flops(mixer, compressed) * min(context, _window(mixer) or context)
+        for mixer, count in _mixers(spec)
+    )
 
 
 def pair_flops(mixer: Mixer, compressed: bool = False) -> int:

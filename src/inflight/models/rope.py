@@ -41,6 +41,7 @@ class RopeSettings(Struct, frozen=True):
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn: whole dimensions as borders of the ramp
     attention_factor: float = 1.0  # multiplies cosines and sines (yarn, longrope)
+    score_factor: float = 1.0  # of latent attention: multiplies scores (yarn)
     short_factors: tuple[float, ...] = ()  # longrope: a divisor of each pair's frequency up to the original length
     long_factors: tuple[float, ...] = ()  # and where more positions are configured
     interleaved: bool = False
@@ -162,12 +163,14 @@ def _scaling(base: RopeSettings, numbers: _Numbers) -> dict[str, Any]:
 
 
 def _yarn(factor: float, numbers: _Numbers) -> dict[str, Any]:
+    given = numbers.given
     return {
         "factor": factor,
         "beta_fast": numbers.get("beta_fast", 32.0),
         "beta_slow": numbers.get("beta_slow", 1.0),
-        "truncate": bool(numbers.given.get("truncate", True)),
+        "truncate": bool(given.get("truncate", True)),
         "attention_factor": _yarn_attention_factor(factor, numbers),
+        "score_factor": _yarn_scale(factor, numbers.get("mscale_all_dim")) ** 2 if given.get("mscale_all_dim") else 1.0,
     }
 
 
@@ -190,13 +193,13 @@ def _longrope(base: RopeSettings, factor: float, numbers: _Numbers) -> dict[str,
 
 def _yarn_attention_factor(factor: float, numbers: _Numbers) -> float:
     """Stated, or 0.1 · mscale · ln(factor) + 1 (YaRN, equation 22), or the quotient of two such if both are given."""
-
-    def scale(mscale: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
-
     given = numbers.given
     if given.get("attention_factor") is not None:
         return numbers.get("attention_factor")
     if given.get("mscale") and given.get("mscale_all_dim"):
-        return scale(numbers.get("mscale")) / scale(numbers.get("mscale_all_dim"))
-    return scale(1.0)
+        return _yarn_scale(factor, numbers.get("mscale")) / _yarn_scale(factor, numbers.get("mscale_all_dim"))
+    return _yarn_scale(factor, 1.0)
+
+
+def _yarn_scale(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0

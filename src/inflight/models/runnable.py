@@ -10,7 +10,7 @@ from typing import Literal
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.spec import CLAMPED_SWIGLU, Attention, Dense, LayerSpec, ModelSpec, MoE
+from inflight.models.spec import CLAMPED_SWIGLU, Attention, Dense, LatentAttention, LayerSpec, ModelSpec, MoE
 from inflight.models.weight_format import refuse_unreadable
 
 # What config.json calls the activation functions of `execution`.
@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2", "xielu"]] = {
     "relu2": "relu2",
     "xielu": "xielu",
 }
+_WIDEST = 1024  # keys that the kernels of attention read
 # Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts.
 _NORMS = (
     ("before mixer", "before mlp"),
@@ -59,7 +60,7 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
 def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     """Whether the layer has it, and its name."""
     mixer, mlp = layer.mixer, layer.mlp
-    if not (isinstance(mixer, Attention) and isinstance(mlp, Dense | MoE)):
+    if not (isinstance(mixer, Attention | LatentAttention) and isinstance(mlp, Dense | MoE)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
     if isinstance(mlp, MoE):
         computed = mlp.activation in ("silu", "swish", CLAMPED_SWIGLU)
@@ -75,7 +76,18 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
         (isinstance(mlp, MoE) and "after mlp" in layer.norms, "norms after experts"),
-        (mixer.chunked, "windows that begin anew instead of sliding"),
-        (mixer.gate, "an output gate of attention"),
+        *_of_mixer(mixer),
         (layer.norms not in _NORMS, f"norms {', '.join(layer.norms)}"),
+    ]
+
+
+def _of_mixer(mixer: Attention | LatentAttention) -> list[tuple[bool, str]]:
+    if isinstance(mixer, Attention):
+        return [
+            (mixer.chunked, "windows that begin anew instead of sliding"),
+            (mixer.gate, "an output gate of attention"),
+        ]
+    return [
+        (mixer.kv_lora_rank % 16 > 0, f"a kv_lora_rank of {mixer.kv_lora_rank}, which is no multiple of 16"),
+        (mixer.cached_width > _WIDEST, f"kv_lora_rank and qk_rope_head_dim of {mixer.cached_width} together"),
     ]

@@ -55,7 +55,8 @@ class Attention(Struct, frozen=True, kw_only=True):
 class LatentAttention(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention: of a token, one compressed vector and one rotated key are cached for all heads.
 
-    q_lora_rank 0: queries are projected directly.
+    q_lora_rank 0: queries are projected directly. rope: of the rotated key and its part of queries; its score_factor
+    multiplies the scale of scores.
     """
 
     heads: int
@@ -65,6 +66,18 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
     qk_rope_head_dim: int
     v_head_dim: int
     bias: bool = False
+    rope: RopeSettings | None = None
+
+    @property
+    def cached_width(self) -> int:
+        """Numbers that are cached of a token: the compressed vector, behind it the rotated key."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+    @property
+    def scale(self) -> float:
+        """Of scores."""
+        factor = 1.0 if self.rope is None else self.rope.score_factor
+        return float((self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5 * factor)
 
 
 class LinearAttention(Struct, frozen=True, kw_only=True):
@@ -230,9 +243,10 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     @property
     def ropes(self) -> tuple[RopeSettings, ...]:
         """Every rotation that a layer has, once; first that of layers which see all."""
-        mixers = [layer.mixer for layer in dict.fromkeys(self.layers) if isinstance(layer.mixer, Attention)]
-        mixers.sort(key=lambda mixer: mixer.window > 0)
-        return tuple(dict.fromkeys(mixer.rope for mixer in mixers if mixer.rope is not None))
+        mixers = [layer.mixer for layer in dict.fromkeys(self.layers)]
+        rotated = [mixer for mixer in mixers if isinstance(mixer, Attention | LatentAttention)]
+        rotated.sort(key=lambda mixer: isinstance(mixer, Attention) and mixer.window > 0)
+        return tuple(dict.fromkeys(mixer.rope for mixer in rotated if mixer.rope is not None))
 
     @property
     def rope(self) -> RopeSettings | None:

@@ -60,7 +60,9 @@ class HostPass:
     activate: Any
     experts: Any
     add_gated: Any
+    by_head: Any
     rope_and_write_kv: Any
+    rope_and_write_latent: Any
     attention: Any
     gather: Any
 

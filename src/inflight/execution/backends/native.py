@@ -103,6 +103,9 @@ class NativeBackend(HostBackend):
             clamped=gating == "clamped_swiglu",
         )
 
+    def pack_heads(self, weights: Sequence[Any]) -> Any:
+        return self._kernels.pack_heads(list(weights))
+
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Any:
         if tied:
             (piece,) = _pieces([in_order(table)], hold, group)
@@ -267,5 +270,6 @@ class NativePass(HostPass):
         self.layer_norm, self.to_act, self.add = prepared.layer_norm, prepared.to_act, prepared.add
         self.scale, self.soft_cap, self.activate = prepared.scale, prepared.soft_cap, prepared.activate
         self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
-        self.experts, self.add_gated = prepared.experts, prepared.add_gated
+        self.experts, self.add_gated, self.by_head = prepared.experts, prepared.add_gated, prepared.by_head
+        self.rope_and_write_latent = prepared.rope_and_write_latent
         self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention

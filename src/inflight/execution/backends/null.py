@@ -87,6 +87,9 @@ class NullBackend:
     ) -> Nothing:
         return Nothing()
 
+    def pack_heads(self, weights: Sequence[Nothing]) -> Nothing:
+        return Nothing(weights[0].rows, weights[0].columns)
+
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Nothing:
         size = table.shape[0], table.shape[1]
         return Nothing(*size, linear=Nothing(*size) if tied else None)
@@ -145,7 +148,7 @@ class NullPass:
 
     embed = rms_norm = layer_norm = to_act = add = scale = soft_cap = compute
     linear = linear_residual = gate_up = activate = experts = add_gated = compute
-    rope_and_write_kv = attention = gather = compute
+    rope_and_write_kv = rope_and_write_latent = by_head = attention = gather = compute
 
     def sample(self, logits: object, places: Sequence[int]) -> None:
         for chunk, position in (self._places[place] for place in places):

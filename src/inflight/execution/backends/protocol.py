@@ -253,6 +253,7 @@ Rope = Any  # a RopeTable
 Linear = Any  # a weight matrix [N, K] with optional bias, packed; exposes .rows (N), .columns (K), .nbytes
 GateUp = Any  # gate and up projections packed together; exposes .rows (F), .columns (E), .nbytes
 Experts = Any  # a GateUp and a Linear [E, F] for each of X experts, and a Routing; exposes .count (X)
+Heads = Any  # a weight matrix [N, K] for each of H heads; exposes .count (H), .rows (N), .columns (K), .nbytes
 Table = Any  # an embedding table [V, E]; exposes .rows, .columns, .nbytes, and .linear (Linear, or None when untied)
 RequestSlots = Any  # per running sequence: tokens, block table, settings
 
@@ -318,6 +319,10 @@ class ForwardPass(Protocol):
         """x act[T, E], logits float32[T, X] → out float32[T, E] plus the sum, in order of rank, of weight · expert(x)
         over the experts that the logits route a token to; an expert is `gate_up` (with its gating), then `linear`."""
 
+    def by_head(self, x: Activation, weight: Heads, out: Activation) -> None:
+        """x act[T, H·K] → out act[T, H·M], M ≥ N: the first N numbers of each head = x of the head · Wᵀ of the head.
+        The others stay as they are."""
+
     def add_gated(self, x: Activation, gate: Activation, out: Activation) -> None:
         """out float32[T, E] plus sigmoid(gate float32[T, 1]) · x float32[T, E]."""
 
@@ -337,6 +342,22 @@ class ForwardPass(Protocol):
         (norms_last: first that, then the norms, which are of each head), writes k and v of every token into the KV
         cache, and q into q_out act[T, H·D]. All keys and values of the pass are written before any is read: chunks may
         read each other's blocks."""
+
+    def rope_and_write_latent(
+        self,
+        q: Activation,
+        kv: Activation,
+        layer: int,
+        rope: Rope,
+        kv_norm: Vector,
+        eps: float,
+        nope_out: Activation,
+        q_out: Activation,
+    ) -> None:
+        """Latent attention, whose cache holds of a token one key and no values (`KVLayer`): C compressed numbers, then
+        R rotated ones. q float32[T, H·(N + R)], kv float32[T, C + R]: the RMS norm of the first C of kv and the rotated
+        rest go into the cache; of each head of q the first N into nope_out act[T, H·N], and the rotated rest into the
+        last R of the head in q_out act[T, H·(C + R)], whose first C stay as they are (`by_head` writes them)."""
 
     def attention(
         self,
@@ -436,6 +457,9 @@ class Backend(Device, Protocol):
         """Of X experts the matrices that this backend packed, all [F, E] and held alike, and all [E, F] likewise
         (of int4 some may have offsets and others none). Raises ValueError for others, and for a routing that they do
         not fit."""
+
+    def pack_heads(self, weights: Sequence[Linear]) -> Heads:
+        """Matrices without biases that this backend packed, all [N, K] and held alike. Raises ValueError for others."""
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Table:
         """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it

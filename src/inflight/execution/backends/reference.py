@@ -108,6 +108,29 @@ class ReferenceExperts:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferenceHeads:
+    """A matrix [N, K] for each head."""
+
+    matrices: tuple[ReferenceLinear, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.matrices)
+
+    @property
+    def rows(self) -> int:
+        return self.matrices[0].rows
+
+    @property
+    def columns(self) -> int:
+        return self.matrices[0].columns
+
+    @property
+    def nbytes(self) -> int:
+        return sum(matrix.nbytes for matrix in self.matrices)
+
+
+@dataclass(frozen=True, slots=True)
 class ReferenceTable:
     """An embedding table [V, E]; tied, the same memory is the output projection."""
 
@@ -251,6 +274,9 @@ class ReferenceBackend(HostBackend):
         gating: Gating = "silu",
     ) -> ReferenceExperts:
         return ReferenceExperts(tuple(gate_up), tuple(down), routing, gating)
+
+    def pack_heads(self, weights: Sequence[ReferenceLinear]) -> ReferenceHeads:
+        return ReferenceHeads(tuple(weights))
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> ReferenceTable:
         if not tied:
@@ -401,6 +427,13 @@ class ReferencePass(HostPass):
                 total += share * self._product(inner, weight.down[expert])[0]
             out.array[t] += total
 
+    def by_head(self, x: ReferenceActivation, weight: ReferenceHeads, out: ReferenceActivation) -> None:
+        out.rows = x.rows
+        heads = self._read(x.written).reshape(x.rows, weight.count, weight.columns)
+        into = out.written.reshape(x.rows, weight.count, -1)
+        for head, matrix in enumerate(weight.matrices):
+            into[:, head, : weight.rows] = self._hold(self._product(heads[:, head], matrix))
+
     def add_gated(self, x: ReferenceActivation, gate: ReferenceActivation, out: ReferenceActivation) -> None:
         with np.errstate(over="ignore"):
             out.written[:] += x.written / (np.float32(1) + np.exp(-gate.written))
@@ -441,7 +474,7 @@ class ReferencePass(HostPass):
         q_out: ReferenceActivation,
         norms_last: bool = False,
     ) -> None:
-        cache, metadata, size = self._kv_cache, self._inputs.metadata, self._kv_cache.shape.block_size
+        cache, metadata = self._kv_cache, self._inputs.metadata
         kept, tokens = cache.shape.of(layer), qkv.rows
         heads = qkv.written.reshape(tokens, -1, kept.key_dim)
         q, k, v = np.split(heads, [heads.shape[1] - 2 * kept.kv_heads, heads.shape[1] - kept.kv_heads], axis=1)
@@ -455,13 +488,30 @@ class ReferencePass(HostPass):
         if norms_last:
             q, k = _heads_normalised(q, q_norm, eps), _heads_normalised(k, k_norm, eps)
         q_out.write(self._hold(q).reshape(tokens, -1))
-        k, v = self._hold(k), self._hold(v)
-        for chunk, table in enumerate(metadata.block_tables[kept.group]):
-            rows = slice(metadata.query_start[chunk], metadata.query_start[chunk + 1])
-            positions = metadata.positions[rows]
-            at = (table[positions // size], positions % size)
-            self._write(cache.keys[layer], at, k[rows])
-            self._write(cache.values[layer], at, v[rows])
+        self._write_all(cache.keys, layer, self._hold(k))
+        self._write_all(cache.values, layer, self._hold(v))
+
+    def rope_and_write_latent(
+        self,
+        q: ReferenceActivation,
+        kv: ReferenceActivation,
+        layer: int,
+        rope: RopeTable,
+        kv_norm: Array,
+        eps: float,
+        nope_out: ReferenceActivation,
+        q_out: ReferenceActivation,
+    ) -> None:
+        positions, rank, rotated = self._inputs.metadata.positions, len(kv_norm), 2 * rope.cos.shape[1]
+        cos, sin = rope.cos[positions], rope.sin[positions]
+        compressed, key = np.split(kv.written, [rank], axis=1)
+        kept = np.concatenate([_normalised(compressed, kv_norm, eps), _rotated(key, cos, sin)], axis=1)
+        self._write_all(self._kv_cache.keys, layer, self._hold(kept)[:, None])
+        heads = q_out.array.shape[1] // (rank + rotated)
+        nope, rest = np.split(q.written.reshape(q.rows, heads, -1), [nope_out.array.shape[1] // heads], axis=2)
+        nope_out.write(self._hold(nope).reshape(q.rows, -1))
+        q_out.rows = q.rows
+        q_out.written.reshape(q.rows, heads, -1)[:, :, rank:] = self._hold(_rotated(rest, cos[:, None], sin[:, None]))
 
     def attention(
         self,
@@ -477,6 +527,7 @@ class ReferencePass(HostPass):
         kept, size, out.rows = cache.shape.of(layer), cache.shape.block_size, q.rows
         queries = self._read(q.written).reshape(q.rows, kept.kv_heads, -1, kept.key_dim)  # [T, G, H / G, D]
         group = queries.shape[2]
+        width = out.array.shape[1] // (kept.kv_heads * group)  # of a value
         for chunk, start in enumerate(metadata.context_len):
             first, last = metadata.query_start[chunk], metadata.query_start[chunk + 1]
             if first == last:
@@ -484,7 +535,8 @@ class ReferencePass(HostPass):
             seen = np.arange(start + last - first)
             table = metadata.block_tables[kept.group, chunk]
             at = (table[seen // size], seen % size)
-            keys, values = (self._written(held[layer], at) for held in (cache.keys, cache.values))  # [G, positions, D]
+            keys = self._written(cache.keys[layer], at)  # [G, positions, D]
+            values = self._written(cache.values[layer], at) if kept.value_dim else keys[:, :, :width]
             for t in range(first, last):
                 position = int(metadata.positions[t])
                 span = slice(max(0, position - window + 1) if window else 0, position + 1)
@@ -501,6 +553,15 @@ class ReferencePass(HostPass):
 
     def gather(self, x: ReferenceActivation, places: Sequence[int], out: ReferenceActivation) -> None:
         out.write(x.written[list(places)])
+
+    def _write_all(self, held: dict[int, ReferenceHeld], layer: int, x: Array) -> None:
+        """act[T, G, D], keys or values of the pass's tokens → their blocks."""
+        metadata, shape = self._inputs.metadata, self._kv_cache.shape
+        for chunk, table in enumerate(metadata.block_tables[shape.of(layer).group]):
+            rows = slice(metadata.query_start[chunk], metadata.query_start[chunk + 1])
+            positions = metadata.positions[rows]
+            at = (table[positions // shape.block_size], positions % shape.block_size)
+            self._write(held[layer], at, x[rows])
 
     def _write(self, held: ReferenceHeld, at: tuple[Array, Array], x: Array) -> None:
         """act[N, G, D] → slots of blocks of a layer."""

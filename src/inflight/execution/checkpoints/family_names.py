@@ -15,13 +15,14 @@ import numpy as np
 
 from inflight.execution.backends.matrices import Matrix, rows_of
 from inflight.execution.backends.protocol import Array
-from inflight.models.spec import Attention, Dense, LayerSpec, ModelSpec, MoE
+from inflight.models.spec import Attention, Dense, LatentAttention, LayerSpec, ModelSpec, MoE
 
 if TYPE_CHECKING:
     from inflight.execution.packer import TensorSource
 
 _LAYER = re.compile(r"(model\.layers\.(\d+)\.)?(.+?)(\.weight|\.bias)?")
 _ROTATED = tuple(f"self_attn.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
+_ROTATED_QUERIES, _ROTATED_KEY = ("self_attn.q_proj", "self_attn.q_b_proj"), "self_attn.kv_a_proj_with_mqa"
 _TABLE = "embed_tokens.weight"
 # Of a text part: prefix of the decoder, and of what stands beside it (the output projection).
 _ROOTS = (("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."))
@@ -108,11 +109,17 @@ def _rows(layer: LayerSpec, part: str) -> int:
 def _order(layer: LayerSpec, part: str, count: int) -> Array | None:
     """Of what is a number for each of queries or keys whose pairs stand side by side: by halves, head by head."""
     mixer = layer.mixer
-    if part not in _ROTATED or not isinstance(mixer, Attention):
+    if not isinstance(mixer, Attention | LatentAttention) or mixer.rope is None or not mixer.rope.interleaved:
         return None
-    if mixer.rope is None or not mixer.rope.interleaved:
+    if isinstance(mixer, Attention) and part in _ROTATED:
+        before, width = 0, mixer.head_dim
+    elif isinstance(mixer, LatentAttention) and part in _ROTATED_QUERIES:
+        before, width = mixer.qk_nope_head_dim, mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
+    elif isinstance(mixer, LatentAttention) and part == _ROTATED_KEY:
+        before, width = mixer.kv_lora_rank, mixer.cached_width
+    else:
         return None
-    rotated = np.arange(mixer.rope.head_dim)
-    head = np.concatenate([rotated[::2], rotated[1::2], np.arange(mixer.rope.head_dim, mixer.head_dim)])
-    heads: Array = (np.arange(count // mixer.head_dim)[:, None] * mixer.head_dim + head).reshape(-1)
+    rotated = np.arange(before, before + mixer.rope.head_dim)
+    head = np.concatenate([np.arange(before), rotated[::2], rotated[1::2], np.arange(rotated[-1] + 1, width)])
+    heads: Array = (np.arange(count // width)[:, None] * width + head).reshape(-1)
     return heads

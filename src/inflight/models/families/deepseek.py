@@ -5,20 +5,34 @@ The layers that only predict further tokens, for speculation, are left out, as t
 
 from __future__ import annotations
 
+from inflight.models.errors import ModelError
 from inflight.models.family import Family, dense, experts
 from inflight.models.fields import Fields
+from inflight.models.rope import RopeSettings
 from inflight.models.spec import LatentAttention, LayerSpec, Router
 
 
 def layers(fields: Fields) -> list[LayerSpec]:
+    rotated = fields.size("qk_rope_head_dim")
+    if rotated % 2:
+        raise ModelError(
+            f"qk_rope_head_dim in config.json must be even to be rotated in pairs, but it is {rotated}; take another "
+            "checkpoint."
+        )
     mixer = LatentAttention(
         heads=fields.size("num_attention_heads"),
         kv_lora_rank=fields.size("kv_lora_rank"),
         q_lora_rank=0 if fields.raw("q_lora_rank") is None else fields.size("q_lora_rank"),
         qk_nope_head_dim=fields.size("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.size("qk_rope_head_dim"),
+        qk_rope_head_dim=rotated,
         v_head_dim=fields.size("v_head_dim"),
         bias=fields.flag("attention_bias"),
+        rope=RopeSettings.from_dict(
+            fields.data,
+            rotated,
+            fields.size("max_position_embeddings"),
+            interleaved="rope_interleave" not in fields or fields.flag("rope_interleave"),
+        ),
     )
     sparse = experts(
         fields,
@@ -55,6 +69,7 @@ V2 = Family(
     layers=layers,
     understands=_UNDERSTANDS,
     defaults={"max_position_embeddings": 2048},
+    runs=True,
 )
 V3 = Family(
     name="deepseek_v3",
@@ -62,6 +77,7 @@ V3 = Family(
     model_types=("deepseek_v3", "kimi_k2"),
     layers=layers,
     understands=_UNDERSTANDS,
+    runs=True,
     defaults={
         "max_position_embeddings": 4096,
         "scoring_func": "sigmoid",

@@ -189,7 +189,10 @@ def _deepseek2(keys: Keys) -> Config:
         "num_key_value_heads": keys.one("attention.head_count"),
         "partial_rotary_factor": 1.0,
     }
-    return {**found, "scoring_func": "sigmoid", "topk_method": "noaux_tc"} if sigmoid else found
+    if sigmoid:
+        return {**found, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+    in_groups = (keys.find("expert_group_count") or 1) > 1
+    return {**found, "topk_method": "group_limited_greedy" if in_groups else "greedy"}
 
 
 def _lfm2(keys: Keys) -> Config:
