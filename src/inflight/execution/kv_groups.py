@@ -18,8 +18,8 @@ WORTH = 0.8  # share of the memory of one group of all layers that several must 
 
 @dataclass(frozen=True, slots=True)
 class KVGroups:
-    """windows: of each group, in tokens; 0 sees all; groups without one come first. of_layer: each layer's group. size:
-    layers of a group; the last one of a kind may have fewer."""
+    """windows: of each group, in tokens; 0 sees all; groups without one come first. of_layer: each layer's group, -1 of
+    one that keeps no blocks. size: layers of a group; the last one of a kind may have fewer."""
 
     windows: tuple[int, ...]
     of_layer: tuple[int, ...]
@@ -29,10 +29,11 @@ class KVGroups:
 def kv_groups(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
     """The division under which a decoding sequence of `max_model_len` tokens takes least memory. One group of all
     layers, which keeps everything, where windows do not save much, or layers' blocks differ in more than windows."""
-    one = KVGroups((0,), (0,) * len(spec.layers), len(spec.layers))
     mixers = [layer.mixer for layer in spec.layers]
+    keeps = [isinstance(mixer, Attention) for mixer in mixers]
+    one = KVGroups((0,), tuple(0 if keep else -1 for keep in keeps), sum(keeps))
     shapes = {(one.kv_heads, one.head_dim) for one in mixers if isinstance(one, Attention)}
-    if len(shapes) != 1 or not all(isinstance(mixer, Attention) for mixer in mixers):
+    if len(shapes) != 1 or not all(keeps):
         return one
     # What no window hides from anybody is kept.
     windows = [mixer.window if mixer.window < max_model_len else 0 for mixer in mixers if isinstance(mixer, Attention)]

@@ -10,7 +10,16 @@ from typing import Literal
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.spec import CLAMPED_SWIGLU, Attention, Dense, LayerSpec, ModelSpec, MoE
+from inflight.models.spec import (
+    CLAMPED_SWIGLU,
+    Attention,
+    Dense,
+    LayerSpec,
+    LinearAttention,
+    ModelSpec,
+    MoE,
+    ShortConvolution,
+)
 from inflight.models.weight_format import refuse_unreadable
 
 # What config.json calls the activation functions of `execution`.
@@ -21,6 +30,7 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2"]] = {
     "gelu_new": "gelu_tanh",
     "relu2": "relu2",
 }
+MOST_KERNEL = 16  # tokens that a short convolution sees
 # Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts.
 _NORMS = (
     ("before mixer", "before mlp"),
@@ -42,6 +52,7 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
         (not is_rms and has_qk_norms, "layer norms of queries and keys"),
         (spec.residual_scale != 1 and any(isinstance(layer.mlp, MoE) for layer in spec.layers), "scaled experts"),
         (spec.head.bias, "a bias of the projection to logits"),
+        (not any(isinstance(mixer, Attention) for mixer in mixers), "no layer of attention"),
     ]
     for differs, what in found:
         if differs:
@@ -54,7 +65,7 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
 def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     """Whether the layer has it, and its name."""
     mixer, mlp = layer.mixer, layer.mlp
-    if not (isinstance(mixer, Attention) and isinstance(mlp, Dense | MoE)):
+    if not (isinstance(mixer, Attention | LinearAttention | ShortConvolution) and isinstance(mlp, Dense | MoE)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
     if isinstance(mlp, MoE):
         computed = mlp.activation in ("silu", "swish", CLAMPED_SWIGLU)
@@ -69,7 +80,11 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
         (isinstance(mlp, MoE) and "after mlp" in layer.norms, "norms after experts"),
-        (mixer.chunked, "windows that begin anew instead of sliding"),
-        (mixer.gate, "an output gate of attention"),
+        (isinstance(mixer, Attention) and mixer.chunked, "windows that begin anew instead of sliding"),
+        (
+            isinstance(mixer, LinearAttention) and mixer.value_heads % mixer.key_heads > 0,
+            "linear attention whose heads of values do not share those of keys evenly",
+        ),
+        (not isinstance(mixer, Attention) and mixer.kernel > MOST_KERNEL, f"convolutions of over {MOST_KERNEL} tokens"),
         (layer.norms not in _NORMS, f"norms {', '.join(layer.norms)}"),
     ]

@@ -4,8 +4,8 @@ A `BatchPlan` is complete: with the plans before it, it is enough to run the ste
 to record and replay it, and to predict its cost. Nothing is written on a plan or a result after it is built. (What a
 step has hundreds of is a named tuple, since those are made six times as fast as frozen dataclasses.)
 
-What an executor keeps between plans is one state per row: the tokens of the sequence, its block table and its
-sampling settings. `NewRow` starts that state, chunks extend it, `freed_rows` ends it. A sampled token is appended to
+What an executor keeps between plans is one state per row: the tokens of the sequence, its block table, its sampling
+settings, and what recurrent layers keep of it. `NewRow` starts that state, chunks extend it, `freed_rows` ends it. A sampled token is appended to
 its row by the executor itself, so that the next plan can be made before this one's result is known (depth 2).
 
 Drafts are guesses of the tokens to come. They are computed behind the known tokens as if they were these, every one of
@@ -31,6 +31,8 @@ class NewRow:
     bad_token_ids: the last of each may not be drawn behind the others.
     pooling: what becomes of the hidden state that a chunk pools; None: none does.
     forced_token_ids: the output's first tokens, whatever is drawn; everything else goes on as if they had been.
+    snapshot: of a model with recurrent state the slot that the row's state begins as a copy of; its first chunk starts at
+        the position that this was taken at. -1: with the state before any token.
     """
 
     row: int
@@ -43,6 +45,7 @@ class NewRow:
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
     pooling: PoolingParams | None = None
     forced_token_ids: tuple[int, ...] = ()
+    snapshot: int = -1
 
 
 class Chunk(NamedTuple):
@@ -56,6 +59,8 @@ class Chunk(NamedTuple):
     score: those positions of the chunk that yield the log-probability of the prompt token that follows them.
     draft_token_ids: provisional tokens behind the known ones, at the chunk's end.
     pool: whether the chunk's last position yields the sequence's vector.
+    snapshots: (position, slot), rising, start < position ≤ start + length: the recurrent state as of `position` tokens is
+        copied to the slot, in the middle of the chunk too. Positions are multiples of the block size.
     """
 
     sequence_id: int
@@ -68,6 +73,7 @@ class Chunk(NamedTuple):
     draft_token_ids: tuple[int, ...] = ()
     pool: bool = False
     window_blocks: tuple[tuple[int, ...], ...] = ()
+    snapshots: tuple[tuple[int, int], ...] = ()
 
 
 TransferKind = Literal["store", "load", "send", "receive"]
@@ -199,6 +205,7 @@ class Capacity:
     embedding_size: numbers of a pooled vector; 0: nothing is pooled.
     windows: of each KV group, the tokens that its layers look back over, themselves included; 0: all. A block holds
     positions of one group, and is of the same size for each.
+    state_snapshots: slots for copies of a row's recurrent state; 0: the model has none.
     """
 
     num_blocks: int
@@ -211,6 +218,7 @@ class Capacity:
     asynchronous_transfers: bool = False
     embedding_size: int = 0
     windows: tuple[int, ...] = (0,)
+    state_snapshots: int = 0
 
 
 class Pending(Protocol):

@@ -28,7 +28,7 @@ from inflight.execution.backends.protocol import (
     SamplingBatch,
     ScoredBatch,
 )
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.backends.slots import PassInputs, RequestSlots, States
 
 ALL_BANNED = (
     "After {position} tokens, allowed_token_ids, bad_words and min_tokens leave nothing to draw; allow more tokens."
@@ -62,6 +62,10 @@ class HostPass:
     add_gated: Any
     rope_and_write_kv: Any
     attention: Any
+    gate: Any
+    convolve: Any
+    convolve_gated: Any
+    delta_rule: Any
     gather: Any
 
     def __init__(self, backend: HostBackend, inputs: PassInputs, slots: RequestSlots, chunks: Sequence[Chunk]):
@@ -150,8 +154,8 @@ class HostBackend(ABC):
     dtype: DType
     depth = 1  # who would plan ahead is the one that computes
 
-    def request_slots(self, capacity: Capacity, padding_block: int) -> RequestSlots:
-        return RequestSlots(capacity, padding_block)
+    def request_slots(self, capacity: Capacity, padding_block: int, states: States | None = None) -> RequestSlots:
+        return RequestSlots(capacity, padding_block, states)
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:
         narrow = kind == "act" and self.dtype == "bfloat16"

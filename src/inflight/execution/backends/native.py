@@ -24,6 +24,7 @@ from inflight.execution.backends.protocol import (
     Gating,
     Hold,
     KVShape,
+    LayerState,
     RopeTable,
     Routing,
     SampledBatch,
@@ -111,6 +112,12 @@ class NativeBackend(HostBackend):
         cache.shape = shape
         return cache
 
+    def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
+        return int(self._kernels.bytes_per_state(_state_sizes(layers)))
+
+    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> NativeStates:
+        return NativeStates(self._kernels, self._kernels.state_cache(_state_sizes(layers), rows, snapshots))
+
     def activation_of(self, array: Array) -> Any:
         return self._module.Activation(array)
 
@@ -121,7 +128,8 @@ class NativeBackend(HostBackend):
     def forward_pass(
         self, inputs: PassInputs, kv_cache: Any, slots: RequestSlots, chunks: Sequence[Chunk]
     ) -> NativePass:
-        where = inputs.metadata
+        where, states = inputs.metadata, slots.states
+        of_states = () if states is None or inputs.states is None else (states.held, *inputs.states)
         prepared = self._module.PreparedPass(
             self._kernels,
             kv_cache,
@@ -130,6 +138,7 @@ class NativeBackend(HostBackend):
             where.query_start,
             where.context_len,
             where.block_tables,
+            *of_states,
         )
         return NativePass(prepared, self, inputs, slots, chunks)
 
@@ -231,6 +240,25 @@ def _sizes(shape: KVShape) -> tuple[int, int, int, int, bool]:
     return shape.layers, shape.block_size, shape.kv_heads, shape.head_dim, shape.quantized
 
 
+def _state_sizes(layers: Sequence[LayerState | None]) -> list[tuple[int, ...]]:
+    found = [one or LayerState(0, 0) for one in layers]
+    return [(one.inputs, one.channels, one.heads, one.key_dim, one.value_dim) for one in found]
+
+
+class NativeStates:
+    """held: the module's."""
+
+    def __init__(self, kernels: Any, held: Any) -> None:
+        self._kernels, self.held = kernels, held
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.held.nbytes)
+
+    def begin(self, row: int, snapshot: int) -> None:
+        self._kernels.begin_state(self.held, row, snapshot)
+
+
 class NativePass(HostPass):
     """The compiled pass's operations, called without a detour: with small models such a call is most of a step."""
 
@@ -249,3 +277,5 @@ class NativePass(HostPass):
         self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
         self.experts, self.add_gated = prepared.experts, prepared.add_gated
         self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention
+        self.gate, self.convolve, self.convolve_gated = prepared.gate, prepared.convolve, prepared.convolve_gated
+        self.delta_rule = prepared.delta_rule

@@ -24,9 +24,11 @@ from inflight.execution.backends.protocol import (
     Hold,
     KVCache,
     KVShape,
+    LayerState,
     PassResult,
     RopeTable,
     Routing,
+    StateCache,
 )
 
 
@@ -98,7 +100,15 @@ class NullBackend:
     def kv_cache(self, shape: KVShape, num_blocks: int) -> NullKVCache:
         return NullKVCache(shape, num_blocks)
 
-    def request_slots(self, capacity: Capacity, padding_block: int) -> NullSlots:
+    def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
+        """In bf16 and float32, as of a model that is computed."""
+        states = [one for one in layers if one is not None]
+        return sum(2 * one.inputs * one.channels + 4 * one.heads * one.key_dim * one.value_dim for one in states)
+
+    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> Nothing:
+        return Nothing(rows)
+
+    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> NullSlots:
         return NullSlots(capacity.vocab_size)
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Nothing:
@@ -145,7 +155,7 @@ class NullPass:
 
     embed = rms_norm = layer_norm = to_act = add = scale = soft_cap = compute
     linear = linear_residual = gate_up = activate = experts = add_gated = compute
-    rope_and_write_kv = attention = gather = compute
+    rope_and_write_kv = attention = gate = convolve = convolve_gated = delta_rule = gather = compute
 
     def sample(self, logits: object, places: Sequence[int]) -> None:
         for chunk, position in (self._places[place] for place in places):

@@ -42,5 +42,17 @@ FAMILY = Family(
         "max_position_embeddings": 128_000,
         "tie_word_embeddings": True,
     },
+    runs=True,
     eps="norm_eps",
+    names={
+        "input_layernorm": "operator_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.o_proj": "self_attn.out_proj",
+        "self_attn.q_norm": "self_attn.q_layernorm",
+        "self_attn.k_norm": "self_attn.k_layernorm",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+        "model.norm": "model.embedding_norm",
+    },
 )
