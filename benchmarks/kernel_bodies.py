@@ -18,7 +18,7 @@ from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import Array, AttentionMetadata, Hold, KVShape, RopeTable, SamplingBatch
 from inflight.execution.backends.slots import PassInputs
 from inflight.execution.sizes import parts
-from inflight.models.spec import ModelSpec
+from inflight.models.spec import Attention, ModelSpec
 
 BLOCK = 16  # tokens of a KV block
 ONE = 0x3F80  # in bf16
@@ -48,6 +48,7 @@ class Layers:
     def __init__(self, config: ModelSpec, backend: NativeBackend, hold: Hold) -> None:
         self._config, self._backend, self._hold = config, backend, hold
         attention, mlp = parts(config.layers[0])
+        assert isinstance(attention, Attention)
         hidden, inner, width = config.hidden_size, mlp.width, attention.heads * attention.head_dim
         qkv, output = matrix(attention.qkv_rows, hidden), matrix(hidden, width)
         gate, up, down = matrix(inner, hidden), matrix(inner, hidden), matrix(hidden, inner)
@@ -66,6 +67,7 @@ class Layers:
     def products(self, tokens: int) -> Body:
         config, batch = self._config, plain(self._backend)
         mixer, mlp = parts(config.layers[0])
+        assert isinstance(mixer, Attention)
         x, wide, attn_out = (
             self._backend.activation_of(ones(tokens, count))
             for count in (config.hidden_size, mlp.width, mixer.heads * mixer.head_dim)
@@ -138,6 +140,7 @@ def attention(config: ModelSpec, backend: NativeBackend, quantized: bool, rows: 
     """One layer's attention: `rows` chunks of `length` tokens from position `start` on, in blocks that lie apart. The
     ceiling of int8 keys and values has each product twice: queries and probabilities are two bytes."""
     mixer, _ = parts(config.layers[0])
+    assert isinstance(mixer, Attention)
     heads, kv_heads, dim = mixer.heads, mixer.kv_heads, mixer.head_dim
     context = start + length
     width = -(-context // BLOCK)

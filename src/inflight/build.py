@@ -33,12 +33,13 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
-from inflight.execution.backends.protocol import Device, DType, KVShape
+from inflight.execution.backends.protocol import Backend, Device, DType, KVShape
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.kv_groups import kv_groups
-from inflight.execution.memory import KVSize, kv_shape, kv_size, swap_blocks
+from inflight.execution.memory import KVSize, kv_shape, kv_size, left_by_states, machine_memory, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
+from inflight.execution.states import states_of
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
 from inflight.models.gguf.gguf_model import is_gguf
@@ -217,17 +218,23 @@ def _executor(
     backend: Device,
     progress: Progress | None,
 ) -> tuple[ModelRunner, KVSize]:
-    """Weights, then the KV cache in what memory they leave, then a decoder over both."""
-    length = int(limits.length.value)
+    """Weights, then what rows keep beside blocks, then the KV cache in what memory they leave, then a decoder over
+    all."""
+    length, rows = int(limits.length.value), int(limits.rows.value)
     decoder = computed.decoder(backend, length, int(limits.budget.value), LOGIT_ROWS, progress)
+    states, memory = states_of(computed.spec), machine_memory()
+    if states:
+        assert isinstance(backend, Backend)
+        memory = left_by_states(memory, backend.bytes_per_state(states), rows)
     bytes_per_block = backend.bytes_per_block(shape)
     size = kv_size(
         shape,
         bytes_per_block,
-        max_num_seqs=int(limits.rows.value),
+        max_num_seqs=rows,
         max_model_len=length,
         kv_memory_gib=settings.kv_memory,
         num_blocks=settings.num_blocks,
+        memory=memory,
         windows=windows,
         longest_chunk=longest_chunk(scheduling, int(limits.budget.value)),
     )
@@ -236,7 +243,7 @@ def _executor(
     capacity = Capacity(
         num_blocks=size.num_blocks,
         block_size=settings.block_size,
-        max_rows=int(limits.rows.value),
+        max_rows=rows,
         max_model_len=length,
         vocab_size=computed.spec.vocab_size,
         host_blocks=host_blocks,
@@ -244,7 +251,11 @@ def _executor(
         embedding_size=computed.spec.hidden_size,
         windows=windows,
     )
-    return ModelRunner(decoder, backend, kv_cache, capacity), size
+    cache = None
+    if states:
+        assert isinstance(backend, Backend)
+        cache = backend.state_cache(states, rows + 1, capacity.state_snapshots)  # one more, for padding
+    return ModelRunner(decoder, backend, kv_cache, capacity, cache), size
 
 
 def _in_force(

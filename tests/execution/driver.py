@@ -68,11 +68,9 @@ class Driver:
     def start(self, tokens: Sequence[int] | np.ndarray) -> Tracked:
         return Tracked([int(token) for token in tokens])
 
-    def step(
-        self, chunks: Sequence[tuple[Tracked, int]], snapshots: Sequence[tuple[int, int]] = ()
-    ) -> np.ndarray:
-        """Computes the next n tokens of each (sequence, n). Returns the logits of all of them, float32[T, V]. snapshots:
-        (position, slot) of the first one's state."""
+    def step(self, chunks: Sequence[tuple[Tracked, int]], snapshots: Sequence[tuple[int, int]] = ()) -> np.ndarray:
+        """Computes the next n tokens of each (sequence, n). Returns the logits of all of them, float32[T, V].
+        snapshots: (position, slot) of the first one's state."""
         new, given = [], []
         for sequence, count in chunks:
             first, end = len(sequence.blocks), sequence.computed + count
@@ -80,7 +78,9 @@ class Driver:
                 sequence.blocks.append(int(self.free.pop()))
             if sequence.row < 0:
                 sequence.row, first, tokens = self._free_rows.pop(0), 0, tuple(sequence.tokens)
-                new.append(NewRow(sequence.row, tokens, len(tokens), SamplingParams(), 0, 0, snapshot=sequence.snapshot))
+                new.append(
+                    NewRow(sequence.row, tokens, len(tokens), SamplingParams(), 0, 0, snapshot=sequence.snapshot)
+                )
             else:
                 self._slots.extend(sequence.row, sequence.tokens[sequence.known :])
             sequence.known, row = len(sequence.tokens), sequence.row
@@ -120,8 +120,8 @@ class Driver:
 
 
 class Tracked:
-    """Tokens, how many are computed, and the blocks that hold them. row: −1 before the first step. snapshot: of which its
-    state begins as a copy."""
+    """Tokens, how many are computed, and the blocks that hold them. row: −1 before the first step. snapshot: of which
+    its state begins as a copy."""
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = tokens

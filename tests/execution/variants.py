@@ -274,6 +274,22 @@ WRAPPED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"model_type": "mistral", "head_dim": 16, "sliding_window": None},
         {**_VISION, "model_type": "pixtral", "image_size": 28, "head_dim": 8},
     ),
+    "qwen35_images": (
+        "Qwen3_5",
+        {
+            **_DELTA_NET,
+            "model_type": "qwen3_5_text",
+            "layer_types": _TWO_LINEAR,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "mrope_interleaved": True,
+                "mrope_section": [2, 1, 1],
+                "partial_rotary_factor": 0.25,
+            },
+        },
+        {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 64},
+    ),
     "qwen2_vl": (
         "Qwen2VL",
         {

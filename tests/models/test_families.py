@@ -129,8 +129,9 @@ def test_names_mean_one_family_each() -> None:
     names = [name for family in FAMILIES for name in (*family.architectures, *family.model_types)]
     assert len(names) == len(set(names))
     runs = (
-        "cohere cohere2 ernie4_5 gemma gemma2 gemma3 glm4 glm4_moe gpt_oss granite llama mistral ministral ministral3 "
-        "mixtral nemotron olmo2 olmo3 olmoe phi3 qwen2 qwen3 qwen2_moe qwen3_moe seed_oss smollm3 starcoder2"
+        "cohere cohere2 ernie4_5 gemma gemma2 gemma3 glm4 glm4_moe gpt_oss granite lfm2 llama mistral ministral "
+        "ministral3 mixtral nemotron olmo2 olmo3 olmoe phi3 qwen2 qwen3 qwen2_moe qwen3_moe qwen3_next qwen3_5 "
+        "qwen3_5_moe seed_oss smollm3 starcoder2"
     )
     assert [family.name for family in FAMILIES if family.runs] == runs.split()
 
@@ -292,7 +293,10 @@ TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_qk_norm": True}, "layer norms of queries and keys"),
     ("phi", {}, "a bias of the projection to logits"),
     ("llama4", {"attention_chunk_size": 32, "moe_layers": []}, "windows that begin anew instead of sliding"),
-    ("qwen3_5", LINEAR, "layers of LinearAttention and Dense"),
+    ("jamba", {"mamba_d_state": 8, "num_experts": 2}, "layers of Mamba and Dense"),
+    ("qwen3_5", LINEAR | {"linear_num_key_heads": 3}, "linear attention whose heads of values do not share those of"),
+    ("qwen3_5", LINEAR | {"linear_conv_kernel_dim": 17}, "convolutions of over 16 tokens"),
+    ("lfm2", {"layer_types": ["conv"] * 4}, "no layer of attention"),
 ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inflight.core.types.kv_groups import ANY_LENGTH, most_blocks, most_tokens
@@ -103,6 +103,17 @@ def kv_size(
     if tokens < max_model_len:
         text += f"; longer requests are refused, though the model allows {max_model_len:,} tokens"
     return KVSize(blocks, nbytes, text)
+
+
+def left_by_states(memory: MachineMemory, state_bytes: int, rows: int) -> MachineMemory:
+    """What is left once each row has a recurrent state, and padding, too. Raises ModelError where that is nothing."""
+    needed = (rows + 1) * state_bytes
+    if needed >= memory.available:
+        raise ModelError(
+            f"the recurrent states of {rows} sequences take {gib(needed)}, {gib(state_bytes)} each, but only "
+            f"{gib(memory.available)} of the {gib(memory.total)} of {memory.limited_by} are free; lower --max-num-seqs."
+        )
+    return replace(memory, available=memory.available - needed)
 
 
 def swap_blocks(swap_space_gib: float | None, bytes_per_block: int, memory: MachineMemory | None = None) -> int:

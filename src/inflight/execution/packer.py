@@ -92,9 +92,13 @@ class Packer:
         """The weight of a norm, float32[length]; with the 1 that the checkpoint leaves out."""
         return self._packed_vector(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
 
-    def vector(self, name: str, length: int, meant: Callable[[Array], Array] = lambda stored: stored) -> Vector:
-        """float32[length]. meant: what is computed with, of what is stored."""
-        return self._packed_vector(meant(self.array(name, length)))
+    def vector(self, name: str, length: int) -> Vector:
+        """float32[length], as it is."""
+        return self._packed_vector(self.array(name, length))
+
+    def decay(self, name: str, length: int) -> Vector:
+        """float32[length]: -eˣ of what is stored, in float32."""
+        return self._packed_vector(-np.exp(self.array(name, length)))
 
     def convolution(self, name: str, channels: int, kernel: int) -> Vector:
         """Of a depthwise convolution, stored as [channels, 1, kernel], the newest input last: float32[kernel ·

@@ -13,8 +13,8 @@ from inflight.core.types.plan import Chunk, Scored
 
 def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
     """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, drafts,
-    samples and a vector with its last, each scored position and each snapshot with its own. What a chunk samples is never cut: ValueError
-    for one that samples at more than `limit` positions."""
+    samples and a vector with its last, each scored position and each snapshot with its own. What a chunk samples is
+    never cut: ValueError for one that samples at more than `limit` positions."""
     if 0 < sum(chunk.length for chunk in chunks) <= limit:  # as most steps do
         yield list(chunks)
         return
@@ -30,9 +30,7 @@ def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
                 before, after = range(score.start, min(score.stop, cut)), range(max(score.start, cut), score.stop)
                 taken = tuple(one for one in chunk.snapshots if one[0] <= cut)
                 part.append(
-                    chunk._replace(
-                        length=room, sample=0, score=before, draft_token_ids=(), pool=False, snapshots=taken
-                    )
+                    chunk._replace(length=room, sample=0, score=before, draft_token_ids=(), pool=False, snapshots=taken)
                 )
                 chunk = chunk._replace(
                     start=cut,

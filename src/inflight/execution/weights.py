@@ -26,7 +26,6 @@ from inflight.models.errors import ModelError
 from inflight.models.rope import RopeSettings
 from inflight.models.spec import Attention, LayerSpec, LinearAttention, ModelSpec, MoE, NormPlace
 
-
 MixerWeights = AttentionWeights | LinearAttentionWeights | ShortConvolutionWeights
 
 

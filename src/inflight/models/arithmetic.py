@@ -129,7 +129,8 @@ def router_outputs(mlp: Mlp) -> int:
 
 
 def plain_outputs(layer: LayerSpec) -> int:
-    """Outputs of a layer's matrices that are never quantized: of routers, and of what linear attention writes and keeps."""
+    """Outputs of a layer's matrices that are never quantized: of routers, and what linear attention writes and keeps
+    by."""
     return router_outputs(layer.mlp) + (2 * layer.mixer.value_heads if isinstance(layer.mixer, LinearAttention) else 0)
 
 

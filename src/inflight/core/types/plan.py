@@ -5,8 +5,9 @@ to record and replay it, and to predict its cost. Nothing is written on a plan o
 step has hundreds of is a named tuple, since those are made six times as fast as frozen dataclasses.)
 
 What an executor keeps between plans is one state per row: the tokens of the sequence, its block table, its sampling
-settings, and what recurrent layers keep of it. `NewRow` starts that state, chunks extend it, `freed_rows` ends it. A sampled token is appended to
-its row by the executor itself, so that the next plan can be made before this one's result is known (depth 2).
+settings, and what recurrent layers keep of it. `NewRow` starts that state, chunks extend it, `freed_rows` ends it. A
+sampled token is appended to its row by the executor itself, so that the next plan can be made before this one's result
+is known (depth 2). Rows begin before anything is computed: a slot that one begins from may be written in the same step.
 
 Drafts are guesses of the tokens to come. They are computed behind the known tokens as if they were these, every one of
 their positions is sampled as it would be without them, and what was sampled counts as far as the draft before it was
@@ -31,8 +32,8 @@ class NewRow:
     bad_token_ids: the last of each may not be drawn behind the others.
     pooling: what becomes of the hidden state that a chunk pools; None: none does.
     forced_token_ids: the output's first tokens, whatever is drawn; everything else goes on as if they had been.
-    snapshot: of a model with recurrent state the slot that the row's state begins as a copy of; its first chunk starts at
-        the position that this was taken at. -1: with the state before any token.
+    snapshot: of a model with recurrent state the slot that the row's state begins as a copy of; its first chunk starts
+        at the position that this was taken at. -1: with the state before any token.
     """
 
     row: int
@@ -59,8 +60,8 @@ class Chunk(NamedTuple):
     score: those positions of the chunk that yield the log-probability of the prompt token that follows them.
     draft_token_ids: provisional tokens behind the known ones, at the chunk's end.
     pool: whether the chunk's last position yields the sequence's vector.
-    snapshots: (position, slot), rising, start < position ≤ start + length: the recurrent state as of `position` tokens is
-        copied to the slot, in the middle of the chunk too. Positions are multiples of the block size.
+    snapshots: (position, slot), rising, start < position ≤ start + length: the recurrent state as of `position` tokens
+        is copied to the slot, in the middle of the chunk too. Positions are multiples of the block size.
     """
 
     sequence_id: int

@@ -27,8 +27,9 @@ from inflight.execution.backends.protocol import (
     SampledBatch,
     SamplingBatch,
     ScoredBatch,
+    StateCache,
 )
-from inflight.execution.backends.slots import PassInputs, RequestSlots, States
+from inflight.execution.backends.slots import PassInputs, RequestSlots
 
 ALL_BANNED = (
     "After {position} tokens, allowed_token_ids, bad_words and min_tokens leave nothing to draw; allow more tokens."
@@ -154,7 +155,7 @@ class HostBackend(ABC):
     dtype: DType
     depth = 1  # who would plan ahead is the one that computes
 
-    def request_slots(self, capacity: Capacity, padding_block: int, states: States | None = None) -> RequestSlots:
+    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         return RequestSlots(capacity, padding_block, states)
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:

@@ -129,7 +129,10 @@ class NativeBackend(HostBackend):
         self, inputs: PassInputs, kv_cache: Any, slots: RequestSlots, chunks: Sequence[Chunk]
     ) -> NativePass:
         where, states = inputs.metadata, slots.states
-        of_states = () if states is None or inputs.states is None else (states.held, *inputs.states)
+        of_states: tuple[Any, ...] = ()
+        if inputs.states is not None:
+            assert isinstance(states, NativeStates)
+            of_states = (states.held, *inputs.states)
         prepared = self._module.PreparedPass(
             self._kernels,
             kv_cache,

@@ -49,6 +49,14 @@ class NullKVCache:
     nbytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class NullStates:
+    nbytes: int = 0
+
+    def begin(self, row: int, snapshot: int) -> None:
+        """There is nothing in either."""
+
+
 @dataclass(slots=True)
 class _Slot:
     new: NewRow
@@ -105,8 +113,8 @@ class NullBackend:
         states = [one for one in layers if one is not None]
         return sum(2 * one.inputs * one.channels + 4 * one.heads * one.key_dim * one.value_dim for one in states)
 
-    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> Nothing:
-        return Nothing(rows)
+    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> NullStates:
+        return NullStates()
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> NullSlots:
         return NullSlots(capacity.vocab_size)

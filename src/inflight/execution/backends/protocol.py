@@ -219,6 +219,9 @@ class StateCache(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    def begin(self, row: int, snapshot: int) -> None:
+        """The row's state becomes a copy of the snapshot."""
+
 
 class Activation(Protocol):
     """Memory for rows of numbers, written anew by every pass. An operation reads the rows that were written last, and
@@ -341,11 +344,9 @@ class ForwardPass(Protocol):
         row's state, or 0 where it begins at position 0. Sums are float32, from the oldest input on. The last inputs are
         left in the state, and in snapshots as they are due."""
 
-    def convolve_gated(
-        self, x: Activation, layer: int, weight: Vector, bias: Vector | None, out: Activation
-    ) -> None:
-        """x float32[T, 3 · C], three numbers B, G, X of each channel, side by side by kind → out act[T, C] = G · (sums +
-        bias), where the inputs are B · X; else as `convolve`."""
+    def convolve_gated(self, x: Activation, layer: int, weight: Vector, bias: Vector | None, out: Activation) -> None:
+        """x float32[T, 3 · C], the numbers B of all channels, then G, then X → out act[T, C] = G · (sums + bias), where
+        the inputs are B · X; else as `convolve`."""
 
     def delta_rule(
         self,
@@ -402,11 +403,9 @@ class Device(Protocol):
 
     def kv_cache(self, shape: KVShape, num_blocks: int) -> KVCache: ...
 
-    def request_slots(
-        self, capacity: Capacity, padding_block: int, states: StateCache | None = None
-    ) -> RequestSlots:
-        """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone. states: of
-        as many rows, and of `capacity.state_snapshots` snapshots, where the model has recurrent layers."""
+    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
+        """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone. states:
+        of as many rows, and of `capacity.state_snapshots` snapshots, where the model has recurrent layers."""
 
     # -- per step -----------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
@@ -420,9 +419,10 @@ class Device(Protocol):
         new: Sequence[NewRow] = (),
         freed: Sequence[int] = (),
     ) -> ForwardPass:
-        """Begins a pass over the tokens of `chunks`. Before it, slots are given up, then taken, and those that begin from
-        a snapshot get their state; the chunks' new blocks are appended to their slots' tables. Raises ValueError for
-        positions or tables that cannot be, and where a state is not that of the position at which its chunk starts."""
+        """Begins a pass over the tokens of `chunks`. Before it, slots are given up, then taken, and those that begin
+        from a snapshot get their state; the chunks' new blocks are appended to their slots' tables. Raises ValueError
+        for positions or tables that cannot be, and where a state is not that of the position at which its chunk
+        starts."""
 
     def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
         """The pass of these slots failed: what is computed for them before they are taken anew counts for nothing, and

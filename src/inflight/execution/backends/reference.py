@@ -545,7 +545,7 @@ class ReferencePass(HostPass):
         out: ReferenceActivation,
     ) -> None:
         matrices, where, tokens = self._states.matrices[layer], self._moves, qkv.rows
-        _, heads, key_dim, value_dim = matrices.shape
+        _, heads, key_dim, _ = matrices.shape
         parts = np.split(qkv.written, [key_heads * key_dim, 2 * key_heads * key_dim], axis=1)
         q, k = (_unit(one.reshape(tokens, key_heads, -1)).repeat(heads // key_heads, axis=1) for one in parts[:2])
         q, v = q * np.float32(key_dim**-0.5), parts[2].reshape(tokens, heads, -1)

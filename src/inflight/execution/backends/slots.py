@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
-from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch, StateMetadata
+from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch, StateCache, StateMetadata
 from inflight.execution.backends.token_bias import NO_BIAS, TokenBias, token_bias
 
 # One line of an array for each, so that those of a batch are gathered at once.
@@ -31,15 +31,8 @@ class PassInputs(NamedTuple):
     states: StateMetadata | None = None  # of a model with recurrent layers
 
 
-class States(Protocol):
-    """The states of a backend's rows, as far as slots know them."""
-
-    def begin(self, row: int, snapshot: int) -> None:
-        """The row's state becomes a copy of the snapshot."""
-
-
 class RequestSlots:
-    def __init__(self, capacity: Capacity, padding_block: int, states: States | None = None):
+    def __init__(self, capacity: Capacity, padding_block: int, states: StateCache | None = None):
         """padding_block: where padding writes its keys and values; nobody reads them. states: of a model with recurrent
         layers."""
         rows = capacity.max_rows + 1
@@ -148,8 +141,8 @@ class RequestSlots:
         for index in np.flatnonzero((stand != starts) & (stand >= 0)).tolist():
             if chunks[index].row not in self._void:
                 raise ValueError(
-                    f"row {chunks[index].row} computes from position {starts[index]}, but its recurrent state stands at "
-                    f"{stand[index]}; a state goes on from there, or from a snapshot"
+                    f"row {chunks[index].row} computes from position {starts[index]}, but its recurrent state stands "
+                    f"at {stand[index]}; a state goes on from there, or from a snapshot"
                 )
         self._state_positions[rows] = starts + lengths
         due = [() if chunk.row in self._void else chunk.snapshots for chunk in chunks]

@@ -2,7 +2,8 @@
 
 Knows how a family's checkpoints differ from that: parts of names (`Family.names`), several matrices stacked in one
 tensor, one after the other or head by head, rows of queries and keys whose rotated pairs stand side by side, and the
-prefix of a text part that lies beside others. All of it is a choice of rows, so no number changes. Does not know files, nor what is made of a tensor.
+prefix of a text part that lies beside others. All of it is a choice of rows, so no number changes. Does not know files,
+nor what is made of a tensor.
 """
 
 from __future__ import annotations

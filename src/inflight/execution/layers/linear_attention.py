@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Vector
 from inflight.execution.layers.norm import Residual
 from inflight.execution.layers.workspace import Part, Workspace
@@ -51,7 +49,7 @@ class LinearAttentionWeights:
             ),
             gates=packer.plain([(f"{at}in_proj_{part}.weight", (heads, hidden)) for part in "ba"]),
             convolution=packer.convolution(at + "conv1d.weight", channels, spec.kernel),
-            decay=packer.vector(at + "A_log", heads, lambda log: -np.exp(log)),
+            decay=packer.decay(at + "A_log", heads),
             step_bias=packer.vector(at + "dt_bias", heads),
             norm=packer.vector(at + "norm.weight", spec.value_dim),
             output=packer.linear([(at + "out_proj.weight", (hidden, values))]),

@@ -1,7 +1,7 @@
 """A gated short convolution (LFM2): of a sequence it keeps the last few inputs alone.
 
-One product yields three streams, a gate of the inputs, one of the result, and the inputs; the convolution and both gates
-are one operation.
+One product yields three streams, a gate of the inputs, one of the result, and the inputs; the convolution and both
+gates are one operation.
 """
 
 from __future__ import annotations

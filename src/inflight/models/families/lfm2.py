@@ -41,6 +41,7 @@ FAMILY = Family(
         "block_multiple_of": 256,
         "max_position_embeddings": 128_000,
         "tie_word_embeddings": True,
+        "rope_theta": 1e6,
     },
     runs=True,
     eps="norm_eps",
