@@ -119,7 +119,7 @@ def plain(backend: NativeBackend) -> NativePass:
     """A pass over no tokens, for products of whatever there is."""
     none = np.zeros(0, np.int32)
     nowhere = AttentionMetadata(none, np.zeros(1, np.int32), none, np.zeros((1, 0, 1), np.int32))
-    return over(backend, nowhere, backend.kv_cache(KVShape(1, BLOCK, 1, 32), 1))
+    return over(backend, nowhere, backend.kv_cache(KVShape.uniform(1, BLOCK, 1, 32), 1))
 
 
 def over(backend: NativeBackend, metadata: AttentionMetadata, kv_cache: Any) -> NativePass:
@@ -144,7 +144,7 @@ def attention(config: ModelSpec, backend: NativeBackend, quantized: bool, rows: 
     heads, kv_heads, dim = mixer.heads, mixer.kv_heads, mixer.head_dim
     context = start + length
     width = -(-context // BLOCK)
-    kv_cache = backend.kv_cache(KVShape(1, BLOCK, kv_heads, dim, quantized), rows * width)
+    kv_cache = backend.kv_cache(KVShape.uniform(1, BLOCK, kv_heads, dim, quantized), rows * width)
     rope = RopeTable(np.ones((context, dim // 2), np.float32), np.zeros((context, dim // 2), np.float32))
     tables = np.random.default_rng(0).permutation(rows * width).astype(np.int32).reshape(rows, width)
 

@@ -29,14 +29,13 @@ class Attention {
   static constexpr int queries_at_once = query_tokens / x_rows;
 
  public:
-  Attention(const Value* q, const KVCache& cache, std::int64_t layer, const AttentionMetadata& metadata,
-            std::int64_t heads, std::int64_t window, const Scores& scores, Value* out)
-      : q_(q), heads_(heads), group_(heads / cache.kv_heads), cache_(cache), metadata_(metadata),
+  Attention(const Value* q, const KVLayer& layer, const AttentionMetadata& metadata, std::int64_t heads,
+            std::int64_t window, const Scores& scores, Value* out)
+      : q_(q), heads_(heads), group_(heads / layer.kv_heads), layer_(layer), metadata_(metadata),
         scale_((scores.soft_cap > 0 ? scores.soft_cap : scores.scale) * log2e),
         inner_(scores.soft_cap > 0 ? scores.scale / scores.soft_cap : 0.0f), sinks_(scores.sinks), out_(out),
-        work_(metadata, cache.kv_heads, group_, window),
-        rows_((work_.most_rows() + 15) / 16 * 16),
-        layer_data_(cache.data + layer * cache.blocks * cache.kv_heads * cache.head_lanes) {}
+        work_(metadata, layer.kv_heads, group_, window),
+        rows_((work_.most_rows() + 15) / 16 * 16) {}
 
   void divide(Pool& pool, AttentionPlan& plan) const { work_.plan(pool, part_floats() * sizeof(float), plan); }
 
@@ -78,7 +77,7 @@ class Attention {
     static std::size_t size(const Attention& a) { return Scratch(nullptr, a).floats_ * sizeof(float); }
 
     Scratch(void* memory, const Attention& a) {
-      const std::int64_t dim = a.cache_.padded_dim;
+      const std::int64_t dim = a.layer_.padded_dim;
       const auto take = [&](std::int64_t n) { return std::exchange(floats_, floats_ + (n + 15) / 16 * 16); };
       const std::int64_t q = take(a.rows_ * x_rows * a.query_row()), p = take(query_tokens * probability_row<Values>),
                          c = take(query_tokens * tile_positions), l = take(a.rows_ * lanes), o = take(a.rows_),
@@ -97,9 +96,9 @@ class Attention {
     std::int64_t floats_ = 0;
   };
 
-  std::int64_t steps() const { return (cache_.head_dim + per_step - 1) / per_step; }
+  std::int64_t steps() const { return (layer_.key_dim + per_step - 1) / per_step; }
   std::int64_t query_row() const { return steps() * Keys::x_per_step; }  // in X, each four bytes
-  std::int64_t part_floats() const { return rows_ * (cache_.padded_dim + 2); }
+  std::int64_t part_floats() const { return rows_ * (layer_.padded_dim + 2); }
   SoftmaxState softmax_state(float* at) const { return {at, at + rows_, at + 2 * rows_}; }
   SoftmaxState part_at(std::int64_t i) const { return softmax_state(parts_ + i * part_floats()); }
 
@@ -111,7 +110,7 @@ class Attention {
     for (std::int64_t p = task.first; p <= task.last; ++p) {
       const SoftmaxState& to = is_piece ? part_at(task.part) : p == task.first ? s.total : s.part;
       partition(task, s, p, to, following);
-      if (!is_piece && p > task.first) merge(s.total, s.part, work_.rows(task), cache_.padded_dim);
+      if (!is_piece && p > task.first) merge(s.total, s.part, work_.rows(task), layer_.padded_dim);
     }
     if (!is_piece) finish(task, s.total);
   }
@@ -119,18 +118,18 @@ class Attention {
   void join(const AttentionTask& task) const {
     const SoftmaxState total = part_at(task.part);
     for (int p = 1; p <= task.last - task.first; ++p)
-      merge(total, part_at(task.part + p), work_.rows(task), cache_.padded_dim);
+      merge(total, part_at(task.part + p), work_.rows(task), layer_.padded_dim);
     finish(task, total);
   }
 
   void begin(const AttentionTask& task, Scratch& s) const {
-    const std::int64_t values = group_ * cache_.head_dim;  // of a token
+    const std::int64_t values = group_ * layer_.key_dim;  // of a token
     for (std::int64_t t = 0; t < task.tokens; ++t) {
-      const Value* from = q_ + ((task.token + t) * heads_ + task.head * group_) * cache_.head_dim;
+      const Value* from = q_ + ((task.token + t) * heads_ + task.head * group_) * layer_.key_dim;
       X* to = s.queries + t * group_ * x_rows * query_row();
       if constexpr (bytes) {
-        for (std::int64_t g = 0; g < group_; ++g, from += cache_.head_dim, to += x_rows * query_row())
-          s.splits[t * group_ + g] = split_query<Keys>(from, cache_.head_dim, to, to + query_row());
+        for (std::int64_t g = 0; g < group_; ++g, from += layer_.key_dim, to += x_rows * query_row())
+          s.splits[t * group_ + g] = split_query<Keys>(from, layer_.key_dim, to, to + query_row());
       } else if constexpr (Keys::x_per_step == 2) {
         for (std::int64_t i = 0; i < values; ++i) to[i] = from_bf16(from[i]);
       } else {
@@ -148,7 +147,7 @@ class Attention {
     const std::int64_t rows = work_.rows(task);
     for (std::int64_t r = 0; r < rows; ++r) to.largest[r] = lowest;
     std::memset(s.sums, 0, rows * lanes * sizeof(float));
-    std::memset(to.mix, 0, rows * cache_.padded_dim * sizeof(float));
+    std::memset(to.mix, 0, rows * layer_.padded_dim * sizeof(float));
     const std::int64_t begin = work_.begin(task, index), end = work_.end(task, index);
     Tile tile = look_up(task, begin);
     for (std::int64_t p = begin; p < end; p += tile_positions) {
@@ -218,7 +217,7 @@ class Attention {
     const auto softmax_seen = [&](auto all_seen) {
       online_softmax<degree, all_seen.value>(p, scale, static_cast<int>(low > 0 ? low : 0),
                                              static_cast<int>(high < tile_positions ? high : tile_positions), to.largest + row,
-                                             s.sums + row * lanes, to.mix + row * cache_.padded_dim, cache_.padded_dim);
+                                             s.sums + row * lanes, to.mix + row * layer_.padded_dim, layer_.padded_dim);
     };
     low <= 0 && high >= tile_positions - 1 ? softmax_seen(std::true_type{}) : softmax_seen(std::false_type{});
     X* probabilities = s.probabilities + m * x_rows * probability_row<Values>;
@@ -245,8 +244,8 @@ class Attention {
   }
 
   const std::uint32_t* head_at(const AttentionTask& task, std::int64_t position) const {
-    const std::int64_t id = metadata_.block_tables[task.chunk * metadata_.table_width + position / cache_.block_size];
-    return layer_data_ + (id * cache_.kv_heads + task.head) * cache_.head_lanes;
+    const std::int64_t id = metadata_.block_tables[task.chunk * metadata_.table_width + position / layer_.block_size];
+    return layer_.block(id) + task.head * layer_.head_lanes;
   }
 
   // Where the keys and values of the 64 positions from `position` on lie. Blocks that nobody sees are not looked up.
@@ -257,13 +256,13 @@ class Attention {
     for (int j = 0; j < tile_segments; ++j) {
       std::int64_t at = position + j * panel;
       at = at < seen ? seen : at < past ? at : (past - 1) / panel * panel;
-      const std::int64_t slot = at % cache_.block_size;
+      const std::int64_t slot = at % layer_.block_size;
       const std::uint32_t* head = head_at(task, at);
       tile.keys[j] = head + slot;
-      tile.values[j] = head + cache_.key_lanes + slot / per_step * cache_.padded_dim;
+      tile.values[j] = head + layer_.key_lanes + slot / per_step * layer_.padded_dim;
       if constexpr (bytes) {
-        tile.key_scales[j] = reinterpret_cast<const float*>(head + cache_.scales_at + slot);
-        tile.value_scales[j] = tile.key_scales[j] + cache_.block_size;
+        tile.key_scales[j] = reinterpret_cast<const float*>(head + layer_.scales_at + slot);
+        tile.value_scales[j] = tile.key_scales[j] + layer_.block_size;
         prefetch_to_l2(tile.key_scales[j]), prefetch_to_l2(tile.value_scales[j]);
       }
     }
@@ -275,7 +274,7 @@ class Attention {
     for (int j = first; j < past; prefetch.count = 0) {
       const int panels = panels_at_once(past - j, rows);
       with_shape<x_rows>(rows, panels, [&]<int M, int P>() {
-        scores_of<Keys, M, P>(s.queries + row * x_rows * query_row(), query_row(), tile.keys + j, cache_.block_size,
+        scores_of<Keys, M, P>(s.queries + row * x_rows * query_row(), query_row(), tile.keys + j, layer_.block_size,
                              steps(), prefetch, s.scores + j * panel);
       });
       j += panels;
@@ -284,7 +283,7 @@ class Attention {
 
   void mix(Scratch& s, const Tile& tile, std::int64_t row, int count, int first, int past, Prefetch prefetch,
            const float* scales, const SoftmaxState& to) const {
-    const std::int64_t width = cache_.padded_dim;
+    const std::int64_t width = layer_.padded_dim;
     const int rows = count * x_rows;
     const X* x = s.probabilities + first * (panel / per_step) * Values::x_per_step;
     float* mixes = bytes ? s.mixed : to.mix + row * width;
@@ -309,7 +308,7 @@ class Attention {
     const std::int32_t* start = metadata_.query_start + task.chunk;
     const std::int64_t end = metadata_.context_len[task.chunk] + start[1] - start[0];
     if (end >= position + tile_positions || end % panel == 0) return;
-    const std::int64_t width = cache_.padded_dim, valid = end % panel, whole = valid / per_step;
+    const std::int64_t width = layer_.padded_dim, valid = end % panel, whole = valid / per_step;
     const std::uint32_t*& values = tile.values[(end - position) / panel];
     std::memcpy(s.segment, values, (valid + per_step - 1) / per_step * width * 4);
     if (valid % per_step != 0)
@@ -320,10 +319,10 @@ class Attention {
   }
 
   void finish(const AttentionTask& task, const SoftmaxState& total) const {
-    const std::int64_t dim = cache_.head_dim;
+    const std::int64_t dim = layer_.value_dim;
     for (std::int64_t r = 0; r < work_.rows(task); ++r) {
       Value* to = out_ + ((task.token + r / group_) * heads_ + task.head * group_ + r % group_) * dim;
-      const float* mixed = total.mix + r * cache_.padded_dim;
+      const float* mixed = total.mix + r * layer_.padded_dim;
       const float inverse = sinks_ ? inverse_with_sink(total, r, sinks_[task.head * group_ + r % group_])
                                    : 1 / total.sum[r];
       std::int64_t i = 0;
@@ -349,27 +348,26 @@ class Attention {
 
   const Value* q_;
   std::int64_t heads_, group_;
-  const KVCache& cache_;
+  const KVLayer& layer_;
   const AttentionMetadata& metadata_;
   float scale_, inner_;  // of scores, times log₂ e; capped: of tanh, and within it; else inner is 0
   const float* sinks_;
   Value* out_;
   AttentionPartition work_;
   std::int64_t rows_;  // of the largest task, rounded up to 16
-  const std::uint32_t* layer_data_;
   float* parts_ = nullptr;
 };
 
 template <class Value, class Keys, class Values>
-void divide(Pool& pool, const KVCache& cache, const AttentionMetadata& metadata, AttentionPlan& plan) {
-  Attention<Value, Keys, Values>(nullptr, cache, 0, metadata, plan.heads, plan.window, {1.0f, 0.0f, nullptr}, nullptr)
+void divide(Pool& pool, const KVLayer& layer, const AttentionMetadata& metadata, AttentionPlan& plan) {
+  Attention<Value, Keys, Values>(nullptr, layer, metadata, plan.heads, plan.window, {1.0f, 0.0f, nullptr}, nullptr)
       .divide(pool, plan);
 }
 
 template <class Value, class Keys, class Values>
-void attention(Pool& pool, const void* q, const KVCache& cache, std::int64_t layer, const AttentionMetadata& metadata,
+void attention(Pool& pool, const void* q, const KVLayer& layer, const AttentionMetadata& metadata,
                const AttentionPlan& plan, const Scores& scores, void* out) {
-  Attention<Value, Keys, Values>(static_cast<const Value*>(q), cache, layer, metadata, plan.heads, plan.window, scores,
+  Attention<Value, Keys, Values>(static_cast<const Value*>(q), layer, metadata, plan.heads, plan.window, scores,
                                  static_cast<Value*>(out))
       .run(pool, plan);
 }

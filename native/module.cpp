@@ -5,11 +5,13 @@
 // trust their arguments, and a wrong shape must end as a ValueError with a sentence, never as a crash. The interpreter
 // lock is released while kernels run. Knows nothing of what the kernels compute.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -154,54 +156,55 @@ constexpr std::int64_t most_int8_columns = 0x7fffffff / (127 * 127);
 
 std::int64_t per_step(Format format) { return format == Format::bf16 ? 2 : 1; }
 
-KVCache kv_cache_of(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads, std::int64_t head_dim,
-               Format format, bool bytes) {
-  if (layers < 1 || kv_heads < 1 || block_size < 16 || block_size % 16 != 0 || head_dim < 2 || head_dim % 2 != 0 ||
-      head_dim > most_head_dim)
-    refuse("a KV shape needs layers and heads, a block size that is a multiple of 16, and an even head dimension of at "
-           "most " + std::to_string(most_head_dim));
-  KVCache cache{};
-  cache.layers = layers, cache.block_size = block_size, cache.kv_heads = kv_heads, cache.head_dim = head_dim;
-  cache.padded_dim = (head_dim + panel - 1) / panel * panel;
+// A layer's place in a block, but for where it is.
+KVLayer kv_layer_of(std::int64_t kv_heads, std::int64_t key_dim, std::int64_t value_dim, std::int64_t block_size,
+                    Format format, bool bytes) {
+  const auto is_width = [](std::int64_t dim) { return dim >= 0 && dim % 2 == 0 && dim <= most_head_dim; };
+  if (kv_heads < 1 || block_size < 16 || block_size % 16 != 0 || key_dim < 2 || !is_width(key_dim) ||
+      !is_width(value_dim))
+    refuse("a KV shape needs heads, a block size that is a multiple of 16, and even head dimensions of at most " +
+           std::to_string(most_head_dim));
+  KVLayer layer{};
+  layer.block_size = block_size, layer.kv_heads = kv_heads, layer.bytes = bytes;
+  layer.key_dim = key_dim, layer.value_dim = value_dim;
+  layer.padded_dim = (value_dim + panel - 1) / panel * panel;
   const std::int64_t values = bytes ? 4 : per_step(format);
-  cache.bytes = bytes;
-  cache.key_lanes = (head_dim + values - 1) / values * block_size;
-  cache.scales_at = cache.key_lanes + block_size / values * cache.padded_dim;
-  cache.head_lanes = cache.scales_at + (bytes ? 2 * block_size : 0);
-  return cache;
+  layer.key_lanes = (key_dim + values - 1) / values * block_size;
+  layer.scales_at = layer.key_lanes + block_size / values * layer.padded_dim;
+  layer.head_lanes = layer.scales_at + (bytes ? (value_dim > 0 ? 2 : 1) * block_size : 0);
+  return layer;
 }
 
-// Where a model's layer has its keys and values: which block table leads to them, and the place in a block.
-struct LayerPlace {
-  std::int64_t group, place;
+// Of each layer of the model its place in a block of its group, one after the other; one without heads takes none. A block
+// is as large as its largest group's layers together.
+struct KVLayout {
+  std::vector<KVLayer> layers;
+  std::vector<std::int64_t> groups, offsets;  // of each layer; in lanes
+  std::int64_t group_count = 1, block_lanes = 0;
+
+  KVLayout(std::int64_t block_size, bool bytes, const std::vector<std::array<std::int64_t, 4>>& kept, Format format) {
+    std::vector<std::int64_t> ends;  // of each group's layers
+    for (const auto& [group, kv_heads, key_dim, value_dim] : kept) {
+      layers.push_back(kv_heads ? kv_layer_of(kv_heads, key_dim, value_dim, block_size, format, bytes) : KVLayer{});
+      if (group < 0 || group >= static_cast<std::int64_t>(kept.size()))
+        refuse("there is no group " + std::to_string(group) + " of " + std::to_string(kept.size()) + " layers");
+      ends.resize(std::max(ends.size(), static_cast<std::size_t>(group) + 1));
+      groups.push_back(group), offsets.push_back(ends[group]);
+      ends[group] += kv_heads * layers.back().head_lanes;
+    }
+    if (!ends.empty()) group_count = static_cast<std::int64_t>(ends.size()), block_lanes = *std::ranges::max_element(ends);
+    if (block_lanes == 0) refuse("a KV cache needs a layer that keeps keys");
+  }
 };
 
 struct KVCacheMemory {
-  KVCache cache{};  // its layers: places in a block
-  Format format{};
+  KVLayout layout;
+  std::int64_t blocks, block_size;
+  Format format;
+  bool bytes;  // int8
   Memory memory;
-  std::vector<LayerPlace> layers;  // of the model
-  std::int64_t groups = 1;
+  std::uint32_t* data() const { return static_cast<std::uint32_t*>(memory.data()); }
 };
-
-// The places of layers whose groups are given, each taking the next one in its group's blocks.
-std::vector<LayerPlace> places_of(const std::vector<std::int64_t>& groups, std::int64_t layers) {
-  std::vector<LayerPlace> places;
-  if (groups.empty())
-    for (std::int64_t i = 0; i < layers; ++i) places.push_back({0, i});
-  for (const std::int64_t group : groups) {
-    const auto before = std::count_if(places.begin(), places.end(), [&](const auto& one) { return one.group == group; });
-    if (group == -1) {  // keeps nothing here
-      places.push_back({-1, -1});
-      continue;
-    }
-    if (group < 0 || group >= static_cast<std::int64_t>(groups.size()) || before >= layers)
-      refuse("group " + std::to_string(group) + " of the KV cache cannot hold a layer more: there are " +
-             std::to_string(layers) + " in a block");
-    places.push_back({group, before});
-  }
-  return places;
-}
 
 // States of recurrent layers, and which of the model's layers have one (the others keep nothing here).
 struct StateCacheMemory {
@@ -361,7 +364,7 @@ struct MetadataArrays {
   }
 
   // The blocks of a group that hold positions [first, end) of a chunk must exist.
-  void check_blocks(const KVCache& cache, std::int64_t group, std::int64_t chunk, std::int64_t first) const {
+  void check_blocks(const KVCacheMemory& cache, std::int64_t group, std::int64_t chunk, std::int64_t first) const {
     if (all.query_start[chunk] == all.query_start[chunk + 1]) return;
     const std::int64_t last = (end(chunk) - 1) / cache.block_size;
     if (last >= all.table_width)
@@ -376,7 +379,7 @@ struct MetadataArrays {
   }
 
   // As far as a window lets queries see, from the beginning of a tile; those that are written, besides.
-  void check_blocks(const KVCache& cache, std::int64_t group, std::int64_t window) const {
+  void check_blocks(const KVCacheMemory& cache, std::int64_t group, std::int64_t window) const {
     for (std::int64_t c = 0; c < all.chunks; ++c) {
       const std::int64_t seen = window > 0 ? std::max<std::int64_t>(0, all.context_len[c] + 1 - window) : 0;
       check_blocks(cache, group, c, seen / tile_positions * tile_positions);
@@ -497,44 +500,36 @@ class Backend {
     return packed;
   }
 
-  std::int64_t bytes_per_block(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads,
-                               std::int64_t head_dim, bool quantized) const {
-    const KVCache cache = kv_cache_of(layers, block_size, kv_heads, head_dim, format_, quantized);
-    return layers * kv_heads * cache.head_lanes * 4;
+  std::int64_t bytes_per_block(std::int64_t block_size, bool quantized,
+                               const std::vector<std::array<std::int64_t, 4>>& kept) const {
+    return KVLayout(block_size, quantized, kept, format_).block_lanes * 4;
   }
 
-  // groups: of each layer of the model; none: all are in one, and `layers` are all.
-  std::shared_ptr<KVCacheMemory> kv_cache(std::int64_t layers, std::int64_t block_size, std::int64_t kv_heads,
-                                        std::int64_t head_dim, bool quantized, const std::vector<std::int64_t>& groups,
-                                        std::int64_t blocks) const {
+  // kept: of each layer its group, heads, width of keys and of values.
+  std::shared_ptr<KVCacheMemory> kv_cache(std::int64_t block_size, bool quantized,
+                                          const std::vector<std::array<std::int64_t, 4>>& kept,
+                                          std::int64_t blocks) const {
     if (blocks < 1) refuse("a KV cache needs at least one block");
-    auto held = std::make_shared<KVCacheMemory>();
-    held->cache = kv_cache_of(layers, block_size, kv_heads, head_dim, format_, quantized);
-    held->format = format_;
-    held->layers = places_of(groups, layers);
-    for (const LayerPlace& one : held->layers) held->groups = std::max(held->groups, one.group + 1);
-    held->memory =
-        Memory(static_cast<std::size_t>(blocks * bytes_per_block(layers, block_size, kv_heads, head_dim, quantized)));
-    held->cache.blocks = blocks;
-    held->cache.data = static_cast<std::uint32_t*>(held->memory.data());
-    return held;
+    KVLayout layout(block_size, quantized, kept, format_);
+    Memory memory(static_cast<std::size_t>(blocks * layout.block_lanes * 4));
+    for (std::size_t i = 0; i < layout.layers.size(); ++i) {
+      KVLayer& layer = layout.layers[i];
+      layer.data = static_cast<std::uint32_t*>(memory.data()) + layout.offsets[i];
+      layer.block_lanes = layout.block_lanes, layer.blocks = blocks;
+    }
+    return std::make_shared<KVCacheMemory>(std::move(layout), blocks, block_size, format_, quantized, std::move(memory));
   }
 
-  // Whole blocks of all layers.
-  void copy_blocks(KVCacheMemory& held, const std::vector<std::int64_t>& sources,
+  void copy_blocks(KVCacheMemory& cache, const std::vector<std::int64_t>& sources,
                    const std::vector<std::int64_t>& destinations) {
-    const KVCache& cache = held.cache;
     if (sources.size() != destinations.size()) refuse("sources and destinations must be equally many");
     for (const auto* list : {&sources, &destinations})
       for (const std::int64_t block : *list)
         if (block < 0 || block >= cache.blocks) refuse("block " + std::to_string(block) + " is not in this KV cache");
-    const std::int64_t lanes = cache.kv_heads * cache.head_lanes;
+    const std::int64_t lanes = cache.layout.block_lanes;
     run([&] {
       for (std::size_t i = 0; i < sources.size(); ++i)
-        for (std::int64_t layer = 0; layer < cache.layers; ++layer) {
-          std::uint32_t* base = cache.data + layer * cache.blocks * lanes;
-          std::memmove(base + destinations[i] * lanes, base + sources[i] * lanes, lanes * 4);
-        }
+        std::memmove(cache.data() + destinations[i] * lanes, cache.data() + sources[i] * lanes, lanes * 4);
     });
   }
 
@@ -729,16 +724,16 @@ class PreparedPass {
                nb::handle query_start, nb::handle context_len, nb::handle block_tables,
                std::shared_ptr<StateCacheMemory> states, nb::handle state_rows, nb::handle snapshot_start,
                nb::handle snapshot_positions, nb::handle snapshot_slots)
-      : backend_(backend), held_(std::move(held)), states_(std::move(states)), cache_(held_->cache),
+      : backend_(backend), cache_(std::move(held)), states_(std::move(states)),
         metadata_(positions, query_start, context_len, block_tables),
         token_ids_(token_ids, "token_ids", Kind::i32, {metadata_.all.tokens}) {
-    if (held_->format != backend.format()) refuse("this KV cache belongs to a backend of another dtype");
-    if (metadata_.groups != held_->groups)
-      refuse("this KV cache has " + std::to_string(held_->groups) + " groups, and there are block tables for " +
+    if (cache_->format != backend.format()) refuse("this KV cache belongs to a backend of another dtype");
+    if (metadata_.groups != cache_->layout.group_count)
+      refuse("this KV cache has " + std::to_string(cache_->layout.group_count) + " groups, and there are block tables for " +
              std::to_string(metadata_.groups));
     for (std::int64_t c = 0; c < metadata_.all.chunks; ++c) {
       for (std::int64_t g = 0; g < metadata_.groups; ++g)
-        metadata_.check_blocks(cache_, g, c, metadata_.all.context_len[c]);
+        metadata_.check_blocks(*cache_, g, c, metadata_.all.context_len[c]);
       past_position_ = std::max(past_position_, metadata_.end(c));
     }
     if (states_ != nullptr) {
@@ -875,9 +870,9 @@ class PreparedPass {
 
   void rope_and_write_kv(const Activation& qkv, std::int64_t layer, const RopeTable* rope, const Vector* q_norm,
                          const Vector* k_norm, float eps, Activation& q_out) {
-    const LayerPlace at = place_of(layer);
-    const std::int64_t tokens = metadata_.all.tokens, dim = cache_.head_dim;
-    const std::int64_t heads = qkv.columns / dim - 2 * cache_.kv_heads;
+    const KVLayer& kept = with_values(layer);
+    const std::int64_t tokens = metadata_.all.tokens, dim = kept.key_dim;
+    const std::int64_t heads = qkv.columns / dim - 2 * kept.kv_heads;
     if (qkv.kind != Kind::f32 || qkv.columns % dim != 0 || heads < 1)
       refuse("qkv must hold whole heads of float32: queries, then keys, then values");
     if (qkv.rows != tokens) refuse("qkv must have a row for each token");
@@ -890,7 +885,7 @@ class PreparedPass {
         refuse("q_norm and k_norm must have a number for each of a head's, or of all heads'");
       return true;
     };
-    const bool q_all = over_all(q_norm, heads), k_all = over_all(k_norm, cache_.kv_heads);
+    const bool q_all = over_all(q_norm, heads), k_all = over_all(k_norm, kept.kv_heads);
     begin(q_out, backend_.act(), heads * dim, tokens);
     const Rope given{rope ? rope->cos.data<float>() : nullptr,
                      rope ? rope->sin.data<float>() : nullptr,
@@ -902,27 +897,26 @@ class PreparedPass {
                      k_all,
                      eps};
     backend_.run([&] {
-      rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, cache_, at.place,
-                            metadata_.of(at.group), given, q_out.array.data());
+      rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, kept, metadata_.of(group_of(layer)), given,
+                            q_out.array.data());
     });
   }
 
   void attention(const Activation& q, std::int64_t layer, float scale, std::int64_t window, Activation& out,
                  float soft_cap, const Vector* sinks) {
-    const LayerPlace at = place_of(layer);
-    const std::int64_t heads = q.columns / cache_.head_dim;
-    expect(q, "q", backend_.act(), heads * cache_.head_dim);
+    const KVLayer& kept = with_values(layer);
+    const std::int64_t heads = q.columns / kept.key_dim;
+    expect(q, "q", backend_.act(), heads * kept.key_dim);
     if (q.rows != metadata_.all.tokens) refuse("q must have a row for each token");
     if (!(scale > 0)) refuse("scale must be positive");
     if (!(soft_cap >= 0)) refuse("soft_cap must be positive, or 0 for none");
     if (sinks != nullptr && sinks->array.size(0) != heads) refuse("sinks must have a number for each query head");
     begin(out, backend_.act(), q.columns, q.rows);
-    const ProductKernels& kernels = backend_.products(cache_.bytes ? Hold::int8 : Hold::act);
-    const AttentionPlan& plan = plan_for(heads, window, at.group);
+    const AttentionPlan& plan = plan_for(kept, heads, window, group_of(layer));
     const Scores scores{scale, soft_cap, numbers(sinks)};
     backend_.run([&] {
-      kernels.attention(pool(), q.array.data(), cache_, at.place, metadata_.of(at.group), plan, scores,
-                        out.array.data());
+      attention_kernels().attention(pool(), q.array.data(), kept, metadata_.of(group_of(layer)), plan, scores,
+                                    out.array.data());
     });
   }
 
@@ -1020,35 +1014,49 @@ class PreparedPass {
     if (given != format()) refuse("these weights were packed by a backend of another dtype");
   }
 
-  LayerPlace place_of(std::int64_t layer) const {
-    if (layer < 0 || layer >= static_cast<std::int64_t>(held_->layers.size()) || held_->layers[layer].group < 0)
+  const KVLayer& layer_at(std::int64_t layer) const {
+    const std::vector<KVLayer>& layers = cache_->layout.layers;
+    if (layer < 0 || layer >= static_cast<std::int64_t>(layers.size()) || layers[layer].kv_heads == 0)
       refuse("layer " + std::to_string(layer) + " is not in the KV cache");
-    return held_->layers[layer];
+    return layers[layer];
   }
 
+  // One of which softmax attention is computed over keys and values of one width.
+  const KVLayer& with_values(std::int64_t layer) const {
+    const KVLayer& found = layer_at(layer);
+    if (found.key_dim != found.value_dim)
+      refuse("layer " + std::to_string(layer) + " has keys of " + std::to_string(found.key_dim) + " and values of " +
+             std::to_string(found.value_dim) + " numbers, which must be equally many");
+    return found;
+  }
+
+  std::int64_t group_of(std::int64_t layer) const { return cache_->layout.groups[layer]; }
+
+  const ProductKernels& attention_kernels() const { return backend_.products(cache_->bytes ? Hold::int8 : Hold::act); }
+
   // Work is divided alike for all groups; what the window lets queries see of a group's blocks is checked once.
-  const AttentionPlan& plan_for(std::int64_t heads, std::int64_t window, std::int64_t group) {
+  const AttentionPlan& plan_for(const KVLayer& layer, std::int64_t heads, std::int64_t window, std::int64_t group) {
     const auto known = std::find_if(plans_.begin(), plans_.end(), [&](const auto& plan) {
-      return plan->heads == heads && plan->window == window;
+      return plan->heads == heads && plan->kv_heads == layer.kv_heads && plan->padded_dim == layer.padded_dim &&
+             plan->window == window;
     });
     if (known != plans_.end() && std::find(seen_.begin(), seen_.end(), std::pair(window, group)) != seen_.end())
       return **known;
-    if (heads < 1 || heads % cache_.kv_heads != 0)
+    if (heads < 1 || heads % layer.kv_heads != 0)
       refuse("q must hold a whole number of heads for every key/value head");
     if (window < 0) refuse("window must not be negative");
-    metadata_.check_blocks(cache_, group, window);
+    metadata_.check_blocks(*cache_, group, window);
     seen_.emplace_back(window, group);
     if (known != plans_.end()) return **known;
-    auto plan = std::make_unique<AttentionPlan>(heads, window);
-    backend_.run([&] { backend_.products(cache_.bytes ? Hold::int8 : Hold::act).divide(pool(), cache_, metadata_.all, *plan); });
+    auto plan = std::make_unique<AttentionPlan>(heads, layer.kv_heads, layer.padded_dim, window);
+    backend_.run([&] { attention_kernels().divide(pool(), layer, metadata_.all, *plan); });
     plans_.push_back(std::move(plan));
     return *plans_.back();
   }
 
   Backend& backend_;
-  std::shared_ptr<KVCacheMemory> held_;
+  std::shared_ptr<KVCacheMemory> cache_;
   std::shared_ptr<StateCacheMemory> states_;  // or null
-  const KVCache& cache_;
   MetadataArrays metadata_;
   std::optional<StateArrays> where_;
   Array token_ids_;
@@ -1083,7 +1091,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("nbytes", &Table::nbytes)
       .def_ro("linear", &Table::linear);
   nb::class_<KVCacheMemory>(m, "KVCache", nb::dynamic_attr())
-      .def_prop_ro("num_blocks", [](const KVCacheMemory& held) { return held.cache.blocks; })
+      .def_prop_ro("num_blocks", [](const KVCacheMemory& held) { return held.blocks; })
       .def_prop_ro("nbytes", [](const KVCacheMemory& held) { return held.memory.bytes(); });
   nb::class_<StateCacheMemory>(m, "StateCache")
       .def_prop_ro("rows", [](const StateCacheMemory& held) { return held.cache.rows; })

@@ -96,9 +96,9 @@ void map_rows(Pool& pool, const float* x, std::int64_t tokens, std::int64_t widt
 
 // One token's keys (of one head) into its slot of a block.
 template <bool int8, class Value>
-INLINE void write_key(const KVCache& cache, std::uint32_t* head, std::int64_t slot, const Value* key) {
+INLINE void write_key(const KVLayer& layer, std::uint32_t* head, std::int64_t slot, const Value* key) {
   constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
-  const std::int64_t width = cache.head_dim, block = cache.block_size;
+  const std::int64_t width = layer.key_dim, block = layer.block_size;
   std::uint32_t* to = head + slot;
   if constexpr (!int8) {
     for (std::int64_t s = 0; s < width / per_step; ++s) std::memcpy(to + s * block, key + s * per_step, 4);
@@ -108,16 +108,16 @@ INLINE void write_key(const KVCache& cache, std::uint32_t* head, std::int64_t sl
     quantize(key, width, scale, bytes);
     bytes[width] = bytes[width + 1] = 0;  // half a step, if the even width ends in one
     for (std::int64_t s = 0; s < (width + 3) / 4; ++s) to[s * block] = load<std::uint32_t>(bytes + 4 * s) ^ 0x80808080u;
-    store(head + cache.scales_at + slot, scale.scale);
+    store(head + layer.scales_at + slot, scale.scale);
   }
 }
 
 // The same for its values.
 template <bool int8, class Value>
-INLINE void write_values(const KVCache& cache, std::uint32_t* head, std::int64_t slot, const float* values) {
+INLINE void write_values(const KVLayer& layer, std::uint32_t* head, std::int64_t slot, const float* values) {
   constexpr std::int64_t per_step = int8 ? 4 : 4 / sizeof(Value);
-  const std::int64_t width = cache.head_dim;
-  std::uint32_t* to = head + cache.key_lanes + slot / per_step * cache.padded_dim;
+  const std::int64_t width = layer.value_dim;
+  std::uint32_t* to = head + layer.key_lanes + slot / per_step * layer.padded_dim;
   if constexpr (!int8) {
     Value* at = reinterpret_cast<Value*>(to) + slot % per_step;
     for (std::int64_t i = 0; i < width; ++i) hold(at + i * per_step, values[i]);
@@ -129,15 +129,15 @@ INLINE void write_values(const KVCache& cache, std::uint32_t* head, std::int64_t
     quantize(held, width, scale, bytes);
     auto* at = reinterpret_cast<std::int8_t*>(to) + slot % per_step;
     for (std::int64_t i = 0; i < width; ++i) at[i * per_step] = bytes[i];
-    store(head + cache.scales_at + cache.block_size + slot, scale.scale);
+    store(head + layer.scales_at + layer.block_size + slot, scale.scale);
   }
 }
 
 template <bool int8, class Value>
-void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KVCache& cache, std::int64_t layer,
+void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KVLayer& layer,
                       const AttentionMetadata& metadata, const Rope& rope, Value* q_out) {
-  const std::int64_t width = cache.head_dim, half = rope.pairs, block = cache.block_size;
-  const std::int64_t row_width = (heads + 2 * cache.kv_heads) * width;
+  const std::int64_t width = layer.key_dim, half = rope.pairs, block = layer.block_size;
+  const std::int64_t row_width = (heads + 2 * layer.kv_heads) * width;
   parallel_rows(pool, metadata.tokens, metadata.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
     float normed[most_head_dim];
     Value rotated[most_head_dim];
@@ -146,13 +146,13 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
       while (metadata.query_start[chunk + 1] <= t) ++chunk;
       const std::int64_t position = metadata.positions[t], slot = position % block;
       const std::int64_t id = metadata.block_tables[chunk * metadata.table_width + position / block];
-      std::uint32_t* heads_of_block = cache.data + (layer * cache.blocks + id) * cache.kv_heads * cache.head_lanes;
+      std::uint32_t* heads_of_block = layer.block(id);
       const float *cos = rope.cos + position * half, *sin = rope.sin + position * half;
       const float* row = qkv + t * row_width;
       const float q_inverse = rope.q_norm_all ? inverse_rms(row, heads * width, rope.eps) : 0.0f;
       const float k_inverse =
-          rope.k_norm_all ? inverse_rms(row + heads * width, cache.kv_heads * width, rope.eps) : 0.0f;
-      for (std::int64_t h = 0; h < heads + cache.kv_heads; ++h) {
+          rope.k_norm_all ? inverse_rms(row + heads * width, layer.kv_heads * width, rope.eps) : 0.0f;
+      for (std::int64_t h = 0; h < heads + layer.kv_heads; ++h) {
         const bool is_query = h < heads, over_all = is_query ? rope.q_norm_all : rope.k_norm_all;
         const float* x = row + h * width;
         if (const float* weight = is_query ? rope.q_norm : rope.k_norm) {
@@ -169,11 +169,11 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
         for (std::int64_t i = 0; i < half; ++i) hold(to + i, x[i] * cos[i] - x[i + half] * sin[i]);
         for (std::int64_t i = 0; i < half; ++i) hold(to + i + half, x[i + half] * cos[i] + x[i] * sin[i]);
         for (std::int64_t i = 2 * half; i < width; ++i) hold(to + i, x[i]);
-        if (!is_query) write_key<int8>(cache, heads_of_block + (h - heads) * cache.head_lanes, slot, rotated);
+        if (!is_query) write_key<int8>(layer, heads_of_block + (h - heads) * layer.head_lanes, slot, rotated);
       }
-      for (std::int64_t g = 0; g < cache.kv_heads; ++g)
-        write_values<int8, Value>(cache, heads_of_block + g * cache.head_lanes, slot,
-                                  row + (heads + cache.kv_heads + g) * width);
+      for (std::int64_t g = 0; g < layer.kv_heads; ++g)
+        write_values<int8, Value>(layer, heads_of_block + g * layer.head_lanes, slot,
+                                  row + (heads + layer.kv_heads + g) * width);
     }
   });
 }

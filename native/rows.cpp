@@ -92,14 +92,14 @@ void soft_cap(Pool& pool, float* x, float cap, std::int64_t tokens, std::int64_t
            [=](std::int64_t i, float y) { x[i] = y; });
 }
 
-void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const KVCache& cache,
-                    std::int64_t layer, const AttentionMetadata& metadata, const Rope& rope, void* q_out) {
+void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const KVLayer& layer,
+                    const AttentionMetadata& metadata, const Rope& rope, void* q_out) {
   with(format, [&](auto value) {
     auto* to = static_cast<decltype(value)*>(q_out);
-    if (cache.bytes) {
-      rotate_and_write<true>(pool, qkv, heads, cache, layer, metadata, rope, to);
+    if (layer.bytes) {
+      rotate_and_write<true>(pool, qkv, heads, layer, metadata, rope, to);
     } else {
-      rotate_and_write<false>(pool, qkv, heads, cache, layer, metadata, rope, to);
+      rotate_and_write<false>(pool, qkv, heads, layer, metadata, rope, to);
     }
   });
 }

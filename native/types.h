@@ -74,14 +74,17 @@ struct Mixture {
   Epilogue gating;            // of gate and up
 };
 
-// One block of one layer and head: keys as [D / per_step][B] lanes, then values as [B / per_step][padded D] lanes.
-// KVCache: [layers][blocks][G] of these. int8: four to a lane (the last ones of a key may be none), of keys value +
-// 128, and [2][B] scales follow, of each position's key and values.
-struct KVCache {
-  std::uint32_t* data;
-  std::int64_t layers, blocks, block_size, kv_heads, head_dim, padded_dim;
+// What one layer keeps in the blocks of its KV group. A block is one run of lanes with a place for each of the group's
+// layers; in a layer's place stand its heads, of each keys as [key_dim / per_step][B] lanes, then values as
+// [B / per_step][padded_dim] lanes (none where value_dim is 0: values are a part of the keys). int8: four to a lane (the
+// last ones of a key may be none), of keys value + 128, and [B] scales of the keys follow, then those of the values.
+struct KVLayer {
+  std::uint32_t* data;       // its place in block 0
+  std::int64_t block_lanes;  // from one block to the next
+  std::int64_t blocks, block_size, kv_heads, key_dim, value_dim, padded_dim;  // padded: of values
   std::int64_t key_lanes, scales_at, head_lanes;  // lanes of one head's keys; up to its scales; of all
   bool bytes;                                     // int8
+  std::uint32_t* block(std::int64_t id) const { return data + id * block_lanes; }
 };
 
 constexpr std::int64_t most_kernel = 16;  // inputs that a short convolution sees
@@ -139,9 +142,9 @@ struct AttentionTask {
   std::int32_t part;                        // of a cut task: where the result of partition `first` is kept; else −1
 };
 
-// How attention under one window is divided: once for a pass, for all of its layers.
+// How attention under one window is divided: once for a pass, for all layers with the same heads.
 struct AttentionPlan {
-  std::int64_t heads, window;
+  std::int64_t heads, kv_heads, padded_dim, window;
   AttentionTask *tasks, *wholes;  // tasks and pieces of tasks, the longest first; the tasks that were cut, as they were
   std::int64_t count, cut, parts, cost;  // of tasks; of wholes; results of pieces that are kept; of all together
   Buffer memory;
@@ -213,8 +216,8 @@ struct RowKernels {
                        std::int64_t tokens, std::int64_t width, float* out);
   // out[t] += sigmoid(gate[t]) · x[t]
   void (*add_gated)(Pool&, const float* x, const float* gate, std::int64_t tokens, std::int64_t width, float* out);
-  void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const KVCache&, std::int64_t layer,
-                         const AttentionMetadata&, const Rope&, void* q_out);
+  void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const KVLayer&, const AttentionMetadata&,
+                         const Rope&, void* q_out);
   // Of the first channels of rows of x, `width` apart: out [tokens, channels] = silu of the convolution
   void (*convolve)(Pool&, Format, const StateView&, const AttentionMetadata&, const Convolution&, const float* x,
                    std::int64_t width, float* out);
@@ -235,9 +238,9 @@ struct RowKernels {
 struct ProductKernels {
   // Of shares whose matrices are held alike and have the same columns, and whose rows follow one another from 0.
   void (*gemm)(Pool&, const void* x, const Share* shares, std::int64_t count, Epilogue, void* out);
-  void (*divide)(Pool&, const KVCache&, const AttentionMetadata&, AttentionPlan&);  // for its heads and window
-  void (*attention)(Pool&, const void* q, const KVCache&, std::int64_t layer, const AttentionMetadata&,
-                    const AttentionPlan&, const Scores&, void* out);
+  void (*divide)(Pool&, const KVLayer&, const AttentionMetadata&, AttentionPlan&);  // for its heads and window
+  void (*attention)(Pool&, const void* q, const KVLayer&, const AttentionMetadata&, const AttentionPlan&, const Scores&,
+                    void* out);
   double (*peak)(Pool&, double seconds);  // operations per second
 };
 

@@ -57,7 +57,7 @@ def converted(architecture: str, folder: Path, config: Mapping[str, Any]) -> dic
         elif name.endswith("in_proj_qkvz.weight"):
             layer = name.split(".")[2]
             parts = of_key_heads(values, config)
-            found |= {f"blk.{layer}.{called}.weight": one for called, one in zip(("attn_qkv", "attn_gate"), parts)}
+            found |= {f"blk.{layer}.{called}.weight": one for called, one in parts.items()}
         elif name.endswith("kv_b_proj.weight"):
             found |= split_keys_and_values(str(names.get_name(name, try_suffixes=(".weight",))), values, config)
         else:
@@ -85,13 +85,13 @@ def as_converted(architecture: str, name: str, values: np.ndarray, config: Mappi
     return -np.exp(values) if name.endswith("A_log") else values
 
 
-def of_key_heads(values: np.ndarray, config: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Qwen3-Next: of rows that are in order of heads of keys those of queries, keys and values, and those of the gate."""
+def of_key_heads(values: np.ndarray, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Qwen3-Next: of rows that are in order of heads of keys queries, keys and values, and the gate."""
     heads, key = config["linear_num_key_heads"], config["linear_key_head_dim"]
     own = config["linear_num_value_heads"] // heads * config["linear_value_head_dim"]
     parts = np.split(values.reshape(heads, -1, values.shape[1]), [key, 2 * key, 2 * key + own], axis=1)
     *qkv, z = (one.reshape(-1, values.shape[1]) for one in parts)
-    return np.concatenate(qkv), z
+    return {"attn_qkv": np.concatenate(qkv), "attn_gate": z}
 
 
 def dealt_out(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:

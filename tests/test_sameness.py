@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from execution.driver import backends
 from models import FAMILIES, write_model
@@ -23,7 +22,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.kv_groups import KVGroups
+from inflight.execution.kv_groups import KVGroups, one_group
 from inflight.execution.runner import ModelRunner
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
@@ -318,7 +317,7 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_one_group(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
-    return KVGroups((0,), (0,) * len(spec.layers), len(spec.layers))
+    return one_group(spec)
 
 
 @pytest.mark.parametrize("isa", ["reference", *NATIVE[:1]])
@@ -355,8 +354,7 @@ def test_no_kernel_reads_a_block_that_was_given_up(windowed: Path, monkeypatch: 
         pool = engine.loop._scheduler._memory.pool
         fresh = {block for chunk in plan.chunks for told in (chunk.new_blocks, *chunk.window_blocks) for block in told}
         free = sorted(set(pool._free) - fresh)
-        for held in (runner._kv_cache.keys, runner._kv_cache.values):  # type: ignore[attr-defined]
-            held.values[:, free] = np.nan
+        runner._kv_cache.memory[free] = 0xFF  # type: ignore[attr-defined]
         poisoned += len(free)
         return submit(runner, plan)
 

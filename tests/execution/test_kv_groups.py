@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from inflight.core.types.kv_groups import most_blocks
-from inflight.execution.kv_groups import kv_groups
+from inflight.execution.kv_groups import kv_groups, one_group
 from inflight.execution.memory import MachineMemory, kv_shape, kv_size
 from inflight.models.registry import read_spec
-from inflight.models.spec import ModelSpec
+from inflight.models.spec import ModelSpec, ShortConvolution
 
 BASE: dict[str, Any] = {
     "vocab_size": 1000,
@@ -53,13 +53,14 @@ def test_groups_are_of_equal_size_and_look_equally_far_back(
     windows: list[int], groups: tuple[int, ...], size: int
 ) -> None:
     found = kv_groups(model(windows), 16, 8192)
-    assert (found.windows, found.size) == (groups, size)
+    assert found.windows == groups
+    assert max(found.of_layer.count(group) for group in range(len(groups))) == size
     if len(groups) > 1:
-        assert all(groups[group] == windows[layer] for layer, group in enumerate(found.of_layer))
-        assert all(found.of_layer.count(group) <= size for group in range(len(groups)))
-        shape = kv_shape(model(windows), 16, groups=found)
-        places = [shape.place(layer) for layer in range(len(windows))]
-        assert len(set(places)) == len(windows) and all(place < size for _, place in places)
+        assert all(groups[group or 0] == windows[layer] for layer, group in enumerate(found.of_layer))
+    shape = kv_shape(model(windows), 16, groups=found)
+    offsets, room = shape.offsets(lambda layer: layer.elements)
+    assert room == size * shape.of(0).elements and shape.groups == len(groups)
+    assert len(set(zip(found.of_layer, offsets, strict=True))) == len(windows) and max(offsets) < room
 
 
 def test_short_sequences_have_one_group() -> None:
@@ -67,11 +68,53 @@ def test_short_sequences_have_one_group() -> None:
     assert kv_groups(model(five_to_one(24)), 16, 1024).windows == (0, *[512] * 5)
 
 
-def test_layers_whose_heads_differ_have_one_group() -> None:
-    spec = model([0, 512, 512, 512])
-    first = spec.layers[0]
-    wide = type(first)(replace(first.mixer, head_dim=32), first.mlp)
-    assert kv_groups(replace(spec, layers=(wide, *spec.layers[1:])), 16, 8192).windows == (0,)
+def gemma4(full: int, sliding: int, kv_heads: tuple[int, int]) -> ModelSpec:
+    """So many layers that see all, with heads of 512, and that have a window of 1,024, with heads of 256."""
+    spec = model([0, 1024])
+    of_full, of_sliding = (
+        type(layer)(replace(layer.mixer, heads=16, kv_heads=heads, head_dim=dim), layer.mlp)
+        for layer, heads, dim in zip(spec.layers, kv_heads, (512, 256), strict=True)
+    )
+    period = sliding // full
+    layers = [of_full if index % (period + 1) == period else of_sliding for index in range(full + sliding)]
+    return replace(spec, layers=tuple(layers), max_position_embeddings=2**18)
+
+
+@pytest.mark.parametrize(
+    ("layers", "kv_heads", "windows", "of_group"),
+    [
+        ((10, 50), (4, 16), 1 + 10, [10, *[5] * 10]),  # 40,960 elements of a token each
+        ((5, 25), (2, 8), 1 + 13, [5, *[2] * 12, 1]),
+    ],
+)
+def test_layers_whose_heads_differ_share_blocks_of_the_same_bytes(
+    layers: tuple[int, int], kv_heads: tuple[int, int], windows: int, of_group: list[int]
+) -> None:
+    spec = gemma4(*layers, kv_heads)
+    groups = kv_groups(spec, 16, 2**18)
+    assert groups.windows == (0, *[1024] * (windows - 1))
+    assert [groups.of_layer.count(group) for group in range(windows)] == of_group
+    _, room = kv_shape(spec, 16, groups=groups).offsets(lambda layer: layer.elements)
+    assert room == of_group[0] * 2 * 512 * kv_heads[0]
+
+
+def test_without_windows_layers_of_all_shapes_are_one_group() -> None:
+    groups = kv_groups(gemma4(2, 4, (1, 2)), 16, 1000)
+    assert groups.windows == (0,)
+    shape = kv_shape(gemma4(2, 4, (1, 2)), 16, groups=groups)
+    assert shape.offsets(lambda layer: layer.elements) == ([0, 1024, 2048, 3072, 4096, 5120], 6 * 1024)
+
+
+def test_layers_that_keep_a_state_take_no_place() -> None:
+    spec = model([0, 0, 0, 0])
+    state = type(spec.layers[0])(ShortConvolution(kernel=3), spec.layers[0].mlp)
+    spec = replace(spec, layers=(state, *spec.layers[1:3], state))
+    groups = kv_groups(spec, 16, 8192)
+    assert groups == one_group(spec) and groups.of_layer == (None, 0, 0, None)
+    shape = kv_shape(spec, 16, groups=groups)
+    assert [layer is None for layer in shape.layers] == [True, False, False, True]
+    with pytest.raises(ValueError, match="layer 3 is not in the KV cache"):
+        shape.of(3)
 
 
 def test_memory_is_taken_for_what_windows_keep() -> None:

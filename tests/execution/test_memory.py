@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from inflight.execution.backends.protocol import KVLayer, KVShape
 from inflight.execution.memory import GIB, KVSize, MachineMemory, gib, kv_shape, kv_size, machine_memory
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_spec
@@ -31,7 +32,7 @@ def size(**settings: Any) -> KVSize:
 
 
 def test_the_shape_follows_the_model() -> None:
-    assert (SHAPE.layers, SHAPE.block_size, SHAPE.kv_heads, SHAPE.head_dim) == (4, 16, 4, 16)
+    assert KVShape(16, (KVLayer(0, 4, 16, 16),) * 4) == SHAPE
     for wrong in (0, 8, 24):
         with pytest.raises(ModelError, match=f"a multiple of 16 tokens, not {wrong}"):
             kv_shape(CONFIG, wrong)

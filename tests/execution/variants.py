@@ -240,6 +240,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "lfm2": ("Lfm2", {"norm_eps": 1e-3, "block_multiple_of": 16, "layer_types": _TWO_CONV, "pad_token_id": 0}),
+    "lfm2_moe": (
+        "Lfm2Moe",
+        {
+            **_EXPERTS,
+            "norm_eps": 1e-3,
+            "num_dense_layers": 1,
+            "routed_scaling_factor": 1.5,
+            "layer_types": _TWO_CONV,
+            "pad_token_id": 0,
+        },
+    ),
     "lfm2_biases": (
         "Lfm2",
         {

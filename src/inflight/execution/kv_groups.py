@@ -1,58 +1,85 @@
 """KV groups: which layers of a model share their blocks' fate.
 
-Layers that look equally far back go together, in groups of equally many, so that a block of any group has the same
-bytes (as vLLM's hybrid KV cache manager has it). What a sequence then holds is `core.types.kv_groups`'s to say.
+Layers that look equally far back go together, dealt out so that a block of any group needs about the same bytes, each
+layer with heads and widths of its own (vLLM's hybrid KV cache manager does so where they are alike). Knows how much of
+a token each kind of layer keeps; what a sequence then holds is `core.types.kv_groups`'s to say.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
 from inflight.core.types.kv_groups import most_blocks
-from inflight.models.spec import Attention, ModelSpec
+from inflight.execution.backends.protocol import KVLayer
+from inflight.models.spec import Attention, LatentAttention, Mixer, ModelSpec
 
-MOST_GROUPS = 8  # each is one more table for every row
+MOST_GROUPS = 16  # each is one more table for every row
 WORTH = 0.8  # share of the memory of one group of all layers that several must not exceed
+SLIGHT = 1.05  # few groups are taken before many that would take this much less
 
 
 @dataclass(frozen=True, slots=True)
 class KVGroups:
-    """windows: of each group, in tokens; 0 sees all; groups without one come first. of_layer: each layer's group, -1 of
-    one that keeps no blocks. size: layers of a group; the last one of a kind may have fewer."""
+    """windows: of each group, in tokens; 0 sees all; groups without one come first. of_layer: each layer's group; None
+    for one that takes no place in any block."""
 
     windows: tuple[int, ...]
-    of_layer: tuple[int, ...]
-    size: int
+    of_layer: tuple[int | None, ...]
+
+
+def kept(mixer: Mixer, group: int = 0) -> KVLayer | None:
+    """What a layer keeps of a token in its group's blocks; None: nothing."""
+    if isinstance(mixer, Attention):
+        return KVLayer(group, mixer.kv_heads, mixer.head_dim, mixer.head_dim)
+    if isinstance(mixer, LatentAttention):
+        return KVLayer(group, 1, mixer.kv_lora_rank + mixer.qk_rope_head_dim, 0)
+    return None
+
+
+def one_group(spec: ModelSpec) -> KVGroups:
+    """Of all layers, as if there were no windows."""
+    return KVGroups((0,), tuple(None if kept(layer.mixer) is None else 0 for layer in spec.layers))
 
 
 def kv_groups(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
-    """The division under which a decoding sequence of `max_model_len` tokens takes least memory. One group of all
-    layers, which keeps everything, where windows do not save much, or layers' blocks differ in more than windows."""
-    mixers = [layer.mixer for layer in spec.layers]
-    keeps = [isinstance(mixer, Attention) for mixer in mixers]
-    one = KVGroups((0,), tuple(0 if keep else -1 for keep in keeps), sum(keeps))
-    shapes = {(one.kv_heads, one.head_dim) for one in mixers if isinstance(one, Attention)}
-    if len(shapes) != 1 or not all(keeps):
-        return one
+    """The division under which a decoding sequence of `max_model_len` tokens takes least memory, with few groups before
+    many. One group of all layers, which keeps everything, where windows do not save much."""
+    sizes = [0 if (own := kept(layer.mixer)) is None else own.elements for layer in spec.layers]
+    windows = [layer.mixer.window if isinstance(layer.mixer, Attention) else 0 for layer in spec.layers]
     # What no window hides from anybody is kept.
-    windows = [mixer.window if mixer.window < max_model_len else 0 for mixer in mixers if isinstance(mixer, Attention)]
-    sizes = range(1, len(windows) + 1)
-    several = [found for size in sizes if len((found := _divided(windows, size)).windows) <= MOST_GROUPS]
+    windows = [window if window < max_model_len else 0 for window in windows]
+    one = one_group(spec)
 
     def memory(groups: KVGroups) -> int:
-        return groups.size * most_blocks(max_model_len, block_size, groups.windows, 1)
+        filled = [0] * len(groups.windows)
+        for group, size in zip(groups.of_layer, sizes, strict=True):
+            filled[group or 0] += size
+        return max(filled) * most_blocks(max_model_len, block_size, groups.windows, 1)
 
-    best = min(several, key=lambda groups: (memory(groups), len(groups.windows)))
-    return best if memory(best) <= WORTH * memory(one) else one
+    rooms = {count * size for size in set(sizes) if size for count in range(1, sizes.count(size) + 1)}
+    several = [_divided(windows, sizes, room) for room in sorted(rooms) if room >= max(sizes)]
+    several = [groups for groups in several if len(groups.windows) <= MOST_GROUPS]
+    least = min(map(memory, several), default=0)
+    few = min(
+        (groups for groups in several if memory(groups) <= SLIGHT * least),
+        key=lambda groups: (len(groups.windows), memory(groups)),
+        default=one,
+    )
+    return few if memory(few) <= WORTH * memory(one) else one
 
 
-def _divided(windows: list[int], size: int) -> KVGroups:
-    """Into groups of at most `size` layers with the same window."""
-    first: dict[int, int] = {}  # group of each window
-    found: list[int] = []
-    for window in sorted(set(windows)):
-        first[window] = len(found)
-        found += [window] * ceil(windows.count(window) / size)
-    of_layer = [first[window] + windows[:layer].count(window) // size for layer, window in enumerate(windows)]
-    return KVGroups(tuple(found), tuple(of_layer), size)
+def _divided(windows: list[int], sizes: list[int], room: int) -> KVGroups:
+    """Into groups of layers with the same window, in their order, that do not exceed `room` elements of a token."""
+    found: list[int] = []  # window of each group
+    of_layer: list[int | None] = [None] * len(windows)
+    for window in sorted({window for window, size in zip(windows, sizes, strict=True) if size}):
+        left = 0
+        for layer, size in enumerate(sizes):
+            if windows[layer] != window or not size:
+                continue
+            if size > left:
+                found.append(window)
+                left = room
+            of_layer[layer] = len(found) - 1
+            left -= size
+    return KVGroups(tuple(found), tuple(of_layer))

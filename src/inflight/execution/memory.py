@@ -14,10 +14,9 @@ from pathlib import Path
 
 from inflight.core.types.kv_groups import ANY_LENGTH, most_blocks, most_tokens
 from inflight.execution.backends.protocol import KVShape
-from inflight.execution.kv_groups import KVGroups
-from inflight.execution.sizes import parts
+from inflight.execution.kv_groups import KVGroups, kept, one_group
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention, ModelSpec
+from inflight.models.spec import ModelSpec
 
 GIB = 1024**3
 # Of the memory that is free once weights are loaded. The rest stays for activations, the page cache from which the
@@ -48,14 +47,9 @@ def kv_shape(model: ModelSpec, block_size: int, quantized: bool = False, groups:
     Raises ModelError where the size is no multiple of 16."""
     if block_size < 16 or block_size % 16:
         raise ModelError(f"a block must hold a multiple of 16 tokens, not {block_size}; set --block-size 16 or 32.")
-    mixers = [parts(layer)[0] for layer in model.layers]
-    # The families that run have the same heads in every layer of attention.
-    attention = next(mixer for mixer in mixers if isinstance(mixer, Attention))
-    if groups is None or len(groups.windows) == 1:
-        keeps = [isinstance(mixer, Attention) for mixer in mixers]
-        places = () if all(keeps) else tuple(0 if one else -1 for one in keeps)
-        return KVShape(sum(keeps), block_size, attention.kv_heads, attention.head_dim, quantized, places)
-    return KVShape(groups.size, block_size, attention.kv_heads, attention.head_dim, quantized, groups.of_layer)
+    places = zip(model.layers, (groups or one_group(model)).of_layer, strict=True)
+    layers = tuple(None if group is None else kept(layer.mixer, group) for layer, group in places)
+    return KVShape(block_size, layers, quantized)
 
 
 def kv_size(

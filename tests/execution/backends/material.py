@@ -69,7 +69,7 @@ def metadata_of(chunks: list[tuple[int, int, list[int]]]) -> AttentionMetadata:
 
 @dataclass
 class Case:
-    """Sequences whose keys and values stand in a KV cache, and the queries of their last tokens."""
+    """Sequences whose keys and values stand in a KV cache of equal layers, and the queries of their last tokens."""
 
     ops: Any
     shape: KVShape
@@ -85,7 +85,8 @@ class Case:
         needed = sum(-(-n // shape.block_size) for n in lengths) + 3
         pool = Blocks.shuffled(needed, seed + 1)
         case = cls(ops, shape, heads, lengths, ops.kv_cache(shape, needed), [])
-        width = (heads + 2 * shape.kv_heads) * shape.head_dim
+        kept = shape.of(0)
+        width = (heads + 2 * kept.kv_heads) * kept.key_dim
         for i, length in enumerate(lengths):
             case.blocks.append(pool.take(length, shape.block_size))
             case.qkv.append(normal(1000 * seed + i, length, width))
@@ -96,8 +97,8 @@ class Case:
         metadata = metadata_of([(start, n, self.blocks[i]) for i, start, n in chunks])
         qkv = np.concatenate([self.qkv[i][start : start + n] for i, start, n in chunks])
         batch = self.ops.over(metadata, self.cache)
-        queries = self.ops.activation(len(qkv), self.heads * self.shape.head_dim, "act")
-        rope = self.ops.pack_rope(rope_table(max(self.lengths), self.shape.head_dim))
+        queries = self.ops.activation(len(qkv), self.heads * self.shape.of(0).key_dim, "act")
+        rope = self.ops.pack_rope(rope_table(max(self.lengths), self.shape.of(0).key_dim))
         batch.rope_and_write_kv(self.ops.activation_of(qkv), 0, rope, None, None, 1e-6, queries)
         return batch, queries
 
@@ -112,7 +113,7 @@ class Case:
     ) -> list[Array]:
         """One step over chunks (sequence, start, length): writes keys and values, attends; per chunk what came out."""
         own = 3 * normal(8, self.heads) if sinks else None
-        dim = self.shape.head_dim
+        dim = self.shape.of(0).key_dim
         metadata = metadata_of([(start, n, self.blocks[i]) for i, start, n in chunks])
         qkv = np.concatenate([self.qkv[i][start : start + n] for i, start, n in chunks])
         q, out = act(self.ops.dtype, len(qkv), self.heads * dim), act(self.ops.dtype, len(qkv), self.heads * dim)
@@ -130,7 +131,7 @@ class OnArrays:
         self.backend = backend
         self._empty = self._inputs(np.zeros(0, np.int32), metadata_of([]))
         self._slots = RequestSlots(Capacity(1, 16, 1, 16, 1), 0)
-        self._cache = backend.kv_cache(KVShape(1, 16, 1, 32), 1)
+        self._cache = backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1)
 
     def __getattr__(self, name: str) -> Any:
         """What takes arrays anyway."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution.backends.protocol import AttentionMetadata, KVShape, RopeTable
+from inflight.execution.backends.protocol import AttentionMetadata, KVLayer, KVShape, RopeTable
 
 from .conftest import ISAS, ops_for
 from .material import Case, act, metadata_of, normal, read, rope_table
@@ -28,7 +28,7 @@ def close(dtype, out, want):
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize(("dim", "heads", "kv_heads"), [(64, 4, 2), (80, 3, 1), (32, 2, 2), (10, 5, 1)])
 def test_rotation_of_queries(ops, reference, dtype, dim, heads, kv_heads, norms):
-    shape = KVShape(2, 16, kv_heads, dim)
+    shape = KVShape.uniform(2, 16, kv_heads, dim)
     got = []
     for one in (ops, reference):
         q = act(dtype, 9, heads * dim)
@@ -54,7 +54,7 @@ def test_rotation_of_queries(ops, reference, dtype, dim, heads, kv_heads, norms)
     ],
 )
 def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
-    shape = KVShape(2, block, kv_heads, dim)
+    shape = KVShape.uniform(2, block, kv_heads, dim)
     lengths = [1, 16, 17, 70, 150]
     out, want = (
         Case.build(one, shape, heads, lengths).run([(i, 0, n) for i, n in enumerate(lengths)], 1, window, norms=True)
@@ -68,7 +68,7 @@ def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
 @pytest.mark.parametrize("quantized", [False, True])
 def test_capped_scores_and_sinks(ops, reference, dtype, isa, quantized, soft_cap, sinks):
     """Over one partition and two, whole and cut into chunks among others: the same bits."""
-    shape, lengths = KVShape(1, 16, 2, 32, quantized), [1, 70, 600]
+    shape, lengths = KVShape.uniform(1, 16, 2, 32, quantized), [1, 70, 600]
     case, twin = (Case.build(one, shape, 6, lengths) for one in (ops, reference))
     whole = case.run([(i, 0, n) for i, n in enumerate(lengths)], 0, 90, soft_cap=soft_cap, sinks=sinks)
     expected = twin.run([(i, 0, n) for i, n in enumerate(lengths)], 0, 90, soft_cap=soft_cap, sinks=sinks)
@@ -86,7 +86,7 @@ def test_capped_scores_and_sinks(ops, reference, dtype, isa, quantized, soft_cap
 
 def test_a_sink_far_above_or_below_all_scores(ops, dtype):
     """It takes everything, or nothing, and overflows nowhere."""
-    shape = KVShape(1, 16, 1, 32)
+    shape = KVShape.uniform(1, 16, 1, 32)
     case = Case.build(ops, shape, 2, [40])
     batch, queries = case.prepared([(0, 0, 40)])
     outs = []
@@ -101,7 +101,7 @@ def test_a_sink_far_above_or_below_all_scores(ops, dtype):
 def test_queries_that_grow_with_their_position(ops, dtype):
     """By the factor, and keys do not."""
     dim, length = 32, 40
-    shape, qkv = KVShape(1, 16, 1, dim), normal(3, length, 4 * dim)
+    shape, qkv = KVShape.uniform(1, 16, 1, dim), normal(3, length, 4 * dim)
     table, powers = rope_table(length, dim), 2.0 ** np.arange(length, dtype=np.float32).clip(max=9)
     found, caches = [], []
     for one in (table, replace(table, q_scale=powers)):
@@ -122,7 +122,7 @@ def test_queries_that_grow_with_their_position(ops, dtype):
 def test_a_part_of_each_head_is_rotated(ops, reference, dtype, rotated, over_all):
     """What is behind it stays, of queries and of keys; norms over all heads at once come before."""
     dim, heads, kv_heads, length = 24, 4, 2, 33
-    shape, qkv = KVShape(1, 16, kv_heads, dim), normal(3, length, (heads + 2 * kv_heads) * dim)
+    shape, qkv = KVShape.uniform(1, 16, kv_heads, dim), normal(3, length, (heads + 2 * kv_heads) * dim)
     weights = (1 + normal(1, heads * dim), 1 + normal(2, kv_heads * dim)) if over_all else (None, None)
     table = rope_table(length, rotated) if rotated else None
     metadata, results = metadata_of([(0, length, [2, 0, 1])]), []
@@ -145,7 +145,7 @@ def test_a_part_of_each_head_is_rotated(ops, reference, dtype, rotated, over_all
 @pytest.mark.parametrize("quantized", [False, True])
 def test_long_decode_is_split_over_threads(dtype, isa, quantized):
     """One row over several partitions: few tasks and many threads take the other way through the code."""
-    shape, length = KVShape(1, 16, 1, 64, quantized), 1700
+    shape, length = KVShape.uniform(1, 16, 1, 64, quantized), 1700
     results = []
     for threads in (1, 2, 3):
         case = Case.build(ops_for(dtype, isa, threads), shape, 2, [length])
@@ -158,7 +158,7 @@ def test_long_decode_is_split_over_threads(dtype, isa, quantized):
 @pytest.mark.parametrize("window", [0, 700])
 def test_one_long_sequence_among_short_ones_is_cut_without_changing_bits(dtype, isa, window):
     """What is long beside the others is cut for the threads to share; alone on one thread it is not."""
-    shape, lengths = KVShape(1, 16, 2, 32), [1500, *range(20, 29)]
+    shape, lengths = KVShape.uniform(1, 16, 2, 32), [1500, *range(20, 29)]
     alone = Case.build(ops_for(dtype, isa, 1), shape, 4, lengths)
     want = [alone.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
     for threads in (1, 2, 3):
@@ -181,7 +181,7 @@ def test_scores_that_rise_or_fall_with_the_position(ops, reference, dtype, rise)
     """The largest score moves in every tile: by less than what makes the kernel scale what it has, by more, and until
     the first positions weigh nothing at all."""
     dim, length = 16, 700
-    shape = KVShape(1, 16, 1, dim)
+    shape = KVShape.uniform(1, 16, 1, dim)
     qkv = normal(7, length, 3 * dim)
     qkv[:, :dim] = 1
     qkv[:, dim : 2 * dim] = rise * np.arange(length)[:, None] / dim  # scores are exact in float32
@@ -203,7 +203,7 @@ def test_scores_that_rise_or_fall_with_the_position(ops, reference, dtype, rise)
 
 
 def test_long_decode_is_right(ops, reference, dtype):
-    shape, length = KVShape(1, 16, 1, 64), 1100
+    shape, length = KVShape.uniform(1, 16, 1, 64), 1100
     results = []
     for one in (ops, reference):
         case = Case.build(one, shape, 2, [length])
@@ -220,7 +220,7 @@ def test_long_decode_is_right(ops, reference, dtype):
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("window", [0, 40])
 def test_a_query_has_the_same_bits_in_every_batch_and_chunking(dtype, isa, window, quantized):
-    shape, lengths = KVShape(1, 16, 2, 64, quantized), [600, 33, 129]
+    shape, lengths = KVShape.uniform(1, 16, 2, 64, quantized), [600, 33, 129]
     alone = Case.build(ops_for(dtype, isa, 1), shape, 6, lengths)
     want = [alone.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
 
@@ -245,7 +245,9 @@ def test_attention_of_any_chunks(data):
     """Sequences cut into random chunks give the bits of whole sequences, which agree with numpy's."""
     dtype, isa = data.draw(st.sampled_from(["bfloat16", "float32"])), data.draw(st.sampled_from(ISAS))
     kv_heads, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
-    shape = KVShape(1, data.draw(st.sampled_from([16, 32, 80])), kv_heads, data.draw(st.sampled_from([16, 32, 64])))
+    shape = KVShape.uniform(
+        1, data.draw(st.sampled_from([16, 32, 80])), kv_heads, data.draw(st.sampled_from([16, 32, 64]))
+    )
     lengths = data.draw(st.lists(st.integers(1, 90), min_size=1, max_size=3))
     window = data.draw(st.sampled_from([0, 0, 1, 9, 64]))
     threads = data.draw(st.integers(1, 3))
@@ -265,7 +267,7 @@ def test_attention_of_any_chunks(data):
 def test_garbage_in_unwritten_slots_does_not_matter(dtype, isa, length, quantized):
     """Blocks full of NaN (of bytes with scale NaN), as if another sequence had left them, then written up to
     `length`."""
-    shape = KVShape(1, 16, 1, 32, quantized)
+    shape = KVShape.uniform(1, 16, 1, 32, quantized)
     clean = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
     want = clean.run([(0, 0, length)])[0]
     dirty = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
@@ -281,7 +283,7 @@ def test_garbage_in_unwritten_slots_does_not_matter(dtype, isa, length, quantize
 
 def test_blocks_before_the_window_are_never_looked_up(dtype, isa):
     """A sliding window lets a sequence give its oldest blocks back."""
-    shape, length, window = KVShape(1, 16, 1, 32), 200, 30
+    shape, length, window = KVShape.uniform(1, 16, 1, 32), 200, 30
     case = Case.build(ops_for(dtype, isa, 2), shape, 3, [length])
     want = case.run([(0, 0, length)], window=window)[0]
     gone = (length - 10 - window + 1) // 64 * 64 // 16  # positions are taken by 64
@@ -290,7 +292,7 @@ def test_blocks_before_the_window_are_never_looked_up(dtype, isa):
 
 
 def test_a_step_without_tokens(ops, dtype):
-    shape = KVShape(1, 16, 1, 32)
+    shape = KVShape.uniform(1, 16, 1, 32)
     none = AttentionMetadata(*(np.zeros(n, np.int32) for n in (0, 1, 0)), np.zeros((1, 0, 1), np.int32))
     q = act(dtype, 0, 64)
     ops.rope_and_write_kv(
@@ -312,7 +314,7 @@ def test_a_step_without_tokens(ops, dtype):
 
 @pytest.mark.parametrize("quantized", [False, True])
 def test_copied_blocks_hold_what_their_sources_held(ops, reference, quantized):
-    shape = KVShape(3, 16, 2, 32, quantized)
+    shape = KVShape.uniform(3, 16, 2, 32, quantized)
     for one in (ops, reference):
         case = Case.build(one, shape, 4, [40])
         want = [case.run([(0, 0, 40)], layer)[0] for layer in range(3)]
@@ -326,7 +328,7 @@ def test_copied_blocks_hold_what_their_sources_held(ops, reference, quantized):
 
 
 def test_wrong_tables_are_refused_with_a_sentence(ops, dtype):
-    shape = KVShape(1, 16, 1, 32)
+    shape = KVShape.uniform(1, 16, 1, 32)
     cache, q, out = ops.kv_cache(shape, 2), act(dtype, 3, 64), act(dtype, 3, 64)
     for chunks, why in [
         ([(20, 3, [0])], "too short"),
@@ -347,14 +349,17 @@ def test_wrong_tables_are_refused_with_a_sentence(ops, dtype):
             normal(0, 3, 128), cache, 0, metadata_of([(0, 3, [0])]), rope_table(2, 32), None, None, 1e-6, q
         )
     with pytest.raises(ValueError, match="multiple of 16"):
-        ops.kv_cache(KVShape(1, 20, 1, 32), 2)
+        ops.kv_cache(KVShape.uniform(1, 20, 1, 32), 2)
 
 
 @pytest.mark.parametrize("quantized", [False, True])
 def test_layers_of_each_group_have_their_keys_in_its_blocks(ops, reference, dtype, quantized):
     """Four layers in two groups, of which one sees 20 positions and holds nothing before them."""
     heads, length, window = 4, 100, 20
-    grouped, alone = KVShape(2, 16, 2, 32, quantized, groups=(0, 1, 1, 0)), KVShape(4, 16, 2, 32, quantized)
+    grouped, alone = (
+        KVShape.uniform(2, 16, 2, 32, quantized, groups=(0, 1, 1, 0)),
+        KVShape.uniform(4, 16, 2, 32, quantized),
+    )
     blocks = np.random.default_rng(4).permutation(14).astype(np.int32).reshape(2, 1, 7)
     blocks[1, 0, :3] = 14  # as padding: there, and nobody's
     for one in (ops, reference):
@@ -375,5 +380,62 @@ def test_layers_of_each_group_have_their_keys_in_its_blocks(ops, reference, dtyp
     with pytest.raises(ValueError, match="2 groups, and there are block tables for 1"):
         where = metadata_of([(0, 3, [0])])
         ops.attention(act(dtype, 3, 128), ops.kv_cache(grouped, 2), 0, where, 0.2, 0, act(dtype, 3, 128))
-    with pytest.raises(ValueError, match="cannot hold a layer more"):
-        ops.kv_cache(KVShape(1, 16, 2, 32, quantized, groups=(0, 0)), 2)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_layers_of_one_block_have_heads_of_their_own(ops, reference, dtype, quantized):
+    """Wide heads beside many narrow ones beside one that is no multiple of a panel, and a layer that keeps nothing:
+    each computes what it does in a cache of its own, before and after its blocks are copied."""
+    kept = (KVLayer(0, 1, 64, 64), KVLayer(1, 4, 16, 16), None, KVLayer(1, 2, 24, 24), KVLayer(0, 3, 8, 8))
+    shape, length, tables = KVShape(16, kept, quantized), 60, np.array([[[5, 0, 2, 7]], [[6, 1, 9, 3]]], np.int32)
+
+    def where_of(tables):
+        return metadata_of([(0, length, [0] * 4)])._replace(block_tables=np.ascontiguousarray(tables))
+
+    for one in (ops, reference):
+        together = one.kv_cache(shape, 20)
+        assert together.nbytes == 20 * one.bytes_per_block(shape)
+        alone = {
+            index: one.kv_cache(KVShape.uniform(1, 16, *_heads(layer), quantized), 10) for index, layer in _of(kept)
+        }
+        queries = {}
+        for index, layer in _of(kept):  # all are written before any is read
+            heads, (kv_heads, dim) = 2 * layer.kv_heads, _heads(layer)
+            qkv, q = normal(index, length, (heads + 2 * kv_heads) * dim), act(dtype, length, heads * dim)
+            for memory, at, table in ((together, index, tables), (alone[index], 0, tables[layer.group][None])):
+                one.rope_and_write_kv(qkv, memory, at, where_of(table), rope_table(length, dim), None, None, 1e-6, q)
+            queries[index] = q
+        for moved in (0, 10):
+            for index, layer in _of(kept):
+                want, got = (act(dtype, *queries[index].shape) for _ in range(2))
+                one.attention(queries[index], alone[index], 0, where_of(tables[layer.group][None]), 0.2, 0, want)
+                one.attention(queries[index], together, index, where_of(tables + moved), 0.2, 0, got)
+                np.testing.assert_array_equal(got, want)
+            one.copy_blocks(together, list(range(10)), list(range(10, 20)))
+        with pytest.raises(ValueError, match="layer 2 is not in the KV cache"):
+            one.attention(q, together, 2, where_of(tables), 0.2, 0, act(dtype, *q.shape))
+
+
+def test_shapes_that_cannot_be_are_refused(ops):
+    for kept, why in [
+        ((None,), "a layer that keeps keys"),
+        ((KVLayer(2, 1, 16, 16),), "no group 2 of 1 layers"),
+        ((KVLayer(0, 1, 15, 16),), "even head dimensions"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            ops.kv_cache(KVShape(16, kept), 1)
+
+
+def test_attention_over_keys_without_values_is_refused(ops, dtype):
+    cache = ops.kv_cache(KVShape(16, (KVLayer(0, 1, 64, 0),)), 1)
+    q = act(dtype, 3, 64)
+    with pytest.raises(ValueError, match="keys of 64 and values of 0"):
+        ops.attention(q, cache, 0, metadata_of([(0, 3, [0])]), 0.2, 0, act(dtype, 3, 64))
+
+
+def _of(kept):
+    return [(index, layer) for index, layer in enumerate(kept) if layer is not None]
+
+
+def _heads(layer):
+    return layer.kv_heads, layer.key_dim

@@ -23,7 +23,7 @@ from .material import Case, OnArrays, act, held, metadata_of, normal, read, rope
 
 
 def quantized(layers: int, block: int, kv_heads: int, dim: int) -> KVShape:
-    return KVShape(layers, block, kv_heads, dim, quantized=True)
+    return KVShape.uniform(layers, block, kv_heads, dim, quantized=True)
 
 
 def close(dtype, out, want):
@@ -63,14 +63,14 @@ def test_what_int8_costs_is_a_small_part_of_what_is_there(ops, dtype):
     lengths = [300]
     exact, rounded = (
         read(dtype, Case.build(ops, shape, 6, lengths).run([(0, 0, 300)])[0])
-        for shape in (KVShape(1, 16, 2, 64), quantized(1, 16, 2, 64))
+        for shape in (KVShape.uniform(1, 16, 2, 64), quantized(1, 16, 2, 64))
     )
     error = np.sqrt(np.square(rounded - exact).mean() / exact.var())
     assert 1e-3 < error < 2e-2
 
 
 def test_half_the_memory(ops, dtype):
-    full, half = (ops.bytes_per_block(shape) for shape in (KVShape(2, 16, 2, 64), quantized(2, 16, 2, 64)))
+    full, half = (ops.bytes_per_block(shape) for shape in (KVShape.uniform(2, 16, 2, 64), quantized(2, 16, 2, 64)))
     assert half == 2 * 2 * 16 * 2 * (64 + 4)
     assert half / full == pytest.approx((64 + 4) / (64 * (2 if dtype == "bfloat16" else 4)))
     assert ReferenceBackend(dtype).bytes_per_block(quantized(2, 16, 2, 64)) == half

@@ -49,7 +49,7 @@ def test_copies_wait_for_their_turn() -> None:
     """Blocks are not copied while other work of the backend may be writing to them: a probe that runs until a given
     moment has come is over when the copies are there."""
     backend, seconds = NativeBackend("float32", 1), 0.5
-    cache = backend.kv_cache(KVShape(1, 16, 1, 32), 4)
+    cache = backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 4)
     begun, cpu = time.perf_counter(), time.process_time()
     other = threading.Thread(target=backend.peak_flops, args=("f32", seconds))
     other.start()
@@ -74,7 +74,7 @@ def test_sums_of_the_widest_int8_rows_are_exact(isa: str) -> None:
 def test_attention_is_divided_once_for_all_layers_that_see_alike() -> None:
     """A pass of four layers under two windows has the bits of a pass for each layer."""
     ops = ops_for("float32", "auto", 2)
-    case = Case.build(ops, KVShape(4, 16, 1, 32), 3, [200, 40])
+    case = Case.build(ops, KVShape.uniform(4, 16, 1, 32), 3, [200, 40])
     chunks, windows = [(0, 0, 200), (1, 0, 40)], [0, 30, 0, 30]
     want = [case.run(chunks, layer, window) for layer, window in enumerate(windows)]
     batch, queries = case.prepared(chunks)

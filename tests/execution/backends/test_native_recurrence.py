@@ -32,7 +32,7 @@ class Layer:
         self.cache = self.backend.state_cache([None, state], ROWS + 1, SNAPSHOTS)
         capacity = Capacity(1, 16, ROWS, 4096, 1, state_snapshots=SNAPSHOTS)
         self._slots = RequestSlots(capacity, 0, self.cache)
-        self._kv = self.backend.kv_cache(KVShape(1, 16, 1, 32), 300)
+        self._kv = self.backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 300)
 
     def over(self, runs: Sequence[Run], snapshots: Sequence[Sequence[tuple[int, int]]] = ()) -> Any:
         metadata = metadata_of([(start, count, list(range(-(-(start + count) // 16)))) for _, start, count in runs])

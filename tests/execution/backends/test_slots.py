@@ -152,7 +152,7 @@ def test_where_one_row_cannot_be_started_none_of_the_step_writes_to_anybodys_blo
     slots.start(new_row(0, list(range(20))))
     slots.gather([Chunk(1, 0, 0, 20, (5, 6), 1)])
     wrong = replace(new_row(2, [1]), token_ids=(2**40,))
-    cache = backend.kv_cache(KVShape(1, CAPACITY.block_size, 1, 16), CAPACITY.num_blocks + 1)
+    cache = backend.kv_cache(KVShape.uniform(1, CAPACITY.block_size, 1, 16), CAPACITY.num_blocks + 1)
     with pytest.raises(OverflowError):
         backend.prepare(slots, cache, [], [wrong, new_row(0, [1, 2])])
     assert set(gathered(slots, [Chunk(2, 0, 0, 2, (3,), 1)])[1].block_tables[0, 0].tolist()) == {CAPACITY.num_blocks}

@@ -105,10 +105,10 @@ class NativeBackend(HostBackend):
         return self._kernels.pack_table(table, False)
 
     def bytes_per_block(self, shape: KVShape) -> int:
-        return int(self._kernels.bytes_per_block(*_sizes(shape)))
+        return int(self._kernels.bytes_per_block(*_laid_out(shape)))
 
     def kv_cache(self, shape: KVShape, num_blocks: int) -> Any:
-        cache = self._kernels.kv_cache(*_sizes(shape), shape.groups, num_blocks)
+        cache = self._kernels.kv_cache(*_laid_out(shape), num_blocks)
         cache.shape = shape
         return cache
 
@@ -239,8 +239,10 @@ def peak_flops(kind: Literal["bf16", "f32", "int8"], threads: int, isa: str = "a
     return NativeBackend("float32", threads, isa).peak_flops(kind)
 
 
-def _sizes(shape: KVShape) -> tuple[int, int, int, int, bool]:
-    return shape.layers, shape.block_size, shape.kv_heads, shape.head_dim, shape.quantized
+def _laid_out(shape: KVShape) -> tuple[int, bool, list[tuple[int, int, int, int]]]:
+    """As the module takes it; a layer without a place has no heads."""
+    layers = [one and (one.group, one.kv_heads, one.key_dim, one.value_dim) for one in shape.layers]
+    return shape.block_size, shape.quantized, [one or (0, 0, 0, 0) for one in layers]
 
 
 def _state_sizes(layers: Sequence[LayerState | None]) -> list[tuple[int, ...]]:

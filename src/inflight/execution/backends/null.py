@@ -103,7 +103,7 @@ class NullBackend:
 
     def bytes_per_block(self, shape: KVShape) -> int:
         """Of a block in bf16, so that as many are taken as for a model that is computed."""
-        return 4 * shape.layers * shape.block_size * shape.kv_heads * shape.head_dim
+        return shape.offsets(lambda layer: 2 * shape.block_size * layer.elements)[1]
 
     def kv_cache(self, shape: KVShape, num_blocks: int) -> NullKVCache:
         return NullKVCache(shape, num_blocks)

@@ -26,7 +26,7 @@ have the same bits whatever other tokens, queries or rows are in the call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -67,31 +67,78 @@ class AttentionMetadata(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class KVLayer:
+    """What one layer keeps of a token in the blocks of its KV group: of each head a key of `key_dim` values and a value
+    of `value_dim`. value_dim 0: values are a part of the keys (latent attention: one head, of the compressed vector and
+    the rotated key), and none are kept."""
+
+    group: int
+    kv_heads: int
+    key_dim: int  # even
+    value_dim: int
+
+    @property
+    def elements(self) -> int:
+        """Of one token."""
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+@dataclass(frozen=True, slots=True)
 class KVShape:
-    """One block of one layer holds B positions of G heads of D values, twice (keys and values).
+    """What a block is: one contiguous run of bytes, which holds B positions of every layer of one KV group, each layer
+    at a place of its own with heads and widths of its own, one after the other in the order of the layers. A block of
+    any group takes the bytes of the largest, so that one pool serves all.
 
-    layers: that a block has room for: those of one KV group. groups: of each layer of the model, whose blocks hold its
-    keys and values, where its group's layers before it leave it the next place; -1: it keeps none. None at all: all
-    layers are in one group.
+    layers: of each layer of the model; None for one that takes no place in any block: it keeps a state of fixed size
+    instead, or reads what an earlier layer has written.
 
-    quantized: in int8, with a scale for each position and head of the keys, and of the values, by the rule of `int8.py`
-    from what `act` would hold. Attention then multiplies whole numbers: queries are rounded once more, to 16 bits with
-    a scale of their own, and so are probabilities (times the scales of their values), instead of to `act`.
+    quantized: in int8, with a scale for each position and head of the keys, and of the values if there are any, by the
+    rule of `int8.py` from what `act` would hold. Attention then multiplies whole numbers: queries are rounded once
+    more, to 16 bits with a scale of their own, and so are probabilities (times the scales of their values), instead of
+    to `act`.
     """
 
-    layers: int
     block_size: int  # tokens per block, a multiple of 16
-    kv_heads: int
-    head_dim: int  # even
+    layers: tuple[KVLayer | None, ...]
     quantized: bool = False
-    groups: tuple[int, ...] = ()
 
-    def place(self, layer: int) -> tuple[int, int]:
-        """The group of one of the model's layers, and its place in that group's blocks."""
-        if not self.groups:
-            return 0, layer
-        group = self.groups[layer]
-        return group, self.groups[:layer].count(group)
+    @classmethod
+    def uniform(
+        cls,
+        layers: int,
+        block_size: int,
+        kv_heads: int,
+        head_dim: int,
+        quantized: bool = False,
+        groups: Sequence[int] = (),
+    ) -> KVShape:
+        """Of layers that all keep alike. groups: of each; none: one of all."""
+        return cls(
+            block_size,
+            tuple(KVLayer(group, kv_heads, head_dim, head_dim) for group in groups or [0] * layers),
+            quantized,
+        )
+
+    @property
+    def groups(self) -> int:
+        return 1 + max((one.group for one in self.layers if one is not None), default=0)
+
+    def of(self, layer: int) -> KVLayer:
+        """Raises ValueError for a layer that takes no place."""
+        found = self.layers[layer] if 0 <= layer < len(self.layers) else None
+        if found is None:
+            raise ValueError(f"layer {layer} is not in the KV cache")
+        return found
+
+    def offsets(self, nbytes: Callable[[KVLayer], int]) -> tuple[list[int], int]:
+        """Where each layer begins in a block (0 for one without a place), and what a block takes. nbytes: of a layer's
+        place in a block, as the backend holds it."""
+        ends, found = [0] * self.groups, []
+        for layer in self.layers:
+            found.append(0 if layer is None else ends[layer.group])
+            if layer is not None:
+                ends[layer.group] += nbytes(layer)
+        return found, max(ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +248,7 @@ class ScoredBatch(NamedTuple):
 
 
 class KVCache(Protocol):
-    """Keys and values of all layers, in blocks."""
+    """Keys and values of all layers, in blocks: [blocks, bytes of a block]."""
 
     @property
     def shape(self) -> KVShape: ...
@@ -409,7 +456,7 @@ class Device(Protocol):
 
     # -- per step -----------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        """Copy whole blocks (all layers), in order."""
+        """Copy whole blocks, in order."""
 
     def prepare(
         self,

@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from inflight.execution.backends.protocol import (
     Gating,
     Hold,
     KVCache,
+    KVLayer,
     KVShape,
     LayerState,
     Nonlinearity,
@@ -120,47 +123,66 @@ class ReferenceTable:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceHeld:
-    """Keys or values of a cache: `act`, or int8 with scales."""
+    """One layer's keys or values, views of the blocks: [blocks, B, G, D] of `act`, or of int8 with scales [blocks, B,
+    G]."""
 
     values: Array
     scales: Array | None
 
-    @classmethod
-    def zeros(cls, sizes: tuple[int, ...], dtype: DType, quantized: bool) -> ReferenceHeld:
-        if quantized:
-            return cls(np.zeros(sizes, np.int8), np.zeros(sizes[:-1], np.float32))
-        return cls(np.zeros(sizes, np.uint16 if dtype == "bfloat16" else np.float32), None)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.values.nbytes) + (0 if self.scales is None else int(self.scales.nbytes))
-
-    def copy_block(self, source: int, destination: int) -> None:
-        self.values[:, destination] = self.values[:, source]
-        if self.scales is not None:
-            self.scales[:, destination] = self.scales[:, source]
-
 
 @dataclass(slots=True)
 class ReferenceKVCache:
-    """Keys and values, [layers of a block, blocks, B, G, D] each; quantized, with scales [layers of a block, blocks, B,
-    G]."""
+    """memory: uint8[blocks, bytes of a block]. Of a layer a block holds, from the layer's offset on, keys [B, G, D],
+    then values; quantized, the scales of keys [B, G], then those of values. keys: of each layer with a place; values:
+    of each that keeps any."""
 
     shape: KVShape
     num_blocks: int
     dtype: DType
-    keys: ReferenceHeld = field(init=False)
-    values: ReferenceHeld = field(init=False)
+    memory: Array = field(init=False)
+    keys: dict[int, ReferenceHeld] = field(init=False, default_factory=dict)
+    values: dict[int, ReferenceHeld] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        s = self.shape
-        sizes = (s.layers, self.num_blocks, s.block_size, s.kv_heads, s.head_dim)
-        self.keys = ReferenceHeld.zeros(sizes, self.dtype, s.quantized)
-        self.values = ReferenceHeld.zeros(sizes, self.dtype, s.quantized)
+        offsets, block_bytes = self.shape.offsets(partial(_place_bytes, self.shape, self.dtype))
+        self.memory = np.zeros((self.num_blocks, block_bytes), np.uint8)
+        item = _item(self.dtype, self.shape.quantized)
+        for index, (layer, keys) in enumerate(zip(self.shape.layers, offsets, strict=True)):
+            if layer is None:
+                continue
+            heads = self.shape.block_size * layer.kv_heads
+            values = keys + heads * layer.key_dim * item.itemsize
+            scales = values + heads * layer.value_dim * item.itemsize
+            self.keys[index] = self._held(layer, layer.key_dim, keys, scales)
+            if layer.value_dim:
+                self.values[index] = self._held(layer, layer.value_dim, values, scales + 4 * heads)
+
+    def _held(self, layer: KVLayer, width: int, numbers: int, scales: int) -> ReferenceHeld:
+        """Where in a block they begin."""
+        sizes = (self.num_blocks, self.shape.block_size, layer.kv_heads)
+        item = _item(self.dtype, self.shape.quantized)
+        return ReferenceHeld(
+            self._view((*sizes, width), item, numbers),
+            self._view(sizes, np.dtype(np.float32), scales) if self.shape.quantized else None,
+        )
+
+    def _view(self, sizes: tuple[int, ...], item: np.dtype[Any], offset: int) -> Array:
+        """[blocks, …], of every block from the same place on."""
+        within = [int(np.prod(sizes[axis + 1 :])) * item.itemsize for axis in range(1, len(sizes))]
+        return np.ndarray(sizes, item, self.memory, offset, (self.memory.shape[1], *within))
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
+        return int(self.memory.nbytes)
+
+
+def _item(dtype: DType, quantized: bool) -> np.dtype[Any]:
+    return np.dtype(np.int8 if quantized else np.uint16 if dtype == "bfloat16" else np.float32)
+
+
+def _place_bytes(shape: KVShape, dtype: DType, layer: KVLayer) -> int:
+    scales = 4 * layer.kv_heads * (2 if layer.value_dim else 1) if shape.quantized else 0
+    return shape.block_size * (layer.elements * _item(dtype, shape.quantized).itemsize + scales)
 
 
 class ReferenceStates:
@@ -265,9 +287,7 @@ class ReferenceBackend(HostBackend):
         return self._convert(matrix)
 
     def bytes_per_block(self, shape: KVShape) -> int:
-        item = 2 if self.dtype == "bfloat16" else 4
-        head = shape.head_dim + 4 if shape.quantized else shape.head_dim * item
-        return 2 * shape.layers * shape.block_size * shape.kv_heads * head
+        return shape.offsets(partial(_place_bytes, shape, self.dtype))[1]
 
     def kv_cache(self, shape: KVShape, num_blocks: int) -> ReferenceKVCache:
         return ReferenceKVCache(shape, num_blocks, self.dtype)
@@ -288,8 +308,7 @@ class ReferenceBackend(HostBackend):
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
         assert isinstance(kv_cache, ReferenceKVCache)
         for source, destination in zip(sources, destinations, strict=True):
-            kv_cache.keys.copy_block(source, destination)
-            kv_cache.values.copy_block(source, destination)
+            kv_cache.memory[destination] = kv_cache.memory[source]
 
     def activation_of(self, array: Array) -> ReferenceActivation:
         return ReferenceActivation(array, len(array))
@@ -434,11 +453,10 @@ class ReferencePass(HostPass):
         eps: float,
         q_out: ReferenceActivation,
     ) -> None:
-        cache, metadata = self._kv_cache, self._inputs.metadata
-        shape = cache.shape
-        tokens, width = qkv.rows, shape.head_dim
-        heads = qkv.written.reshape(tokens, -1, width)
-        q, k, v = np.split(heads, [heads.shape[1] - 2 * shape.kv_heads, heads.shape[1] - shape.kv_heads], axis=1)
+        cache, metadata, size = self._kv_cache, self._inputs.metadata, self._kv_cache.shape.block_size
+        kept, tokens = cache.shape.of(layer), qkv.rows
+        heads = qkv.written.reshape(tokens, -1, kept.key_dim)
+        q, k, v = np.split(heads, [heads.shape[1] - 2 * kept.kv_heads, heads.shape[1] - kept.kv_heads], axis=1)
         if q_norm is not None:
             q = _normalised(q.reshape(tokens, -1, len(q_norm)), q_norm, eps).reshape(q.shape)
         if k_norm is not None:
@@ -450,13 +468,12 @@ class ReferencePass(HostPass):
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         q_out.write(self._hold(q).reshape(tokens, -1))
         k, v = self._hold(k), self._hold(v)
-        group, place = shape.place(layer)
-        for chunk, table in enumerate(metadata.block_tables[group]):
+        for chunk, table in enumerate(metadata.block_tables[kept.group]):
             rows = slice(metadata.query_start[chunk], metadata.query_start[chunk + 1])
             positions = metadata.positions[rows]
-            at = (place, table[positions // shape.block_size], positions % shape.block_size)
-            self._write(cache.keys, at, k[rows])
-            self._write(cache.values, at, v[rows])
+            at = (table[positions // size], positions % size)
+            self._write(cache.keys[layer], at, k[rows])
+            self._write(cache.values[layer], at, v[rows])
 
     def attention(
         self,
@@ -469,31 +486,30 @@ class ReferencePass(HostPass):
         sinks: Array | None = None,
     ) -> None:
         cache, metadata = self._kv_cache, self._inputs.metadata
-        shape, out.rows = cache.shape, q.rows
-        group_of_layer, place = shape.place(layer)
-        queries = self._read(q.written).reshape(q.rows, shape.kv_heads, -1, shape.head_dim)  # [T, G, H / G, D]
+        kept, size, out.rows = cache.shape.of(layer), cache.shape.block_size, q.rows
+        queries = self._read(q.written).reshape(q.rows, kept.kv_heads, -1, kept.key_dim)  # [T, G, H / G, D]
         group = queries.shape[2]
         for chunk, start in enumerate(metadata.context_len):
             first, last = metadata.query_start[chunk], metadata.query_start[chunk + 1]
             if first == last:
                 continue
             seen = np.arange(start + last - first)
-            table = metadata.block_tables[group_of_layer, chunk]
-            at = (place, table[seen // shape.block_size], seen % shape.block_size)
-            keys, values = self._written(cache.keys, at), self._written(cache.values, at)  # [G, positions, D]
+            table = metadata.block_tables[kept.group, chunk]
+            at = (table[seen // size], seen % size)
+            keys, values = (self._written(held[layer], at) for held in (cache.keys, cache.values))  # [G, positions, D]
             for t in range(first, last):
                 position = int(metadata.positions[t])
                 span = slice(max(0, position - window + 1) if window else 0, position + 1)
-                for head in range(shape.kv_heads):
+                for head in range(kept.kv_heads):
                     scores = queries[t, head] @ keys[head, span].T * np.float32(scale)  # [H / G, span]
                     scores = _capped(scores, soft_cap) if soft_cap else scores
                     own = sinks[head * group : (head + 1) * group, None] if sinks is not None else scores[:, :0]
                     top = np.concatenate([scores, own], axis=1).max(axis=1, keepdims=True)
                     weights = np.exp(scores - top)
-                    rounded = weights if shape.quantized else self._read(self._hold(weights))
+                    rounded = weights if cache.shape.quantized else self._read(self._hold(weights))
                     total = weights.sum(axis=1, keepdims=True) + np.exp(own - top).sum(axis=1, keepdims=True)
                     held = self._hold(rounded @ values[head, span] / total)
-                    out.array[t].reshape(shape.kv_heads, -1)[head] = held.reshape(-1)
+                    out.array[t].reshape(kept.kv_heads, -1)[head] = held.reshape(-1)
 
     def gate(self, gate: ReferenceActivation, x: ReferenceActivation) -> None:
         x.write(self._hold(self._read(x.written) * _sigmoid(gate.written)))
@@ -588,7 +604,7 @@ class ReferencePass(HostPass):
     def gather(self, x: ReferenceActivation, places: Sequence[int], out: ReferenceActivation) -> None:
         out.write(x.written[list(places)])
 
-    def _write(self, held: ReferenceHeld, at: tuple[int, Array, Array], x: Array) -> None:
+    def _write(self, held: ReferenceHeld, at: tuple[Array, Array], x: Array) -> None:
         """act[N, G, D] → slots of blocks of a layer."""
         if held.scales is None:
             held.values[at] = x
@@ -596,7 +612,7 @@ class ReferencePass(HostPass):
             whole, scales = int8.quantize(self._read(x).reshape(-1, x.shape[-1]))
             held.values[at], held.scales[at] = whole.reshape(x.shape), scales.reshape(x.shape[:-1])
 
-    def _written(self, held: ReferenceHeld, at: tuple[int, Array, Array]) -> Array:
+    def _written(self, held: ReferenceHeld, at: tuple[Array, Array]) -> Array:
         """float32[G, N, D] of what `_write` wrote."""
         x = held.values[at]
         meant = self._read(x) if held.scales is None else x.astype(np.float32) * held.scales[at][..., None]

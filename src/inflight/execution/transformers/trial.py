@@ -55,7 +55,7 @@ def _in_pieces(
 ) -> list[torch.Tensor]:
     """Logits of all tokens of each sequence."""
     layer = spec.layers[0].mixer
-    shape = KVShape(len(spec.layers), _BLOCK, layer.kv_heads, layer.head_dim)  # type: ignore[union-attr]  # attention
+    shape = KVShape.uniform(len(spec.layers), _BLOCK, layer.kv_heads, layer.head_dim)  # type: ignore[union-attr]  # attention
     slots = backend.request_slots(Capacity(2 * _BLOCKS, _BLOCK, 2, max(_LENGTHS) + 1, spec.vocab_size), 0)
     cache = backend.kv_cache(shape, 2 * _BLOCKS)
     decoder = TransformersDecoder(modules, sum(_LENGTHS), sum(_LENGTHS))
