@@ -225,6 +225,62 @@ struct KVCacheMemory {
   std::uint32_t* data() const { return static_cast<std::uint32_t*>(memory.data()); }
 };
 
+// States of recurrent layers, and which of the model's layers have one (the others keep nothing here).
+struct StateCacheMemory {
+  StateCache cache{};
+  std::vector<LayerState> layers;
+  Memory memory;
+  Format format{};
+};
+
+// layers: (inputs, channels, heads, key_dim, value_dim) each. Sections begin on cache lines.
+std::int64_t lay_out_state(std::vector<LayerState>& layers, const std::vector<std::vector<std::int64_t>>& given, Format format) {
+  constexpr std::int64_t line = 64;
+  const auto lined = [](std::int64_t bytes) { return (bytes + line - 1) / line * line; };
+  std::int64_t at = 0;
+  for (const auto& one : given) {
+    if (one.size() != 5 || *std::min_element(one.begin(), one.end()) < 0 || one[0] >= most_kernel)
+      refuse("a layer's state is five sizes, of which the first, inputs that are kept, is below " + std::to_string(most_kernel));
+    LayerState layer{one[0], one[1], one[2], one[3], one[4], (one[3] + 3) / 4 * 4, (one[4] + panel - 1) / panel * panel, 0, 0};
+    layer.inputs_at = at;
+    at += lined(layer.inputs * layer.channels * (format == Format::bf16 ? 2 : 4));
+    layer.matrices_at = at;
+    at += lined(layer.heads * layer.padded_keys * layer.padded_values * 4);
+    layers.push_back(layer);
+  }
+  return at;
+}
+
+// Which states the chunks of a pass go on with, and what is copied of them.
+struct StateArrays {
+  Array rows, snapshot_start, positions, slots;
+  StateMetadata all;
+
+  StateArrays(const StateCacheMemory& held, const AttentionMetadata& pass, nb::handle rows_, nb::handle snapshot_start_,
+              nb::handle positions_, nb::handle slots_)
+      : rows(rows_, "state rows", Kind::i32, {pass.chunks}),
+        snapshot_start(snapshot_start_, "snapshot_start", Kind::i32, {pass.chunks + 1}),
+        positions(positions_, "snapshot positions", Kind::i32, {any}),
+        slots(slots_, "snapshot slots", Kind::i32, {positions.size(0)}) {
+    all = {rows.data<std::int32_t>(), snapshot_start.data<std::int32_t>(), positions.data<std::int32_t>(),
+           slots.data<std::int32_t>()};
+    if (all.snapshot_start[0] != 0 || all.snapshot_start[pass.chunks] != positions.size(0))
+      refuse("snapshot_start must begin with 0 and end with the number of snapshots");
+    for (std::int64_t c = 0; c < pass.chunks; ++c) {
+      if (all.rows[c] < 0 || all.rows[c] >= held.cache.rows)
+        refuse("there is no state of row " + std::to_string(all.rows[c]) + "; there are " + std::to_string(held.cache.rows));
+      if (all.snapshot_start[c] > all.snapshot_start[c + 1]) refuse("snapshot_start must ascend");
+      std::int64_t past = pass.context_len[c];
+      const std::int64_t end = past + pass.query_start[c + 1] - pass.query_start[c];
+      for (std::int64_t i = all.snapshot_start[c]; i < all.snapshot_start[c + 1]; past = all.positions[i++])
+        if (all.positions[i] <= past || all.positions[i] > end || all.slots[i] < 0 || all.slots[i] >= held.cache.snapshots)
+          refuse("a snapshot of position " + std::to_string(all.positions[i]) + " in slot " + std::to_string(all.slots[i]) +
+                 " cannot be taken of a chunk that ends at " + std::to_string(end) + ", with " +
+                 std::to_string(held.cache.snapshots) + " slots");
+    }
+  }
+};
+
 // The arrays that log-probabilities of n rows are written to.
 struct LogprobArrays {
   Array wanted, values, top_ids, top_values;
@@ -515,6 +571,32 @@ class Backend {
     });
   }
 
+  std::int64_t bytes_per_state(const std::vector<std::vector<std::int64_t>>& layers) const {
+    std::vector<LayerState> found;
+    return lay_out_state(found, layers, format_);
+  }
+
+  std::shared_ptr<StateCacheMemory> state_cache(const std::vector<std::vector<std::int64_t>>& layers, std::int64_t rows,
+                                                std::int64_t snapshots) const {
+    if (rows < 1 || snapshots < 0) refuse("a state cache needs at least one row");
+    auto held = std::make_shared<StateCacheMemory>();
+    held->format = format_;
+    held->cache = {nullptr, lay_out_state(held->layers, layers, format_), rows, snapshots};
+    if (held->cache.bytes < 1) refuse("none of these layers has a state");
+    held->memory = Memory(static_cast<std::size_t>((rows + snapshots) * held->cache.bytes));
+    held->cache.data = static_cast<char*>(held->memory.data());
+    return held;
+  }
+
+  // The row's state becomes that of the snapshot.
+  void begin_state(StateCacheMemory& held, std::int64_t row, std::int64_t slot) {
+    const StateCache& cache = held.cache;
+    if (row < 0 || row >= cache.rows || slot < 0 || slot >= cache.snapshots)
+      refuse("row " + std::to_string(row) + " cannot begin from snapshot " + std::to_string(slot) + ": there are " +
+             std::to_string(cache.rows) + " rows and " + std::to_string(cache.snapshots) + " snapshots");
+    run([&] { std::memcpy(cache.data + row * cache.bytes, cache.data + (cache.rows + slot) * cache.bytes, cache.bytes); });
+  }
+
   void sample(nb::handle logits, nb::handle temperature, nb::handle top_k, nb::handle top_p, nb::handle min_p,
               nb::handle repetition, nb::handle presence, nb::handle frequency, nb::handle seed,
               nb::handle sample_index, nb::handle draw_index, nb::sequence histories, nb::handle prompt_lengths,
@@ -683,8 +765,10 @@ class Backend {
 class PreparedPass {
  public:
   PreparedPass(Backend& backend, std::shared_ptr<KVCacheMemory> held, nb::handle token_ids, nb::handle positions,
-               nb::handle query_start, nb::handle context_len, nb::handle block_tables)
-      : backend_(backend), cache_(std::move(held)),
+               nb::handle query_start, nb::handle context_len, nb::handle block_tables,
+               std::shared_ptr<StateCacheMemory> states, nb::handle state_rows, nb::handle snapshot_start,
+               nb::handle snapshot_positions, nb::handle snapshot_slots)
+      : backend_(backend), cache_(std::move(held)), states_(std::move(states)),
         metadata_(positions, query_start, context_len, block_tables),
         token_ids_(token_ids, "token_ids", Kind::i32, {metadata_.all.tokens}) {
     if (cache_->format != backend.format()) refuse("this KV cache belongs to a backend of another dtype");
@@ -695,6 +779,10 @@ class PreparedPass {
       for (std::int64_t g = 0; g < metadata_.groups; ++g)
         metadata_.check_blocks(*cache_, g, c, metadata_.all.context_len[c]);
       past_position_ = std::max(past_position_, metadata_.end(c));
+    }
+    if (states_ != nullptr) {
+      if (states_->format != backend.format()) refuse("these states belong to a backend of another dtype");
+      where_.emplace(*states_, metadata_.all, state_rows, snapshot_start, snapshot_positions, snapshot_slots);
     }
   }
 
@@ -939,6 +1027,58 @@ class PreparedPass {
     });
   }
 
+  void convolve(const Activation& x, std::int64_t layer, const Vector& weight, Activation& out) {
+    const StateView view = state_of(layer);
+    const Convolution given = convolution(view, weight, nullptr);
+    if (x.kind != Kind::f32 || x.columns < given.channels || x.rows != metadata_.all.tokens)
+      refuse("x must hold a row of float32 for each token, with all inputs of the convolution");
+    begin(out, Kind::f32, given.channels, x.rows);
+    backend_.run([&] {
+      rows().convolve(pool(), format(), view, metadata_.all, given, x.array.data<float>(), x.columns, out.array.data<float>());
+    });
+  }
+
+  void convolve_gated(const Activation& x, std::int64_t layer, const Vector& weight, const Vector* bias, Activation& out) {
+    const StateView view = state_of(layer);
+    const Convolution given = convolution(view, weight, bias);
+    expect(x, "x", Kind::f32, 3 * given.channels);
+    if (x.rows != metadata_.all.tokens) refuse("x must have a row for each token");
+    begin(out, backend_.act(), given.channels, x.rows);
+    backend_.run([&] {
+      rows().convolve_gated(pool(), format(), view, metadata_.all, given, x.array.data<float>(), out.array.data());
+    });
+  }
+
+  void delta_rule(const Activation& qkv, const Activation& projected, const Activation& gates, std::int64_t layer,
+                  std::int64_t key_heads, const Vector& decay, const Vector& step_bias, const Vector& norm, float eps,
+                  Activation& out) {
+    const StateView view = state_of(layer);
+    const LayerState& state = view.layer;
+    const std::int64_t tokens = metadata_.all.tokens, inner = state.heads * state.value_dim;
+    if (key_heads < 1 || state.heads < 1 || state.heads % key_heads != 0 || state.channels != 2 * key_heads * state.key_dim + inner)
+      refuse("the delta rule needs a state of heads over queries, keys and values, as many heads to each of keys");
+    expect(qkv, "qkv", Kind::f32, state.channels);
+    expect(projected, "projected", Kind::f32, state.channels + inner);
+    expect(gates, "gates", Kind::f32, 2 * state.heads);
+    if (qkv.rows != tokens || projected.rows != tokens || gates.rows != tokens) refuse("there must be a row for each token");
+    if (decay.array.size(0) != state.heads || step_bias.array.size(0) != state.heads || norm.array.size(0) != state.value_dim)
+      refuse("decay and step_bias must have a number for each head, norm one for each of a head's values");
+    begin(out, backend_.act(), inner, tokens);
+    const DeltaRule rule{key_heads, numbers(&decay), numbers(&step_bias), numbers(&norm), eps};
+    backend_.run([&] {
+      rows().delta_rule(pool(), format(), view, metadata_.all, rule, qkv.array.data<float>(),
+                        projected.array.data<float>() + state.channels, projected.columns, gates.array.data<float>(),
+                        out.array.data());
+    });
+  }
+
+  void gate(const Activation& gate, Activation& x) {
+    expect(gate, "gate", Kind::f32, x.columns);
+    if (gate.rows != x.rows) refuse("gate must have a row for each row of x");
+    begin(x, backend_.act(), x.columns, x.rows);
+    backend_.run([&] { rows().gate(pool(), format(), gate.array.data<float>(), x.rows, x.columns, x.array.data()); });
+  }
+
   void gather(const Activation& x, const std::vector<std::int64_t>& places, Activation& out) {
     expect(x, "x", Kind::f32, out.columns);
     begin(out, Kind::f32, x.columns, static_cast<std::int64_t>(places.size()));
@@ -956,6 +1096,19 @@ class PreparedPass {
   Format format() const { return backend_.format(); }
 
   static const float* numbers(const Vector* vector) { return vector ? vector->array.data<const float>() : nullptr; }
+
+  StateView state_of(std::int64_t layer) const {
+    if (states_ == nullptr || layer < 0 || layer >= static_cast<std::int64_t>(states_->layers.size()))
+      refuse("layer " + std::to_string(layer) + " has no state");
+    return {states_->cache, states_->layers[layer], where_->all};
+  }
+
+  static Convolution convolution(const StateView& view, const Vector& weight, const Vector* bias) {
+    const std::int64_t channels = view.layer.channels, kernel = view.layer.inputs + 1;
+    if (channels < 1 || weight.array.size(0) != channels * kernel || (bias != nullptr && bias->array.size(0) != channels))
+      refuse("a convolution needs a weight for each channel of each input that it sees");
+    return {numbers(&weight), numbers(bias), channels, kernel};
+  }
 
   static Nonlinearity nonlinearity(const std::string& name) {
     if (name == "silu") return Nonlinearity::silu;
@@ -1019,7 +1172,9 @@ class PreparedPass {
 
   Backend& backend_;
   std::shared_ptr<KVCacheMemory> cache_;
+  std::shared_ptr<StateCacheMemory> states_;  // or null
   MetadataArrays metadata_;
+  std::optional<StateArrays> where_;
   Array token_ids_;
   std::int64_t past_position_ = 0;  // of all chunks
   std::vector<std::unique_ptr<AttentionPlan>> plans_;
@@ -1059,6 +1214,10 @@ NB_MODULE(_native, m) {
   nb::class_<KVCacheMemory>(m, "KVCache", nb::dynamic_attr())
       .def_prop_ro("num_blocks", [](const KVCacheMemory& held) { return held.blocks; })
       .def_prop_ro("nbytes", [](const KVCacheMemory& held) { return held.memory.bytes(); });
+  nb::class_<StateCacheMemory>(m, "StateCache")
+      .def_prop_ro("rows", [](const StateCacheMemory& held) { return held.cache.rows; })
+      .def_prop_ro("snapshots", [](const StateCacheMemory& held) { return held.cache.snapshots; })
+      .def_prop_ro("nbytes", [](const StateCacheMemory& held) { return held.memory.bytes(); });
   nb::class_<Vector>(m, "Vector").def(nb::init<nb::handle>());
   nb::class_<RopeTable>(m, "RopeTable")
       .def(nb::init<nb::handle, nb::handle, nb::handle>(), nb::arg("cos"), nb::arg("sin"), nb::arg("q_scale").none());
@@ -1082,14 +1241,20 @@ NB_MODULE(_native, m) {
       .def("bytes_per_block", &Backend::bytes_per_block)
       .def("kv_cache", &Backend::kv_cache)
       .def("copy_blocks", &Backend::copy_blocks)
+      .def("bytes_per_state", &Backend::bytes_per_state)
+      .def("state_cache", &Backend::state_cache)
+      .def("begin_state", &Backend::begin_state)
       .def("sample", &Backend::sample)
       .def("score", &Backend::score)
       .def("read_bandwidth", &Backend::read_bandwidth)
       .def("peak", &Backend::peak);
   nb::class_<PreparedPass>(m, "PreparedPass")
       .def(nb::init<Backend&, std::shared_ptr<KVCacheMemory>, nb::handle, nb::handle, nb::handle, nb::handle,
-                    nb::handle>(),
-           nb::keep_alive<1, 2>())
+                    nb::handle, std::shared_ptr<StateCacheMemory>, nb::handle, nb::handle, nb::handle, nb::handle>(),
+           nb::keep_alive<1, 2>(), nb::arg("backend"), nb::arg("kv_cache"), nb::arg("token_ids"), nb::arg("positions"),
+           nb::arg("query_start"), nb::arg("context_len"), nb::arg("block_tables"), nb::arg("states").none() = nb::none(),
+           nb::arg("state_rows") = nb::none(), nb::arg("snapshot_start") = nb::none(),
+           nb::arg("snapshot_positions") = nb::none(), nb::arg("snapshot_slots") = nb::none())
       .def("embed", &PreparedPass::embed)
       .def("rms_norm", &PreparedPass::rms_norm)
       .def("layer_norm", &PreparedPass::layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(),
@@ -1114,5 +1279,10 @@ NB_MODULE(_native, m) {
        .def("rope_and_write_latent", &PreparedPass::rope_and_write_latent)
       .def("attention", &PreparedPass::attention, nb::arg("q"), nb::arg("layer"), nb::arg("scale"), nb::arg("window"),
            nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none())
+      .def("convolve", &PreparedPass::convolve)
+      .def("convolve_gated", &PreparedPass::convolve_gated, nb::arg("x"), nb::arg("layer"), nb::arg("weight"),
+           nb::arg("bias").none(), nb::arg("out"))
+      .def("delta_rule", &PreparedPass::delta_rule)
+      .def("gate", &PreparedPass::gate)
       .def("gather", &PreparedPass::gather);
 }

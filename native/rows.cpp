@@ -8,6 +8,7 @@
 #include "norm_rope.h"
 #include "pack.h"
 #include "probes.h"
+#include "recurrence.h"
 #include "sampling.h"
 #include "types.h"
 
@@ -128,12 +129,35 @@ void heads_into_place(Pool& pool, Format format, const float* x, std::int64_t co
   });
 }
 
+void convolve(Pool& pool, Format format, const StateView& view, const AttentionMetadata& metadata, const Convolution& given,
+              const float* x, std::int64_t width, float* out) {
+  with(format, [&](auto value) { convolve_silu<decltype(value)>(pool, view, metadata, given, x, width, out); });
+}
+
+void convolve_gated(Pool& pool, Format format, const StateView& view, const AttentionMetadata& metadata,
+                    const Convolution& given, const float* x, void* out) {
+  with(format, [&](auto value) {
+    convolve_gates(pool, view, metadata, given, x, static_cast<decltype(value)*>(out));
+  });
+}
+
+void delta_rule(Pool& pool, Format format, const StateView& view, const AttentionMetadata& metadata, const DeltaRule& rule,
+                const float* qkv, const float* z, std::int64_t width, const float* gates, void* out) {
+  with(format, [&](auto value) {
+    run_delta_rule(pool, view, metadata, rule, qkv, z, width, gates, static_cast<decltype(value)*>(out));
+  });
+}
+
+void gate(Pool& pool, Format format, const float* gates, std::int64_t tokens, std::int64_t width, void* x) {
+  with(format, [&](auto value) { gate_rows(pool, gates, tokens, width, static_cast<decltype(value)*>(x)); });
+}
+
 }  // namespace
 
 const RowKernels rows = {
     pack, copy_rows, embed_packed, embed_rows, rms_norm, layer_norm, to_act, activate, add_rows, scale, soft_cap,
-    route, gather, add_weighted, add_gated, rope_and_write,
-    rope_and_write_latent, heads_into_place, sample_rows, score_rows, read_bandwidth,
+    route, gather, add_weighted, add_gated, rope_and_write, rope_and_write_latent, heads_into_place,
+    convolve, convolve_gated, delta_rule, gate, sample_rows, score_rows, read_bandwidth,
 };
 
 }  // namespace inflight::INFLIGHT_ISA

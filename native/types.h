@@ -89,6 +89,49 @@ struct KVLayer {
   std::uint32_t* block(std::int64_t id) const { return data + id * block_lanes; }
 };
 
+constexpr std::int64_t most_kernel = 16;  // inputs that a short convolution sees
+
+// What a recurrent layer keeps of a sequence, from these bytes of its state on: the last inputs of a convolution,
+// [inputs][channels] in the format, the oldest first; and for each head a matrix [padded values / 16][padded keys][16] in
+// float32. Keys are padded to whole fours, values to whole panels, with zeros.
+struct LayerState {
+  std::int64_t inputs, channels, heads, key_dim, value_dim;
+  std::int64_t padded_keys, padded_values, inputs_at, matrices_at;
+};
+
+// A state of all layers for each row, then the snapshots, `bytes` each.
+struct StateCache {
+  char* data;
+  std::int64_t bytes, rows, snapshots;
+};
+
+// Of each chunk the row whose state it goes on with; and the entries [snapshot_start[c], snapshot_start[c + 1]) that say, as
+// of which positions, rising, it is copied to which snapshot.
+struct StateMetadata {
+  const std::int32_t *rows, *snapshot_start, *positions, *slots;
+};
+
+// One layer's.
+struct StateView {
+  const StateCache& cache;
+  const LayerState& layer;
+  const StateMetadata& metadata;
+};
+
+// Depthwise. weight: [kernel][channels], of the oldest input first; bias: [channels] or null.
+struct Convolution {
+  const float *weight, *bias;
+  std::int64_t channels, kernel;
+};
+
+// A gated delta rule over heads of values, of which as many neighbours as there are to a head of keys share that. decay,
+// step_bias: [heads]; norm: [value_dim].
+struct DeltaRule {
+  std::int64_t key_heads;
+  const float *decay, *step_bias, *norm;
+  float eps;
+};
+
 struct AttentionMetadata {
   const std::int32_t *positions, *query_start, *context_len, *block_tables;
   std::int64_t tokens, chunks, table_width;
@@ -188,6 +231,16 @@ struct RowKernels {
   // x [count, tokens, width] of heads from `first` on → the beginnings of theirs in out [tokens, heads, stride]
   void (*place_heads)(Pool&, Format, const float* x, std::int64_t count, std::int64_t tokens, std::int64_t width,
                       std::int64_t heads, std::int64_t first, std::int64_t stride, void* out);
+  // Of the first channels of rows of x, `width` apart: out [tokens, channels] = silu of the convolution
+  void (*convolve)(Pool&, Format, const StateView&, const AttentionMetadata&, const Convolution&, const float* x,
+                   std::int64_t width, float* out);
+  // x [tokens, 3 · channels]: out = x1 · convolution of x0 · x2
+  void (*convolve_gated)(Pool&, Format, const StateView&, const AttentionMetadata&, const Convolution&, const float* x,
+                         void* out);
+  // qkv [tokens, channels], z in rows `width` apart, gates [tokens, 2 · heads] → out [tokens, heads · value_dim]
+  void (*delta_rule)(Pool&, Format, const StateView&, const AttentionMetadata&, const DeltaRule&, const float* qkv,
+                     const float* z, std::int64_t width, const float* gates, void* out);
+  void (*gate)(Pool&, Format, const float* gate, std::int64_t tokens, std::int64_t width, void* x);  // x · sigmoid(gate)
   void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
   void (*score)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const std::int32_t* token_ids,
                 const Logprobs&);

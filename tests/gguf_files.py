@@ -55,6 +55,10 @@ def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart:
             stacks.setdefault(str(names.get_name(f"{expert[1]}.{expert[2]}")) + expert[3], []).append(values)
         elif turned := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_bias)?", name):
             found |= harmony(*turned.groups(), values)
+        elif name.endswith("in_proj_qkvz.weight"):
+            layer = name.split(".")[2]
+            parts = of_key_heads(values, config)
+            found |= {f"blk.{layer}.{called}.weight": one for called, one in parts.items()}
         elif name.endswith("kv_b_proj.weight") and apart:
             found |= split_keys_and_values(str(names.get_name(name, try_suffixes=(".weight",))), values, config)
         else:
@@ -71,11 +75,24 @@ def as_converted(architecture: str, name: str, values: np.ndarray, config: Mappi
     if architecture in ("llama", "smollm3", "granite") and (".q_proj." in name or ".k_proj." in name):
         heads = config["num_attention_heads"] if ".q_proj." in name else config["num_key_value_heads"]
         return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
-    if architecture.startswith(("gemma", "qwen35")) and name.endswith("norm.weight") and "linear_attn" not in name:
+    if (
+        architecture.startswith(("gemma", "qwen35", "qwen3next"))
+        and name.endswith("norm.weight")
+        and "linear_attn" not in name
+    ):
         return values + 1
     if ".linear_attn." in name and architecture.startswith("qwen35"):
         return dealt_out(name, -np.exp(values) if name.endswith("A_log") else values, config)
-    return values
+    return -np.exp(values) if name.endswith("A_log") else values
+
+
+def of_key_heads(values: np.ndarray, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Qwen3-Next: of rows that are in order of heads of keys queries, keys and values, and the gate."""
+    heads, key = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    own = config["linear_num_value_heads"] // heads * config["linear_value_head_dim"]
+    parts = np.split(values.reshape(heads, -1, values.shape[1]), [key, 2 * key, 2 * key + own], axis=1)
+    *qkv, z = (one.reshape(-1, values.shape[1]) for one in parts)
+    return {"attn_qkv": np.concatenate(qkv), "attn_gate": z}
 
 
 def dealt_out(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:

@@ -33,15 +33,15 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
-from inflight.execution.backends.protocol import Device, DType, KVShape
+from inflight.execution.backends.protocol import Backend, Device, DType, KVShape, LayerState
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import KVSize, StateSize, kv_shape, kv_size, machine_memory, state_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
+from inflight.execution.states import states_of
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
-from inflight.models.arithmetic import state_bytes
 from inflight.models.gguf.gguf_model import is_gguf
 from inflight.models.registry import family_at, read_folder, read_generation
 from inflight.models.spec import ModelSpec
@@ -220,14 +220,15 @@ def _executor(
     progress: Progress | None,
 ) -> tuple[ModelRunner, KVSize, StateSize]:
     """Weights, then recurrent states and the KV cache in what memory they leave, then a decoder over all."""
-    length = int(limits.length.value)
+    length, rows = int(limits.length.value), int(limits.rows.value)
     decoder = computed.decoder(backend, length, int(limits.budget.value), LOGIT_ROWS, progress)
-    bytes_per_block, memory = backend.bytes_per_block(shape), machine_memory()
-    states = state_size(state_bytes(computed.spec), int(limits.rows.value), settings.state_memory, memory)
+    kinds, memory = states_of(computed.spec), machine_memory()
+    states = state_size(_bytes_per_state(backend, kinds), rows, settings.state_memory, memory)
+    bytes_per_block = backend.bytes_per_block(shape)
     size = kv_size(
         shape,
         bytes_per_block,
-        max_num_seqs=int(limits.rows.value),
+        max_num_seqs=rows,
         max_model_len=length,
         kv_memory_gib=settings.kv_memory,
         num_blocks=settings.num_blocks,
@@ -240,7 +241,7 @@ def _executor(
     capacity = Capacity(
         num_blocks=size.num_blocks,
         block_size=settings.block_size,
-        max_rows=int(limits.rows.value),
+        max_rows=rows,
         max_model_len=length,
         vocab_size=computed.spec.vocab_size,
         host_blocks=host_blocks,
@@ -249,7 +250,19 @@ def _executor(
         windows=windows,
         state_snapshots=states.snapshots,
     )
-    return ModelRunner(decoder, backend, kv_cache, capacity), size, states
+    cache = None
+    if kinds:
+        assert isinstance(backend, Backend)
+        cache = backend.state_cache(kinds, rows + 1, capacity.state_snapshots)  # one more, for padding
+    return ModelRunner(decoder, backend, kv_cache, capacity, cache), size, states
+
+
+def _bytes_per_state(backend: Device, kinds: Sequence[LayerState | None]) -> int:
+    """Of a sequence over all layers; 0 where none keeps a state."""
+    if not kinds:
+        return 0
+    assert isinstance(backend, Backend)
+    return backend.bytes_per_state(kinds)
 
 
 def _in_force(

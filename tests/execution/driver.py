@@ -18,10 +18,12 @@ from inflight.execution.backends.protocol import Backend, Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
+from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 
 BLOCK = 16
+ROWS, SNAPSHOTS = 16, 8
 
 
 def backends() -> list[str]:
@@ -52,7 +54,11 @@ class Driver:
         self.decoder = Decoder(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
         self._backend = backend
         self._cache = backend.kv_cache(kv_shape(self.config, BLOCK, quantized_kv), num_blocks)
-        self._slots = backend.request_slots(Capacity(num_blocks, BLOCK, 16, 1024, self.config.vocab_size), 0)
+        capacity = Capacity(num_blocks, BLOCK, ROWS, 1024, self.config.vocab_size, state_snapshots=SNAPSHOTS)
+        states = states_of(self.config)
+        cache = backend.state_cache(states, ROWS + 1, SNAPSHOTS) if states else None
+        self._slots = backend.request_slots(capacity, 0, cache)
+        self._free_rows = list(range(ROWS))
         self.free = list(np.random.default_rng(3).permutation(num_blocks))
 
     @classmethod
@@ -63,15 +69,25 @@ class Driver:
     def start(self, tokens: Sequence[int] | np.ndarray) -> Tracked:
         return Tracked([int(token) for token in tokens])
 
-    def step(self, chunks: Sequence[tuple[Tracked, int]]) -> np.ndarray:
-        """Computes the next n tokens of each (sequence, n). Returns the logits of all of them, float32[T, V]."""
+    def step(self, chunks: Sequence[tuple[Tracked, int]], snapshots: Sequence[tuple[int, int]] = ()) -> np.ndarray:
+        """Computes the next n tokens of each (sequence, n). Returns the logits of all of them, float32[T, V].
+        snapshots: (position, slot) of the first one's state."""
         new, given = [], []
-        for row, (sequence, count) in enumerate(chunks):
-            end = sequence.computed + count
+        for sequence, count in chunks:
+            first, end = len(sequence.blocks), sequence.computed + count
             while len(sequence.blocks) * BLOCK < end:
                 sequence.blocks.append(int(self.free.pop()))
-            new.append(NewRow(row, tuple(sequence.tokens), len(sequence.tokens), SamplingParams(), 0, 0))
-            given.append(Chunk(row, row, sequence.computed, count, tuple(sequence.blocks), False))
+            if sequence.row < 0:
+                sequence.row, first, tokens = self._free_rows.pop(0), 0, tuple(sequence.tokens)
+                new.append(
+                    NewRow(sequence.row, tokens, len(tokens), SamplingParams(), 0, 0, snapshot=sequence.snapshot)
+                )
+            else:
+                self._slots.extend(sequence.row, sequence.tokens[sequence.known :])
+            sequence.known, row = len(sequence.tokens), sequence.row
+            due = tuple(snapshots) if sequence is chunks[0][0] else ()
+            blocks = tuple(sequence.blocks[first:])
+            given.append(Chunk(row, row, sequence.computed, count, blocks, False, snapshots=due))
         self.batch = self._backend.prepare(self._slots, self._cache, given, new)
         self.decoder.forward(self.batch)
         for sequence, count in chunks:
@@ -100,12 +116,16 @@ class Driver:
 
     def end(self, sequence: Tracked) -> None:
         self.free += sequence.blocks
+        if sequence.row >= 0:
+            self._free_rows.append(sequence.row)
 
 
 class Tracked:
-    """Tokens, how many are computed, and the blocks that hold them."""
+    """Tokens, how many are computed, and the blocks that hold them. row: −1 before the first step. snapshot: of which
+    its state begins as a copy."""
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = tokens
-        self.computed = 0
+        self.computed = self.known = 0
         self.blocks: list[int] = []
+        self.row = self.snapshot = -1

@@ -84,7 +84,7 @@ def _randomise(model: Any, less: float) -> None:
             else:
                 parameter.normal_(0, 0.2)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.normal_(0, 0.2)
 
 

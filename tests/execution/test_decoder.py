@@ -39,7 +39,10 @@ DISTINCT = [
     "qwen2_moe",
     "deepseek_v2_lite",
     "deepseek_v3",
+    "qwen35",
+    "lfm2",
 ]
+RECURRENT = ["qwen35", "qwen35_moe", "lfm2_biases"]
 # Each mechanism on every instruction set; each family in numpy and on the best set, on the others in ./check --all.
 EVERYWHERE = [
     pytest.param(variant, isa, marks=() if variant in DISTINCT or isa in BACKENDS[:2] else pytest.mark.wide)
@@ -82,7 +85,7 @@ def test_bf16_errs_no_more_than_bf16_does_in_torch(oracle_of: OracleOf, variant:
 
 @pytest.mark.parametrize("quantization", ["int8", "int8-all"])
 @pytest.mark.parametrize("isa", BACKENDS)
-@pytest.mark.parametrize("variant", LLAMA_LIKE)
+@pytest.mark.parametrize("variant", [*LLAMA_LIKE, "lfm2"])
 def test_int8_errs_by_a_few_percent(oracle_of: OracleOf, variant: str, isa: str, quantization: Quantization) -> None:
     """Each rounding to 1/127 of the largest errs by about 1 % of a normal distribution's deviation; layers add up."""
     oracle = oracle_of(variant)
@@ -135,6 +138,36 @@ def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa
         start = sum(length for _, length in company[:before])
         rows.append(driver.step(chunks)[start : start + count])
     assert np.array_equal(np.concatenate(rows), alone)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("isa", BACKENDS)
+@pytest.mark.parametrize("variant", RECURRENT)
+def test_from_a_snapshot_the_bits_are_the_same(oracle_of: OracleOf, variant: str, isa: str, dtype: str) -> None:
+    """Taken in the middle of a chunk and at its end, beside others; begun from more than once, in another row."""
+    oracle = oracle_of(variant)
+    driver = Driver.of(oracle.folder, dtype, isa)
+    prompt = oracle.prompt[:90]
+    first, other = driver.start(prompt), driver.start(oracle.prompt[20:])
+    alone = driver.step([(first, 40), (other, 3)], [(16, 4), (32, 1)])[:40]
+    alone = np.concatenate([alone, driver.step([(first, 24)], [(48, 0), (64, 7)]), driver.prefill(first, 26)])
+    for position, slot in ((64, 7), (16, 4), (32, 1), (48, 0), (16, 4)):
+        again = driver.start(prompt)
+        again.computed, again.snapshot, again.blocks = position, slot, first.blocks[: position // BLOCK]
+        rows = driver.step([(other, 2), (again, 5)])[2:]
+        rows = np.concatenate([rows, driver.prefill(again, 33)])
+        assert np.array_equal(rows, alone[position:]), f"from position {position}"
+
+
+def test_a_state_goes_on_where_it_stands(oracle_of: OracleOf) -> None:
+    """Computing a token again, or leaving one out, would make another state of it."""
+    driver = Driver.of(oracle_of("lfm2").folder, "float32", "reference")
+    sequence = driver.start(np.arange(40))
+    driver.step([(sequence, 20)])
+    for position in (19, 21):
+        sequence.computed = position
+        with pytest.raises(ValueError, match=f"from position {position}, but its recurrent state stands at 20"):
+            driver.step([(sequence, 5)])
 
 
 @pytest.mark.parametrize("variant", WRAPPED)

@@ -32,6 +32,17 @@ _LLAMA3 = {
 # Widths that fill no whole group of outputs.
 _EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
 
+# Heads of values that fill no whole panel of 16.
+_DELTA_NET = {
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 24,
+    "linear_value_head_dim": 20,
+}
+_TWO_LINEAR = ["linear_attention", "linear_attention", "full_attention"]
+_TWO_CONV = ["conv", "conv", "full_attention"]
+
 _ROUTED = {
     "n_routed_experts": 8,
     "num_experts_per_tok": 3,
@@ -301,6 +312,57 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "nemotron": ("Nemotron", {"head_dim": 16, "norm_eps": 1e-3, "attention_bias": True, "mlp_bias": True}),
     "starcoder2": ("Starcoder2", {"norm_epsilon": 1e-3, "sliding_window": 24}),
+    "qwen35": ("Qwen3_5Text", {**_DELTA_NET, "num_hidden_layers": 4}),
+    "qwen35_biases_tied": (
+        "Qwen3_5Text",
+        {
+            **_DELTA_NET,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+        },
+    ),
+    "qwen35_moe": (
+        "Qwen3_5MoeText",
+        {**_DELTA_NET, **_EXPERTS, "shared_expert_intermediate_size": 40, "layer_types": _TWO_LINEAR},
+    ),
+    "qwen3_next": (
+        "Qwen3Next",
+        {
+            **_DELTA_NET,
+            **_EXPERTS,
+            "shared_expert_intermediate_size": 40,
+            "mlp_only_layers": [1],
+            "linear_num_value_heads": 6,
+            "layer_types": _TWO_LINEAR,
+        },
+    ),
+    "lfm2": ("Lfm2", {"norm_eps": 1e-3, "block_multiple_of": 16, "layer_types": _TWO_CONV, "pad_token_id": 0}),
+    "lfm2_moe": (
+        "Lfm2Moe",
+        {
+            **_EXPERTS,
+            "norm_eps": 1e-3,
+            "num_dense_layers": 1,
+            "routed_scaling_factor": 1.5,
+            "layer_types": _TWO_CONV,
+            "pad_token_id": 0,
+        },
+    ),
+    "lfm2_biases": (
+        "Lfm2",
+        {
+            "norm_eps": 1e-3,
+            "block_auto_adjust_ff_dim": False,
+            "conv_bias": True,
+            "conv_L_cache": 4,
+            "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "conv", "conv"],
+            "pad_token_id": 0,
+        },
+    ),
 }
 
 
@@ -322,6 +384,22 @@ WRAPPED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "Mistral3",
         {"model_type": "mistral", "head_dim": 16, "sliding_window": None},
         {**_VISION, "model_type": "pixtral", "image_size": 28, "head_dim": 8},
+    ),
+    "qwen35_images": (
+        "Qwen3_5",
+        {
+            **_DELTA_NET,
+            "model_type": "qwen3_5_text",
+            "layer_types": _TWO_LINEAR,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "mrope_interleaved": True,
+                "mrope_section": [2, 1, 1],
+                "partial_rotary_factor": 0.25,
+            },
+        },
+        {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 64},
     ),
     "qwen2_vl": (
         "Qwen2VL",

@@ -88,6 +88,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Jamba", {"num_experts": 1, "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_dt_rank": 6}),
     ("Lfm2", {"layer_types": ["conv", "full_attention", "conv", "conv"], "block_multiple_of": 16}),
     ("Lfm2", {"full_attn_idxs": [2], "conv_bias": True, "block_auto_adjust_ff_dim": False}),
+    ("Lfm2Moe", {**EXPERTS, "layer_types": ["conv", "full_attention", "conv", "conv"], "use_expert_bias": False}),
+    ("Lfm2Moe", {**EXPERTS, "layer_types": ["full_attention"] + ["conv"] * 3, "num_dense_layers": 1}),
     ("MiniMaxM2", {**HEADS, **LOCAL, "rotary_dim": 8}),
     ("Glm4", HEADS),
     ("SmolLM3", {"attention_bias": True}),
@@ -116,7 +118,11 @@ def saved(name: str, settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings})
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    biases = sum(values.numel() for name, values in model.named_buffers() if "e_score_correction_bias" in name)
+    biases = sum(
+        values.numel()
+        for name, values in model.named_buffers()
+        if name.endswith(("e_score_correction_bias", "expert_bias"))
+    )
     return json.loads(config.to_json_string(use_diff=False)), biases + sum(one.numel() for one in model.parameters())
 
 
@@ -136,9 +142,9 @@ def test_names_mean_one_family_each() -> None:
     assert len(names) == len(set(names))
     runs = (
         "apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3 glm4 "
-        "glm4_moe gpt_oss granite "
-        "granitemoe hunyuan_v1_dense llama mistral ministral ministral3 mixtral nemotron olmo2 olmo3 olmoe phi phi3 "
-        "qwen2 qwen3 qwen2_moe qwen3_moe seed_oss smollm3 starcoder2"
+        "glm4_moe gpt_oss granite granitemoe hunyuan_v1_dense lfm2 lfm2_moe llama mistral ministral ministral3 mixtral "
+        "nemotron olmo2 olmo3 olmoe phi phi3 qwen2 qwen3 qwen2_moe qwen3_moe qwen3_next qwen3_5 qwen3_5_moe seed_oss "
+        "smollm3 starcoder2"
     )
     assert [family.name for family in FAMILIES if family.runs] == runs.split()
 
@@ -301,7 +307,14 @@ TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_qk_norm": True}, "layer norms of queries and keys"),
     ("phi", {"tie_word_embeddings": True}, "a bias of a tied projection to logits"),
     ("llama4", {"attention_chunk_size": 32, "moe_layers": []}, "windows that begin anew instead of sliding"),
-    ("qwen3_5", LINEAR, "layers of LinearAttention and Dense"),
+    ("jamba", {"mamba_d_state": 8, "num_experts": 2}, "layers of Mamba and Dense"),
+    (
+        "qwen3_5",
+        LINEAR | {"linear_num_key_heads": 3},
+        "linear attention whose heads of values do not share those of keys evenly",
+    ),
+    ("qwen3_5", LINEAR | {"linear_conv_kernel_dim": 17}, "convolutions of over 16 tokens"),
+    ("lfm2", {"layer_types": ["conv"] * 4}, "no layer of attention"),
 ]
 
 

@@ -98,6 +98,16 @@ class Packer:
         """float32[length], as it is."""
         return self.packed(self.array(name, length))
 
+    def decay(self, name: str, length: int) -> Vector:
+        """float32[length]: -eˣ of what is stored, in float32."""
+        return self.packed(-np.exp(self.array(name, length)))
+
+    def convolution(self, name: str, channels: int, kernel: int) -> Vector:
+        """Of a depthwise convolution, stored as [channels, 1, kernel], the newest input last: float32[kernel ·
+        channels], the oldest input of all channels first."""
+        weight = self._floats(name, (channels, 1, kernel))
+        return self.packed(np.ascontiguousarray(weight[:, 0].T).ravel())
+
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
         return self._linear(parts, biases, self._layers)
@@ -118,7 +128,11 @@ class Packer:
 
     def router(self, weight: tuple[str, tuple[int, int]], bias: str | None = None) -> Linear:
         """A matrix of a layer that is never quantized. bias: the name of its bias."""
-        return self._linear([weight], [] if bias is None else [(bias, weight[1][0])], "act")
+        return self.plain([weight], [] if bias is None else [(bias, weight[1][0])])
+
+    def plain(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
+        """As `linear`, of one that is never quantized."""
+        return self._linear(parts, biases, "act")
 
     def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating) -> Experts:
         """Of what was packed here. Raises ModelError where a backend cannot compute with it together."""
@@ -154,9 +168,12 @@ class Packer:
 
     def array(self, name: str, length: int) -> Array:
         """A norm or bias: a float32 copy [length]."""
-        values = self._source.tensor(name, (length,))
+        return self._floats(name, (length,))
+
+    def _floats(self, name: str, shape: tuple[int, ...]) -> Array:
+        values = self._source.tensor(name, shape)
         copy = from_bf16(values) if values.dtype == np.uint16 else values.astype(np.float32)
-        self._done(0, (name, (length,)))
+        self._done(0, (name, shape))
         return copy
 
     def _linear(

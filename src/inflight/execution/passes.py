@@ -13,8 +13,8 @@ from inflight.core.types.plan import Chunk, Scored
 
 def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
     """Lists of chunks, in order, of at most `limit` tokens each. Blocks come with a chunk's first piece, drafts,
-    samples and a vector with its last, each scored position with its own. What a chunk samples is never cut: ValueError
-    for one that samples at more than `limit` positions."""
+    samples and a vector with its last, each scored position and each snapshot with its own. What a chunk samples is
+    never cut: ValueError for one that samples at more than `limit` positions."""
     if 0 < sum(chunk.length for chunk in chunks) <= limit:  # as most steps do
         yield list(chunks)
         return
@@ -28,9 +28,17 @@ def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
             if room:
                 cut, score = chunk.start + room, chunk.score
                 before, after = range(score.start, min(score.stop, cut)), range(max(score.start, cut), score.stop)
-                part.append(chunk._replace(length=room, sample=0, score=before, draft_token_ids=(), pool=False))
+                taken = tuple(one for one in chunk.snapshots if one[0] <= cut)
+                part.append(
+                    chunk._replace(length=room, sample=0, score=before, draft_token_ids=(), pool=False, snapshots=taken)
+                )
                 chunk = chunk._replace(
-                    start=cut, length=chunk.length - room, new_blocks=(), window_blocks=(), score=after
+                    start=cut,
+                    length=chunk.length - room,
+                    new_blocks=(),
+                    window_blocks=(),
+                    score=after,
+                    snapshots=chunk.snapshots[len(taken) :],
                 )
             yield part
             part, room = [], limit

@@ -15,7 +15,7 @@ from itertools import accumulate, chain
 from typing import Any, Protocol
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, Transferred
-from inflight.execution.backends.protocol import Device, KVCache, PassResult, PendingPass
+from inflight.execution.backends.protocol import Device, KVCache, PassResult, PendingPass, StateCache
 from inflight.execution.passes import joined, passes
 
 log = logging.getLogger(__name__)
@@ -35,14 +35,22 @@ class PassDecoder(Protocol):
 
 
 class ModelRunner:
-    def __init__(self, decoder: PassDecoder, backend: Device, kv_cache: KVCache, capacity: Capacity):
+    def __init__(
+        self,
+        decoder: PassDecoder,
+        backend: Device,
+        kv_cache: KVCache,
+        capacity: Capacity,
+        states: StateCache | None = None,
+    ):
         """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks (on a CPU both
-        memories are the same, but the copies are real)."""
+        memories are the same, but the copies are real). states: where the model has recurrent layers, of the capacity's
+        rows and one of padding, and of its snapshots."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
         self._capacity = capacity
-        self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks)
+        self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks, states=states)
         self.finished = 0.0  # when the last step was: the next one cannot have begun before
 
     @property

@@ -12,16 +12,23 @@ from inflight.execution.backends.protocol import DType, Hold, Quantization
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention, Dense, LatentAttention, LayerSpec, ModelSpec, MoE, WeightFormat
+from inflight.models.runnable import ComputedMixer
+from inflight.models.spec import (
+    Dense,
+    LayerSpec,
+    ModelSpec,
+    MoE,
+    WeightFormat,
+)
 
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
 _SCALE_BYTES = 4  # of an output of a quantized matrix, of a head of int8 keys or values
 _GROUP_SCALE_BYTES = 2  # of a group of an int4 matrix, and of its offset
 
 
-def parts(layer: LayerSpec) -> tuple[Attention | LatentAttention, Dense | MoE]:
-    """The attention and the MLP of a layer that the decoder computes. Raises ModelError for any other layer."""
-    if isinstance(layer.mixer, Attention | LatentAttention) and isinstance(layer.mlp, Dense | MoE):
+def parts(layer: LayerSpec) -> tuple[ComputedMixer, Dense | MoE]:
+    """The mixer and the MLP of a layer that the decoder computes. Raises ModelError for any other layer."""
+    if isinstance(layer.mixer, ComputedMixer) and isinstance(layer.mlp, Dense | MoE):
         return layer.mixer, layer.mlp
     raise ModelError(
         f"layers of {type(layer.mixer).__name__} and {type(layer.mlp).__name__} are described, but not computed by "

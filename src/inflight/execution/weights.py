@@ -14,8 +14,10 @@ from inflight.execution.checkpoints.family_names import FamilyTensors
 from inflight.execution.layers.attention import AttentionWeights
 from inflight.execution.layers.dense import DenseWeights
 from inflight.execution.layers.latent import LatentWeights
+from inflight.execution.layers.linear_attention import LinearAttentionWeights
 from inflight.execution.layers.moe import MoEWeights
 from inflight.execution.layers.norm import NormWeights
+from inflight.execution.layers.short_convolution import ShortConvolutionWeights
 from inflight.execution.memory import MachineMemory, gib, machine_memory
 from inflight.execution.packer import Packer, Progress, TensorSource
 from inflight.execution.rope import rope_settings, rope_table
@@ -23,7 +25,9 @@ from inflight.execution.sizes import parts, weight_bytes
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import LatentAttention, LayerSpec, ModelSpec, MoE, NormPlace
+from inflight.models.spec import Attention, LatentAttention, LayerSpec, LinearAttention, ModelSpec, MoE, NormPlace
+
+MixerWeights = AttentionWeights | LatentWeights | LinearAttentionWeights | ShortConvolutionWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class LayerWeights:
 
     spec: LayerSpec
     mixer_norm: NormWeights | None
-    mixer: AttentionWeights | LatentWeights
+    mixer: MixerWeights
     mlp_norm: NormWeights | None
     mlp: DenseWeights | MoEWeights
 
@@ -88,21 +92,29 @@ def load_weights(
 
 def _layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> LayerWeights:
     layer = packer.model.layers[index]
-    mixer, mlp = parts(layer)
+    _, mlp = parts(layer)
     names = {place: f"model.layers.{index}.{name}" for place, name in _norm_names(layer).items()}
-    before_mixer, after, before_mlp = names.get("before mixer"), names.get("after mixer"), names.get("before mlp")
-    rope = ropes[mixer.rope] if mixer.rope else None
+    before_mixer, before_mlp = names.get("before mixer"), names.get("before mlp")
     return LayerWeights(
         spec=layer,
         mixer_norm=None if before_mixer is None else NormWeights.load(packer, before_mixer),
-        mixer=LatentWeights.load(packer, mixer, index, rope, after)
-        if isinstance(mixer, LatentAttention)
-        else AttentionWeights.load(packer, mixer, index, rope, after),
+        mixer=_mixer(packer, index, ropes, names.get("after mixer")),
         mlp_norm=None if before_mlp is None else NormWeights.load(packer, before_mlp),
         mlp=MoEWeights.load(packer, mlp, index)
         if isinstance(mlp, MoE)
         else DenseWeights.load(packer, mlp, index, names.get("after mlp")),
     )
+
+
+def _mixer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope], after: str | None) -> MixerWeights:
+    mixer, _ = parts(packer.model.layers[index])
+    if isinstance(mixer, Attention):
+        return AttentionWeights.load(packer, mixer, index, ropes[mixer.rope] if mixer.rope else None, after)
+    if isinstance(mixer, LatentAttention):
+        return LatentWeights.load(packer, mixer, index, ropes[mixer.rope] if mixer.rope else None, after)
+    if isinstance(mixer, LinearAttention):
+        return LinearAttentionWeights.load(packer, mixer, index, after)
+    return ShortConvolutionWeights.load(packer, mixer, index, after)
 
 
 def _norm_names(layer: LayerSpec) -> dict[NormPlace, str]:

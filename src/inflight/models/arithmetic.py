@@ -129,6 +129,12 @@ def router_outputs(mlp: Mlp) -> int:
     return mlp.experts + (1 if mlp.shared_gate else 0) if isinstance(mlp, MoE) else 0
 
 
+def plain_outputs(layer: LayerSpec) -> int:
+    """Outputs of a layer's matrices that are never quantized: of routers, and what linear attention writes and keeps
+    by."""
+    return router_outputs(layer.mlp) + (2 * layer.mixer.value_heads if isinstance(layer.mixer, LinearAttention) else 0)
+
+
 def expert_weights(mlp: MoE, hidden: int) -> Weights:
     """Of one expert."""
     return Weights(((2 * mlp.width, hidden), (hidden, mlp.width)), 2 * mlp.width + hidden if mlp.bias else 0)
@@ -222,7 +228,7 @@ def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = 
         of_experts = layer_matrix_parameters(spec, layer, experts) - every
         expert = packing.matrix if packing.expert is None else packing.expert
         read += count * (every * packing.matrix + of_experts * expert)
-        read += count * router_outputs(layer.mlp) * spec.hidden_size * (packing.table - packing.matrix)
+        read += count * plain_outputs(layer) * spec.hidden_size * (packing.table - packing.matrix)
         if packing.matrix_scale:
             plain = 0 if packing.expert is None else _outputs(spec, layer, 0)
             read += count * (_outputs(spec, layer, experts) - plain) * packing.matrix_scale
@@ -232,7 +238,7 @@ def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = 
 def _outputs(spec: ModelSpec, layer: LayerSpec, experts: float | None) -> float:
     """Outputs of all matrices of a layer that are quantized; with `experts`, of so many."""
     hidden, mlp = spec.hidden_size, layer.mlp
-    found: float = mixer_weights(layer.mixer, hidden).outputs + mlp_weights(mlp, hidden).outputs - router_outputs(mlp)
+    found: float = mixer_weights(layer.mixer, hidden).outputs + mlp_weights(mlp, hidden).outputs - plain_outputs(layer)
     if isinstance(mlp, MoE):
         found += expert_weights(mlp, hidden).outputs * (mlp.experts if experts is None else experts)
     return found

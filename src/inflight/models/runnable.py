@@ -10,8 +10,20 @@ from typing import Literal
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.spec import CLAMPED_SWIGLU, Attention, Dense, LatentAttention, LayerSpec, ModelSpec, MoE
+from inflight.models.spec import (
+    CLAMPED_SWIGLU,
+    Attention,
+    Dense,
+    LatentAttention,
+    LayerSpec,
+    LinearAttention,
+    ModelSpec,
+    MoE,
+    ShortConvolution,
+)
 from inflight.models.weight_format import refuse_unreadable
+
+ComputedMixer = Attention | LatentAttention | LinearAttention | ShortConvolution
 
 # What config.json calls the activation functions of `execution`.
 ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2", "xielu"]] = {
@@ -23,6 +35,7 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2", "xielu"]] = {
     "xielu": "xielu",
 }
 _WIDEST = 1024  # keys that the kernels of attention read
+MOST_KERNEL = 16  # tokens that a short convolution sees
 # Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts.
 _NORMS = (
     ("before mixer", "before mlp"),
@@ -48,6 +61,7 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
             "scaled residuals with a gated shared expert",
         ),
         (spec.head.bias and spec.head.tied, "a bias of a tied projection to logits"),
+        (not any(isinstance(mixer, Attention | LatentAttention) for mixer in mixers), "no layer of attention"),
     ]
     for differs, what in found:
         if differs:
@@ -60,7 +74,7 @@ def refuse_what_does_not_run(spec: ModelSpec) -> None:
 def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     """Whether the layer has it, and its name."""
     mixer, mlp = layer.mixer, layer.mlp
-    if not (isinstance(mixer, Attention | LatentAttention) and isinstance(mlp, Dense | MoE)):
+    if not (isinstance(mixer, ComputedMixer) and isinstance(mlp, Dense | MoE)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
     if isinstance(mlp, MoE):
         computed = mlp.activation in ("silu", "swish", CLAMPED_SWIGLU)
@@ -81,13 +95,18 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     ]
 
 
-def _of_mixer(mixer: Attention | LatentAttention) -> list[tuple[bool, str]]:
+def _of_mixer(mixer: ComputedMixer) -> list[tuple[bool, str]]:
     if isinstance(mixer, Attention):
+        return [(mixer.chunked, "windows that begin anew instead of sliding")]
+    if isinstance(mixer, LatentAttention):
         return [
-            (mixer.chunked, "windows that begin anew instead of sliding"),
-            (mixer.gate, "an output gate of attention"),
+            (mixer.kv_lora_rank % 16 > 0, f"a kv_lora_rank of {mixer.kv_lora_rank}, which is no multiple of 16"),
+            (mixer.cached_width > _WIDEST, f"kv_lora_rank and qk_rope_head_dim of {mixer.cached_width} together"),
         ]
     return [
-        (mixer.kv_lora_rank % 16 > 0, f"a kv_lora_rank of {mixer.kv_lora_rank}, which is no multiple of 16"),
-        (mixer.cached_width > _WIDEST, f"kv_lora_rank and qk_rope_head_dim of {mixer.cached_width} together"),
+        (
+            isinstance(mixer, LinearAttention) and mixer.value_heads % mixer.key_heads > 0,
+            "linear attention whose heads of values do not share those of keys evenly",
+        ),
+        (mixer.kernel > MOST_KERNEL, f"convolutions of over {MOST_KERNEL} tokens"),
     ]

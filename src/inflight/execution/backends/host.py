@@ -27,6 +27,7 @@ from inflight.execution.backends.protocol import (
     SampledBatch,
     SamplingBatch,
     ScoredBatch,
+    StateCache,
 )
 from inflight.execution.backends.slots import PassInputs, RequestSlots
 
@@ -64,6 +65,10 @@ class HostPass:
     rope_and_write_kv: Any
     rope_and_write_latent: Any
     attention: Any
+    gate: Any
+    convolve: Any
+    convolve_gated: Any
+    delta_rule: Any
     gather: Any
 
     def __init__(self, backend: HostBackend, inputs: PassInputs, slots: RequestSlots, chunks: Sequence[Chunk]):
@@ -152,8 +157,8 @@ class HostBackend(ABC):
     dtype: DType
     depth = 1  # who would plan ahead is the one that computes
 
-    def request_slots(self, capacity: Capacity, padding_block: int) -> RequestSlots:
-        return RequestSlots(capacity, padding_block)
+    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
+        return RequestSlots(capacity, padding_block, states)
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:
         narrow = kind == "act" and self.dtype == "bfloat16"

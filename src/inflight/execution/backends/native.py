@@ -32,6 +32,7 @@ from inflight.execution.backends.protocol import (
     Gating,
     Hold,
     KVShape,
+    LayerState,
     RopeTable,
     Routing,
     SampledBatch,
@@ -122,6 +123,12 @@ class NativeBackend(HostBackend):
         cache.shape = shape
         return cache
 
+    def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
+        return int(self._kernels.bytes_per_state(_state_sizes(layers)))
+
+    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> NativeStates:
+        return NativeStates(self._kernels, self._kernels.state_cache(_state_sizes(layers), rows, snapshots))
+
     def activation_of(self, array: Array) -> Any:
         return self._module.Activation(array)
 
@@ -132,7 +139,11 @@ class NativeBackend(HostBackend):
     def forward_pass(
         self, inputs: PassInputs, kv_cache: Any, slots: RequestSlots, chunks: Sequence[Chunk]
     ) -> NativePass:
-        where = inputs.metadata
+        where, states = inputs.metadata, slots.states
+        of_states: tuple[Any, ...] = ()
+        if inputs.states is not None:
+            assert isinstance(states, NativeStates)
+            of_states = (states.held, *inputs.states)
         prepared = self._module.PreparedPass(
             self._kernels,
             kv_cache,
@@ -141,6 +152,7 @@ class NativeBackend(HostBackend):
             where.query_start,
             where.context_len,
             where.block_tables,
+            *of_states,
         )
         return NativePass(prepared, self, inputs, slots, chunks)
 
@@ -254,6 +266,25 @@ def _laid_out(shape: KVShape) -> tuple[int, bool, list[tuple[int, int, int, int]
     return shape.block_size, shape.quantized, [one or (0, 0, 0, 0) for one in layers]
 
 
+def _state_sizes(layers: Sequence[LayerState | None]) -> list[tuple[int, ...]]:
+    found = [one or LayerState(0, 0) for one in layers]
+    return [(one.inputs, one.channels, one.heads, one.key_dim, one.value_dim) for one in found]
+
+
+class NativeStates:
+    """held: the module's."""
+
+    def __init__(self, kernels: Any, held: Any) -> None:
+        self._kernels, self.held = kernels, held
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.held.nbytes)
+
+    def begin(self, row: int, snapshot: int) -> None:
+        self._kernels.begin_state(self.held, row, snapshot)
+
+
 class NativePass(HostPass):
     """The compiled pass's operations, called without a detour: with small models such a call is most of a step."""
 
@@ -273,3 +304,5 @@ class NativePass(HostPass):
         self.experts, self.add_gated, self.by_head = prepared.experts, prepared.add_gated, prepared.by_head
         self.rope_and_write_latent = prepared.rope_and_write_latent
         self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention
+        self.gate, self.convolve, self.convolve_gated = prepared.gate, prepared.convolve, prepared.convolve_gated
+        self.delta_rule = prepared.delta_rule

@@ -24,9 +24,11 @@ from inflight.execution.backends.protocol import (
     Hold,
     KVCache,
     KVShape,
+    LayerState,
     PassResult,
     RopeTable,
     Routing,
+    StateCache,
 )
 
 
@@ -45,6 +47,14 @@ class NullKVCache:
     shape: KVShape
     num_blocks: int
     nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NullStates:
+    nbytes: int = 0
+
+    def begin(self, row: int, snapshot: int) -> None:
+        """There is nothing in either."""
 
 
 @dataclass(slots=True)
@@ -101,7 +111,15 @@ class NullBackend:
     def kv_cache(self, shape: KVShape, num_blocks: int) -> NullKVCache:
         return NullKVCache(shape, num_blocks)
 
-    def request_slots(self, capacity: Capacity, padding_block: int) -> NullSlots:
+    def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
+        """In bf16 and float32, as of a model that is computed."""
+        states = [one for one in layers if one is not None]
+        return sum(2 * one.inputs * one.channels + 4 * one.heads * one.key_dim * one.value_dim for one in states)
+
+    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> NullStates:
+        return NullStates()
+
+    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> NullSlots:
         return NullSlots(capacity.vocab_size)
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Nothing:
@@ -149,6 +167,7 @@ class NullPass:
     embed = rms_norm = layer_norm = to_act = add = scale = soft_cap = compute
     linear = linear_residual = gate_up = activate = experts = add_gated = compute
     rope_and_write_kv = rope_and_write_latent = by_head = attention = gather = compute
+    gate = convolve = convolve_gated = delta_rule = compute
 
     def sample(self, logits: object, places: Sequence[int]) -> None:
         for chunk, position in (self._places[place] for place in places):

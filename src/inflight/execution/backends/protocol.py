@@ -143,6 +143,28 @@ class KVShape:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerState:
+    """What a recurrent layer keeps of a sequence, however long: the last `inputs` inputs of its convolution over
+    `channels` channels, in `act`, and of each of `heads` heads a float32 matrix [key_dim, value_dim]. Before any token
+    all of it is 0."""
+
+    inputs: int
+    channels: int
+    heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+
+
+class StateMetadata(NamedTuple):
+    """With which states the chunks of a pass go on, and where copies of them are to be left."""
+
+    rows: Array  # int32[C], whose live state each chunk reads and leaves behind
+    snapshot_start: Array  # int32[C + 1], ascending: the entries below that are chunk c's, snapshot_start[c]:[c + 1]
+    positions: Array  # int32[…], rising within a chunk: the state is copied as it is after so many of its tokens
+    slots: Array  # int32[…], to this snapshot
+
+
+@dataclass(frozen=True, slots=True)
 class RopeTable:
     """Rotary embedding of the first R values of a head, R up to D, by halves (Hugging Face convention: x[i] pairs with
     x[i + R/2]); scaling is already in."""
@@ -237,6 +259,16 @@ class KVCache(Protocol):
 
     @property
     def nbytes(self) -> int: ...
+
+
+class StateCache(Protocol):
+    """What recurrent layers keep: a live state of all of them for each row, and snapshots, which are copies of such."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def begin(self, row: int, snapshot: int) -> None:
+        """The row's state becomes a copy of the snapshot."""
 
 
 class Activation(Protocol):
@@ -375,6 +407,46 @@ class ForwardPass(Protocol):
         scale > 0. soft_cap c > 0: a scaled score becomes c · tanh(score / c). sinks float32[H]: a score of each head,
         neither scaled nor capped, that takes its share of the probabilities and has no value."""
 
+    def gate(self, gate: Activation, x: Activation) -> None:
+        """x act[S, N] → x · sigmoid(gate float32[S, N]), in place."""
+
+    def convolve(self, x: Activation, layer: int, weight: Vector, out: Activation) -> None:
+        """x float32[T, at least C], of which the first C numbers are the inputs of a depthwise convolution over the
+        last K = inputs + 1 tokens (`LayerState`), C its channels → out float32[T, C] = silu of its sums.
+
+        weight float32[K · C], of the oldest input first. Inputs are rounded to `act`; those before a chunk are its
+        row's state, or 0 where it begins at position 0. Sums are float32, from the oldest input on. The last inputs are
+        left in the state, and in snapshots as they are due."""
+
+    def convolve_gated(self, x: Activation, layer: int, weight: Vector, bias: Vector | None, out: Activation) -> None:
+        """x float32[T, 3 · C], the numbers B of all channels, then G, then X → out act[T, C] = G · (sums + bias), where
+        the inputs are B · X; else as `convolve`."""
+
+    def delta_rule(
+        self,
+        qkv: Activation,
+        projected: Activation,
+        gates: Activation,
+        layer: int,
+        key_heads: int,
+        decay: Vector,
+        step_bias: Vector,
+        norm: Vector,
+        eps: float,
+        out: Activation,
+    ) -> None:
+        """The gated delta rule of H heads with a state S float32[key_dim, value_dim] each, token by token, and a gated
+        norm of what comes out (Yang et al., "Gated Delta Networks", 2024).
+
+        qkv float32[T, C]: queries and keys of `key_heads` heads, values of H. projected float32[T, C + H · value_dim]:
+        behind its first C numbers the gate z of each value. gates float32[T, 2 · H]: b and a of each head. decay,
+        step_bias float32[H]; norm float32[value_dim]. A head of keys serves H / key_heads neighbouring heads.
+
+        q and k are divided by sqrt(Σ x² + 10⁻⁶), q by sqrt(key_dim) too; β = sigmoid(b); d = exp(decay · softplus(a +
+        step_bias)). S ← d · S + k ⊗ β (v - d · kS); o = qS. out act[T, H · value_dim] = o / sqrt(mean(o²) + eps) · norm
+        · silu(z). Everything before `out` is float32. A chunk that begins at position 0 has S = 0 before it; what S is
+        after it, and where snapshots are due, is left as by `convolve`."""
+
     def gather(self, x: Activation, places: Sequence[int], out: Activation) -> None:
         """Rows of x float32[T, E] at `places` (indices into the pass's tokens) → out float32[S, E]."""
 
@@ -405,8 +477,9 @@ class Device(Protocol):
 
     def kv_cache(self, shape: KVShape, num_blocks: int) -> KVCache: ...
 
-    def request_slots(self, capacity: Capacity, padding_block: int) -> RequestSlots:
-        """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone."""
+    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
+        """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone. states:
+        of as many rows, and of `capacity.state_snapshots` snapshots, where the model has recurrent layers."""
 
     # -- per step -----------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
@@ -420,8 +493,10 @@ class Device(Protocol):
         new: Sequence[NewRow] = (),
         freed: Sequence[int] = (),
     ) -> ForwardPass:
-        """Begins a pass over the tokens of `chunks`. Before it, slots are given up, then taken; the chunks' new blocks
-        are appended to their slots' tables. Raises ValueError for positions or tables that cannot be."""
+        """Begins a pass over the tokens of `chunks`. Before it, slots are given up, then taken, and those that begin
+        from a snapshot get their state; the chunks' new blocks are appended to their slots' tables. Raises ValueError
+        for positions or tables that cannot be, and where a state is not that of the position at which its chunk
+        starts."""
 
     def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
         """The pass of these slots failed: what is computed for them before they are taken anew counts for nothing, and
@@ -464,6 +539,12 @@ class Backend(Device, Protocol):
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Table:
         """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it
         may be quantized (else ValueError)."""
+
+    def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
+        """Of one state of all layers; None: a layer without."""
+
+    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> StateCache:
+        """Live states of `rows` rows, that of padding included, and of so many snapshots."""
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Activation:
         """Memory for up to `rows` rows; pages that no pass reaches are never touched."""

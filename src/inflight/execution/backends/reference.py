@@ -13,7 +13,7 @@ depend on itself only.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -42,12 +42,14 @@ from inflight.execution.backends.protocol import (
     KVCache,
     KVLayer,
     KVShape,
+    LayerState,
     Nonlinearity,
     RopeTable,
     Routing,
     SampledBatch,
     SamplingBatch,
     ScoredBatch,
+    StateMetadata,
 )
 from inflight.execution.backends.reference_routing import route
 from inflight.execution.backends.slots import PassInputs, RequestSlots
@@ -214,6 +216,27 @@ def _place_bytes(shape: KVShape, dtype: DType, layer: KVLayer) -> int:
     return shape.block_size * (layer.elements * _item(dtype, shape.quantized).itemsize + scales)
 
 
+class ReferenceStates:
+    """Of each layer the kept inputs act[states, inputs, channels], and matrices [states, heads, key_dim, value_dim]: of
+    rows, then of snapshots."""
+
+    def __init__(self, layers: Sequence[LayerState | None], rows: int, snapshots: int, dtype: DType):
+        count = rows + snapshots
+        of = [one or LayerState(0, 0) for one in layers]
+        act = np.uint16 if dtype == "bfloat16" else np.float32
+        self.first_snapshot = rows
+        self.inputs = [np.zeros((count, one.inputs, one.channels), act) for one in of]
+        self.matrices = [np.zeros((count, one.heads, one.key_dim, one.value_dim), np.float32) for one in of]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in (*self.inputs, *self.matrices))
+
+    def begin(self, row: int, snapshot: int) -> None:
+        for one in (*self.inputs, *self.matrices):
+            one[row] = one[self.first_snapshot + snapshot]
+
+
 @dataclass(slots=True)
 class ReferenceActivation:
     """rows: those that were written last."""
@@ -304,6 +327,12 @@ class ReferenceBackend(HostBackend):
 
     def kv_cache(self, shape: KVShape, num_blocks: int) -> ReferenceKVCache:
         return ReferenceKVCache(shape, num_blocks, self.dtype)
+
+    def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
+        return ReferenceStates(layers, 1, 0, self.dtype).nbytes
+
+    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> ReferenceStates:
+        return ReferenceStates(layers, rows, snapshots, self.dtype)
 
     def pack_vector(self, values: Array) -> Array:
         return np.array(values, np.float32)
@@ -551,6 +580,96 @@ class ReferencePass(HostPass):
                     held = self._hold(rounded @ values[head, span] / total)
                     out.array[t].reshape(kept.kv_heads, -1)[head] = held.reshape(-1)
 
+    def gate(self, gate: ReferenceActivation, x: ReferenceActivation) -> None:
+        x.write(self._hold(self._read(x.written) * _sigmoid(gate.written)))
+
+    def convolve(self, x: ReferenceActivation, layer: int, weight: Array, out: ReferenceActivation) -> None:
+        channels = self._states.inputs[layer].shape[2]
+        out.write(_activated(self._convolved(x.written[:, :channels], layer, weight), "silu"))
+
+    def convolve_gated(
+        self,
+        x: ReferenceActivation,
+        layer: int,
+        weight: Array,
+        bias: Array | None,
+        out: ReferenceActivation,
+    ) -> None:
+        into, outof, inputs = np.split(x.written, 3, axis=1)
+        sums = self._convolved(into * inputs, layer, weight)
+        out.write(self._hold(outof * (sums if bias is None else sums + bias)))
+
+    def _convolved(self, x: Array, layer: int, weight: Array) -> Array:
+        """float32[T, C] → float32[T, C], chunk by chunk."""
+        kept, where = self._states.inputs[layer], self._moves
+        taps = weight.reshape(-1, x.shape[1])  # [K, C]
+        inputs, sums = self._hold(x), np.zeros_like(x)
+        for chunk, row, tokens in self._chunks_of_states():
+            start = self._inputs.metadata.context_len[chunk]
+            before = kept[row] if start else np.zeros_like(kept[row])
+            seen = np.concatenate([before, inputs[tokens]])
+            for back, tap in enumerate(taps):
+                sums[tokens] += tap * self._read(seen[back : back + tokens.stop - tokens.start])
+            for entry in range(where.snapshot_start[chunk], where.snapshot_start[chunk + 1]):
+                behind = where.positions[entry] - start
+                kept[self._states.first_snapshot + where.slots[entry]] = seen[behind : behind + len(before)]
+            kept[row] = seen[len(seen) - len(before) :]
+        return sums
+
+    def delta_rule(
+        self,
+        qkv: ReferenceActivation,
+        projected: ReferenceActivation,
+        gates: ReferenceActivation,
+        layer: int,
+        key_heads: int,
+        decay: Array,
+        step_bias: Array,
+        norm: Array,
+        eps: float,
+        out: ReferenceActivation,
+    ) -> None:
+        matrices, where, tokens = self._states.matrices[layer], self._moves, qkv.rows
+        _, heads, key_dim, _ = matrices.shape
+        parts = np.split(qkv.written, [key_heads * key_dim, 2 * key_heads * key_dim], axis=1)
+        q, k = (_unit(one.reshape(tokens, key_heads, -1)).repeat(heads // key_heads, axis=1) for one in parts[:2])
+        q, v = q * np.float32(key_dim**-0.5), parts[2].reshape(tokens, heads, -1)
+        b, a = np.split(gates.written, 2, axis=1)
+        beta, kept = _sigmoid(b), np.exp(decay * _softplus(a + step_bias))
+        found = np.empty_like(v)
+        for chunk, row, of in self._chunks_of_states():
+            start = self._inputs.metadata.context_len[chunk]
+            state = matrices[row] if start else np.zeros_like(matrices[row])
+            due = range(where.snapshot_start[chunk], where.snapshot_start[chunk + 1])
+            slots = {int(where.positions[entry]): self._states.first_snapshot + where.slots[entry] for entry in due}
+            for t in range(of.start, of.stop):
+                state = state * kept[t, :, None, None]
+                delta = (v[t] - (state * k[t, :, :, None]).sum(axis=1)) * beta[t, :, None]
+                state = state + k[t, :, :, None] * delta[:, None]
+                found[t] = (state * q[t, :, :, None]).sum(axis=1)
+                if (slot := slots.get(int(start + t - of.start + 1))) is not None:
+                    matrices[slot] = state
+            matrices[row] = state
+        z = projected.written[:, qkv.written.shape[1] :].reshape(found.shape)
+        out.write(self._hold(_normalised(found, norm, eps) * _activated(z, "silu")).reshape(tokens, -1))
+
+    @property
+    def _states(self) -> ReferenceStates:
+        assert isinstance(self._slots.states, ReferenceStates)
+        return self._slots.states
+
+    @property
+    def _moves(self) -> StateMetadata:
+        assert self._inputs.states is not None
+        return self._inputs.states
+
+    def _chunks_of_states(self) -> Iterator[tuple[int, int, slice]]:
+        """Of each chunk that has tokens: its number, the row of its state, and its tokens."""
+        starts = self._inputs.metadata.query_start.tolist()
+        for chunk, row in enumerate(self._moves.rows.tolist()):
+            if starts[chunk] < starts[chunk + 1]:
+                yield chunk, row, slice(starts[chunk], starts[chunk + 1])
+
     def gather(self, x: ReferenceActivation, places: Sequence[int], out: ReferenceActivation) -> None:
         out.write(x.written[list(places)])
 
@@ -595,6 +714,23 @@ def _heads_normalised(x: Array, weight: Array | None, eps: float) -> Array:
 
 def _copied(matrix: Int4Matrix) -> Int4Matrix:
     return replace(matrix, codes=matrix.codes.copy())
+
+
+def _unit(x: Array) -> Array:
+    unit: Array = x / np.sqrt(np.sum(np.square(x), axis=-1, keepdims=True) + np.float32(1e-6))
+    return unit
+
+
+def _sigmoid(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        found: Array = np.float32(1) / (np.float32(1) + np.exp(-x))
+    return found
+
+
+def _softplus(x: Array) -> Array:
+    """log(1 + eˣ), without its overflow."""
+    found: Array = np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, np.float32(20)))))
+    return found
 
 
 def _rotated(x: Array, cos: Array, sin: Array) -> Array:

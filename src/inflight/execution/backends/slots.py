@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
-from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch
+from inflight.execution.backends.protocol import Array, AttentionMetadata, SamplingBatch, StateCache, StateMetadata
 from inflight.execution.backends.token_bias import NO_BIAS, TokenBias, token_bias
 
 # One line of an array for each, so that those of a batch are gathered at once.
@@ -28,11 +28,13 @@ class PassInputs(NamedTuple):
     chunk_of: Array  # int32[T], the chunk of each token
     token_ids: Array  # int32[T]
     metadata: AttentionMetadata
+    states: StateMetadata | None = None  # of a model with recurrent layers
 
 
 class RequestSlots:
-    def __init__(self, capacity: Capacity, padding_block: int):
-        """padding_block: where padding writes its keys and values; nobody reads them."""
+    def __init__(self, capacity: Capacity, padding_block: int, states: StateCache | None = None):
+        """padding_block: where padding writes its keys and values; nobody reads them. states: of a model with recurrent
+        layers."""
         rows = capacity.max_rows + 1
         self._block_size = capacity.block_size
         self._vocab_size = capacity.vocab_size
@@ -53,6 +55,8 @@ class RequestSlots:
         self._histories: set[int] = set()  # rows whose draws depend on which tokens came before
         self._biases: dict[int, TokenBias] = {}
         self._normalize = np.zeros(rows, np.bool_)  # of a vector
+        self.states = states
+        self._state_positions = np.zeros(rows, np.int32)  # at which a row's state stands; -1: where its snapshot stood
         self._void = {capacity.max_rows}  # rows whose blocks are not theirs
         self._block_tables[:, capacity.max_rows] = padding_block
 
@@ -74,6 +78,9 @@ class RequestSlots:
         self._top_logprobs[row] = params.logprobs or 0
         self._prompt_logprobs[row] = params.prompt_logprobs or 0
         self._normalize[row] = new.pooling is not None and new.pooling.normalize
+        self._state_positions[row] = -1 if new.snapshot >= 0 else 0
+        if self.states is not None and new.snapshot >= 0:
+            self.states.begin(row, new.snapshot)
         self.free(row)
         if params.needs_history:
             self._histories.add(row)
@@ -124,7 +131,27 @@ class RequestSlots:
         else:
             tables = np.ascontiguousarray(self._block_tables[:, rows, :width])
         metadata = AttentionMetadata(positions, query_start, context_len, tables)
-        return PassInputs(rows, chunk_of, self._tokens[slots, positions], metadata)
+        states = None if self.states is None else self._states_of(chunks, rows, context_len, lengths)
+        return PassInputs(rows, chunk_of, self._tokens[slots, positions], metadata, states)
+
+    def _states_of(self, chunks: Sequence[Chunk], rows: Array, starts: Array, lengths: Array) -> StateMetadata:
+        """Raises ValueError for a chunk that does not go on where its row's state stands. What is void goes on anywhere
+        and leaves no snapshot, since the slot may be another's by now."""
+        stand = self._state_positions[rows]
+        for index in np.flatnonzero((stand != starts) & (stand >= 0)).tolist():
+            if chunks[index].row not in self._void:
+                raise ValueError(
+                    f"row {chunks[index].row} computes from position {starts[index]}, but its recurrent state stands "
+                    f"at {stand[index]}; a state goes on from there, or from a snapshot"
+                )
+        self._state_positions[rows] = starts + lengths
+        due = [() if chunk.row in self._void else chunk.snapshots for chunk in chunks]
+        entries = np.array([entry for one in due for entry in one], np.int32).reshape(-1, 2)
+        snapshot_start = np.zeros(len(chunks) + 1, np.int32)
+        np.cumsum([len(one) for one in due], out=snapshot_start[1:])
+        return StateMetadata(
+            rows, snapshot_start, np.ascontiguousarray(entries[:, 0]), np.ascontiguousarray(entries[:, 1])
+        )
 
     def _extend_table(self, group: int, row: int, blocks: Sequence[int]) -> None:
         if row in self._void:

@@ -1,9 +1,9 @@
 """Experts by one kind of name, whatever a checkpoint calls them.
 
 Knows how published checkpoints spell routers and experts, and how they stack them: one tensor for each expert's matrix
-(Qwen and most others; Mixtral under names of its own), all experts of a layer in one (as `transformers` holds them), or
-that transposed, with outputs of gate and up in turns, and biases (gpt-oss). A layer asks for `mlp.gate` and
-`mlp.experts.E.gate_proj`; of a stack it gets a view, or a copy of one expert's part, so that memory does not peak.
+(Qwen and most others; Mixtral and LFM2 under names of their own), all experts of a layer in one (as `transformers`
+holds them), or that transposed, with outputs of gate and up in turns, and biases (gpt-oss). A layer asks for `mlp.gate`
+and `mlp.experts.E.gate_proj`; of a stack it gets a view, or a copy of one expert's part, so that memory does not peak.
 Other names pass through.
 """
 
@@ -27,7 +27,8 @@ _EXPERT = re.compile(r"experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 _MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 # Beginnings of names within a layer, and what else they are spelled as.
 _SPELLINGS = {
-    "gate.": ("block_sparse_moe.gate.", "block_sparse_moe.router.layer.", "mlp.router."),
+    "gate.e_score_correction_bias": ("feed_forward.expert_bias",),
+    "gate.": ("block_sparse_moe.gate.", "block_sparse_moe.router.layer.", "mlp.router.", "feed_forward.gate."),
     "shared_experts.": ("mlp.shared_expert.",),
 }
 # Of all experts of a layer, by whether it is of down: outputs of gate, then of up.
@@ -121,5 +122,6 @@ def _renamed(layer: str, part: str, shape: tuple[int, ...]) -> list[_Place]:
     if part == "gate.e_score_correction_bias":
         return [_Place(layer + _CORRECTION, (1, *shape), lambda whole: whole[0])]
     if found := _EXPERT.fullmatch(part):
-        names.append(f"block_sparse_moe.experts.{found[1]}.{_MIXTRAL[found[2]]}.{found[3]}")
+        end = f".experts.{found[1]}.{_MIXTRAL[found[2]]}.{found[3]}"
+        names += ["block_sparse_moe" + end, "feed_forward" + end]
     return [_Place(layer + name, shape, lambda whole: whole) for name in names]

@@ -1,8 +1,9 @@
 """A checkpoint under the names that most families share, in the row order that the backends compute in.
 
 Knows how a family's checkpoints differ from that: parts of names (`Family.names`), several matrices stacked in one
-tensor, rows of queries and keys whose rotated pairs stand side by side, and the prefix of a text part that lies beside
-others. All of it is a choice of rows, so no number changes. Does not know files, nor what is made of a tensor.
+tensor, one after the other or head by head, rows of queries and keys whose rotated pairs stand side by side, and the
+prefix of a text part that lies beside others. All of it is a choice of rows, so no number changes. Does not know files,
+nor what is made of a tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from inflight.execution.backends.matrices import Matrix, rows_of
 from inflight.execution.backends.protocol import Array
-from inflight.models.spec import Attention, Dense, LatentAttention, LayerSpec, ModelSpec, MoE
+from inflight.models.spec import Attention, Dense, LatentAttention, LayerSpec, LinearAttention, ModelSpec, MoE
 
 if TYPE_CHECKING:
     from inflight.execution.packer import TensorSource
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _LAYER = re.compile(r"(model\.layers\.(\d+)\.)?(.+?)(\.weight|\.bias)?")
 _ROTATED = tuple(f"self_attn.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
 _ROTATED_QUERIES, _ROTATED_KEY = ("self_attn.q_proj", "self_attn.q_b_proj"), "self_attn.kv_a_proj_with_mqa"
+_BY_HEAD = frozenset(f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "b", "a"))
 _TABLE = "embed_tokens.weight"
 # Of a text part: prefix of the decoder, and of what stands beside it (the output projection).
 _ROOTS = (("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."))
@@ -70,16 +72,24 @@ class FamilyTensors:
     def _stored(self, name: str) -> str:
         """The name in the checkpoint."""
         layer, _, part, suffix = _parts(name)
-        usual = layer + self._names.get(part, part) + suffix
+        named = self._rooted(layer + self._names.get(part, part) + suffix)
+        # What a family stacks head by head, another form of its checkpoints may hold apart.
+        apart = self._rooted(layer + part + suffix)
+        return apart if part in _BY_HEAD and named not in self._source and apart in self._source else named
+
+    def _rooted(self, usual: str) -> str:
         return self._root + usual.removeprefix("model.") if usual.startswith("model.") else self._beside + usual
 
     def _place(self, name: str, count: int) -> _Place:
-        _, number, part, _ = _parts(name)
+        prefix, number, part, suffix = _parts(name)
         first, total, order = 0, count, None
         if number is not None:
             layer = self._model.layers[number]
+            by_head = _by_head(layer, part)
+            if by_head is not None and self._stored(name) == self._rooted(prefix + by_head.tensor + suffix):
+                return _Place(self._stored(name), by_head.total, by_head.rows)
             stacked = [one for one, stored in self._names.items() if stored == self._names.get(part)]
-            if len(stacked) > 1:
+            if len(stacked) > 1 and by_head is None:
                 rows = [_rows(layer, one) for one in stacked]
                 first, total = sum(rows[: stacked.index(part)]), sum(rows)
             order = _order(layer, part, count)
@@ -104,6 +114,38 @@ def _rows(layer: LayerSpec, part: str) -> int:
         return layer.mlp.width
     assert isinstance(layer.mixer, Attention)
     return (layer.mixer.heads if part.endswith("q_proj") else layer.mixer.kv_heads) * layer.mixer.head_dim
+
+
+class _ByHead(NamedTuple):
+    """Rows of a part in a tensor that holds several, head after head."""
+
+    tensor: str
+    total: int
+    rows: Array
+
+
+def _by_head(layer: LayerSpec, part: str) -> _ByHead | None:
+    """None for what no family stacks so."""
+    mixer = layer.mixer
+    if isinstance(mixer, Attention) and mixer.gate and part in ("self_attn.q_proj", "self_attn.gate_proj"):
+        chosen = 1 if part == "self_attn.gate_proj" else 0
+        return _dealt("self_attn.q_proj", mixer.heads, (mixer.head_dim, mixer.head_dim), (chosen,))
+    if not isinstance(mixer, LinearAttention) or part not in _BY_HEAD:
+        return None
+    shared = mixer.value_heads // mixer.key_heads
+    values = shared * mixer.value_dim
+    if part.endswith(("_b", "_a")):
+        return _dealt("linear_attn.in_proj_ba", mixer.key_heads, (shared, shared), (1 if part.endswith("_a") else 0,))
+    widths = (mixer.key_dim, mixer.key_dim, values, values)
+    return _dealt("linear_attn.in_proj_qkvz", mixer.key_heads, widths, (3,) if part.endswith("_z") else (0, 1, 2))
+
+
+def _dealt(tensor: str, heads: int, widths: tuple[int, ...], parts: Sequence[int]) -> _ByHead:
+    """Of a tensor with rows of these widths for each head, those of some parts, one part after the other."""
+    ends = np.cumsum((0, *widths))
+    rows = np.arange(heads * ends[-1]).reshape(heads, -1)
+    chosen = [rows[:, ends[one] : ends[one + 1]].ravel() for one in parts]
+    return _ByHead(tensor, int(rows.size), np.concatenate(chosen))
 
 
 def _order(layer: LayerSpec, part: str, count: int) -> Array | None:

@@ -8,7 +8,8 @@ next. What families add to that, and where it is:
   after;
 - no rotation, one of a part of each head, another one in layers with a window: the layer's own table of cosines;
 - pairs that a checkpoint holds side by side, stacked projections, other names: `checkpoints.family_names`;
-- another factor of scores, a soft cap of them, sinks: arguments of the operation that attends.
+- another factor of scores, a soft cap of them, sinks: arguments of the operation that attends;
+- a gate of its result, by the sigmoid of a product of its own: between attention and the last product.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class AttentionWeights:
     q_norm: Vector | None
     k_norm: Vector | None
     sinks: Vector | None
+    gate: Linear | None  # [H·D, E]
     output: Linear
     residual: Residual
 
@@ -46,6 +48,7 @@ class AttentionWeights:
         at = f"model.layers.{layer}.self_attn."
         hidden, width = packer.model.hidden_size, spec.head_dim
         rows = {"q_proj": spec.heads * width, "k_proj": spec.kv_heads * width, "v_proj": spec.kv_heads * width}
+        gate, outputs = at + "gate_proj", rows["q_proj"]
         normed = {"none": (0, 0), "head": (width, width), "all": (rows["q_proj"], rows["k_proj"])}[spec.qk_norm]
         return cls(
             spec=spec,
@@ -59,6 +62,11 @@ class AttentionWeights:
             q_norm=packer.norm(at + "q_norm.weight", normed[0]) if normed[0] else None,
             k_norm=packer.norm(at + "k_norm.weight", normed[1]) if normed[1] else None,
             sinks=packer.vector(at + "sinks", spec.heads) if spec.sinks else None,
+            gate=packer.linear(
+                [(gate + ".weight", (outputs, hidden))], [(gate + ".bias", outputs)] if spec.qkv_bias else []
+            )
+            if spec.gate
+            else None,
             output=packer.linear(
                 [(at + "o_proj.weight", (hidden, spec.heads * width))],
                 [(at + "o_proj.bias", hidden)] if spec.output_bias else [],
@@ -70,8 +78,8 @@ class AttentionWeights:
         spec, layer, rope, eps = self.spec, self.layer, self.rope, self.eps
         weight, q_norm, k_norm, output, sinks = self.qkv, self.q_norm, self.k_norm, self.output, self.sinks
         window, scale, soft_cap = spec.window, spec.scale or spec.head_dim**-0.5, spec.soft_cap
-        norms_last = spec.qk_norm_last
-        qkv = workspace.take("qkv", spec.qkv_rows, "float32")  # [T, (H + 2G)·D]
+        norms_last, gate = spec.qk_norm_last, self.gate
+        qkv = workspace.take("qkv", weight.rows, "float32")  # [T, (H + 2G)·D]
         queries = workspace.take("queries", spec.heads * spec.head_dim)  # [T, H·D]
         attn_out = workspace.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
         add = self.residual.bind(workspace, hidden_size)
@@ -82,4 +90,16 @@ class AttentionWeights:
             batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
             add(batch, attn_out, output, hidden)
 
-        return run
+        if gate is None:
+            return run
+        gates = workspace.take("attn_gates", gate.rows, "float32")  # [T, H·D]
+
+        def run_gated(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
+            batch.linear(normed, weight, qkv)
+            batch.linear(normed, gate, gates)
+            batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries)
+            batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
+            batch.gate(gates, attn_out)
+            add(batch, attn_out, output, hidden)
+
+        return run_gated

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inflight.models.families.qwen_moe import EXPERTS, mlps, router
-from inflight.models.family import FULL, Family, attention, dense, experts
+from inflight.models.family import FULL, Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, LinearAttention, Mlp
+from inflight.models.rope import RopeSettings
+from inflight.models.spec import Attention, LayerSpec, LinearAttention, Mlp
 
 _LINEAR = "linear_attention"
 _HYBRID = frozenset(("linear_num_value_heads", "attn_output_gate"))
@@ -23,7 +24,10 @@ _DEFAULTS = {
     "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4,
     "attn_output_gate": True,
+    "partial_rotary_factor": 0.25,
 }
+# Queries and their gate are one matrix, head by head (`checkpoints.family_names`).
+_GATE = {"self_attn.gate_proj": "self_attn.q_proj"}
 
 
 def with_experts(fields: Fields) -> list[LayerSpec]:
@@ -53,6 +57,11 @@ def _layers(fields: Fields, parts: Sequence[Mlp]) -> list[LayerSpec]:
     ]
 
 
+def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
+    """Beside images a token has three positions (mrope); in a text they are one."""
+    return rope(fields, mixer, partial=True)
+
+
 QWEN3_NEXT = Family(
     name="qwen3_next",
     architectures=("Qwen3NextForCausalLM",),
@@ -60,7 +69,16 @@ QWEN3_NEXT = Family(
     layers=with_experts,
     understands=_HYBRID | EXPERTS,
     defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512, "norm_topk_prob": True},
+    runs=True,
     norm_offset=True,
+    rope=_rope,
+    names={
+        **_GATE,
+        "linear_attn.in_proj_qkv": "linear_attn.in_proj_qkvz",
+        "linear_attn.in_proj_z": "linear_attn.in_proj_qkvz",
+        "linear_attn.in_proj_b": "linear_attn.in_proj_ba",
+        "linear_attn.in_proj_a": "linear_attn.in_proj_ba",
+    },
 )
 QWEN3_5 = Family(
     name="qwen3_5",
@@ -69,7 +87,11 @@ QWEN3_5 = Family(
     layers=without,
     understands=_HYBRID,
     defaults={**_DEFAULTS, "num_key_value_heads": 4},
+    runs=True,
     norm_offset=True,
+    rope=_rope,
+    names=_GATE,
+    wrappers=("Qwen3_5ForConditionalGeneration",),
 )
 QWEN3_5_MOE = Family(
     name="qwen3_5_moe",
@@ -78,5 +100,9 @@ QWEN3_5_MOE = Family(
     layers=with_experts,
     understands=_HYBRID | EXPERTS,
     defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512, "norm_topk_prob": True},
+    runs=True,
     norm_offset=True,
+    rope=_rope,
+    names=_GATE,
+    wrappers=("Qwen3_5MoeForConditionalGeneration",),
 )

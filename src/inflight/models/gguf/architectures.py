@@ -212,6 +212,8 @@ def _qwen35(keys: Keys) -> Config:
     texts leave equal."""
     heads = max(1, keys.size("ssm.time_step_rank"))
     return {
+        "partial_rotary_factor": (keys.find("rope.dimension_count") or keys.head_dim) / max(1, keys.head_dim),
+        "attention_bias": any(name.endswith("attn_q.bias") for name in keys.model.tensors),
         "full_attention_interval": keys.find("full_attention_interval") or 4,
         "linear_conv_kernel_dim": keys.size("ssm.conv_kernel"),
         "linear_key_head_dim": keys.size("ssm.state_size"),

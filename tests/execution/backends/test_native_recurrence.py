@@ -1,0 +1,171 @@
+"""Short convolutions, the gated delta rule and gates: kernels against numpy, and the same bits however tokens come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inflight.core.types.plan import Capacity
+from inflight.execution.backends.native import NativeBackend
+from inflight.execution.backends.protocol import KVShape, LayerState, StateMetadata
+from inflight.execution.backends.slots import PassInputs, RequestSlots
+
+from .conftest import ops_for
+from .material import OnArrays, act, held, metadata_of, normal, read
+
+ROWS, SNAPSHOTS = 5, 3
+# Channels of more than one piece; heads whose numbers fill neither steps nor panels, and panels that end between two.
+WIDE = LayerState(3, 300, 0, 0, 0)
+HEADS = [LayerState(3, 2 * 2 * 18 + 4 * 20, 4, 18, 20), LayerState(2, 2 * 3 * 16 + 3 * 48, 3, 16, 48)]
+KEY_HEADS = {HEADS[0]: 2, HEADS[1]: 3}
+Run = tuple[int, int, int]  # row, start, length
+
+
+class Layer:
+    """One recurrent layer, the second of a model, and the sequences whose states live in its rows."""
+
+    def __init__(self, ops: OnArrays, state: LayerState) -> None:
+        self.backend, self.state, self.dtype = ops.backend, state, ops.dtype
+        self.cache = self.backend.state_cache([None, state], ROWS + 1, SNAPSHOTS)
+        capacity = Capacity(1, 16, ROWS, 4096, 1, state_snapshots=SNAPSHOTS)
+        self._slots = RequestSlots(capacity, 0, self.cache)
+        self._kv = self.backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 300)
+
+    def over(self, runs: Sequence[Run], snapshots: Sequence[Sequence[tuple[int, int]]] = ()) -> Any:
+        metadata = metadata_of([(start, count, list(range(-(-(start + count) // 16)))) for _, start, count in runs])
+        due = [tuple(one) for one in snapshots] or [()] * len(runs)
+        entries = np.array([entry for one in due for entry in one], np.int32).reshape(-1, 2)
+        states = StateMetadata(
+            np.array([row for row, _, _ in runs], np.int32),
+            np.cumsum([0, *map(len, due)]).astype(np.int32),
+            np.ascontiguousarray(entries[:, 0]),
+            np.ascontiguousarray(entries[:, 1]),
+        )
+        none = np.zeros(0, np.int32)
+        inputs = PassInputs(none, none, np.zeros(len(metadata.positions), np.int32), metadata, states)
+        return self.backend.forward_pass(inputs, self._kv, self._slots, ())
+
+    def convolve(self, runs: Sequence[Run], x: np.ndarray, **more: Any) -> np.ndarray:
+        out = np.full((len(x), self.state.channels), np.nan, np.float32)
+        on, weight = self.backend.activation_of, normal(7, 4 * self.state.channels)[: self._taps]
+        self.over(runs, **more).convolve(on(x), 1, self.backend.pack_vector(weight), on(out))
+        return out
+
+    def convolve_gated(self, runs: Sequence[Run], x: np.ndarray, bias: bool = True, **more: Any) -> np.ndarray:
+        out, on = act(self.dtype, len(x), self.state.channels), self.backend.activation_of
+        weight, pack = normal(7, 4 * self.state.channels)[: self._taps], self.backend.pack_vector
+        added = pack(normal(8, self.state.channels)) if bias else None
+        self.over(runs, **more).convolve_gated(on(x), 1, pack(weight), added, on(out))
+        return read(self.dtype, out)
+
+    def delta(self, runs: Sequence[Run], x: np.ndarray, **more: Any) -> np.ndarray:
+        """x: of each token the numbers that the operation reads, side by side."""
+        state, on, pack = self.state, self.backend.activation_of, self.backend.pack_vector
+        inner, heads = state.heads * state.value_dim, state.heads
+        parts = np.split(x, np.cumsum([state.channels, state.channels + inner]), axis=1)
+        qkv, projected, gates = (np.ascontiguousarray(one) for one in parts)
+        out = act(self.dtype, len(x), inner)
+        self.over(runs, **more).delta_rule(
+            on(qkv),
+            on(projected),
+            on(gates),
+            1,
+            KEY_HEADS[state],
+            pack(-np.exp(normal(1, heads))),
+            pack(normal(2, heads)),
+            pack(1 + 0.1 * normal(3, state.value_dim)),
+            1e-6,
+            on(out),
+        )
+        return read(self.dtype, out)
+
+    @property
+    def _taps(self) -> int:
+        return (self.state.inputs + 1) * self.state.channels
+
+
+def numbers(state: LayerState, operation: str, seed: int, tokens: int) -> np.ndarray:
+    inner = state.heads * state.value_dim
+    width = {
+        "convolve": state.channels + 20,
+        "convolve_gated": 3 * state.channels,
+        "delta": 2 * state.channels + inner + 2 * state.heads,
+    }[operation]
+    return normal(seed, tokens, width)
+
+
+CASES = [("convolve", WIDE), ("convolve_gated", WIDE), *(("delta", one) for one in HEADS)]
+
+
+@pytest.mark.parametrize(("operation", "state"), CASES)
+def test_the_twins_agree(ops: OnArrays, reference: OnArrays, operation: str, state: LayerState) -> None:
+    x = numbers(state, operation, 4, 80)
+    runs, going_on = [(3, 0, 37), (0, 0, 1), (5, 0, 2), (2, 0, 40)], [(2, 40, 33), (0, 1, 47)]
+    found, expected = (
+        [getattr(one, operation)(part, x) for part in (runs, going_on)]
+        for one in (Layer(ops, state), Layer(reference, state))
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        error = np.abs(ours - theirs).max()
+        assert np.isfinite(ours).all() and error <= np.abs(theirs).max() * (1e-5 if ops.dtype == "float32" else 1e-2)
+
+
+@pytest.mark.parametrize(("operation", "state"), CASES)
+def test_bits_do_not_depend_on_chunks_company_or_snapshots(ops: OnArrays, operation: str, state: LayerState) -> None:
+    x, others = numbers(state, operation, 5, 100), numbers(state, operation, 6, 100)
+    whole = getattr(Layer(ops, state), operation)([(1, 0, 100)], x)
+    for threads, cuts in ((1, [1, 2, 50, 99]), (2, [33, 64]), (2, [*range(1, 100)])):
+        layer, at = Layer(ops_for(ops.dtype, ops.isa, threads), state), 0
+        for cut in (*cuts, 100):
+            count = cut - at
+            mixed = np.concatenate([others[:3], x[at:cut], others[3:8]])
+            found = getattr(layer, operation)([(4, 0, 3), (1, at, count), (0, 0, 5)], mixed)
+            assert np.array_equal(found[3 : 3 + count], whole[at:cut]), f"{threads} threads, {at} to {cut}"
+            at = cut
+    layer = Layer(ops, state)
+    due = [(7, 2), (32, 0), (33, 1), (60, 2)]
+    assert np.array_equal(getattr(layer, operation)([(1, 0, 60)], x[:60], snapshots=[due]), whole[:60])
+    for position, slot in due[1:]:
+        layer.cache.begin(3, slot)
+        found = getattr(layer, operation)([(3, position, 100 - position)], x[position:])
+        assert np.array_equal(found, whole[position:]), f"from {position}"
+
+
+def test_a_gate_is_a_sigmoid(ops: OnArrays, reference: OnArrays) -> None:
+    x, gate = held(ops.dtype, normal(1, 9, 40)), 20 * normal(2, 9, 40)
+    made = []
+    for one in (ops.backend, reference.backend):
+        out = one.activation_of(x.copy())
+        OnArrays(one)._pass().gate(one.activation_of(gate), out)
+        made.append(read(ops.dtype, out.array))
+    np.testing.assert_allclose(made[0], made[1], rtol=1e-6 if ops.dtype == "float32" else 1e-2, atol=1e-6)
+    assert not np.array_equal(made[0], read(ops.dtype, x))
+
+
+def test_a_state_takes_what_is_told_of_it(ops: OnArrays, reference: OnArrays) -> None:
+    layers = [None, HEADS[1], None, LayerState(3, 320)]
+    told = ops.bytes_per_state(layers)
+    assert ops.state_cache(layers, 2, 3).nbytes == 5 * told
+    assert told == reference.bytes_per_state(layers) == reference.state_cache(layers, 1, 0).nbytes
+
+
+def test_what_cannot_be_is_refused(dtype: str, isa: str) -> None:
+    layer = Layer(OnArrays(NativeBackend(dtype, 1, isa)), HEADS[0])  # type: ignore[arg-type]
+    x = numbers(HEADS[0], "delta", 1, 20)
+    with pytest.raises(ValueError, match="there is no state of row 6; there are 6"):
+        layer.delta([(6, 0, 20)], x)
+    for entry in ((21, 0), (0, 0), (16, 3)):
+        with pytest.raises(ValueError, match=f"a snapshot of position {entry[0]} in slot {entry[1]} cannot be taken"):
+            layer.delta([(0, 0, 20)], x, snapshots=[[entry]])
+    with pytest.raises(ValueError, match="row 0 cannot begin from snapshot 3: there are 6 rows and 3 snapshots"):
+        layer.cache.begin(0, 3)
+    with pytest.raises(ValueError, match="a weight for each channel of each input"):
+        layer.over([(0, 0, 20)]).convolve(
+            layer.backend.activation_of(x),
+            0,
+            layer.backend.pack_vector(normal(1, 8)),
+            layer.backend.activation_of(x.copy()),
+        )
