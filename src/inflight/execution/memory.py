@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight.core.kv.snapshot_spacing import usual_slots
 from inflight.core.types.kv_groups import ANY_LENGTH, most_blocks, most_tokens
+from inflight.core.types.snapshot_slots import usual_slots
 from inflight.execution.backends.protocol import KVShape
 from inflight.execution.kv_groups import KVGroups
 from inflight.execution.sizes import parts
@@ -120,7 +120,7 @@ def state_size(
     """What recurrent layers keep, to be asked before `kv_size`, which has what is left.
 
     bytes_per_state: of a sequence over all layers; 0: the model has none. state_memory_gib: for the snapshots, beside
-    the live state of each of `max_num_seqs` rows; None: `snapshot_spacing.usual_slots`. Raises ModelError for less than
+    the live state of each of `max_num_seqs` rows; None: `snapshot_slots.usual_slots`. Raises ModelError for less than
     one snapshot, for more than is free, and for memory that the model has no use for.
     """
     if not bytes_per_state:
