@@ -173,7 +173,7 @@ def test_a_record_without_state_is_as_it_was() -> None:
 
 
 def test_drafts_are_refused_with_the_number() -> None:
-    with pytest.raises(ValueError, match="recurrent state, which cannot be taken back .* 40 snapshots"):
+    with pytest.raises(ValueError, match=r"recurrent state, which cannot be taken back .* 40 snapshots"):
         Harness(replace(ROOMY, right_drafts=1.0))
 
 
