@@ -120,8 +120,8 @@ def state_size(
     """What recurrent layers keep, to be asked before `kv_size`, which has what is left.
 
     bytes_per_state: of a sequence over all layers; 0: the model has none. state_memory_gib: for the snapshots, beside
-    the live state of each of `max_num_seqs` rows; None: `snapshot_slots.usual_slots`. Raises ModelError for less than
-    one snapshot, for more than is free, and for memory that the model has no use for.
+    the live states of `max_num_seqs` rows and of padding; None: `snapshot_slots.usual_slots`. Raises ModelError for
+    less than one snapshot, for more than is free, and for memory that the model has no use for.
     """
     if not bytes_per_state:
         if state_memory_gib is not None:
@@ -131,8 +131,8 @@ def state_size(
             )
         return StateSize(0, 0, "")
     memory = machine_memory() if memory is None else memory
-    live = max_num_seqs * bytes_per_state
-    told = f"{gib(live)} for the live states of {max_num_seqs} sequences"
+    live = (max_num_seqs + 1) * bytes_per_state
+    told = f"{gib(live)} for the live states of {max_num_seqs} sequences and of padding"
     if live + bytes_per_state > memory.available:
         raise ModelError(
             f"{told}, and one snapshot, would be more than the {gib(memory.available)} that {memory.limited_by} has "
