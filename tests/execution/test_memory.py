@@ -59,7 +59,7 @@ def test_recurrent_states_are_live_ones_and_snapshots() -> None:
     ("given", "sentence"),
     [
         ({"gibs": 0.01}, "--state-memory 0.01 GiB is less than one snapshot \\(64.0 MiB\\)"),
-        ({"gibs": 3.9}, "--state-memory 3.9 GiB beside 576.0 MiB .* 8 sequences is more than the 4.0 GiB"),
+        ({"gibs": 3.9}, "--state-memory 3.9 GiB beside 576.0 MiB .* 8 sequences .* is more than the 4.0 GiB"),
         ({"rows": 64}, "4.1 GiB for the live states of 64 sequences .* and one snapshot, .* lower --max-num-seqs"),
         ({"gibs": 1.0, "each": 0}, "--state-memory is 1 GiB, but .* 0 bytes of recurrent state; leave it out"),
     ],
