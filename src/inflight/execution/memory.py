@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight.core.kv.snapshot_spacing import usual_slots
 from inflight.core.types.kv_groups import ANY_LENGTH, most_blocks, most_tokens
+from inflight.core.types.snapshot_slots import usual_slots
 from inflight.execution.backends.protocol import KVShape
 from inflight.execution.kv_groups import KVGroups, kept, one_group
 from inflight.models.errors import ModelError
@@ -118,8 +118,8 @@ def state_size(
     """What recurrent layers keep, to be asked before `kv_size`, which has what is left.
 
     bytes_per_state: of a sequence over all layers; 0: the model has none. state_memory_gib: for the snapshots, beside
-    the live state of each of `max_num_seqs` rows; None: `snapshot_spacing.usual_slots`. Raises ModelError for less than
-    one snapshot, for more than is free, and for memory that the model has no use for.
+    the live states of `max_num_seqs` rows and of padding; None: `snapshot_slots.usual_slots`. Raises ModelError for
+    less than one snapshot, for more than is free, and for memory that the model has no use for.
     """
     if not bytes_per_state:
         if state_memory_gib is not None:
@@ -129,8 +129,8 @@ def state_size(
             )
         return StateSize(0, 0, "")
     memory = machine_memory() if memory is None else memory
-    live = max_num_seqs * bytes_per_state
-    told = f"{gib(live)} for the live states of {max_num_seqs} sequences"
+    live = (max_num_seqs + 1) * bytes_per_state
+    told = f"{gib(live)} for the live states of {max_num_seqs} sequences and of padding"
     if live + bytes_per_state > memory.available:
         raise ModelError(
             f"{told}, and one snapshot, would be more than the {gib(memory.available)} that {memory.limited_by} has "

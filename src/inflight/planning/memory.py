@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inflight.core.kv.snapshot_spacing import usual_slots
+from inflight.core.types.snapshot_slots import usual_slots
 from inflight.models.arithmetic import kinds_of_layers, mixer_weights, state_bytes, weight_bytes
 from inflight.models.known import read_model
 from inflight.models.spec import Dense, LayerSpec, ModelSpec
@@ -113,7 +113,7 @@ def max_concurrent_sequences(
     """Sequences of so many tokens that have their keys and values in one replica's memory at once.
 
     KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB (4.15 GB with TP > 1) - states of
-    max_num_seqs rows / TP - snapshots of states (`snapshot_spacing.usual_slots`) / TP, where activations = 2 bytes ·
+    max_num_seqs rows / TP - snapshots of states (`snapshot_slots.usual_slots`) / TP, where activations = 2 bytes ·
     max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4
     bytes · max_num_seqs · V / TP: hidden states, the widest layer's projections and gated MLP (of a mixture the experts
     that a token picks and those that all share), and logits. Blocks = ⌊KV bytes / bytes of a block⌋; sequences =

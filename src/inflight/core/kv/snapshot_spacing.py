@@ -13,23 +13,13 @@ snapshot is worth what lies between it and the one before, times how likely some
 - while **decoding**, the newest boundary, in the place of the one before: conversations come back with their answer,
   preempted sequences with their output.
 
-Of slots there should be two for each row (`usual_slots`): for the end of its prompt, and for where it is. None is taken
-less than `least` tokens from the one before: so few are soon computed again, and a copy reads and writes
+None is taken less than `least` tokens from the one before: so few are soon computed again, and a copy reads and writes
 as much as a token does of the state.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-PER_ROW = 2  # snapshots
-SHARE = 0.25  # of the memory that is free beside live states; the rest is worth more as blocks, which all models find
-
-
-def usual_slots(rows: int, bytes_per_state: float, free_bytes: float) -> int:
-    """Slots for snapshots where nobody says how many: two for each row, in a quarter of the free memory; one at least,
-    since samples of a request and preempted sequences go on from one."""
-    return max(1, min(PER_ROW * rows, int(SHARE * free_bytes // bytes_per_state)))
 
 
 @dataclass(frozen=True, slots=True)
