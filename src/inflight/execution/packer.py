@@ -6,7 +6,7 @@ come from (`checkpoints`), or how they are packed (the backend).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -48,6 +48,10 @@ class TensorSource(Protocol):
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """A matrix of this shape as it is held, plain or quantized. Raises ModelError."""
 
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
+        """The rows of `tensor`, some at a time, so that what is made of a file is never whole in memory. Errors as
+        there."""
+
     def release(self, name: str) -> None:
         """The tensor has been packed; its memory may go."""
 
@@ -80,9 +84,9 @@ class Packer:
         name = _HEAD if model.head.tied and _TABLE not in source and _HEAD in source else _TABLE
         tied = model.head.tied and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
         if tied:
-            table = backend.pack_table(self._source.matrix(name, shape), True, self._output, self._group_size)
+            table = backend.pack_table(source.matrix(name, shape), self._output, self._group_size)
         else:
-            table = backend.pack_table(source.tensor(name, shape), False)
+            table = backend.pack_rows(source.pieces(name, shape), *shape)
         self._done(table.nbytes, (name, shape))
         if tied:
             return table, table.linear
