@@ -15,6 +15,7 @@ import pytest
 from inflight.text import ChatTemplate, ChatTemplateError, Conversation
 
 from .builders import write_folder
+from .later_templates import LATER
 from .test_chat import CONFIG, TOOLS, reference
 
 GEMMA = """\
@@ -371,6 +372,7 @@ TEMPLATES = {
     "ernie": ERNIE,
     "mistral": MISTRAL,
     "qwen3": QWEN3,
+    **LATER,
 }
 CALL = {
     "id": "abcdefghi",
