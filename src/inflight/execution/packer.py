@@ -95,11 +95,18 @@ class Packer:
 
     def norm(self, name: str, length: int) -> Vector:
         """The weight of a norm, float32[length]; with the 1 that the checkpoint leaves out."""
-        return self.packed(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
+        return self._packed_vector(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
 
     def vector(self, name: str, length: int) -> Vector:
         """float32[length], as it is."""
-        return self.packed(self.array(name, length))
+        return self._packed_vector(self.array(name, length))
+
+    def xielu(self, name: str) -> Vector:
+        """float32[2], the p and n of the activation function. What is stored is the inverse of their softplus, of n less
+        1/2."""
+        learnt = (self.array(f"{name}.{part}", 1)[0] for part in ("alpha_p", "alpha_n"))
+        above, below = (np.logaddexp(0, float(one)) for one in learnt)
+        return self._packed_vector(np.array([above, below + 0.5], np.float32))
 
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
@@ -133,8 +140,7 @@ class Packer:
                 "all of them are quantized in one way."
             ) from error
 
-    def packed(self, vector: Array) -> Vector:
-        """float32[length] that was made of what `array` read."""
+    def _packed_vector(self, vector: Array) -> Vector:
         self.nbytes += vector.nbytes
         return self._backend.pack_vector(vector)
 
