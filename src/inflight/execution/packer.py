@@ -102,7 +102,7 @@ class Packer:
         return self._packed_vector(self.array(name, length))
 
     def xielu(self, name: str) -> Vector:
-        """float32[2], the p and n of the activation function. What is stored is the inverse of their softplus, of n less
+        """float32[2], the p and n of the activation function, of which the inverse of softplus is stored, of n less
         1/2."""
         learnt = (self.array(f"{name}.{part}", 1)[0] for part in ("alpha_p", "alpha_n"))
         above, below = (np.logaddexp(0, float(one)) for one in learnt)
