@@ -518,23 +518,35 @@ class Backend {
     return heads;
   }
 
-  // A tied table is a linear of one piece, and a piece of one matrix; an untied one is a plain matrix.
-  std::shared_ptr<Table> pack_table(nb::object table, bool tied) {
+  // A tied table is a linear of one piece, and a piece of one matrix.
+  std::shared_ptr<Table> pack_table(nb::object table) {
     auto packed = std::make_shared<Table>();
     packed->format = format_;
-    if (tied) {
-      nb::list pieces;
-      pieces.append(table);
-      packed->linear = pack_linear(pieces, nb::none());
-      if (packed->linear->pieces[0].order_or_null()) refuse("a table's columns cannot be out of order");
-      packed->rows = packed->linear->rows, packed->columns = packed->linear->columns;
-      return packed;
+    nb::list pieces;
+    pieces.append(table);
+    packed->linear = pack_linear(pieces, nb::none());
+    if (packed->linear->pieces[0].order_or_null()) refuse("a table's columns cannot be out of order");
+    packed->rows = packed->linear->rows, packed->columns = packed->linear->columns;
+    return packed;
+  }
+
+  // An untied one is a plain matrix, of pieces that follow one another along its rows.
+  std::shared_ptr<Table> pack_rows(nb::iterable pieces, std::int64_t table_rows, std::int64_t columns) {
+    if (table_rows < 1 || columns < 1) refuse("a table has rows and columns");
+    auto packed = std::make_shared<Table>();
+    packed->format = format_, packed->rows = table_rows, packed->columns = columns;
+    packed->memory = Memory(static_cast<std::size_t>(table_rows * columns * item()));
+    std::int64_t filled = 0;
+    for (nb::handle piece : pieces) {
+      const Array source(piece, "rows of a table");
+      const SourceMatrix matrix = source.matrix();
+      if (source.size(1) != columns || matrix.rows > table_rows - filled)
+        refuse("the pieces of a table do not make " + std::to_string(table_rows) + " rows of " + std::to_string(columns));
+      auto* to = static_cast<char*>(packed->memory.data()) + filled * columns * item();
+      run([&] { kernels_->rows.copy_rows(*pool_, format_, matrix, columns, to); });
+      filled += matrix.rows;
     }
-    Array source(table, "table");
-    packed->rows = source.size(0), packed->columns = source.size(1);
-    packed->memory = Memory(static_cast<std::size_t>(packed->rows * packed->columns * item()));
-    const SourceMatrix matrix = source.matrix();
-    run([&] { kernels_->rows.copy_rows(*pool_, format_, matrix, packed->columns, packed->memory.data()); });
+    if (filled != table_rows) refuse("the pieces of a table are " + std::to_string(filled) + " of its rows");
     return packed;
   }
 
@@ -1238,6 +1250,7 @@ NB_MODULE(_native, m) {
            nb::arg("top_groups"), nb::arg("group_best"), nb::arg("scale"), nb::arg("clamped"))
       .def("pack_heads", &Backend::pack_heads)
       .def("pack_table", &Backend::pack_table)
+      .def("pack_rows", &Backend::pack_rows)
       .def("bytes_per_block", &Backend::bytes_per_block)
       .def("kv_cache", &Backend::kv_cache)
       .def("copy_blocks", &Backend::copy_blocks)

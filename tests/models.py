@@ -101,6 +101,9 @@ class Inventor:
     def matrix(self, name: str, shape: tuple[int, int]) -> np.ndarray:
         return self.tensor(name, shape)
 
+    def pieces(self, name: str, shape: tuple[int, int]) -> list[np.ndarray]:
+        return [self.tensor(name, shape)]
+
     def release(self, name: str) -> None:
         """All is kept."""
 

@@ -189,8 +189,8 @@ FORMATS = {
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("variant", ["llama2", "gpt_oss", "mixtral"])
 def test_quantized_matrices_take_what_is_counted(oracle_of: OracleOf, variant: str, format: str) -> None:
-    """In MXFP4 only experts are quantized. With act-order each matrix has a number for each input beside, which of
-    these small ones is some percent, and not counted."""
+    """In MXFP4 only experts are quantized. With act-order a matrix has a number for each input beside, which of these
+    small ones is some percent, and not counted."""
     spec = replace(read_folder(oracle_of(variant).folder, to_run=True), weight_format=FORMATS[format])
     got = load_weights(spec, DummyWeights("float32", 0, spec.weight_format), REFERENCE, 16)
     nbytes = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())

@@ -284,6 +284,7 @@ def test_a_field_of_another_kind_of_model_is_refused(family: Family, key: str, v
 
 
 JUNK: list[Any] = [7, -1, "x", [], [1, "x"], {}, {"sliding_attention": 3}, {"rope_type": 7}, True, 1e300, None]
+JUNK += [{"rope_type": "dynamic", "alpha": one} for one in ("x", 1e300, -1, {})]
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family.runs], ids=lambda family: family.name)
@@ -295,6 +296,8 @@ def test_whatever_stands_in_a_field_is_read_or_refused_in_words(family: Family) 
         " original_max_position_embeddings query_pre_attn_scalar final_logit_softcapping hidden_activation layer_types"
     )
     keys += " sliding_window sliding_window_pattern residual_multiplier attention_multiplier logit_scale head_dim"
+    keys += " moe_k moe_num_experts moe_num_shared_experts moe_layer_start_index moe_layer_end_index moe_layer_interval"
+    keys += " num_local_experts num_experts_per_tok shared_intermediate_size embedding_multiplier logits_scaling"
     for key in keys.split():
         for junk in JUNK:
             try:

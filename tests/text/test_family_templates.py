@@ -15,6 +15,7 @@ import pytest
 from inflight.text import ChatTemplate, ChatTemplateError, Conversation
 
 from .builders import write_folder
+from .later_templates import LATER
 from .test_chat import CONFIG, TOOLS, reference
 
 GEMMA = """\
@@ -526,6 +527,7 @@ TEMPLATES = {
     "deepseek": DEEPSEEK,
     "qwen35": QWEN35,
     "lfm2": LFM2,
+    **LATER,
 }
 CALL = {
     "id": "abcdefghi",

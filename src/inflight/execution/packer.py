@@ -6,7 +6,7 @@ come from (`checkpoints`), or how they are packed (the backend).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -49,6 +49,10 @@ class TensorSource(Protocol):
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """A matrix of this shape as it is held, plain or quantized. Raises ModelError."""
 
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
+        """The rows of `tensor`, some at a time, so that what is made of a file is never whole in memory. Errors as
+        there."""
+
     def release(self, name: str) -> None:
         """The tensor has been packed; its memory may go."""
 
@@ -81,9 +85,9 @@ class Packer:
         name = _HEAD if model.head.tied and _TABLE not in source and _HEAD in source else _TABLE
         tied = model.head.tied and not (name == _TABLE and _HEAD in source and self._heads_differ(shape))
         if tied:
-            table = backend.pack_table(self._source.matrix(name, shape), True, self._output, self._group_size)
+            table = backend.pack_table(source.matrix(name, shape), self._output, self._group_size)
         else:
-            table = backend.pack_table(source.tensor(name, shape), False)
+            table = backend.pack_rows(source.pieces(name, shape), *shape)
         self._done(table.nbytes, (name, shape))
         if tied:
             return table, table.linear
@@ -92,21 +96,28 @@ class Packer:
 
     def norm(self, name: str, length: int) -> Vector:
         """The weight of a norm, float32[length]; with the 1 that the checkpoint leaves out."""
-        return self.packed(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
+        return self._packed_vector(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
 
     def vector(self, name: str, length: int) -> Vector:
         """float32[length], as it is."""
-        return self.packed(self.array(name, length))
+        return self._packed_vector(self.array(name, length))
+
+    def xielu(self, name: str) -> Vector:
+        """float32[2], the p and n of the activation function, of which the inverse of softplus is stored, of n less
+        1/2."""
+        learnt = (self.array(f"{name}.{part}", 1)[0] for part in ("alpha_p", "alpha_n"))
+        above, below = (np.logaddexp(0, float(one)) for one in learnt)
+        return self._packed_vector(np.array([above, below + 0.5], np.float32))
 
     def decay(self, name: str, length: int) -> Vector:
         """float32[length]: -eˣ of what is stored, in float32."""
-        return self.packed(-np.exp(self.array(name, length)))
+        return self._packed_vector(-np.exp(self.array(name, length)))
 
     def convolution(self, name: str, channels: int, kernel: int) -> Vector:
         """Of a depthwise convolution, stored as [channels, 1, kernel], the newest input last: float32[kernel ·
         channels], the oldest input of all channels first."""
         weight = self._floats(name, (channels, 1, kernel))
-        return self.packed(np.ascontiguousarray(weight[:, 0].T).ravel())
+        return self._packed_vector(np.ascontiguousarray(weight[:, 0].T).ravel())
 
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
@@ -161,8 +172,7 @@ class Packer:
         self._done(sum(one.nbytes for one in packed), weight)
         return packed
 
-    def packed(self, vector: Array) -> Vector:
-        """float32[length] that was made of what `array` read."""
+    def _packed_vector(self, vector: Array) -> Vector:
         self.nbytes += vector.nbytes
         return self._backend.pack_vector(vector)
 

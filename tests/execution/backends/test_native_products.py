@@ -119,7 +119,10 @@ def test_sources_are_converted_and_stacked(ops, reference, dtype, kind, tmp_path
 def test_table(ops, reference, dtype, tied):
     table = normal(1, 150, 48)
     ids = np.array([0, 149, 63, 64, 65, 7, 7], np.int32)
-    packed, expected = ops.pack_table(table, tied), reference.pack_table(table, tied)
+    pieces = [table[:1], table[1:70], table[70:]]
+    packed, expected = (
+        one.pack_table(table) if tied else one.pack_rows(iter(pieces), 150, 48) for one in (ops, reference)
+    )
     out, want = np.full((7, 48), np.nan, np.float32), np.empty((7, 48), np.float32)
     ops.embed(packed, ids, out)
     reference.embed(expected, ids, want)
@@ -200,8 +203,15 @@ def test_wrong_arrays_are_refused_with_a_sentence(ops, dtype):
     out.setflags(write=False)
     with pytest.raises(ValueError, match="out must be writable"):
         ops.linear(x, linear, out)
-    table = ops.pack_table(normal(1, 5, 4), False)
+    table = ops.pack_rows([normal(1, 5, 4)], 5, 4)
     with pytest.raises(ValueError, match="token id 5"):
         ops.embed(table, np.array([5], np.int32), np.empty((1, 4), np.float32))
     with pytest.raises(ValueError, match="gate_up"):
         ops.gate_up(x, linear, act(dtype, 3, 8))
+
+
+def test_pieces_that_make_no_table_are_refused(ops, reference):
+    for one in (ops, reference):
+        for pieces in ([normal(1, 5, 4)], [normal(1, 5, 4), normal(2, 2, 4)], [normal(1, 6, 3)]):
+            with pytest.raises(ValueError, match="the pieces of a table"):
+                one.pack_rows(pieces, 6, 4)

@@ -143,6 +143,25 @@ def layer_bytes(spec: ModelSpec) -> float:
     return packing(spec, "bfloat16").matrix * 1e5
 
 
+@pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q4_1, Type.F16])
+def test_a_table_comes_in_pieces_of_its_rows(kind: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged blocks, too, whose scales may be no numbers."""
+    folder = write_model(tmp_path / "qwen2", "qwen2")
+    path = convert(folder, tmp_path / "model.gguf", "qwen2", lambda name, values: kind)
+    entry = GGUFCheckpoint(path)._model.tensors["token_embd.weight"][1]
+    content, random = bytearray(path.read_bytes()), np.random.default_rng(1)
+    for place in random.integers(entry.begin, entry.end, 300):
+        content[place] = random.integers(256)
+    path.write_bytes(content)
+    source, table = GGUFCheckpoint(path), ("model.embed_tokens.weight", (384, 64))
+    monkeypatch.setattr("inflight.execution.checkpoints.gguf.gguf_checkpoint._PIECE", 5 * 64)
+    pieces = list(source.pieces(*table))
+    assert len(pieces) == (1 if kind == Type.F16 else 77)
+    np.testing.assert_array_equal(np.concatenate(pieces), source.tensor(*table))
+    with pytest.raises(ModelError, match="has shape"):
+        list(source.pieces(table[0], (383, 64)))
+
+
 def test_a_stack_of_experts_is_asked_for_one_by_one(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "qwen3moe")
     stack = np.random.default_rng(0).standard_normal((4, 24, 64)).astype(np.float32)

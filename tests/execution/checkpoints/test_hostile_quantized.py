@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inflight.execution.backends.matrices import ReorderedMatrix
+from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.json_file import LONGEST_FILE
 from inflight.models.errors import ModelError
@@ -19,6 +21,7 @@ from inflight.models.registry import read_folder
 from ..test_config import BASE
 from .formats import CASES, Case, Tensors, write_folder
 
+REFERENCE = ReferenceBackend("float32")
 SHAPE, MODULE = (16, 64), "model.layers.0.mlp.up_proj"
 EXPERTS, STACK = 2, "model.layers.0.mlp.experts.down_proj"
 TRIES = 6  # damages of each kind and format; files take twice as many
@@ -45,6 +48,10 @@ def read(checkpoint: Checkpoint) -> np.ndarray:
         return experts
     numbers, matrix = checkpoint.tensor(MODULE + ".weight", SHAPE), checkpoint.matrix(MODULE + ".weight", SHAPE)
     assert numbers.shape == matrix.shape == SHAPE
+    assert REFERENCE.pack_linear([matrix]).columns == SHAPE[1]
+    if isinstance(matrix, ReorderedMatrix):
+        assert sorted(matrix.order.tolist()) == list(range(SHAPE[1]))
+        assert np.array_equal(matrix.dequantized(), numbers)
     checkpoint.release(MODULE + ".weight")
     return numbers
 

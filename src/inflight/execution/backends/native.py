@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -107,13 +107,12 @@ class NativeBackend(HostBackend):
     def pack_heads(self, weights: Sequence[Any]) -> Any:
         return self._kernels.pack_heads(list(weights))
 
-    def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Any:
-        if tied:
-            (piece,) = _pieces([in_order(table)], hold, group)
-            return self._kernels.pack_table(piece, True)
-        if hold != "act" or not isinstance(table, np.ndarray):
-            raise ValueError("only a tied table, which is a product too, can be quantized")
-        return self._kernels.pack_table(table, False)
+    def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> Any:
+        (piece,) = _pieces([in_order(table)], hold, group)
+        return self._kernels.pack_table(piece)
+
+    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Any:
+        return self._kernels.pack_rows(iter(pieces), rows, columns)
 
     def bytes_per_block(self, shape: KVShape) -> int:
         return int(self._kernels.bytes_per_block(*_laid_out(shape)))

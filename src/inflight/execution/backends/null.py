@@ -9,7 +9,7 @@ mistake in a plan.)
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -100,9 +100,12 @@ class NullBackend:
     def pack_heads(self, weights: Sequence[Nothing]) -> Nothing:
         return Nothing(weights[0].rows, weights[0].columns)
 
-    def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Nothing:
+    def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> Nothing:
         size = table.shape[0], table.shape[1]
-        return Nothing(*size, linear=Nothing(*size) if tied else None)
+        return Nothing(*size, linear=Nothing(*size))
+
+    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Nothing:
+        return Nothing(rows, columns)
 
     def bytes_per_block(self, shape: KVShape) -> int:
         """Of a block in bf16, so that as many are taken as for a model that is computed."""

@@ -26,7 +26,7 @@ have the same bits whatever other tokens, queries or rows are in the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -536,9 +536,12 @@ class Backend(Device, Protocol):
     def pack_heads(self, weights: Sequence[Linear]) -> Heads:
         """Matrices without biases that this backend packed, all [N, K] and held alike. Raises ValueError for others."""
 
-    def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Table:
-        """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it
-        may be quantized (else ValueError)."""
+    def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> Table:
+        """Embedding table that is the output projection, too, through `.linear`, and held once."""
+
+    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Table:
+        """Embedding table that only gives rows, in `dtype`. pieces: plain numbers, rows of it in their order, which are
+        let go one after the other. Raises ValueError where they are not the table's shape."""
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         """Of one state of all layers; None: a layer without."""

@@ -13,7 +13,7 @@ depend on itself only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -301,13 +301,15 @@ class ReferenceBackend(HostBackend):
     def pack_heads(self, weights: Sequence[ReferenceLinear]) -> ReferenceHeads:
         return ReferenceHeads(tuple(weights))
 
-    def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> ReferenceTable:
-        if not tied:
-            if hold != "act" or not isinstance(table, np.ndarray):
-                raise ValueError("only a tied table, which is a product too, can be quantized")
-            return ReferenceTable(self._convert(table), None)
+    def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> ReferenceTable:
         linear = self.pack_linear([in_order(table)], hold=hold, group=group)
         return ReferenceTable(linear.parts[0], linear)
+
+    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> ReferenceTable:
+        held = np.concatenate([self._convert(piece) for piece in pieces])
+        if held.shape != (rows, columns):
+            raise ValueError(f"the pieces of a table have shape {list(held.shape)} together, not {[rows, columns]}")
+        return ReferenceTable(held, None)
 
     def _held(self, matrix: Matrix, hold: Hold, group: int) -> Held:
         if isinstance(matrix, Int8Matrix):

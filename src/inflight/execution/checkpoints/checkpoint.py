@@ -9,7 +9,7 @@ runs whatever code it contains.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from inflight.execution.backends.matrices import Matrix
@@ -67,6 +67,10 @@ class Checkpoint:
         if self._quantized.is_stack(name):
             return self._quantized.stack(name, shape)
         return self._quantized.codes(name, shape).numbers()
+
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
+        """The rows of `tensor`: at once, since those that are plain take no memory."""
+        return (self.tensor(name, shape),)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """[outputs, inputs] as it is held: the numbers of `tensor`, or where 8 bits have other scales than one for each

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -55,6 +55,9 @@ class DummyWeights:
         """A new array [shape], uint16 (bf16) or float32 as asked for at the start; float32 for norms."""
         pool = self._norms + np.float32(1) if name.endswith("norm.weight") else self._pool
         return self._cut(pool, name, shape)
+
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
+        return (self.tensor(name, shape),)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """As the checkpoint would hold it: matrices of layers (in MXFP4, of experts) quantized, but for routers; all

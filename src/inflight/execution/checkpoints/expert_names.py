@@ -10,7 +10,7 @@ Other names pass through.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -62,6 +62,10 @@ class ExpertNames:
         if place is None:
             return self._source.tensor(name, shape)
         return place.cut(self._source.tensor(place.name, place.shape))
+
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
+        """As of the source, of what is no expert's."""
+        return self._source.pieces(name, shape)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """As of the source; of a stack plain numbers."""

@@ -9,7 +9,7 @@ nor what is made of a tensor.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -54,6 +54,10 @@ class FamilyTensors:
         place = self._place(name, shape[0])
         part: Array = self._source.tensor(place.name, (place.total, *shape[1:]))[place.rows]
         return part
+
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
+        """As of the source, of what is whole and in order there."""
+        return self._source.pieces(self._stored(name), shape)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         place = self._place(name, shape[0])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from inflight.execution.backends.protocol import Activation, ForwardPass, GateUp, Linear, Vector
 from inflight.execution.layers.norm import Residual
 from inflight.execution.layers.workspace import Part, Workspace
@@ -34,7 +32,7 @@ class DenseWeights:
             spec=spec,
             gate_up=packer.gate_up((at + "gate_proj.weight", inward), (up + ".weight", inward)) if spec.gated else None,
             up=None if spec.gated else packer.linear([(up + ".weight", inward)], _bias(spec, up, spec.width)),
-            curve=_xielu(packer, at) if spec.activation == "xielu" else None,
+            curve=packer.xielu(at + "act_fn") if spec.activation == "xielu" else None,
             down=packer.linear(
                 [(at + "down_proj.weight", (hidden, spec.width))], _bias(spec, at + "down_proj", hidden)
             ),
@@ -61,13 +59,6 @@ class DenseWeights:
             add(batch, inner, down, hidden)
 
         return plain
-
-
-def _xielu(packer: Packer, at: str) -> Vector:
-    """float32[2]: what is stored is the inverse of softplus, of the second less 1/2."""
-    learnt = (packer.array(f"{at}act_fn.{name}", 1)[0] for name in ("alpha_p", "alpha_n"))
-    above, below = (np.logaddexp(0, float(one)) for one in learnt)
-    return packer.packed(np.array([above, below + 0.5], np.float32))
 
 
 def _bias(spec: Dense, name: str, rows: int) -> list[tuple[str, int]]:

@@ -8,7 +8,7 @@ that backends pack.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from inflight.models.gguf.gguf_file import GGUFFile, TensorEntry
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.gguf.keys import Keys
 
+_PIECE = 2**22  # numbers of a table that are made at a time
 _PLAIN = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
@@ -49,6 +50,18 @@ class GGUFCheckpoint:
         if place.undo == "apart":
             return self._joined(place, tuple(shape))
         return self._undone(place, self._values(place, file, entry).reshape(tuple(shape)))
+
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterator[Array]:
+        """The rows of `tensor`, some at a time."""
+        place, file, entry = self._place(name, shape)
+        if entry.type.is_plain or place.undo != "none":
+            yield self.tensor(name, shape)
+            return
+        raw, row_blocks = self._raw(place, file, entry), shape[1] // entry.type.values
+        step = max(1, _PIECE // shape[1]) * row_blocks
+        for start in range(0, len(raw), step):
+            piece = dequantize(entry.type.name, raw[start : start + step], entry.type.values)
+            yield piece.reshape(-1, shape[1])
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """[outputs, inputs] as the file holds it, or rounded to a form that is packed (`packing`). Errors as above."""
