@@ -48,23 +48,6 @@ Staged<F> stage_values(Pool& pool, const Value* from, std::int64_t tokens, const
   return {to, stride, nullptr, nullptr};
 }
 
-// A token's values in int8 with a scale of their own, zeros behind them up to a width; sum is theirs.
-struct QuantizedRow {
-  const std::int8_t* bytes;
-  float scale;
-  std::int32_t sum;
-};
-
-// Bytes stand at the end of the token's own place, so that what is laid out of them from its beginning may overtake them.
-template <class Value>
-QuantizedRow quantize_before(void* end, const Value* row, std::int64_t columns, std::int64_t width) {
-  std::int8_t* bytes = static_cast<std::int8_t*>(end) - width;
-  const Scale scale = scale_of(largest_bits(row, columns));
-  const std::int32_t sum = quantize(row, columns, scale, bytes);
-  std::memset(bytes + columns, 0, width - columns);
-  return {bytes, scale.scale, sum};
-}
-
 // Quantised, each token with a scale of its own.
 template <class F, class Value>
 Staged<F> stage_bytes(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
@@ -75,10 +58,14 @@ Staged<F> stage_bytes(Pool& pool, const Value* from, std::int64_t tokens, const 
   std::int32_t* excess = reinterpret_cast<std::int32_t*>(scales + tokens);
   parallel_rows(pool, tokens, tokens * columns * 4, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t t = first; t < last; ++t) {
-      const QuantizedRow row = quantize_before(to + (t + 1) * stride, from + t * columns, columns, width);
-      scales[t] = row.scale;
-      excess[t] = static_cast<std::int32_t>(128u * static_cast<std::uint32_t>(row.sum));
-      if constexpr (F::x_per_step == 2) F::lay(row.bytes, w.steps, to + t * stride);
+      const auto* row = from + t * columns;
+      const Scale scale = scale_of(largest_bits(row, columns));
+      scales[t] = scale.scale;
+      // Where bytes are widened they stand at the end of the row's own place, and are overtaken from its beginning.
+      std::int8_t* bytes = reinterpret_cast<std::int8_t*>(to + (t + 1) * stride) - width;
+      excess[t] = static_cast<std::int32_t>(128u * static_cast<std::uint32_t>(quantize(row, columns, scale, bytes)));
+      std::memset(bytes + columns, 0, width - columns);
+      if constexpr (F::x_per_step == 2) F::lay(bytes, w.steps, to + t * stride);
     }
   });
   return {to, stride, scales, excess};
@@ -94,9 +81,13 @@ Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const 
   float* scales = reinterpret_cast<float*>(to + tokens * stride);
   parallel_rows(pool, tokens, tokens * columns * 4, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t t = first; t < last; ++t) {
-      const QuantizedRow row = quantize_before(to + (t + 1) * stride, from + t * columns, columns, width);
-      scales[t] = row.scale;
-      const std::int8_t* bytes = row.bytes;
+      const auto* row = from + t * columns;
+      const Scale scale = scale_of(largest_bits(row, columns));
+      scales[t] = scale.scale;
+      // As above, bytes stand at the end of the row's own place, and are overtaken from its beginning.
+      std::int8_t* bytes = reinterpret_cast<std::int8_t*>(to + (t + 1) * stride) - width;
+      quantize(row, columns, scale, bytes);
+      std::memset(bytes + columns, 0, width - columns);
       X* out = to + t * stride;
       for (std::int64_t s = 0; s < w.steps; ++s, bytes += inputs, out += span_lanes) {
         std::int32_t sum = 0;

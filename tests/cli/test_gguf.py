@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from gguf_files import convert
 
 from inflight.cli import call
+from inflight.planning.sizing import Question
 
 from .terminal import Caller
 
@@ -24,8 +26,24 @@ def test_it_answers_as_the_folder_does(tiny: Path, file: Path, capfd: pytest.Cap
     assert Caller(capfd, file.parent)(*asked) == expected  # the one file of a folder
 
 
-def test_it_is_planned_with(tiny: Path, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    asked = ("--hardware", "l4", "--rate", "1", "--input-tokens", "50", "--output-tokens", "20")
+def test_it_is_planned_with(
+    tiny: Path, file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials of few requests and one setting: what is looked at is that the models are the same to it."""
+    monkeypatch.setattr("inflight.cli.plan.Question", partial(Question, requests=(30, 60, 120)))
+    asked = (
+        "--hardware",
+        "l4",
+        "--rate",
+        "1",
+        "--input-tokens",
+        "50",
+        "--output-tokens",
+        "20",
+        "--strategy",
+        "chunked",
+    )
+    asked += ("--max-num-seqs", "8", "--max-num-batched-tokens", "256")
     told = []
     for model in (tiny, file, file.parent):
         assert call(["plan", "--model", str(model), *asked]) == 0

@@ -35,7 +35,8 @@ def plan(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  #
 def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """The question that a buyer asks: how many nodes, which settings, why, and how sure?"""
     config = tmp_path / "engine.toml"
-    told = plan(*LLAMA, *CHAT, "--rate", 500, "--slo", "ttft=1000(p99)", "--write-config", config)
+    asked = (*LLAMA, *CHAT, "--rate", 500, "--slo", "ttft=1000(p99)", "--tensor-parallel", 8)
+    told = plan(*asked, "--write-config", config)
     assert told.code == 0, told.err
     assert "nodes of 8 GPUs" in told.out
     assert "not calibrated on your hardware" in told.out

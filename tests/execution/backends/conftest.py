@@ -19,6 +19,10 @@ except ImportError:
     ISAS = []
     collect_ignore_glob = ["test_native*.py"]
 
+# From day to day each test runs on the best, on the one of half the width and on the one without any; what is drawn at
+# random, on all of them; and with `./check --all` all tests on all of them.
+_USUAL = {*ISAS[:1], "avx2", "portable"}
+
 
 @lru_cache
 def ops_for(dtype: str, isa: str, threads: int) -> OnArrays:
@@ -30,7 +34,7 @@ def dtype(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=[pytest.param(one, marks=() if one in _USUAL else pytest.mark.wide) for one in ISAS])
 def isa(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -80,7 +80,7 @@ def test_clamping_hides_no_nan(ops, dtype):
     assert np.isfinite(got[0]).all() and np.isnan(got[1]).all()
 
 
-@pytest.mark.parametrize(("width", "hidden"), [(1, 7), (33, 50), (300, 4500)])
+@pytest.mark.parametrize(("width", "hidden"), [(1, 7), (300, 50), (33, 4500)])
 def test_experts_of_odd_sizes(ops, reference, dtype, width, hidden):
     x, logits = held(dtype, normal(1, 20, hidden)), normal(2, 20, 12)
     routing = ROUTINGS["softmax"]
