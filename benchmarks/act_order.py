@@ -35,7 +35,10 @@ def seconds(
     backend: NativeBackend, tokens: int, kinds: Sequence[Sequence[object]], shape: tuple[int, int], times: int
 ) -> list[float]:
     """Of one product, for each kind of weights: the least of `times` rounds, in which kinds take turns."""
-    slots, cache = backend.request_slots(Capacity(1, 16, 1, 16, 1), 0), backend.kv_cache(KVShape(1, 16, 1, 32), 1)
+    slots, cache = (
+        backend.request_slots(Capacity(1, 16, 1, 16, 1), 0),
+        backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1),
+    )
     batch = backend.prepare(slots, cache, ())
     x, out = backend.activation(tokens, shape[1], "act"), backend.activation(tokens, shape[0], "float32")
     x.array[:] = np.random.default_rng(1).integers(0x3C00, 0x3F80, x.array.shape)
