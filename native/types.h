@@ -70,6 +70,7 @@ struct Mixture {
   std::int64_t experts, top_k, groups, top_groups, group_best;
   bool sigmoid, renormalize;  // else softmax
   const float* correction;    // [experts] or null
+  const float* expert_scale;  // the same
   float scale;
   Epilogue gating;            // of gate and up
 };
@@ -112,8 +113,17 @@ struct Rope {
   std::int64_t pairs;            // of a head that are rotated: the first 2 · pairs of its numbers
   const float* q_scale;          // [positions], what queries are multiplied by; or null
   const float *q_norm, *k_norm;  // [D], or of all heads at once; or null
+  const float* v_norm;           // [D] or null
   bool q_norm_all, k_norm_all;   // over all heads at once
   float eps;
+};
+
+// What a row of a projection holds: so many heads of queries; behind them keys, if any; behind those values, or the keys
+// as they come are the values, too.
+struct Projection {
+  const float* rows;
+  std::int64_t heads;
+  bool keys, values;
 };
 
 // How scores become probabilities. soft_cap c: c · tanh(score / c), or 0. sinks: of each query head a score without a
@@ -158,7 +168,9 @@ struct RowKernels {
   void (*layer_norm)(Pool&, Format, const float* x, const float* weight, const float* bias, float eps,
                      std::int64_t tokens, std::int64_t width, void* out);  // bias: or null
   void (*to_act)(Pool&, Format, const float* x, std::int64_t tokens, std::int64_t width, void* out);
-  void (*activate)(Pool&, Format, Nonlinearity, const float* x, std::int64_t tokens, std::int64_t width, void* out);
+  // Of each token `width` numbers; times those of `by`, `stride` apart from token to token, where there are any.
+  void (*activate)(Pool&, Format, Nonlinearity, const float* x, const float* by, std::int64_t stride,
+                   std::int64_t tokens, std::int64_t width, void* out);
   // out += factor · x, or factor · RMS norm of x where there is a weight.
   void (*add)(Pool&, const float* x, const float* weight, float eps, float factor, std::int64_t tokens,
               std::int64_t width, float* out);
@@ -173,8 +185,8 @@ struct RowKernels {
                        std::int64_t tokens, std::int64_t width, float* out);
   // out[t] += sigmoid(gate[t]) · x[t]
   void (*add_gated)(Pool&, const float* x, const float* gate, std::int64_t tokens, std::int64_t width, float* out);
-  void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const KVLayer&, const AttentionMetadata&,
-                         const Rope&, void* q_out);
+  void (*rope_and_write)(Pool&, Format, const Projection&, const KVLayer&, const AttentionMetadata&, const Rope&,
+                         void* q_out);
   void (*sample)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling&);
   void (*score)(Pool&, float* logits, std::int64_t rows, std::int64_t vocabulary, const std::int32_t* token_ids,
                 const Logprobs&);

@@ -32,6 +32,16 @@ _LLAMA3 = {
 # Widths that fill no whole group of outputs.
 _EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
 
+_GEMMA4 = {
+    "head_dim": 16,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "hidden_size_per_layer_input": 0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e4},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+    },
+}
 _ROUTED = {
     "n_routed_experts": 8,
     "num_experts_per_tok": 3,
@@ -139,6 +149,44 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
             },
+        },
+    ),
+    "gemma4_31b": (
+        "Gemma4Text",
+        {
+            **_GEMMA4,
+            "global_head_dim": 32,
+            "num_key_value_heads": 4,
+            "num_global_key_value_heads": 2,
+            "attention_k_eq_v": True,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma4_e2b": (
+        "Gemma4Text",
+        {
+            **_GEMMA4,
+            "global_head_dim": 24,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 6,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 24,
+            "vocab_size_per_layer_input": 330,
+        },
+    ),
+    "gemma4_26b": (
+        "Gemma4Text",
+        {
+            **_GEMMA4,
+            "global_head_dim": 32,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "enable_moe_block": True,
+            "num_experts": 7,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 20,
         },
     ),
     "phi3_window": ("Phi3", {"sliding_window": 24, "pad_token_id": 0}),

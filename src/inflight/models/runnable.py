@@ -21,6 +21,12 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2"]] = {
     "gelu_new": "gelu_tanh",
     "relu2": "relu2",
 }
+GATINGS: dict[str, Literal["silu", "gelu_tanh", "clamped_swiglu"]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    CLAMPED_SWIGLU: "clamped_swiglu",
+}
 # Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts.
 _NORMS = (
     ("before mixer", "before mlp"),
@@ -57,7 +63,7 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     if not (isinstance(mixer, Attention) and isinstance(mlp, Dense | MoE)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
     if isinstance(mlp, MoE):
-        computed = mlp.activation in ("silu", "swish", CLAMPED_SWIGLU)
+        computed = mlp.activation in GATINGS
     else:
         computed = mlp.activation in ACTIVATIONS and not (mlp.gated and ACTIVATIONS[mlp.activation] == "relu2")
     if not computed:
@@ -68,7 +74,7 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     if isinstance(mlp, Dense) and mlp.bias and mlp.gated:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
-        (isinstance(mlp, MoE) and "after mlp" in layer.norms, "norms after experts"),
+        (isinstance(mlp, MoE) and mlp.apart != ("after mlp" in layer.norms), "norms after experts"),
         (mixer.chunked, "windows that begin anew instead of sliding"),
         (mixer.gate, "an output gate of attention"),
         (layer.norms not in _NORMS, f"norms {', '.join(layer.norms)}"),

@@ -144,7 +144,7 @@ class NullPass:
         """Any of the operations over activations."""
 
     embed = rms_norm = layer_norm = to_act = add = scale = soft_cap = compute
-    linear = linear_residual = gate_up = activate = experts = add_gated = compute
+    linear = linear_residual = gate_up = activate = experts = add_gated = clear = compute
     rope_and_write_kv = attention = gather = compute
 
     def sample(self, logits: object, places: Sequence[int]) -> None:

@@ -344,7 +344,13 @@ class ReferencePass(HostPass):
     def add(
         self, x: ReferenceActivation, norm: Array | None, eps: float, factor: float, out: ReferenceActivation
     ) -> None:
-        out.written[:] += np.float32(factor) * (x.written if norm is None else _normalised(x.written, norm, eps))
+        added = x.written
+        if norm is not None:
+            added = _normalised(added.reshape(-1, len(norm)), norm, eps).reshape(added.shape)
+        out.written[:] += np.float32(factor) * added
+
+    def clear(self, out: ReferenceActivation) -> None:
+        out.write(np.zeros((self.num_tokens, out.array.shape[1]), np.float32))
 
     def scale(self, x: ReferenceActivation, factor: float) -> None:
         x.written[:] *= np.float32(factor)
@@ -367,8 +373,16 @@ class ReferencePass(HostPass):
     ) -> None:
         out.write(self._gated(self._read(x.written), weight, activation))
 
-    def activate(self, x: ReferenceActivation, activation: Nonlinearity, out: ReferenceActivation) -> None:
-        out.write(self._hold(_activated(x.written, activation)))
+    def activate(
+        self,
+        x: ReferenceActivation,
+        activation: Nonlinearity,
+        out: ReferenceActivation,
+        by: ReferenceActivation | None = None,
+        first: int = 0,
+    ) -> None:
+        activated, width = _activated(x.written, activation), x.array.shape[1]
+        out.write(self._hold(activated if by is None else activated * by.written[:, first : first + width]))
 
     def experts(
         self,
@@ -423,11 +437,16 @@ class ReferencePass(HostPass):
         k_norm: Array | None,
         eps: float,
         q_out: ReferenceActivation,
+        v_norm: Array | None = None,
     ) -> None:
         cache, metadata, size = self._kv_cache, self._inputs.metadata, self._kv_cache.shape.block_size
         kept, tokens = cache.shape.of(layer), qkv.rows
         heads = qkv.written.reshape(tokens, -1, kept.key_dim)
-        q, k, v = np.split(heads, [heads.shape[1] - 2 * kept.kv_heads, heads.shape[1] - kept.kv_heads], axis=1)
+        queries = q_out.array.shape[1] // kept.key_dim
+        q, k, v = np.split(heads, [queries, queries + kept.kv_heads], axis=1)
+        v = v if v.size else k
+        if v_norm is not None:
+            v = _normalised(v, v_norm, eps)
         if q_norm is not None:
             q = _normalised(q.reshape(tokens, -1, len(q_norm)), q_norm, eps).reshape(q.shape)
         if k_norm is not None:
@@ -438,6 +457,8 @@ class ReferencePass(HostPass):
             cos, sin = rope.cos[metadata.positions][:, None], rope.sin[metadata.positions][:, None]
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
         q_out.write(self._hold(q).reshape(tokens, -1))
+        if not k.size:
+            return
         k, v = self._hold(k), self._hold(v)
         for chunk, table in enumerate(metadata.block_tables[kept.group]):
             rows = slice(metadata.query_start[chunk], metadata.query_start[chunk + 1])
