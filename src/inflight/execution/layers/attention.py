@@ -47,11 +47,9 @@ class AttentionWeights:
         """after: the name of the norm of the result, if there is one."""
         at = f"model.layers.{layer}.self_attn."
         hidden, width = packer.model.hidden_size, spec.head_dim
-        rows = {"q_proj": spec.heads * width, "k_proj": spec.kv_heads * width, "v_proj": spec.kv_heads * width}
-        rows = dict(list(rows.items())[: 1 + spec.projected])
-        normed = {"none": (0, 0), "head": (width, width), "all": (spec.heads * width, spec.kv_heads * width)}[
-            spec.qk_norm
-        ]
+        queries, keys = spec.heads * width, spec.kv_heads * width
+        rows = dict([("q_proj", queries), ("k_proj", keys), ("v_proj", keys)][: 1 + spec.projected])
+        normed = {"none": (0, 0), "head": (width, width), "all": (queries, keys)}[spec.qk_norm]
         return cls(
             spec=spec,
             layer=layer if spec.kv_layer is None else spec.kv_layer,

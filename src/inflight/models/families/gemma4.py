@@ -8,7 +8,7 @@ The factor of embeddings is exact here, as where `transformers` computes in floa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -29,30 +29,41 @@ def gemma4(fields: Fields) -> list[LayerSpec]:
             "use_bidirectional_attention is 'all': attention to later tokens, which this decoder does not compute; "
             "take a model that generates text."
         )
-    kinds = _attentions(fields)
     windows = windows_of(fields, lambda index: (index + 1) % 6 != 0)
     windows[-1] = 0  # whatever is said of the last layer
     first_shared = fields.layers - _shared_layers(fields)
-    inputs = _token_input(fields)
-    layers = []
+    inputs, layers = _token_input(fields), []
     for index, window in enumerate(windows):
-        mixer = kinds[window > 0]
-        mixer = replace(mixer, window=window)
+        mixer = _attention(fields, index, window)
         if index >= first_shared:
             mixer = replace(mixer, kv_layer=_last(windows[:first_shared], window), k_eq_v=False, v_norm=False)
         layers.append(LayerSpec(mixer, _mlp(fields, index >= first_shared), _FOUR, inputs, scalar=True))
     return layers
 
 
-def _attentions(fields: Fields) -> tuple[Attention, Attention]:
-    """Of layers that see all, and of those with a window."""
-    sliding = replace(attention(fields, qk_norm="head", bias="attention_bias", scale=1.0), v_norm=True)
-    is_key = fields.flag("attention_k_eq_v")
-    own = {"head_dim": fields.size("global_head_dim", sliding.head_dim)}
-    if is_key and "num_global_key_value_heads" in fields:
-        own["num_key_value_heads"] = fields.size("num_global_key_value_heads")
-    full = attention(Fields({**fields.data, **own}, {}), qk_norm="head", bias="attention_bias", scale=1.0)
-    return replace(full, v_norm=True, k_eq_v=is_key), sliding
+def _attention(fields: Fields, layer: int, window: int) -> Attention:
+    own = Fields({**fields.data, **_heads(fields, layer, window)}, {})
+    found = attention(own, window=window, qk_norm="head", bias="attention_bias", scale=1.0)
+    return replace(found, v_norm=True, k_eq_v=fields.flag("attention_k_eq_v") and not window)
+
+
+def _heads(fields: Fields, layer: int, window: int) -> Mapping[str, object]:
+    """Fields that a layer has otherwise than the model: stated by layer (`per_layer_config`), or of those that see
+    all."""
+    given = fields.raw("per_layer_config")
+    if given is None:
+        if window:
+            return {}
+        kv_heads = fields.raw("num_global_key_value_heads") if fields.flag("attention_k_eq_v") else None
+        own = {"head_dim": fields.raw("global_head_dim"), "num_key_value_heads": kv_heads}
+        return {key: value for key, value in own.items() if value is not None}
+    found = given.get(str(layer), {}) if isinstance(given, Mapping) else None
+    if not isinstance(found, Mapping) or set(found) - {"head_dim", "num_key_value_heads"}:
+        raise ModelError(
+            f"per_layer_config in config.json must be an object of layers, each with head_dim and num_key_value_heads, "
+            f"not {shown(given)}."
+        )
+    return found
 
 
 def _shared_layers(fields: Fields) -> int:
