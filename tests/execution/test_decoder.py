@@ -37,6 +37,8 @@ DISTINCT = [
     "cohere",
     "starcoder2",
     "qwen2_moe",
+    "gemma4_e2b",
+    "gemma4_26b",
 ]
 # Each mechanism on every instruction set; each family in numpy and on the best set, on the others in ./check --all.
 EVERYWHERE = [

@@ -266,6 +266,11 @@ WRAPPED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 24},
         {**_VISION, "model_type": "siglip_vision_model", "image_size": 28},
     ),
+    "gemma4_images": (
+        "Gemma4",
+        {"model_type": "gemma4_text", **_GEMMA4, "global_head_dim": 32, "pad_token_id": 0},
+        {**_VISION, "model_type": "gemma4_vision", "num_key_value_heads": 2, "head_dim": 8},
+    ),
     "mistral3": (
         "Mistral3",
         {"model_type": "mistral", "head_dim": 16, "sliding_window": None},
