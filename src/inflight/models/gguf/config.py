@@ -126,20 +126,26 @@ def config_of(model: GGUFModel) -> Config:
             f"read are {', '.join(sorted(_ARCHITECTURES))}."
         )
     name, own = known
-    return {**_common(keys), "architectures": [name], **_rope(keys), **own(keys)}
+    rope = {} if keys.architecture == "gemma4" else _rope(keys)  # which has one for each kind of layer
+    return {**_common(keys), "architectures": [name], **rope, **own(keys)}
 
 
 def refuse_more_weights(model: GGUFModel, described: int) -> None:
     """Raises ModelError for a file with more weights than its metadata describe: nobody would ask for some of them (a
     bias, a norm), and the answers would be nonsense. One that lacks some is told of by their names when it is loaded.
 
-    Factors of the rotation are settings, and further layers only predict further tokens (`Keys.layers`).
+    Factors of the rotation and of whole layers are settings, and further layers only predict further tokens
+    (`Keys.layers`). Keys and values of layers that read another's may be there, and mean nothing.
     """
-    layers = Keys(model).layers
+    keys = Keys(model)
+    layers, own = keys.layers, keys.layers - (keys.find("attention.shared_kv_layers") or 0)
     held = sum(
         math.prod(entry.shape)
         for name, (_, entry) in model.tensors.items()
-        if not name.startswith("rope_") and _layer(name) < layers
+        if not name.startswith("rope_")
+        and _layer(name) < layers
+        and not name.endswith("layer_output_scale.weight")
+        and not (_layer(name) >= own and name.split(".")[2].startswith(("attn_k", "attn_v")))
     )
     if held > described:
         raise ModelError(
@@ -171,7 +177,7 @@ def _common(keys: Keys) -> Config:
     return {
         "vocab_size": table[0],
         "hidden_size": keys.size("embedding_length"),
-        "intermediate_size": keys.one("feed_forward_length") if "feed_forward_length" in keys else None,
+        "intermediate_size": _mlp_width(keys) if "feed_forward_length" in keys else None,
         "num_hidden_layers": keys.layers,
         "num_attention_heads": keys.one("attention.head_count"),
         "num_key_value_heads": _kv_heads(keys),
@@ -186,8 +192,15 @@ def _common(keys: Keys) -> Config:
     }
 
 
+def _mlp_width(keys: Keys) -> int:
+    """Of Gemma 4's first layer, than which later ones may be wider."""
+    return keys.by_layer("feed_forward_length")[0] if keys.architecture == "gemma4" else keys.one("feed_forward_length")
+
+
 def _kv_heads(keys: Keys) -> int:
-    """Of layers with attention; those of LFM2 without say 0."""
+    """Of layers with attention; those of LFM2 without say 0, and those of Gemma 4 that see all may have others."""
+    if keys.architecture == "gemma4":
+        return _by_kind(keys, "attention.head_count_kv")[_SLIDING]
     name = "attention.head_count_kv" if "attention.head_count_kv" in keys else "attention.head_count"
     return max(keys.by_layer(name)) if keys.architecture == "lfm2" else keys.one(name)
 
@@ -375,6 +388,62 @@ def _gemma3(keys: Keys) -> Config:
     return {**_gemma2(keys), "rope_local_base_freq": keys.number("rope.freq_base_swa") or 10_000.0}
 
 
+def _gemma4(keys: Keys) -> Config:
+    """Its lists by layer as what two kinds of layers have. That keys are values, the file says by having none."""
+    types, kinds = _layer_types(keys, 6), _by_kind(keys, "attention.head_count_kv")
+    widths, shared = keys.by_layer("feed_forward_length"), keys.find("attention.shared_kv_layers") or 0
+    inputs = keys.find("embedding_length_per_layer_input") or 0
+    table = keys.model.shape("per_layer_token_embd.weight") if inputs else None
+    full = types.index(_FULL) if _FULL in types else 0
+    found: Config = {
+        **_gemma(keys),
+        "head_dim": keys.find("attention.key_length_swa") or keys.head_dim,
+        "global_head_dim": keys.head_dim,
+        "num_global_key_value_heads": kinds[_FULL],
+        "attention_k_eq_v": not keys.has(f"blk.{full}.attn_v.weight"),
+        "layer_types": types,
+        "sliding_window": keys.find("attention.sliding_window"),
+        "final_logit_softcapping": keys.number("final_logit_softcapping"),
+        "num_kv_shared_layers": shared,
+        "use_double_wide_mlp": widths[-1] == 2 * widths[0],
+        "hidden_size_per_layer_input": inputs,
+        "vocab_size_per_layer_input": None if table is None else table[0],
+        "rope_parameters": _rope_by_kind(keys),
+    }
+    if not keys.find("expert_count"):
+        return found
+    picked = {"enable_moe_block": True, "top_k_experts": keys.size("expert_used_count")}
+    return {**found, **_experts(keys), **picked}
+
+
+def _by_kind(keys: Keys, key: str) -> dict[str, int]:
+    """Of layers with a window and of those that see all. Raises ModelError where layers of a kind differ."""
+    values, types = keys.by_layer(key), _layer_types(keys, 6)
+    found = {
+        kind: {value for value, one in zip(values, types, strict=True) if one == kind} for kind in (_SLIDING, _FULL)
+    }
+    if any(len(one) > 1 for one in found.values()):
+        raise ModelError(
+            f"{keys.architecture}.{key} in {keys.model.path} differs among layers of one kind ({shown(values)}), which "
+            "this family is not known to do; take another model."
+        )
+    return {kind: next(iter(one), values[0]) for kind, one in found.items()}
+
+
+def _rope_by_kind(keys: Keys) -> Config:
+    """Of the whole head's pairs in layers that see all, those turn whose frequency is divided by 1, not by 10³⁰."""
+    factors = keys.model.floats("rope_freqs.weight")
+    turned = 1.0 if factors is None else sum(one == 1 for one in factors) / len(factors)
+    return {
+        _FULL: {
+            "rope_type": "proportional",
+            "partial_rotary_factor": turned,
+            "rope_theta": keys.number("rope.freq_base") or 1e6,
+        },
+        _SLIDING: {"rope_type": "default", "rope_theta": keys.number("rope.freq_base_swa") or 1e4},
+    }
+
+
 def _layer_types(keys: Keys, period: int) -> list[str]:
     """By the file's list, where it has one; else each `period`-th layer sees all."""
     name = f"{keys.architecture}.attention.sliding_window_pattern"
@@ -529,6 +598,7 @@ _ARCHITECTURES: dict[str, tuple[str, Callable[[Keys], Config]]] = {
     "gemma": ("GemmaForCausalLM", _gemma),
     "gemma2": ("Gemma2ForCausalLM", _gemma2),
     "gemma3": ("Gemma3ForCausalLM", _gemma3),
+    "gemma4": ("Gemma4ForCausalLM", _gemma4),
     "phi3": ("Phi3ForCausalLM", _phi3),
     "gpt-oss": ("GptOssForCausalLM", _gpt_oss),
     "smollm3": ("SmolLM3ForCausalLM", _smollm3),
