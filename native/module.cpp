@@ -144,7 +144,7 @@ struct Experts {
   std::vector<std::shared_ptr<Linear>> held;
   std::vector<const Weights*> gate_up, down;
   ExpertOrders orders;
-  std::vector<float> correction;
+  std::vector<float> correction, expert_scale;
   Mixture mixture{};
   Format format{};
 };
@@ -468,7 +468,7 @@ class Backend {
                                         const std::vector<std::shared_ptr<Linear>>& down, std::int64_t top_k,
                                         bool sigmoid, bool renormalize, nb::handle correction, std::int64_t groups,
                                         std::int64_t top_groups, std::int64_t group_best, float scale,
-                                        bool clamped) const {
+                                        nb::handle expert_scale, const std::string& gating) const {
     const auto count = static_cast<std::int64_t>(gate_up.size());
     if (count < 1 || down.size() != gate_up.size()) refuse("experts need matrices of gate and up, and of down, for each");
     if (groups < 1 || count % groups != 0 || top_groups < 1 || top_groups > groups || top_k < 1 ||
@@ -494,13 +494,21 @@ class Backend {
     }
     for (auto* orders : {&experts->orders.gate_up, &experts->orders.down})
       if (std::none_of(orders->begin(), orders->end(), [](const auto* order) { return order != nullptr; })) orders->clear();
-    if (!correction.is_none()) {
-      Array values(correction, "correction", Kind::f32, {count});
-      experts->correction.assign(values.data<float>(), values.data<float>() + count);
-    }
+    const auto of_each = [&](nb::handle given, const char* name, std::vector<float>& to) -> const float* {
+      if (given.is_none()) return nullptr;
+      const Array values(given, name, Kind::f32, {count});
+      to.assign(values.data<float>(), values.data<float>() + count);
+      return to.data();
+    };
+    const float* added = of_each(correction, "correction", experts->correction);
+    const float* factors = of_each(expert_scale, "expert_scale", experts->expert_scale);
+    if (gating != "silu" && gating != "gelu_tanh" && gating != "clamped_swiglu")
+      refuse("experts are gated by silu, gelu_tanh or clamped_swiglu, not by " + gating);
+    const Epilogue gated = gating == "silu"        ? Epilogue::gate_up
+                           : gating == "gelu_tanh" ? Epilogue::gate_up_gelu
+                                                   : Epilogue::gate_up_clamped;
     experts->mixture = {experts->gate_up.data(), experts->down.data(), count, top_k, groups, top_groups, group_best,
-                        sigmoid, renormalize, experts->correction.empty() ? nullptr : experts->correction.data(), scale,
-                        clamped ? Epilogue::gate_up_clamped : Epilogue::gate_up};
+                        sigmoid, renormalize, added, factors, scale, gated};
     return experts;
   }
 
@@ -844,24 +852,36 @@ class PreparedPass {
     backend_.run([&] { rows().to_act(pool(), format(), x.array.data<float>(), x.rows, x.columns, out.array.data()); });
   }
 
-  // parameters: the two of xielu.
-  void activate(const Activation& x, const std::string& kind, Activation& out, const Vector* parameters) {
+  // parameters: the two of xielu. by: what is multiplied, its columns from the first on.
+  void activate(const Activation& x, const std::string& kind, Activation& out, const Vector* parameters,
+                const Activation* by, std::int64_t first) {
     const Nonlinearity known = nonlinearity(kind);
     if (known == Nonlinearity::xielu && (parameters == nullptr || parameters->array.size(0) != 2))
       refuse("xielu needs its two parameters");
     expect(x, "x", Kind::f32, out.columns);
+    if (by != nullptr && (by->kind != Kind::f32 || by->rows != x.rows || first < 0 || first > by->columns - x.columns))
+      refuse("what is multiplied must hold float32, a row for each of x, and its columns from the first on");
     begin(out, backend_.act(), x.columns, x.rows);
+    const float* factors = by ? by->array.data<float>() + first : nullptr;
     backend_.run([&] {
-      rows().activate(pool(), format(), known, numbers(parameters), x.array.data<float>(), x.rows, x.columns,
-                      out.array.data());
+      rows().activate(pool(), format(), known, numbers(parameters), x.array.data<float>(), factors,
+                      by ? by->columns : 0, x.rows, x.columns, out.array.data());
     });
   }
 
+  void clear(Activation& out) {
+    begin(out, Kind::f32, out.columns, metadata_.all.tokens);
+    std::memset(out.array.data(), 0, static_cast<std::size_t>(out.rows * out.columns) * sizeof(float));
+  }
+
   void add(const Activation& x, const Vector* norm, float eps, float factor, Activation& out) {
-    expect(x, "x", Kind::f32, norm ? norm->array.size(0) : out.columns);
+    const std::int64_t width = norm ? norm->array.size(0) : x.columns;
+    expect(x, "x", Kind::f32, out.columns);
+    if (width < 1 || x.columns % width != 0) refuse("a norm must be as long as a row of x, or as equal parts of one");
     begin(out, Kind::f32, x.columns, x.rows);
+    const std::int64_t parts = x.rows * (x.columns / width);
     backend_.run([&] {
-      rows().add(pool(), x.array.data<float>(), numbers(norm), eps, factor, x.rows, x.columns, out.array.data<float>());
+      rows().add(pool(), x.array.data<float>(), numbers(norm), eps, factor, parts, width, out.array.data<float>());
     });
   }
 
@@ -956,12 +976,13 @@ class PreparedPass {
   }
 
   void rope_and_write_kv(const Activation& qkv, std::int64_t layer, const RopeTable* rope, const Vector* q_norm,
-                         const Vector* k_norm, float eps, Activation& q_out, bool norms_last) {
+                         const Vector* k_norm, float eps, Activation& q_out, bool norms_last, const Vector* v_norm) {
     const KVLayer& kept = with_values(layer);
     const std::int64_t tokens = metadata_.all.tokens, dim = kept.key_dim;
-    const std::int64_t heads = qkv.columns / dim - 2 * kept.kv_heads;
-    if (qkv.kind != Kind::f32 || qkv.columns % dim != 0 || heads < 1)
-      refuse("qkv must hold whole heads of float32: queries, then keys, then values");
+    const std::int64_t heads = q_out.columns / dim, others = qkv.columns / dim - heads;
+    if (qkv.kind != Kind::f32 || qkv.columns % dim != 0 || heads < 1 ||
+        (others != 0 && others != kept.kv_heads && others != 2 * kept.kv_heads))
+      refuse("qkv must hold whole heads of float32: queries, then keys if any, then values if any");
     if (qkv.rows != tokens) refuse("qkv must have a row for each token");
     const std::int64_t pairs = rope ? rope->cos.size(1) : 0;
     if (2 * pairs > dim) refuse("the rope table is for another head dimension");
@@ -975,18 +996,21 @@ class PreparedPass {
     const bool q_all = over_all(q_norm, heads), k_all = over_all(k_norm, kept.kv_heads);
     if (norms_last && (q_all || k_all)) refuse("norms over all heads come before the rotation");
     begin(q_out, backend_.act(), heads * dim, tokens);
+    if (v_norm != nullptr && v_norm->array.size(0) != dim) refuse("v_norm must have a number for each of a head's");
+    const Projection projection{qkv.array.data<float>(), heads, others > 0, others > kept.kv_heads};
     const Rope given{rope ? rope->cos.data<float>() : nullptr,
                      rope ? rope->sin.data<float>() : nullptr,
                      pairs,
                      rope && rope->q_scale ? rope->q_scale->data<float>() : nullptr,
                      numbers(q_norm),
                      numbers(k_norm),
+                     numbers(v_norm),
                      q_all,
                      k_all,
                      norms_last,
                      eps};
     backend_.run([&] {
-      rows().rope_and_write(pool(), format(), qkv.array.data<float>(), heads, kept, metadata_.of(group_of(layer)), given,
+      rows().rope_and_write(pool(), format(), projection, kept, metadata_.of(group_of(layer)), given,
                             q_out.array.data());
     });
   }
@@ -1247,7 +1271,8 @@ NB_MODULE(_native, m) {
       .def("pack_gate_up", &Backend::pack_gate_up, nb::arg("piece"), nb::arg("bias").none())
       .def("pack_experts", &Backend::pack_experts, nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"),
            nb::arg("sigmoid"), nb::arg("renormalize"), nb::arg("correction").none(), nb::arg("groups"),
-           nb::arg("top_groups"), nb::arg("group_best"), nb::arg("scale"), nb::arg("clamped"))
+           nb::arg("top_groups"), nb::arg("group_best"), nb::arg("scale"),
+           nb::arg("expert_scale").none(), nb::arg("gating"))
       .def("pack_heads", &Backend::pack_heads)
       .def("pack_table", &Backend::pack_table)
       .def("pack_rows", &Backend::pack_rows)
@@ -1274,7 +1299,8 @@ NB_MODULE(_native, m) {
            nb::arg("eps"), nb::arg("out"))
       .def("to_act", &PreparedPass::to_act)
       .def("activate", &PreparedPass::activate, nb::arg("x"), nb::arg("activation"), nb::arg("out"),
-           nb::arg("parameters").none() = nb::none())
+           nb::arg("parameters").none() = nb::none(), nb::arg("by").none() = nb::none(), nb::arg("first") = 0)
+       .def("clear", &PreparedPass::clear)
       .def("add", &PreparedPass::add, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("factor"),
            nb::arg("out"))
       .def("scale", &PreparedPass::scale)
@@ -1288,7 +1314,7 @@ NB_MODULE(_native, m) {
       .def("add_gated", &PreparedPass::add_gated)
       .def("rope_and_write_kv", &PreparedPass::rope_and_write_kv, nb::arg("qkv"), nb::arg("layer"),
            nb::arg("rope").none(), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"),
-           nb::arg("norms_last") = false)
+           nb::arg("norms_last") = false, nb::arg("v_norm").none() = nb::none())
        .def("rope_and_write_latent", &PreparedPass::rope_and_write_latent)
       .def("attention", &PreparedPass::attention, nb::arg("q"), nb::arg("layer"), nb::arg("scale"), nb::arg("window"),
            nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none())

@@ -74,7 +74,8 @@ INLINE void route_token(const Mixture& m, const float* logits, float* memory, st
   float sum = 0;
   for (std::int64_t r = 0; r < m.top_k; ++r) sum += weights[r] = scores[experts[r]];
   const float divisor = !m.renormalize ? 1.0f : sum < 1e-20f ? 1e-20f : sum;
-  for (std::int64_t r = 0; r < m.top_k; ++r) weights[r] = weights[r] / divisor * m.scale;
+  for (std::int64_t r = 0; r < m.top_k; ++r)
+    weights[r] = weights[r] / divisor * (m.expert_scale ? m.scale * m.expert_scale[experts[r]] : m.scale);
 }
 
 inline void route(Pool& pool, const float* logits, std::int64_t tokens, const Mixture& m, std::int32_t* experts,

@@ -134,10 +134,11 @@ INLINE void write_values(const KVLayer& layer, std::uint32_t* head, std::int64_t
 }
 
 template <bool int8, class Value>
-void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KVLayer& layer,
-                      const AttentionMetadata& metadata, const Rope& rope, Value* q_out) {
-  const std::int64_t width = layer.key_dim, half = rope.pairs, block = layer.block_size;
-  const std::int64_t row_width = (heads + 2 * layer.kv_heads) * width;
+void rotate_and_write(Pool& pool, const Projection& qkv, const KVLayer& layer, const AttentionMetadata& metadata,
+                      const Rope& rope, Value* q_out) {
+  const std::int64_t width = layer.key_dim, half = rope.pairs, block = layer.block_size, heads = qkv.heads;
+  const std::int64_t kv_heads = qkv.keys ? layer.kv_heads : 0;  // that are written
+  const std::int64_t row_width = (heads + (qkv.values ? 2 : 1) * kv_heads) * width;
   parallel_rows(pool, metadata.tokens, metadata.tokens * row_width * 8, [&](std::int64_t first, std::int64_t last) {
     float normed[most_head_dim], turned[most_head_dim];
     Value rotated[most_head_dim];
@@ -148,11 +149,10 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
       const std::int64_t id = metadata.block_tables[chunk * metadata.table_width + position / block];
       std::uint32_t* heads_of_block = layer.block(id);
       const float *cos = rope.cos + position * half, *sin = rope.sin + position * half;
-      const float* row = qkv + t * row_width;
+      const float* row = qkv.rows + t * row_width;
       const float q_inverse = rope.q_norm_all ? inverse_rms(row, heads * width, rope.eps) : 0.0f;
-      const float k_inverse =
-          rope.k_norm_all ? inverse_rms(row + heads * width, layer.kv_heads * width, rope.eps) : 0.0f;
-      for (std::int64_t h = 0; h < heads + layer.kv_heads; ++h) {
+      const float k_inverse = rope.k_norm_all ? inverse_rms(row + heads * width, kv_heads * width, rope.eps) : 0.0f;
+      for (std::int64_t h = 0; h < heads + kv_heads; ++h) {
         const bool is_query = h < heads, over_all = is_query ? rope.q_norm_all : rope.k_norm_all;
         const float* x = row + h * width;
         const float* weight = is_query ? rope.q_norm : rope.k_norm;
@@ -181,9 +181,15 @@ void rotate_and_write(Pool& pool, const float* qkv, std::int64_t heads, const KV
         for (std::int64_t i = 2 * half; i < width; ++i) hold(to + i, x[i]);
         if (!is_query) write_key<int8>(layer, heads_of_block + (h - heads) * layer.head_lanes, slot, rotated);
       }
-      for (std::int64_t g = 0; g < layer.kv_heads; ++g)
-        write_values<int8, Value>(layer, heads_of_block + g * layer.head_lanes, slot,
-                                  row + (heads + layer.kv_heads + g) * width);
+      for (std::int64_t g = 0; g < kv_heads; ++g) {
+        const float* x = row + (heads + (qkv.values ? kv_heads : 0) + g) * width;
+        if (rope.v_norm) {
+          const float inverse = inverse_rms(x, width, rope.eps);
+          for (std::int64_t i = 0; i < width; ++i) normed[i] = x[i] * inverse * rope.v_norm[i];
+          x = normed;
+        }
+        write_values<int8, Value>(layer, heads_of_block + g * layer.head_lanes, slot, x);
+      }
     }
   });
 }

@@ -73,11 +73,11 @@ void to_act(Pool& pool, Format format, const float* x, std::int64_t tokens, std:
   });
 }
 
-void activate(Pool& pool, Format format, Nonlinearity kind, const float* parameters, const float* x,
-              std::int64_t tokens, std::int64_t width, void* out) {
+void activate(Pool& pool, Format format, Nonlinearity kind, const float* parameters, const float* x, const float* by,
+              std::int64_t stride, std::int64_t tokens, std::int64_t width, void* out) {
   with(format, [&](auto value) {
     auto* at = static_cast<decltype(value)*>(out);
-    const auto to = [=](std::int64_t i, float y) { hold(at + i, y); };
+    const auto to = [=](std::int64_t i, float y) { hold(at + i, by ? y * by[i / width * stride + i % width] : y); };
     if (kind == Nonlinearity::gelu) return map_rows(pool, x, tokens, width, [](vf v) { return gelu(v); }, to);
     if (kind == Nonlinearity::silu) return map_rows(pool, x, tokens, width, [](vf v) { return silu(v); }, to);
     if (kind == Nonlinearity::relu2)
@@ -96,14 +96,14 @@ void soft_cap(Pool& pool, float* x, float cap, std::int64_t tokens, std::int64_t
            [=](std::int64_t i, float y) { x[i] = y; });
 }
 
-void rope_and_write(Pool& pool, Format format, const float* qkv, std::int64_t heads, const KVLayer& layer,
+void rope_and_write(Pool& pool, Format format, const Projection& qkv, const KVLayer& layer,
                     const AttentionMetadata& metadata, const Rope& rope, void* q_out) {
   with(format, [&](auto value) {
     auto* to = static_cast<decltype(value)*>(q_out);
     if (layer.bytes) {
-      rotate_and_write<true>(pool, qkv, heads, layer, metadata, rope, to);
+      rotate_and_write<true>(pool, qkv, layer, metadata, rope, to);
     } else {
-      rotate_and_write<false>(pool, qkv, heads, layer, metadata, rope, to);
+      rotate_and_write<false>(pool, qkv, layer, metadata, rope, to);
     }
   });
 }

@@ -71,6 +71,7 @@ struct Mixture {
   std::int64_t experts, top_k, groups, top_groups, group_best;
   bool sigmoid, renormalize;  // else softmax
   const float* correction;    // [experts] or null
+  const float* expert_scale;  // the same
   float scale;
   Epilogue gating;            // of gate and up
 };
@@ -157,9 +158,18 @@ struct Rope {
   std::int64_t pairs;            // of a head that are rotated: the first 2 · pairs of its numbers
   const float* q_scale;          // [positions], what queries are multiplied by; or null
   const float *q_norm, *k_norm;  // [D], or of all heads at once; or null
+  const float* v_norm;           // [D] or null
   bool q_norm_all, k_norm_all;   // over all heads at once
   bool norms_last;               // of what is rotated; else before
   float eps;
+};
+
+// What a row of a projection holds: so many heads of queries; behind them keys, if any; behind those values, or the keys
+// as they come are the values, too.
+struct Projection {
+  const float* rows;
+  std::int64_t heads;
+  bool keys, values;
 };
 
 // How scores become probabilities. soft_cap c: c · tanh(score / c), or 0. sinks: of each query head a score without a
@@ -204,9 +214,10 @@ struct RowKernels {
   void (*layer_norm)(Pool&, Format, const float* x, const float* weight, const float* bias, float eps,
                      std::int64_t tokens, std::int64_t width, void* out);  // bias: or null
   void (*to_act)(Pool&, Format, const float* x, std::int64_t tokens, std::int64_t width, void* out);
-  // parameters: those of xielu, else null
-  void (*activate)(Pool&, Format, Nonlinearity, const float* parameters, const float* x, std::int64_t tokens,
-                   std::int64_t width, void* out);
+  // Of each token `width` numbers; times those of `by`, `stride` apart from token to token, where there are any.
+  // parameters: those of xielu, else null.
+  void (*activate)(Pool&, Format, Nonlinearity, const float* parameters, const float* x, const float* by,
+                   std::int64_t stride, std::int64_t tokens, std::int64_t width, void* out);
   // out += factor · x, or factor · RMS norm of x where there is a weight.
   void (*add)(Pool&, const float* x, const float* weight, float eps, float factor, std::int64_t tokens,
               std::int64_t width, float* out);
@@ -222,8 +233,8 @@ struct RowKernels {
                        std::int64_t tokens, std::int64_t width, float* out);
   // out[t] += sigmoid(gate[t]) · x[t]
   void (*add_gated)(Pool&, const float* x, const float* gate, std::int64_t tokens, std::int64_t width, float* out);
-  void (*rope_and_write)(Pool&, Format, const float* qkv, std::int64_t heads, const KVLayer&, const AttentionMetadata&,
-                         const Rope&, void* q_out);
+  void (*rope_and_write)(Pool&, Format, const Projection&, const KVLayer&, const AttentionMetadata&, const Rope&,
+                         void* q_out);
   // Of latent attention (latent.h): q [tokens, heads, nope + rotated], kv [tokens, key_dim] → the cache, the first
   // `nope` of each query, and the rotated end of each in q_out [tokens, heads, key_dim].
   void (*rope_and_write_latent)(Pool&, Format, const float* q, const float* kv, std::int64_t heads, std::int64_t nope,

@@ -43,7 +43,9 @@ def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart:
     """All tensors as the converter names and changes them. apart: of latent attention, keys and values."""
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture), 64)
     own = {".linear_attn.dt_bias": "ssm_dt.bias", ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
-    own |= {".self_attn.sinks": "attn_sinks.weight"}
+    own |= {".self_attn.sinks": "attn_sinks.weight", ".layer_scalar": "layer_output_scale.weight"}
+    own |= {".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale"}
+    own |= {f".experts.{part}_proj": f"ffn_{part}_exps.weight" for part in ("gate_up", "down")}
     found: dict[str, np.ndarray] = {}
     stacks: dict[str, list[np.ndarray]] = {}
     tensors = load_file(folder / "model.safetensors")
@@ -66,7 +68,16 @@ def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart:
             called = f"blk.{layer[0]}.{own[end]}" if end else names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert called is not None, name
             found[called] = as_converted(architecture, name, values, config)
+    if architecture == "gemma4":
+        found["rope_freqs.weight"] = proportional(config)
     return found | {name: np.stack(values) for name, values in stacks.items()}
+
+
+def proportional(config: Mapping[str, Any]) -> np.ndarray:
+    """Gemma 4: divisors of the frequencies of layers that see all, of which only some pairs turn."""
+    pairs = max(one["head_dim"] for one in config["per_layer_config"].values()) // 2
+    turned = int(pairs * config["rope_parameters"]["full_attention"]["partial_rotary_factor"])
+    return np.where(np.arange(pairs) < turned, 1, 1e30).astype(np.float32)
 
 
 def as_converted(architecture: str, name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
@@ -75,11 +86,8 @@ def as_converted(architecture: str, name: str, values: np.ndarray, config: Mappi
     if architecture in ("llama", "smollm3", "granite") and (".q_proj." in name or ".k_proj." in name):
         heads = config["num_attention_heads"] if ".q_proj." in name else config["num_key_value_heads"]
         return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
-    if (
-        architecture.startswith(("gemma", "qwen35", "qwen3next"))
-        and name.endswith("norm.weight")
-        and "linear_attn" not in name
-    ):
+    adds_one = architecture in ("gemma", "gemma2", "gemma3") or architecture.startswith(("qwen35", "qwen3next"))
+    if adds_one and name.endswith("norm.weight") and "linear_attn" not in name:
         return values + 1
     if ".linear_attn." in name and architecture.startswith("qwen35"):
         return dealt_out(name, -np.exp(values) if name.endswith("A_log") else values, config)

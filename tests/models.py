@@ -59,6 +59,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "n_group": 2,
         "topk_group": 1,
     },
+    "gemma4": {
+        "architectures": ["Gemma4ForCausalLM"],
+        "num_hidden_layers": 5,
+        "layer_types": [*["sliding_attention"] * 2, "full_attention", "sliding_attention", "full_attention"],
+        "sliding_window": 40,
+        "global_head_dim": 32,
+        "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": 384,
+    },
     "cohere2": {"architectures": ["Cohere2ForCausalLM"], "sliding_window": 40, "sliding_window_pattern": 2},
 }
 
@@ -91,7 +101,7 @@ class Inventor:
     def tensor(self, name: str, shape: Sequence[int]) -> np.ndarray:
         if name not in self.made:
             scale = 0.5 if "embed" in name else 0.2
-            is_norm = "norm" in name
+            is_norm = "norm" in name or name.endswith("scalar")
             made = (
                 self._random.uniform(0.5, 1.5, shape) - self._less if is_norm else self._random.standard_normal(shape)
             )
@@ -110,7 +120,7 @@ class Inventor:
 
 def asked_for(config: dict[str, Any]) -> dict[str, np.ndarray]:
     """Random tensors of whatever names and shapes loading such a model asks for."""
-    inventor = Inventor(less=1 if config["model_type"].startswith("gemma") else 0)
+    inventor = Inventor(less=1 if config["model_type"] in ("gemma", "gemma2", "gemma3") else 0)
     load_weights(read_spec(config, to_run=True), inventor, ReferenceBackend("float32"), 16)
     return inventor.made
 

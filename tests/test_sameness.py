@@ -327,7 +327,8 @@ def test_layers_that_keep_only_their_window_say_the_same(
     """As with one group of all layers, which keeps everything: chunked, preempted, swapped, from the cache."""
     monkeypatch.setenv("INFLIGHT_ISA", isa)
     cases = mix(seed=31, count=6 if isa == "reference" else 16)
-    for folder, windows in ((windowed, (0, 24, 24, 24, 24, 24)), (folders["mistral"], (40,))):
+    of_folders = {windowed: (0, 24, 24, 24, 24, 24), folders["mistral"]: (40,), folders["gemma4"]: (0, 40)}
+    for folder, windows in of_folders.items():
         with monkeypatch.context() as patch:
             patch.setattr("inflight.build.kv_groups", in_one_group)
             expected = alone(folder, cases)
@@ -335,8 +336,8 @@ def test_layers_that_keep_only_their_window_say_the_same(
             assert engine.capacity.windows == windows
         for name in ("crumbs", "little memory") if isa == "reference" else WINDOWED_SHAPES:
             shape = WINDOWED_SHAPES[name]
-            if "num_blocks" in shape and len(windows) == 1:
-                shape = {**shape, "num_blocks": shape["num_blocks"] // 4}
+            if "num_blocks" in shape and len(windows) < 6:
+                shape = {**shape, "num_blocks": shape["num_blocks"] * len(windows) // 4}
             preemptions, cached = check(folder, cases, expected, **shape)
             assert (preemptions > 0) >= (name == "swap" and isa != "reference"), name
             assert (cached > 0) >= (name == "as it comes"), name

@@ -63,7 +63,7 @@ def build(variant: str, folder: Path, seed: int | None = None) -> Oracle:
     sees = "vision_config" in settings
     auto = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
     model = auto.from_config(config).eval()
-    _randomise(model, less=1 if family.startswith(("Gemma", "Nemotron")) else 0)
+    _randomise(model, less=1 if family.startswith(("Gemma", "Nemotron")) and not family.startswith("Gemma4") else 0)
     model.save_pretrained(folder)
     text = config.get_text_config()
     prompt = np.random.default_rng(7).integers(0, text.vocab_size, text.max_position_embeddings).astype(np.int32)
@@ -77,6 +77,8 @@ def _randomise(model: Any, less: float) -> None:
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.uniform_(0.5 - less, 1.5 - less)
+            elif name.endswith("scale"):
+                parameter.uniform_(0.5, 1.5)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.3)
             elif "embed" in name:
@@ -86,6 +88,8 @@ def _randomise(model: Any, less: float) -> None:
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.normal_(0, 0.2)
+            elif name.endswith("layer_scalar"):
+                buffer.uniform_(0.5, 1.5)
 
 
 def _logits(model: Any, prompt: np.ndarray) -> np.ndarray:

@@ -42,6 +42,8 @@ DISTINCT = [
     "deepseek_v3",
     "qwen35",
     "lfm2",
+    "gemma4_e2b",
+    "gemma4_26b",
 ]
 RECURRENT = ["qwen35", "qwen35_moe", "lfm2_biases"]
 # Those of which some instruction set alone shows the sameness of bits: what they add is done to each token by itself.

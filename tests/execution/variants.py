@@ -43,6 +43,16 @@ _DELTA_NET = {
 _TWO_LINEAR = ["linear_attention", "linear_attention", "full_attention"]
 _TWO_CONV = ["conv", "conv", "full_attention"]
 
+_GEMMA4 = {
+    "head_dim": 16,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "hidden_size_per_layer_input": 0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e4},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+    },
+}
 _ROUTED = {
     "n_routed_experts": 8,
     "num_experts_per_tok": 3,
@@ -180,6 +190,44 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
             },
+        },
+    ),
+    "gemma4_31b": (
+        "Gemma4Text",
+        {
+            **_GEMMA4,
+            "global_head_dim": 32,
+            "num_key_value_heads": 4,
+            "num_global_key_value_heads": 2,
+            "attention_k_eq_v": True,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma4_e2b": (
+        "Gemma4Text",
+        {
+            **_GEMMA4,
+            "global_head_dim": 24,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 6,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 24,
+            "vocab_size_per_layer_input": 330,
+        },
+    ),
+    "gemma4_26b": (
+        "Gemma4Text",
+        {
+            **_GEMMA4,
+            "global_head_dim": 32,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "enable_moe_block": True,
+            "num_experts": 7,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 20,
         },
     ),
     "phi3_window": ("Phi3", {"sliding_window": 24, "pad_token_id": 0}),
@@ -379,6 +427,11 @@ WRAPPED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "Gemma3",
         {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 24},
         {**_VISION, "model_type": "siglip_vision_model", "image_size": 28},
+    ),
+    "gemma4_images": (
+        "Gemma4",
+        {"model_type": "gemma4_text", **_GEMMA4, "global_head_dim": 32, "pad_token_id": 0},
+        {**_VISION, "model_type": "gemma4_vision", "num_key_value_heads": 2, "head_dim": 8},
     ),
     "mistral3": (
         "Mistral3",

@@ -52,6 +52,13 @@ LINEAR = {
     "linear_value_head_dim": 12,
 }
 ERNIE = {"moe_intermediate_size": 24, "moe_num_experts": 6, "moe_k": 2}
+PER_LAYER = {"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 330}
+GEMMA4 = {
+    **HEADS,
+    "global_head_dim": 40,
+    "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
 # (configuration class, settings beside the sizes)
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("Llama", {"attention_bias": True, "mlp_bias": True}),
@@ -77,6 +84,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Gemma", HEADS),
     ("Gemma2", HEADS),
     ("Gemma3Text", {**HEADS, "sliding_window": 8}),
+    ("Gemma4Text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}),
+    ("Gemma4Text", {**GEMMA4, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, **PER_LAYER}),
+    ("Gemma4Text", {**GEMMA4, "enable_moe_block": True, "top_k_experts": 2, **EXPERTS}),
     ("Phi", {}),
     ("Phi3", {}),
     ("Glm4Moe", {**HEADS, **ROUTED, "attention_bias": True, "use_qk_norm": True, "n_shared_experts": 2}),
@@ -141,10 +151,10 @@ def test_names_mean_one_family_each() -> None:
     names = [name for family in FAMILIES for name in (*family.architectures, *family.model_types)]
     assert len(names) == len(set(names))
     runs = (
-        "apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3 glm4 "
-        "glm4_moe gpt_oss granite granitemoe hunyuan_v1_dense lfm2 lfm2_moe llama mistral ministral ministral3 mixtral "
-        "nemotron olmo2 olmo3 olmoe phi phi3 qwen2 qwen3 qwen2_moe qwen3_moe qwen3_next qwen3_5 qwen3_5_moe seed_oss "
-        "smollm3 starcoder2"
+        "apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3 gemma4 "
+        "glm4 glm4_moe gpt_oss granite granitemoe hunyuan_v1_dense lfm2 lfm2_moe llama mistral ministral ministral3 "
+        "mixtral nemotron olmo2 olmo3 olmoe phi phi3 qwen2 qwen3 qwen2_moe qwen3_moe qwen3_next qwen3_5 qwen3_5_moe "
+        "seed_oss smollm3 starcoder2"
     )
     assert [family.name for family in FAMILIES if family.runs] == runs.split()
 
@@ -260,6 +270,32 @@ def test_what_a_model_type_implies_counts() -> None:
     assert difference == 64 * 96 and table_parameters(plain) == 320 * 64
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers is 4, but there are 4 layers"),
+        ({"num_kv_shared_layers": 1}, "none of which looks back as far as those that are to share them .all tokens"),
+        ({"use_bidirectional_attention": "all"}, "attention to later tokens"),
+        (
+            {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 100},
+            "is 100, but a token may be any of 320",
+        ),
+        ({"per_layer_config": {"3": {"num_attention_heads": 2}}}, "an object of layers, each with head_dim and"),
+        ({"per_layer_config": 7}, "an object of layers"),
+        ({"enable_moe_block": True, "num_experts": 4, "top_k_experts": 5}, "top_k_experts is 5, but there are 4"),
+    ],
+)
+def test_what_gemma_4_cannot_be_is_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ModelError, match=why):
+        layers("gemma4_text", hidden_size_per_layer_input=changes.pop("hidden_size_per_layer_input", 0), **changes)
+
+
+def test_layers_that_share_keys_and_values_name_the_last_that_has_its_own() -> None:
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+    shared = layers("gemma4_text", num_hidden_layers=6, layer_types=kinds, num_kv_shared_layers=3)
+    assert [layer.mixer.kv_layer for layer in shared if isinstance(layer.mixer, Attention)] == [*[None] * 3, 1, 1, 2]
+
+
 def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
     whole = {"model_type": "many", "tie_word_embeddings": True, "text_config": {**CONFIG, "model_type": "llama"}}
     model = read_spec(whole)
@@ -279,6 +315,8 @@ def test_what_is_described_is_not_run() -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize(("key", "value"), [("index_topk", 2048), ("num_kv_shared_layers", 2)])
 def test_a_field_of_another_kind_of_model_is_refused(family: Family, key: str, value: float) -> None:
+    if key in family.understands:
+        pytest.skip("it is of this kind")
     with pytest.raises(ModelError, match=rf"{key} is set \({value}\): .* which the family {family.name} is not known"):
         read_spec({**CONFIG, "model_type": family.model_types[0], key: value})
 

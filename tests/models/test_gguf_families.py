@@ -156,6 +156,35 @@ def gpt_oss(c: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def gemma4(c: dict[str, Any]) -> dict[str, Any]:
+    """Lists of what layers with a window have otherwise; a full layer's heads stand in `per_layer_config`."""
+    sliding = [kind == "sliding_attention" for kind in c["layer_types"]]
+    shared = c["num_kv_shared_layers"]
+    wide = [c["use_double_wide_mlp"] and layer >= len(sliding) - shared for layer in range(len(sliding))]
+    own = [c["per_layer_config"].get(str(layer), {}) for layer in range(len(sliding))]
+    found = {
+        **window(c),
+        "attention__sliding_window_pattern": sliding,
+        "attention__shared_kv_layers": shared,
+        "attention__key_length": own[-1]["head_dim"],
+        "attention__key_length_swa": c["head_dim"],
+        "attention__head_count_kv": [one.get("num_key_value_heads", c["num_key_value_heads"]) for one in own],
+        "rope__freq_base_swa": c["rope_parameters"]["sliding_attention"]["rope_theta"],
+        "embedding_length_per_layer_input": c["hidden_size_per_layer_input"],
+        "feed_forward_length": [(1 + one) * c["intermediate_size"] for one in wide],
+    }
+    if c["final_logit_softcapping"]:
+        found["final_logit_softcapping"] = float(c["final_logit_softcapping"])
+    return {**found, **moe({**c, "num_experts_per_tok": c["top_k_experts"]})} if c["enable_moe_block"] else found
+
+
+GEMMA4 = {
+    **HEADS,
+    "global_head_dim": 32,
+    "sliding_window": 32,
+    "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
 # (configuration class, its settings, the architecture in GGUF, its keys beside the usual ones)
 CASES: list[tuple[str, dict[str, Any], str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
     ("Llama", {"attention_bias": True}, "llama", nothing),
@@ -167,6 +196,21 @@ CASES: list[tuple[str, dict[str, Any], str, Callable[[dict[str, Any]], dict[str,
     ("Gemma", HEADS, "gemma", nothing),
     ("Gemma2", {**HEADS, "query_pre_attn_scalar": 24, "sliding_window": 32}, "gemma2", caps),
     ("Gemma3Text", {**HEADS, "query_pre_attn_scalar": 24, "sliding_window": 32}, "gemma3", window),
+    ("Gemma4Text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}, "gemma4", gemma4),
+    (
+        "Gemma4Text",
+        {
+            **GEMMA4,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": 96,
+            "final_logit_softcapping": 30.0,
+        },
+        "gemma4",
+        gemma4,
+    ),
+    ("Gemma4Text", {**GEMMA4, "enable_moe_block": True, "top_k_experts": 2, **EXPERTS}, "gemma4", gemma4),
     ("Phi3", {"sliding_window": 64}, "phi3", phi3),
     ("GptOss", {**HEADS, "num_local_experts": 4, "num_experts_per_tok": 2}, "gpt-oss", gpt_oss),
     ("SmolLM3", {}, "smollm3", nothing),

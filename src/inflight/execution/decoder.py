@@ -33,6 +33,8 @@ class Decoder:
         self._hidden = self._workspace.take("hidden", hidden, "float32")  # [T, E], the residual stream
         self._normed = self._workspace.take("normed", hidden)  # [T, E]
         self._steps = [step for layer in weights.layers for step in self._bound(layer, hidden)]
+        if weights.token_inputs is not None:
+            self._steps.insert(0, weights.token_inputs.bind(self._workspace, self._hidden, self._normed))
         self._gathered = backend.activation(max_logit_rows, hidden, "float32")
         self._final_normed = backend.activation(max_logit_rows, hidden, "act")
         self._logits = backend.activation(max_logit_rows, model.vocab_size, "float32")
@@ -77,13 +79,19 @@ class Decoder:
         return self._logits
 
     def _bound(self, layer: LayerWeights, hidden_size: int) -> list[Callable[[ForwardPass], None]]:
-        """A layer's steps: what the mixer reads, the mixer, what the MLP reads, the MLP."""
+        """A layer's steps: what the mixer reads, the mixer, what the MLP reads, the MLP, and what few families have
+        behind it."""
         hidden, normed = self._hidden, self._normed
         mixer, mlp = layer.mixer.bind(self._workspace, hidden_size), layer.mlp.bind(self._workspace, hidden_size)
         steps = [self._read(layer.mixer_norm), lambda batch: mixer(batch, normed, hidden)]
         if not layer.spec.side_by_side:
             steps.append(self._read(layer.mlp_norm))
-        return [*steps, lambda batch: mlp(batch, normed, hidden)]
+        steps.append(lambda batch: mlp(batch, normed, hidden))
+        if layer.token_input is not None:
+            steps.append(layer.token_input.bind(self._workspace, hidden, normed, hidden_size))
+        if (scalar := layer.scalar) != 1:
+            steps.append(lambda batch: batch.scale(hidden, scalar))
+        return steps
 
     def _read(self, norm: NormWeights | None) -> Callable[[ForwardPass], None]:
         """The residual stream as a part reads it."""

@@ -29,7 +29,7 @@ class KVGroups:
 
 def kept(mixer: Mixer, group: int = 0) -> KVLayer | None:
     """What a layer keeps of a token in its group's blocks; None: nothing."""
-    if isinstance(mixer, Attention):
+    if isinstance(mixer, Attention) and mixer.kv_layer is None:
         return KVLayer(group, mixer.kv_heads, mixer.head_dim, mixer.head_dim)
     if isinstance(mixer, LatentAttention):
         return KVLayer(group, 1, mixer.kv_lora_rank + mixer.qk_rope_head_dim, 0)

@@ -119,6 +119,20 @@ class Packer:
         weight = self._floats(name, (channels, 1, kernel))
         return self._packed_vector(np.ascontiguousarray(weight[:, 0].T).ravel())
 
+    def scaled(self, name: str, length: int, factor: float) -> Vector:
+        """float32[length], times a factor."""
+        return self._packed_vector(self.array(name, length) * np.float32(factor))
+
+    def ones(self, length: int) -> Vector:
+        """The weight of a norm that has none, float32[length]."""
+        return self._packed_vector(np.ones(length, np.float32))
+
+    def rows(self, name: str, shape: tuple[int, int]) -> Table:
+        """A table of which rows are read, never quantized."""
+        packed = self._backend.pack_rows(self._source.pieces(name, shape), *shape)
+        self._done(packed.nbytes, (name, shape))
+        return packed
+
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
         return self._linear(parts, biases, self._layers)

@@ -127,6 +127,13 @@ def _longrope(settings: RopeSettings, max_positions: int) -> Array:
     return np.float32(1) / (factors * _powers(settings.theta, settings.head_dim))
 
 
+def _proportional(settings: RopeSettings, max_positions: int) -> Array:
+    """Of the whole head's frequencies the fast ones; a pair whose frequency is 0 stays as it is (Gemma 4)."""
+    turns = np.arange(settings.head_dim // 2) < settings.turned
+    inverse: Array = np.where(turns, _default(settings, max_positions), np.float32(0)) / np.float32(settings.factor)
+    return inverse
+
+
 _FREQUENCIES: dict[str, Callable[[RopeSettings, int], Array]] = {
     "default": _default,
     "linear": _linear,
@@ -134,4 +141,5 @@ _FREQUENCIES: dict[str, Callable[[RopeSettings, int], Array]] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "proportional": _proportional,
 }

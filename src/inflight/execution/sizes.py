@@ -116,7 +116,7 @@ def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) 
 
 def context_bytes(model: ModelSpec, dtype: DType, context: int, quantized: bool = False) -> int:
     """Bytes of keys and values that attention reads for one token that sees `context` tokens, windows minded."""
-    return round(arithmetic.kept_bytes(model, context, *_kv_bytes(dtype, quantized)))
+    return round(arithmetic.read_bytes(model, context, *_kv_bytes(dtype, quantized)))
 
 
 def _kv_bytes(dtype: DType, quantized: bool) -> tuple[int, int]:

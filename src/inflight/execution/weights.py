@@ -18,6 +18,7 @@ from inflight.execution.layers.linear_attention import LinearAttentionWeights
 from inflight.execution.layers.moe import MoEWeights
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.layers.short_convolution import ShortConvolutionWeights
+from inflight.execution.layers.token_input import TokenInputTable, TokenInputWeights
 from inflight.execution.memory import MachineMemory, gib, machine_memory
 from inflight.execution.packer import Packer, Progress, TensorSource
 from inflight.execution.rope import rope_settings, rope_table
@@ -33,13 +34,16 @@ MixerWeights = AttentionWeights | LatentWeights | LinearAttentionWeights | Short
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One layer. mixer_norm None: the mixer reads the residual stream as it is. mlp_norm None: the MLP does, or where
-    layers are side by side, it reads what the mixer reads."""
+    layers are side by side, it reads what the mixer reads. scalar: what the residual stream is multiplied by at the
+    end."""
 
     spec: LayerSpec
     mixer_norm: NormWeights | None
     mixer: MixerWeights
     mlp_norm: NormWeights | None
     mlp: DenseWeights | MoEWeights
+    token_input: TokenInputWeights | None
+    scalar: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class ModelWeights:
     """A whole model, ready to run."""
 
     table: Table
+    token_inputs: TokenInputTable | None
     layers: tuple[LayerWeights, ...]
     final_norm: NormWeights
     output: Linear  # the projection to logits; of a tied model the table's own
@@ -84,10 +89,11 @@ def load_weights(
     ropes = {settings: backend.pack_rope(table) for settings, table in tables.items()}
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
     table, output = packer.tables()
+    token_inputs = None if model.token_input is None else TokenInputTable.load(packer, model.token_input)
     layers = tuple(_layer(packer, index, ropes) for index in range(len(model.layers)))
     final_norm = NormWeights.load(packer, "model.norm")
     nbytes = packer.nbytes + sum(one.cos.nbytes + one.sin.nbytes for one in tables.values())
-    return ModelWeights(table, layers, final_norm, output, ropes, nbytes)
+    return ModelWeights(table, token_inputs, layers, final_norm, output, ropes, nbytes)
 
 
 def _layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> LayerWeights:
@@ -100,9 +106,11 @@ def _layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> Layer
         mixer_norm=None if before_mixer is None else NormWeights.load(packer, before_mixer),
         mixer=_mixer(packer, index, ropes, names.get("after mixer")),
         mlp_norm=None if before_mlp is None else NormWeights.load(packer, before_mlp),
-        mlp=MoEWeights.load(packer, mlp, index)
+        mlp=MoEWeights.load(packer, mlp, index, names.get("after mlp"))
         if isinstance(mlp, MoE)
         else DenseWeights.load(packer, mlp, index, names.get("after mlp")),
+        token_input=None if layer.token_input is None else TokenInputWeights.load(packer, layer.token_input, index),
+        scalar=float(packer.array(f"model.layers.{index}.layer_scalar", 1)[0]) if layer.scalar else 1.0,
     )
 
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.models.spec import (
     Attention,
@@ -80,7 +81,8 @@ def mixer_weights(mixer: Mixer, hidden: int) -> Weights:
 
 def _attention(mixer: Attention, hidden: int) -> Weights:
     queries, keys = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
-    others = {"none": 0, "head": 2 * mixer.head_dim, "all": queries + keys}[mixer.qk_norm]
+    has_keys = mixer.projected > 0
+    others = {"none": 0, "head": (1 + has_keys) * mixer.head_dim, "all": queries + has_keys * keys}[mixer.qk_norm]
     others += mixer.qkv_rows if mixer.qkv_bias else 0
     others += hidden if mixer.output_bias else 0
     others += mixer.heads if mixer.sinks else 0
@@ -120,7 +122,17 @@ def mlp_weights(mlp: Mlp, hidden: int) -> Weights:
         matrices += [(2 * mlp.shared_width, hidden), (hidden, mlp.shared_width)]
     if mlp.shared_gate:
         matrices.append((1, hidden))
-    return Weights(tuple(matrices), mlp.experts * (mlp.router.bias + mlp.router.correction))
+    router = mlp.router
+    of_experts = mlp.experts * (router.bias + router.correction + router.expert_scale)
+    return Weights(tuple(matrices), of_experts + hidden * (router.norm + 3 * mlp.apart))
+
+
+def token_input_weights(layer: LayerSpec, hidden: int) -> Weights:
+    """Of a layer's token input: the projection of the embedding, the gate, and back, with its norm."""
+    if layer.token_input is None:
+        return Weights(())
+    width = layer.token_input.width
+    return Weights(((width, hidden), (width, hidden), (hidden, width)), hidden)
 
 
 def router_outputs(mlp: Mlp) -> int:
@@ -157,9 +169,9 @@ def touched_experts(mlp: MoE, tokens: float) -> float:
 
 def layer_matrix_parameters(spec: ModelSpec, layer: LayerSpec, experts: float | None = None) -> float:
     """Elements of a layer's matrices: all, or with so many experts of each mixture."""
-    found: float = (
-        mixer_weights(layer.mixer, spec.hidden_size).elements + mlp_weights(layer.mlp, spec.hidden_size).elements
-    )
+    hidden = spec.hidden_size
+    found: float = mixer_weights(layer.mixer, hidden).elements + mlp_weights(layer.mlp, hidden).elements
+    found += token_input_weights(layer, hidden).elements
     if isinstance(layer.mlp, MoE):
         found += expert_weights(layer.mlp, spec.hidden_size).elements * (
             layer.mlp.experts if experts is None else experts
@@ -168,11 +180,12 @@ def layer_matrix_parameters(spec: ModelSpec, layer: LayerSpec, experts: float | 
 
 
 def layer_other_parameters(spec: ModelSpec, layer: LayerSpec) -> int:
-    """Elements of a layer's norms, biases and the like."""
+    """Elements of a layer's norms, biases and the like; its scalar, a setting of the layer, is not counted."""
     hidden = spec.hidden_size
     norms = len(layer.norms) * _norm_elements(spec)
     experts = layer.mlp.experts * expert_weights(layer.mlp, hidden).others if isinstance(layer.mlp, MoE) else 0
-    return norms + mixer_weights(layer.mixer, hidden).others + mlp_weights(layer.mlp, hidden).others + experts
+    parts = mixer_weights(layer.mixer, hidden), mlp_weights(layer.mlp, hidden), token_input_weights(layer, hidden)
+    return norms + sum(part.others for part in parts) + experts
 
 
 def matrix_parameters(spec: ModelSpec) -> int:
@@ -184,7 +197,8 @@ def other_parameters(spec: ModelSpec) -> int:
     """Elements of all norms, biases and the like, those around the layers included."""
     head = spec.vocab_size if spec.head.bias else 0
     layers = sum(count * layer_other_parameters(spec, layer) for layer, count in kinds_of_layers(spec))
-    return layers + _norm_elements(spec) + head
+    inputs = spec.token_input.width if spec.token_input is not None else 0  # a norm that all layers share
+    return layers + _norm_elements(spec) + head + inputs
 
 
 def table_parameters(spec: ModelSpec) -> int:
@@ -192,14 +206,22 @@ def table_parameters(spec: ModelSpec) -> int:
     return spec.vocab_size * spec.hidden_size
 
 
+def token_table_parameters(spec: ModelSpec) -> int:
+    """Elements of the table that layers' token inputs are rows of."""
+    inputs = ((layer.token_input, count) for layer, count in kinds_of_layers(spec))
+    return sum(count * one.vocab_size * one.width for one, count in inputs if one is not None)
+
+
 def parameters(spec: ModelSpec) -> int:
     """Elements of all weights; a tied table counts once."""
-    return matrix_parameters(spec) + other_parameters(spec) + table_parameters(spec) * (1 if spec.head.tied else 2)
+    tables = table_parameters(spec) * (1 if spec.head.tied else 2) + token_table_parameters(spec)
+    return matrix_parameters(spec) + other_parameters(spec) + tables
 
 
 def active_parameters(spec: ModelSpec) -> int:
-    """Elements of the weights that one token passes: of the experts only its own."""
-    unused = 0
+    """Elements of the weights that one token passes: of the experts only its own, and none of a table of which it reads
+    a row for each layer."""
+    unused = token_table_parameters(spec)
     for layer, count in kinds_of_layers(spec):
         if isinstance(layer.mlp, MoE):
             expert = expert_weights(layer.mlp, spec.hidden_size)
@@ -214,7 +236,8 @@ def _norm_elements(spec: ModelSpec) -> int:
 # -- bytes of weights --------------------------------------------------------------------------------------------------
 def weight_bytes(spec: ModelSpec, packing: Packing) -> float:
     """Bytes of all weights, but for what a backend adds in padding."""
-    return step_weight_bytes(spec, packing) + (0 if spec.head.tied else table_parameters(spec) * packing.table)
+    tables = token_table_parameters(spec) + (0 if spec.head.tied else table_parameters(spec))
+    return step_weight_bytes(spec, packing) + tables * packing.table
 
 
 def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = None) -> float:
@@ -239,6 +262,7 @@ def _outputs(spec: ModelSpec, layer: LayerSpec, experts: float | None) -> float:
     """Outputs of all matrices of a layer that are quantized; with `experts`, of so many."""
     hidden, mlp = spec.hidden_size, layer.mlp
     found: float = mixer_weights(layer.mixer, hidden).outputs + mlp_weights(mlp, hidden).outputs - plain_outputs(layer)
+    found += token_input_weights(layer, hidden).outputs
     if isinstance(mlp, MoE):
         found += expert_weights(mlp, hidden).outputs * (mlp.experts if experts is None else experts)
     return found
@@ -247,9 +271,10 @@ def _outputs(spec: ModelSpec, layer: LayerSpec, experts: float | None) -> float:
 # -- what a sequence keeps ---------------------------------------------------------------------------------------------
 def cached_elements(mixer: Mixer) -> int:
     """Elements that a layer caches of each token it sees: 2·K·h; of latent attention the compressed vector and the
-    rotated key, for all heads once; none where a state of fixed size takes the cache's place."""
+    rotated key, for all heads once; none where a state of fixed size takes the cache's place, or it reads what another
+    layer has cached."""
     if isinstance(mixer, Attention):
-        return 2 * mixer.kv_heads * mixer.head_dim
+        return 2 * mixer.kv_heads * mixer.head_dim if mixer.kv_layer is None else 0
     return mixer.kv_lora_rank + mixer.qk_rope_head_dim if isinstance(mixer, LatentAttention) else 0
 
 
@@ -272,6 +297,16 @@ def paged_kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2, scale_bytes
     return sum(count * _cached_bytes(mixer, item_bytes, scale_bytes) for mixer, count in _mixers(spec))
 
 
+def read_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_bytes: float = 0) -> float:
+    """Bytes of keys and values that attention reads for one token that sees `tokens` tokens: those of each layer, its
+    own or another's."""
+    own = [replace(mixer, kv_layer=None) if isinstance(mixer, Attention) else mixer for mixer, _ in _mixers(spec)]
+    return sum(
+        count * _cached_bytes(mixer, item_bytes, scale_bytes) * min(tokens, _window(mixer) or tokens)
+        for mixer, (_, count) in zip(own, _mixers(spec), strict=True)
+    )
+
+
 def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_bytes: float = 0) -> float:
     """Bytes of keys and values that a sequence of `tokens` tokens needs: of a layer with a window its window's."""
     return sum(
@@ -282,7 +317,10 @@ def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_byte
 
 def _cached_bytes(mixer: Mixer, item_bytes: float, scale_bytes: float) -> float:
     """Of one token in one layer."""
-    scales = 2 * mixer.kv_heads if isinstance(mixer, Attention) else 1 if isinstance(mixer, LatentAttention) else 0
+    if isinstance(mixer, Attention):
+        scales = 0 if mixer.kv_layer is not None else 2 * mixer.kv_heads
+    else:
+        scales = 1 if isinstance(mixer, LatentAttention) else 0
     return cached_elements(mixer) * item_bytes + scales * scale_bytes
 
 

@@ -1,7 +1,7 @@
 """Rotary position embedding: what a config.json says of it, read with bounds.
 
-Knows the scaling variants default, linear, dynamic, llama3, yarn and longrope, in the old and the new spelling. Does
-not know how frequencies follow from them; who computes does.
+Knows the scaling variants default, linear, dynamic, llama3, yarn, longrope and proportional, in the old and the new
+spelling. Does not know how frequencies follow from them; who computes does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 
-KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 MOST_POSITIONS = 2**26  # seven times the longest context that a model was ever published with
 _DEFAULT_THETA = 10_000.0
 _LEAST, _MOST = 1e-9, 1e15  # of any number of a variant: beyond, floats overflow and nothing makes sense
@@ -45,6 +45,7 @@ class RopeSettings(Struct, frozen=True):
     short_factors: tuple[float, ...] = ()  # longrope: a divisor of each pair's frequency up to the original length
     long_factors: tuple[float, ...] = ()  # and where more positions are configured
     interleaved: bool = False
+    turned: int = 0  # proportional: pairs of the head that turn, the first ones; the others stay as they are
     query_growth: float = 0.0  # queries are multiplied by 1 + this · ln(1 + ⌊position / original_length⌋) (Llama 4)
 
     @classmethod
@@ -65,7 +66,8 @@ class RopeSettings(Struct, frozen=True):
             raise ModelError("config.json sets rotary embeddings per layer type, which no supported family does.")
         if not isinstance(kind, str) or kind not in KINDS:
             raise ModelError(f"rope type {shown(kind)} is not supported; these are: {', '.join(KINDS)}.")
-        rotated = _rotated(given, data, head_dim, partial)
+        # Pairs of the whole head, of which only some turn: another thing than a part of the head.
+        rotated = head_dim if kind == "proportional" else _rotated(given, data, head_dim, partial)
         numbers = _Numbers(kind, given)
         theta = numbers.get("rope_theta", data.get("rope_theta") or _DEFAULT_THETA)
         if theta <= 1:
@@ -151,6 +153,14 @@ def _scaling(base: RopeSettings, numbers: _Numbers) -> dict[str, Any]:
         return {}
     if base.kind == "longrope":  # its lists hold the divisors: checkpoints leave out what is the ratio of two lengths
         return _longrope(base, numbers.get("factor", base.length / base.original_length), numbers)
+    if base.kind == "proportional":
+        share = numbers.get("partial_rotary_factor", 1.0)
+        if share > 1 or not (turned := int(share * base.head_dim // 2)):
+            raise ModelError(
+                f"partial_rotary_factor {share:g} of rope type 'proportional' turns no pair of a head of "
+                f"{base.head_dim} values, or more than there are; it must lie between 0 and 1."
+            )
+        return {"turned": turned, "factor": numbers.get("factor", 1.0)}
     factor = numbers.get("factor")
     if base.kind == "yarn":
         return _yarn(factor, numbers)

@@ -36,6 +36,12 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh", "relu2", "xielu"]] = {
 }
 _WIDEST = 1024  # keys that the kernels of attention read
 MOST_KERNEL = 16  # tokens that a short convolution sees
+GATINGS: dict[str, Literal["silu", "gelu_tanh", "clamped_swiglu"]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    CLAMPED_SWIGLU: "clamped_swiglu",
+}
 # Of a layer's norms: Llama's, those with one after each part, those with these alone, and one for both parts.
 _NORMS = (
     ("before mixer", "before mlp"),
@@ -77,7 +83,7 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     if not (isinstance(mixer, ComputedMixer) and isinstance(mlp, Dense | MoE)):
         return [(True, f"layers of {type(mixer).__name__} and {type(mlp).__name__}")]
     if isinstance(mlp, MoE):
-        computed = mlp.activation in ("silu", "swish", CLAMPED_SWIGLU)
+        computed = mlp.activation in GATINGS
     else:
         of_pairs = ACTIVATIONS.get(mlp.activation) in ("silu", "gelu_tanh")
         computed = of_pairs if mlp.gated else mlp.activation in ACTIVATIONS
@@ -89,7 +95,7 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     if isinstance(mlp, Dense) and mlp.bias and mlp.gated:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
-        (isinstance(mlp, MoE) and "after mlp" in layer.norms, "norms after experts"),
+        (isinstance(mlp, MoE) and mlp.apart != ("after mlp" in layer.norms), "norms after experts"),
         *_of_mixer(mixer),
         (layer.norms not in _NORMS, f"norms {', '.join(layer.norms)}"),
     ]

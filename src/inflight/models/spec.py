@@ -28,7 +28,9 @@ class Attention(Struct, frozen=True, kw_only=True):
     qk_norm_last: of what is rotated (per head). sinks: a learnt logit for each head that takes probability and has no
     value. gate: queries bring a gate of their own width. scale: of scores; 0 is head_dim^-0.5. soft_cap c: scores
     become c · tanh(score / c); 0 leaves them. rope: None where positions are not rotated, and of families that are only
-    described.
+    described. v_norm: an RMS norm of each head's values, without a weight. k_eq_v: keys as they are projected are the
+    values, too. kv_layer: the earlier layer whose keys and values it reads; it projects queries alone, and keeps
+    nothing.
     """
 
     heads: int
@@ -45,11 +47,19 @@ class Attention(Struct, frozen=True, kw_only=True):
     scale: float = 0.0
     soft_cap: float = 0.0
     rope: RopeSettings | None = None
+    v_norm: bool = False
+    k_eq_v: bool = False
+    kv_layer: int | None = None
+
+    @property
+    def projected(self) -> int:
+        """Of keys and values, how many it projects."""
+        return 0 if self.kv_layer is not None else 1 if self.k_eq_v else 2
 
     @property
     def qkv_rows(self) -> int:
         """Rows of the stacked query, key and value projection, a gate of the queries included."""
-        return ((2 if self.gate else 1) * self.heads + 2 * self.kv_heads) * self.head_dim
+        return ((2 if self.gate else 1) * self.heads + self.projected * self.kv_heads) * self.head_dim
 
 
 class LatentAttention(Struct, frozen=True, kw_only=True):
@@ -131,7 +141,8 @@ class Router(Struct, frozen=True, kw_only=True):
     scores: of all experts, from the logits. bias: one value an expert, of the logits. correction: one value an expert
     that counts where experts are picked and not in their weights. groups: experts in so many equal groups; only those
     of the `top_groups` with the largest sums of their `group_best` best scores can be picked; 1 is all. renormalize:
-    the weights of the picked are divided by their sum; then come all times `scale`.
+    the weights of the picked are divided by their sum; then come all times `scale`. expert_scale: and times one value
+    an expert. norm: the router reads the residual stream through an RMS norm of its own.
     """
 
     scores: Scores = "softmax"
@@ -142,13 +153,16 @@ class Router(Struct, frozen=True, kw_only=True):
     top_groups: int = 1
     group_best: int = 2
     scale: float = 1.0
+    expert_scale: bool = False
+    norm: bool = False
 
 
 class MoE(Struct, frozen=True, kw_only=True):
     """Gated experts of which a router picks `top_k` for each token.
 
     shared_width: of the experts that every token passes, together; 0 for none. shared_gate: a learnt gate weighs them.
-    bias: biases within the experts.
+    bias: biases within the experts. apart: what is shared and what is routed are two MLPs side by side (Gemma 4), each
+    with a norm before it (of the shared one the layer's) and one after it, whose sum the norm after both takes.
     """
 
     experts: int
@@ -159,16 +173,31 @@ class MoE(Struct, frozen=True, kw_only=True):
     bias: bool = False
     shared_width: int = 0
     shared_gate: bool = False
+    apart: bool = False
 
 
 Mlp = Dense | MoE
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
+class TokenInput(Struct, frozen=True, kw_only=True):
+    """What a layer is told of each token beside the residual stream (Gemma 4's per-layer embeddings): `width` numbers
+    from a table of `vocab_size` rows, and as many projected from the embedding. They are weighed by a gate that reads
+    the residual stream, and join it behind the MLP, projected and normed."""
+
+    width: int
+    vocab_size: int
+    activation: str
+
+
 class LayerSpec(Struct, frozen=True):
+    """token_input: None where the layer has none. scalar: all that leaves the layer is times one learnt number."""
+
     mixer: Mixer
     mlp: Mlp
     norms: tuple[NormPlace, ...] = ("before mixer", "before mlp")
+    token_input: TokenInput | None = None
+    scalar: bool = False
 
     @property
     def side_by_side(self) -> bool:
@@ -239,6 +268,11 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     weight_format: WeightFormat | None  # None: not quantized
     residual_scale: float = 1.0
     names: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def token_input(self) -> TokenInput | None:
+        """Of the layers; those that have one have the same."""
+        return next((layer.token_input for layer in self.layers if layer.token_input is not None), None)
 
     @property
     def ropes(self) -> tuple[RopeSettings, ...]:

@@ -139,14 +139,14 @@ class Roofline:
         # Attention computes in bf16, whatever the weights and the cache are held in.
         pairs = [(one, one.seen(held.prefill_context, held.tokens)) for one in self._caches]
         flops = sum(one.prompt_flops * seen for one, seen in pairs)
-        read = sum(one.elements * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
+        read = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
         rate = self.gpu.flops_per_s("bf16") * self._shares.prefill_compute
         return _slower("prefill attention", flops / rate, read / (self.gpu.bytes_per_s * self._shares.decode_memory))
 
     def _decode_attention(self, held: Features) -> Cost:
         pairs = [(one, one.seen(held.decode_context, held.rows)) for one in self._caches]
         flops = sum(one.decode_flops * seen for one, seen in pairs)
-        moved = sum(one.elements * seen for one, seen in pairs) * ITEM_BYTES[self.kv]
+        moved = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv]
         moved += self._token_bytes * held.tokens + self._state_bytes * held.rows
         rate = self.gpu.flops_per_s("bf16") * self._shares.decode_compute
         return _slower("decode attention", flops / rate, moved / (self.gpu.bytes_per_s * self._shares.decode_memory))

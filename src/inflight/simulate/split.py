@@ -18,11 +18,13 @@ class SplitError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Of one GPU, over all layers with the same window (0: none): elements that are cached of a token, and operations
-    of a query that sees a position, among many queries of a prompt and alone."""
+    """Of one GPU, over all layers with the same window (0: none): elements that are cached of a token, and that are
+    read of it, also by layers that read another one's; operations of a query that sees a position, among many queries
+    of a prompt and alone."""
 
     window: int
     elements: int
+    read: int
     prompt_flops: float
     decode_flops: float
 
@@ -38,13 +40,15 @@ def caches(spec: ModelSpec, tensor_parallel: int) -> tuple[Caches, ...]:
     for mixer, count in _mixers(spec):
         if not isinstance(mixer, Attention | LatentAttention):
             continue
-        window, elements = 0, cached_elements(mixer)
+        window, elements, is_kept = 0, cached_elements(mixer), True
         if isinstance(mixer, Attention):
             window, elements = mixer.window, 2 * max(1, mixer.kv_heads // tensor_parallel) * mixer.head_dim
-        before = by_window.get(window, Caches(window, 0, 0.0, 0.0))
+            is_kept = mixer.kv_layer is None
+        before = by_window.get(window, Caches(window, 0, 0, 0.0, 0.0))
         by_window[window] = Caches(
             window,
-            before.elements + count * elements,
+            before.elements + count * elements * is_kept,
+            before.read + count * elements,
             before.prompt_flops + count * pair_flops(mixer) / tensor_parallel,
             before.decode_flops + count * pair_flops(mixer, compressed=True) / tensor_parallel,
         )

@@ -53,6 +53,7 @@ class HostPass:
     layer_norm: Any
     to_act: Any
     add: Any
+    clear: Any
     scale: Any
     soft_cap: Any
     linear: Any

@@ -101,7 +101,8 @@ class NativeBackend(HostBackend):
             top_groups=routing.top_groups,
             group_best=routing.group_best,
             scale=routing.scale,
-            clamped=gating == "clamped_swiglu",
+            expert_scale=routing.expert_scale,
+            gating=gating,
         )
 
     def pack_heads(self, weights: Sequence[Any]) -> Any:
@@ -299,6 +300,7 @@ class NativePass(HostPass):
         self.embed, self.rms_norm, self.gather = prepared.embed, prepared.rms_norm, prepared.gather
         self.layer_norm, self.to_act, self.add = prepared.layer_norm, prepared.to_act, prepared.add
         self.scale, self.soft_cap, self.activate = prepared.scale, prepared.soft_cap, prepared.activate
+        self.clear = prepared.clear
         self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
         self.experts, self.add_gated, self.by_head = prepared.experts, prepared.add_gated, prepared.by_head
         self.rope_and_write_latent = prepared.rope_and_write_latent

@@ -168,7 +168,7 @@ class NullPass:
         """Any of the operations over activations."""
 
     embed = rms_norm = layer_norm = to_act = add = scale = soft_cap = compute
-    linear = linear_residual = gate_up = activate = experts = add_gated = compute
+    linear = linear_residual = gate_up = activate = experts = add_gated = clear = compute
     rope_and_write_kv = rope_and_write_latent = by_head = attention = gather = compute
     gate = convolve = convolve_gated = delta_rule = compute
 

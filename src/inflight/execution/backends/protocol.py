@@ -45,9 +45,9 @@ Nonlinearity = Literal["silu", "gelu_tanh", "relu2", "xielu"]
 # a tied embedding table.
 Quantization = Literal["none", "int8", "int8-all", "int4", "int4-all"]
 Hold = Literal["act", "int8", "int4"]  # how plain numbers are packed
-# How gate opens up within an expert. silu: silu(gate) · up; clamped_swiglu (gpt-oss): (up + 1) · g · sigmoid(1.702 · g)
-# with g = min(gate, 7) and up from -7 to 7.
-Gating = Literal["silu", "clamped_swiglu"]
+# How gate opens up within an expert. silu, gelu_tanh: of gate, times up; clamped_swiglu (gpt-oss): (up + 1) · g ·
+# sigmoid(1.702 · g) with g = min(gate, 7) and up from -7 to 7.
+Gating = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 
 
 class AttentionMetadata(NamedTuple):
@@ -182,7 +182,7 @@ class Routing:
     Scores are the softmax or the sigmoid of the logits. Experts are picked by falling score + correction, on a tie (and
     for NaN, which is never larger) the lower number first. With more than one group only experts of the `top_groups`
     groups with the largest sums of their `group_best` best such values can be. Weights are the scores of the picked,
-    divided by their sum, but at least 10⁻²⁰, if they are to be renormalized, times scale.
+    divided by their sum, but at least 10⁻²⁰, if they are to be renormalized, times scale, times the expert's own.
     """
 
     top_k: int
@@ -193,6 +193,7 @@ class Routing:
     top_groups: int = 1
     group_best: int = 2
     scale: float = 1.0
+    expert_scale: Array | None = None  # float32[X]
 
 
 class SamplingBatch(NamedTuple):
@@ -324,7 +325,10 @@ class ForwardPass(Protocol):
 
     def add(self, x: Activation, norm: Vector | None, eps: float, factor: float, out: Activation) -> None:
         """x float32[S, E], or its RMS norm where there is a weight float32[E] for it: added, times `factor`, to out
-        float32[S, E]."""
+        float32[S, E]. A weight float32[E / n] norms each of n equal parts of a row by itself."""
+
+    def clear(self, out: Activation) -> None:
+        """out float32[T, N] = 0."""
 
     def scale(self, x: Activation, factor: float) -> None:
         """x float32[S, N] → factor · x, in place."""
@@ -343,9 +347,16 @@ class ForwardPass(Protocol):
         gelu_tanh."""
 
     def activate(
-        self, x: Activation, activation: Nonlinearity, out: Activation, parameters: Vector | None = None
+        self,
+        x: Activation,
+        activation: Nonlinearity,
+        out: Activation,
+        parameters: Vector | None = None,
+        by: Activation | None = None,
+        first: int = 0,
     ) -> None:
-        """x float32[S, F] → out act[S, F] = activation(x). parameters: float32[2], the p and n of xielu."""
+        """x float32[S, F] → out act[S, F] = activation(x); times columns first … first + F - 1 of `by` float32[S, N],
+        where that is given, the product formed in float32. parameters: float32[2], the p and n of xielu."""
 
     def experts(self, x: Activation, logits: Activation, weight: Experts, out: Activation) -> None:
         """x act[T, E], logits float32[T, X] → out float32[T, E] plus the sum, in order of rank, of weight · expert(x)
@@ -368,12 +379,14 @@ class ForwardPass(Protocol):
         eps: float,
         q_out: Activation,
         norms_last: bool = False,
+        v_norm: Vector | None = None,
     ) -> None:
         """qkv float32[T, (H + 2G)·D], heads in the order q, k, v. Applies the optional RMS norms, of each
-        head (float32[D]) or of all at once (float32[H·D], float32[G·D]), rotates q and k unless `rope` is None
-        (norms_last: first that, then the norms, which are of each head), writes k and v of every token into the KV
-        cache, and q into q_out act[T, H·D]. All keys and values of the pass are written before any is read: chunks may
-        read each other's blocks."""
+        head (float32[D]) or of all at once (float32[H·D], float32[G·D]; of values of each head), rotates q and k unless
+        `rope` is None (norms_last: first that, then their norms, which are of each head), writes k and v of every token
+        into the KV cache, and q into q_out act[T, H·D]. All keys and values of the pass are written before any is read:
+        chunks may read each other's blocks. qkv float32[T, (H + G)·D]: keys as they come are the values, too. qkv
+        float32[T, H·D]: nothing is written; the queries will read what an earlier layer, `layer`, wrote."""
 
     def rope_and_write_latent(
         self,

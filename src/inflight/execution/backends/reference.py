@@ -411,7 +411,13 @@ class ReferencePass(HostPass):
     def add(
         self, x: ReferenceActivation, norm: Array | None, eps: float, factor: float, out: ReferenceActivation
     ) -> None:
-        out.written[:] += np.float32(factor) * (x.written if norm is None else _normalised(x.written, norm, eps))
+        added = x.written
+        if norm is not None:
+            added = _normalised(added.reshape(-1, len(norm)), norm, eps).reshape(added.shape)
+        out.written[:] += np.float32(factor) * added
+
+    def clear(self, out: ReferenceActivation) -> None:
+        out.write(np.zeros((self.num_tokens, out.array.shape[1]), np.float32))
 
     def scale(self, x: ReferenceActivation, factor: float) -> None:
         x.written[:] *= np.float32(factor)
@@ -440,8 +446,11 @@ class ReferencePass(HostPass):
         activation: Nonlinearity,
         out: ReferenceActivation,
         parameters: Array | None = None,
+        by: ReferenceActivation | None = None,
+        first: int = 0,
     ) -> None:
-        out.write(self._hold(_activated(x.written, activation, parameters)))
+        activated, width = _activated(x.written, activation, parameters), x.array.shape[1]
+        out.write(self._hold(activated if by is None else activated * by.written[:, first : first + width]))
 
     def experts(
         self,
@@ -504,11 +513,16 @@ class ReferencePass(HostPass):
         eps: float,
         q_out: ReferenceActivation,
         norms_last: bool = False,
+        v_norm: Array | None = None,
     ) -> None:
         cache, metadata = self._kv_cache, self._inputs.metadata
         kept, tokens = cache.shape.of(layer), qkv.rows
         heads = qkv.written.reshape(tokens, -1, kept.key_dim)
-        q, k, v = np.split(heads, [heads.shape[1] - 2 * kept.kv_heads, heads.shape[1] - kept.kv_heads], axis=1)
+        queries = q_out.array.shape[1] // kept.key_dim
+        q, k, v = np.split(heads, [queries, queries + kept.kv_heads], axis=1)
+        v = v if v.size else k
+        if v_norm is not None:
+            v = _normalised(v, v_norm, eps)
         if not norms_last:
             q, k = _heads_normalised(q, q_norm, eps), _heads_normalised(k, k_norm, eps)
         if rope is not None and rope.q_scale is not None:
@@ -519,6 +533,8 @@ class ReferencePass(HostPass):
         if norms_last:
             q, k = _heads_normalised(q, q_norm, eps), _heads_normalised(k, k_norm, eps)
         q_out.write(self._hold(q).reshape(tokens, -1))
+        if not k.size:
+            return
         self._write_all(cache.keys, layer, self._hold(k))
         self._write_all(cache.values, layer, self._hold(v))
 

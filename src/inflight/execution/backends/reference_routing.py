@@ -23,7 +23,8 @@ def route(logits: Array, routing: Routing) -> tuple[Array, Array]:
     weights = scores[picked]
     if routing.renormalize:
         weights = weights / np.maximum(weights.sum(), _LEAST_SUM)
-    return picked, weights * np.float32(routing.scale)
+    scale = np.float32(routing.scale)
+    return picked, weights * (scale if routing.expert_scale is None else scale * routing.expert_scale[picked])
 
 
 def _largest(values: Array, count: int) -> Array:

@@ -4,8 +4,9 @@ Queries, keys and values are one stacked product; they are normed, rotated and w
 next. What families add to that, and where it is:
 
 - the norm before it and the one after it, and the factor of its result: `norm.py`;
-- norms of queries and keys, by the length of their weights per head or over all heads: with the rotation, before it or
-  after;
+- norms of queries and keys, by the length of their weights per head or over all heads, and of values: with the
+  rotation, before it or after;
+- keys that are the values, too, and layers that read an earlier one's: by what is projected;
 - no rotation, one of a part of each head, another one in layers with a window: the layer's own table of cosines;
 - pairs that a checkpoint holds side by side, stacked projections, other names: `checkpoints.family_names`;
 - another factor of scores, a soft cap of them, sinks: arguments of the operation that attends;
@@ -26,7 +27,7 @@ from inflight.models.spec import Attention
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
     """One layer's. rope: None where nothing is rotated. Norms of queries and keys are float32[D], or of all heads at
-    once; sinks are float32[H]."""
+    once; that of values is float32[D], sinks are float32[H]."""
 
     spec: Attention
     layer: int  # of the KV cache
@@ -35,6 +36,7 @@ class AttentionWeights:
     qkv: Linear
     q_norm: Vector | None
     k_norm: Vector | None
+    v_norm: Vector | None
     sinks: Vector | None
     gate: Linear | None  # [H·D, E]
     output: Linear
@@ -47,12 +49,13 @@ class AttentionWeights:
         """after: the name of the norm of the result, if there is one."""
         at = f"model.layers.{layer}.self_attn."
         hidden, width = packer.model.hidden_size, spec.head_dim
-        rows = {"q_proj": spec.heads * width, "k_proj": spec.kv_heads * width, "v_proj": spec.kv_heads * width}
-        gate, outputs = at + "gate_proj", rows["q_proj"]
-        normed = {"none": (0, 0), "head": (width, width), "all": (rows["q_proj"], rows["k_proj"])}[spec.qk_norm]
+        gate, outputs = at + "gate_proj", spec.heads * width
+        queries, keys = spec.heads * width, spec.kv_heads * width
+        rows = dict([("q_proj", queries), ("k_proj", keys), ("v_proj", keys)][: 1 + spec.projected])
+        normed = {"none": (0, 0), "head": (width, width), "all": (queries, keys)}[spec.qk_norm]
         return cls(
             spec=spec,
-            layer=layer,
+            layer=layer if spec.kv_layer is None else spec.kv_layer,
             rope=rope,
             eps=packer.model.norm.eps,
             qkv=packer.linear(
@@ -60,7 +63,8 @@ class AttentionWeights:
                 [(f"{at}{part}.bias", count) for part, count in rows.items()] if spec.qkv_bias else [],
             ),
             q_norm=packer.norm(at + "q_norm.weight", normed[0]) if normed[0] else None,
-            k_norm=packer.norm(at + "k_norm.weight", normed[1]) if normed[1] else None,
+            k_norm=packer.norm(at + "k_norm.weight", normed[1]) if normed[1] and spec.projected else None,
+            v_norm=packer.ones(width) if spec.v_norm else None,
             sinks=packer.vector(at + "sinks", spec.heads) if spec.sinks else None,
             gate=packer.linear(
                 [(gate + ".weight", (outputs, hidden))], [(gate + ".bias", outputs)] if spec.qkv_bias else []
@@ -76,17 +80,18 @@ class AttentionWeights:
 
     def bind(self, workspace: Workspace, hidden_size: int) -> Part:
         spec, layer, rope, eps = self.spec, self.layer, self.rope, self.eps
-        weight, q_norm, k_norm, output, sinks = self.qkv, self.q_norm, self.k_norm, self.output, self.sinks
+        weight, q_norm, k_norm, v_norm = self.qkv, self.q_norm, self.k_norm, self.v_norm
+        output, sinks = self.output, self.sinks
         window, scale, soft_cap = spec.window, spec.scale or spec.head_dim**-0.5, spec.soft_cap
         norms_last, gate = spec.qk_norm_last, self.gate
-        qkv = workspace.take("qkv", weight.rows, "float32")  # [T, (H + 2G)·D]
+        qkv = workspace.take("qkv", weight.rows, "float32")  # [T, (H + 2G)·D], or less
         queries = workspace.take("queries", spec.heads * spec.head_dim)  # [T, H·D]
         attn_out = workspace.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
         add = self.residual.bind(workspace, hidden_size)
 
         def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
             batch.linear(normed, weight, qkv)
-            batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last)
+            batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last, v_norm)
             batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
             add(batch, attn_out, output, hidden)
 
@@ -97,7 +102,7 @@ class AttentionWeights:
         def run_gated(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
             batch.linear(normed, weight, qkv)
             batch.linear(normed, gate, gates)
-            batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries)
+            batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last, v_norm)
             batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
             batch.gate(gates, attn_out)
             add(batch, attn_out, output, hidden)

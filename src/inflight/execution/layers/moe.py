@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.execution.backends.protocol import Activation, Experts, ForwardPass, Linear, Routing
+from inflight.execution.backends.protocol import Activation, Experts, ForwardPass, Linear, Routing, Vector
 from inflight.execution.layers.dense import DenseWeights
 from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
-from inflight.models.spec import CLAMPED_SWIGLU, Dense, MoE
+from inflight.models.runnable import ACTIVATIONS, GATINGS
+from inflight.models.spec import Dense, MoE
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,11 @@ class MoEWeights:
     experts: Experts
     shared: DenseWeights | None
     shared_gate: Linear | None  # [1, E]
+    apart: ApartNorms | None
 
     @classmethod
-    def load(cls, packer: Packer, spec: MoE, layer: int) -> MoEWeights:
+    def load(cls, packer: Packer, spec: MoE, layer: int, after: str | None = None) -> MoEWeights:
+        """after: the name of the norm of the result, if there is one."""
         at, hidden = f"model.layers.{layer}.mlp.", packer.model.hidden_size
         shared = Dense(width=spec.shared_width, activation=spec.activation) if spec.shared_width else None
         return cls(
@@ -35,9 +38,12 @@ class MoEWeights:
             experts=_experts(packer, spec, at),
             shared=DenseWeights.load(packer, shared, layer, None, "mlp.shared_experts") if shared else None,
             shared_gate=packer.router((at + "shared_expert_gate.weight", (1, hidden))) if spec.shared_gate else None,
+            apart=ApartNorms.load(packer, layer, after) if spec.apart and after is not None else None,
         )
 
     def bind(self, workspace: Workspace, hidden_size: int) -> Part:
+        if self.apart is not None:
+            return self._beside(self.apart, workspace, hidden_size)
         router, experts, gate = self.router, self.experts, self.shared_gate
         logits = workspace.take("router_logits", self.spec.experts, "float32")  # [T, X]
         shared = self.shared.bind(workspace, hidden_size) if self.shared and gate is None else None
@@ -49,6 +55,60 @@ class MoEWeights:
                 shared(batch, normed, hidden)
 
         return run if self.shared is None or gate is None else _with_gated(run, self.shared, gate, workspace)
+
+    def _beside(self, norms: ApartNorms, workspace: Workspace, hidden_size: int) -> Part:
+        """The shared MLP reads what the layer's norm made, experts and router the residual stream by their own norms;
+        what both yield is normed, added up, and normed again."""
+        router, experts, shared = self.router, self.experts, self.shared
+        assert shared is not None
+        gate_up, down, activation = shared.gate_up, shared.down, ACTIVATIONS[self.spec.activation]
+        inner = workspace.take("inner", shared.spec.width)  # [T, F]
+        logits = workspace.take("router_logits", self.spec.experts, "float32")  # [T, X]
+        product, total = (workspace.take(name, hidden_size, "float32") for name in ("product", "both"))  # [T, E]
+        own = workspace.take("read_apart", hidden_size)
+        eps, scale = norms.eps, norms.scale
+
+        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
+            batch.gate_up(normed, gate_up, inner, activation)
+            batch.linear(inner, down, product)
+            batch.clear(total)
+            batch.add(product, norms.after_shared, eps, 1.0, total)
+            batch.rms_norm(hidden, norms.before_router, eps, own)
+            batch.linear(own, router, logits)
+            batch.rms_norm(hidden, norms.before_experts, eps, own)
+            batch.clear(product)
+            batch.experts(own, logits, experts, product)
+            batch.add(product, norms.after_experts, eps, 1.0, total)
+            batch.add(total, norms.after, eps, scale, hidden)
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class ApartNorms:
+    """Around a shared MLP and experts that stand side by side, each float32[E]; and the factor of their sum. That of
+    the router is of its own weight times E^-0.5."""
+
+    after_shared: Vector
+    before_router: Vector
+    before_experts: Vector
+    after_experts: Vector
+    after: Vector
+    eps: float
+    scale: float
+
+    @classmethod
+    def load(cls, packer: Packer, layer: int, after: str) -> ApartNorms:
+        at, hidden = f"model.layers.{layer}.", packer.model.hidden_size
+        return cls(
+            after_shared=packer.norm(at + "post_feedforward_layernorm_1.weight", hidden),
+            before_router=packer.scaled(at + "mlp.gate.scale", hidden, hidden**-0.5),
+            before_experts=packer.norm(at + "pre_feedforward_layernorm_2.weight", hidden),
+            after_experts=packer.norm(at + "post_feedforward_layernorm_2.weight", hidden),
+            after=packer.norm(after + ".weight", hidden),
+            eps=packer.model.norm.eps,
+            scale=packer.model.residual_scale,
+        )
 
 
 def _with_gated(routed: Part, shared: DenseWeights, gate: Linear, workspace: Workspace) -> Part:
@@ -89,5 +149,6 @@ def _experts(packer: Packer, spec: MoE, at: str) -> Experts:
         top_groups=router.top_groups,
         group_best=router.group_best,
         scale=router.scale * packer.model.residual_scale,  # of the sum of experts, as of each
+        expert_scale=packer.array(at + "gate.per_expert_scale", spec.experts) if router.expert_scale else None,
     )
-    return packer.experts(gate_up, down, routing, "clamped_swiglu" if spec.activation == CLAMPED_SWIGLU else "silu")
+    return packer.experts(gate_up, down, routing, GATINGS[spec.activation])

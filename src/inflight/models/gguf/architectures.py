@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.gguf.keys import Config, Keys
 from inflight.models.gguf.rope import rope_of
 
-_SLIDING, _FULL = "sliding_attention", "full_attention"
+SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 def _llama(keys: Keys) -> Config:
@@ -85,6 +86,62 @@ def _gemma3(keys: Keys) -> Config:
     return {**_gemma2(keys), "rope_local_base_freq": keys.number("rope.freq_base_swa") or 10_000.0}
 
 
+def _gemma4(keys: Keys) -> Config:
+    """Its lists by layer as what two kinds of layers have. That keys are values, the file says by having none."""
+    types, kinds = _layer_types(keys, 6), by_kind(keys, "attention.head_count_kv")
+    widths, shared = keys.by_layer("feed_forward_length"), keys.find("attention.shared_kv_layers") or 0
+    inputs = keys.find("embedding_length_per_layer_input") or 0
+    table = keys.model.shape("per_layer_token_embd.weight") if inputs else None
+    full = types.index(_FULL) if _FULL in types else 0
+    found: Config = {
+        **_gemma(keys),
+        "head_dim": keys.find("attention.key_length_swa") or keys.head_dim,
+        "global_head_dim": keys.head_dim,
+        "num_global_key_value_heads": kinds[_FULL],
+        "attention_k_eq_v": not keys.has(f"blk.{full}.attn_v.weight"),
+        "layer_types": types,
+        "sliding_window": keys.find("attention.sliding_window"),
+        "final_logit_softcapping": keys.number("final_logit_softcapping"),
+        "num_kv_shared_layers": shared,
+        "use_double_wide_mlp": widths[-1] == 2 * widths[0],
+        "hidden_size_per_layer_input": inputs,
+        "vocab_size_per_layer_input": None if table is None else table[0],
+        "rope_parameters": _rope_by_kind(keys),
+    }
+    if not keys.find("expert_count"):
+        return found
+    picked = {"enable_moe_block": True, "top_k_experts": keys.size("expert_used_count")}
+    return {**found, **_experts(keys), **picked}
+
+
+def by_kind(keys: Keys, key: str) -> dict[str, int]:
+    """Of layers with a window and of those that see all. Raises ModelError where layers of a kind differ."""
+    values, types = keys.by_layer(key), _layer_types(keys, 6)
+    found = {
+        kind: {value for value, one in zip(values, types, strict=True) if one == kind} for kind in (SLIDING, _FULL)
+    }
+    if any(len(one) > 1 for one in found.values()):
+        raise ModelError(
+            f"{keys.architecture}.{key} in {keys.model.path} differs among layers of one kind ({shown(values)}), which "
+            "this family is not known to do; take another model."
+        )
+    return {kind: next(iter(one), values[0]) for kind, one in found.items()}
+
+
+def _rope_by_kind(keys: Keys) -> Config:
+    """Of the whole head's pairs in layers that see all, those turn whose frequency is divided by 1, not by 10³⁰."""
+    factors = keys.model.floats("rope_freqs.weight")
+    turned = 1.0 if factors is None else sum(one == 1 for one in factors) / len(factors)
+    return {
+        _FULL: {
+            "rope_type": "proportional",
+            "partial_rotary_factor": turned,
+            "rope_theta": keys.number("rope.freq_base") or 1e6,
+        },
+        SLIDING: {"rope_type": "default", "rope_theta": keys.number("rope.freq_base_swa") or 1e4},
+    }
+
+
 def _layer_types(keys: Keys, period: int) -> list[str]:
     """By the file's list, where it has one; else each `period`-th layer sees all."""
     name = f"{keys.architecture}.attention.sliding_window_pattern"
@@ -93,7 +150,7 @@ def _layer_types(keys: Keys, period: int) -> list[str]:
     else:
         period = keys.find("attention.sliding_window_pattern") or period
         windows = [(layer + 1) % period != 0 for layer in range(keys.layers)]
-    return [_SLIDING if one else _FULL for one in windows]
+    return [SLIDING if one else _FULL for one in windows]
 
 
 def _phi3(keys: Keys) -> Config:
@@ -244,6 +301,7 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[Keys], Config]]] = {
     "gemma": ("GemmaForCausalLM", _gemma),
     "gemma2": ("Gemma2ForCausalLM", _gemma2),
     "gemma3": ("Gemma3ForCausalLM", _gemma3),
+    "gemma4": ("Gemma4ForCausalLM", _gemma4),
     "phi3": ("Phi3ForCausalLM", _phi3),
     "gpt-oss": ("GptOssForCausalLM", _gpt_oss),
     "smollm3": ("SmolLM3ForCausalLM", _smollm3),

@@ -12,7 +12,7 @@ import re
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.gguf.architectures import ARCHITECTURES
+from inflight.models.gguf.architectures import ARCHITECTURES, SLIDING, by_kind
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.gguf.keys import Config, Keys
 from inflight.models.gguf.rope import rope_of
@@ -64,7 +64,8 @@ def config_of(model: GGUFModel) -> Config:
             f"read are {', '.join(sorted(ARCHITECTURES))}."
         )
     name, own = known
-    return {**_common(keys), "architectures": [name], **rope_of(keys), **own(keys)}
+    rope = {} if keys.architecture == "gemma4" else rope_of(keys)  # which has one for each kind of layer
+    return {**_common(keys), "architectures": [name], **rope, **own(keys)}
 
 
 def told_of_file(error: ModelError, model: GGUFModel) -> ModelError:
@@ -83,13 +84,18 @@ def refuse_more_weights(model: GGUFModel, described: int) -> None:
     """Raises ModelError for a file with more weights than its metadata describe: nobody would ask for some of them (a
     bias, a norm), and the answers would be nonsense. One that lacks some is told of by their names when it is loaded.
 
-    Factors of the rotation are settings, and further layers only predict further tokens (`Keys.layers`).
+    Factors of the rotation and of whole layers are settings, and further layers only predict further tokens
+    (`Keys.layers`). Keys and values of layers that read another's may be there, and mean nothing.
     """
-    layers = Keys(model).layers
+    keys = Keys(model)
+    layers, own = keys.layers, keys.layers - (keys.find("attention.shared_kv_layers") or 0)
     held = sum(
         math.prod(entry.shape)
         for name, (_, entry) in model.tensors.items()
-        if not name.startswith("rope_") and _layer(name) < layers
+        if not name.startswith("rope_")
+        and _layer(name) < layers
+        and not name.endswith("layer_output_scale.weight")
+        and not (_layer(name) >= own and name.split(".")[2].startswith(("attn_k", "attn_v")))
     )
     if held > described:
         raise ModelError(
@@ -121,7 +127,7 @@ def _common(keys: Keys) -> Config:
     return {
         "vocab_size": table[0],
         "hidden_size": keys.size("embedding_length"),
-        "intermediate_size": keys.one("feed_forward_length") if "feed_forward_length" in keys else None,
+        "intermediate_size": _mlp_width(keys) if "feed_forward_length" in keys else None,
         "num_hidden_layers": keys.layers,
         "num_attention_heads": keys.one("attention.head_count"),
         "num_key_value_heads": _kv_heads(keys),
@@ -136,8 +142,15 @@ def _common(keys: Keys) -> Config:
     }
 
 
+def _mlp_width(keys: Keys) -> int:
+    """Of Gemma 4's first layer, than which later ones may be wider."""
+    return keys.by_layer("feed_forward_length")[0] if keys.architecture == "gemma4" else keys.one("feed_forward_length")
+
+
 def _kv_heads(keys: Keys) -> int:
-    """Of layers with attention; those of LFM2 without say 0."""
+    """Of layers with attention; those of LFM2 without say 0, and those of Gemma 4 that see all may have others."""
+    if keys.architecture == "gemma4":
+        return by_kind(keys, "attention.head_count_kv")[SLIDING]
     name = "attention.head_count_kv" if "attention.head_count_kv" in keys else "attention.head_count"
     return max(keys.by_layer(name)) if keys.architecture == "lfm2" else keys.one(name)
 

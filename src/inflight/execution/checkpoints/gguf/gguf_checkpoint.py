@@ -97,6 +97,8 @@ class GGUFCheckpoint:
         if place.undo == "apart":  # whose shape follows from both
             return place, file, entry
         held = entry.shape if place.expert is None else entry.shape[1:]
+        if place.half is not None and held[0] % 2 == 0:
+            held = (held[0] // 2, *held[1:])
         if place.expert is not None and place.expert >= entry.shape[0]:
             raise ModelError(
                 f"{place.name} in {file.path} stacks {entry.shape[0]} experts, and not {place.expert + 1}."
@@ -115,11 +117,13 @@ class GGUFCheckpoint:
         return dequantize(entry.type.name, raw, entry.type.values)
 
     def _raw(self, place: Place, file: GGUFFile, entry: TensorEntry) -> Array:
-        """The tensor's bytes, or those of one expert: uint8 [blocks, bytes of one]."""
+        """The tensor's bytes, or those of one expert, or of half its rows: uint8 [blocks, bytes of one]."""
         blocks = math.prod(entry.shape) // entry.type.values
         raw = np.frombuffer(file.map, np.uint8, blocks * entry.type.nbytes, entry.begin)
         if place.expert is not None:
             raw = raw.reshape(entry.shape[0], -1)[place.expert]
+        if place.half is not None:
+            raw = raw.reshape(2, -1)[place.half]
         return raw.reshape(-1, entry.type.nbytes)
 
     # -- what the converter did -------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ Undo = Literal["rotated pairs", "added one", "log of negated", "value heads", "v
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """name: in the file. expert: which of a stack, None where it is none. undo: what the converter did.
+    """name: in the file. expert: which of a stack, None where it is none. half: of an expert's rows, where gate and up
+    are one tensor: 0, 1, or None where all are wanted. undo: what the converter did.
 
     rotated pairs: rows of each head as the kernels of llama.cpp rotate them, neighbours in pairs, where Hugging Face
     has halves. added one: a norm's weight, stored as 1 + w. value heads, value columns: heads of values dealt out one
@@ -28,17 +29,23 @@ class Place:
     name: str
     expert: int | None = None
     undo: Undo = "none"
+    half: int | None = None
 
 
 _PAIRED = frozenset(("llama", "smollm3", "granite"))  # converted by Llama's class, with its queries and keys moved
 _ADDED_ONE = frozenset(("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe"))
 # Where the norm before the MLP bears the name of one after attention.
-_POST_ATTENTION = frozenset(("gemma2", "gemma3", "olmo2", "gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe"))
+_POST_ATTENTION = frozenset(
+    ("gemma2", "gemma3", "olmo2", "gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe", "gemma4")
+)
 _TOP = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "model.embedding_norm": "token_embd_norm",
     "lm_head": "output",
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
 }
 _LEAVES = {
     "input_layernorm": "attn_norm",
@@ -89,6 +96,13 @@ _LEAVES = {
     "conv.in_proj": "shortconv.in_proj",
     "conv.out_proj": "shortconv.out_proj",
     "conv.conv": "shortconv.conv",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+    "router.proj": "ffn_gate_inp",
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
 }
 # Whole names, which have no .weight or .bias in Hugging Face, or another one.
 _WHOLE = {
@@ -96,6 +110,11 @@ _WHOLE = {
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
     "linear_attn.A_log": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
+    "layer_scalar": "layer_output_scale.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
 }
 _EXPERT_PARTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 _LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<rest>.+)")
@@ -138,6 +157,9 @@ def _expert(prefix: str, expert: re.Match[str], there: Container[str]) -> Place 
     alone = f"{prefix}ffn_{part}.{expert['expert']}.{expert['kind']}"  # as the first converters had it
     if alone in there:
         return Place(alone)
+    both = f"{prefix}ffn_gate_up_exps.{expert['kind']}"
+    if part != "down" and both in there:
+        return Place(both, int(expert["expert"]), half=int(part == "up"))
     return Place(f"{prefix}ffn_{part}_exps.{expert['kind']}", int(expert["expert"]))
 
 

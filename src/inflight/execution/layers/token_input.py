@@ -1,0 +1,103 @@
+"""What layers are told of each token beside the residual stream (Gemma 4's per-layer embeddings).
+
+Before the first layer, for all layers at once: rows of a table, and numbers projected from the embedding and normed
+layer by layer, added up. In each layer, behind its MLP: a gate that reads the residual stream weighs the layer's share,
+which is projected back, normed and added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Table, Vector
+from inflight.execution.layers.norm import Residual
+from inflight.execution.layers.workspace import Workspace
+from inflight.execution.packer import Packer
+from inflight.models.runnable import ACTIVATIONS
+from inflight.models.spec import TokenInput
+
+_NAME = "token_inputs"  # of the activation float32[T, L·P]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInputTable:
+    """Of all L layers. width: P, of a layer's share."""
+
+    width: int
+    table: Table  # [V, L·P]
+    projection: Linear  # [L·P, E]
+    norm: Vector  # float32[P]
+    eps: float
+
+    @classmethod
+    def load(cls, packer: Packer, spec: TokenInput) -> TokenInputTable:
+        model = packer.model
+        columns, hidden = len(model.layers) * spec.width, model.hidden_size
+        return cls(
+            width=spec.width,
+            table=packer.rows("model.embed_tokens_per_layer.weight", (spec.vocab_size, columns)),
+            projection=packer.linear([("model.per_layer_model_projection.weight", (columns, hidden))]),
+            norm=packer.norm("model.per_layer_projection_norm.weight", spec.width),
+            # What is normed is the projection times E^-0.5; that is the projection's norm under an epsilon times E.
+            eps=model.norm.eps * hidden,
+        )
+
+    def bind(self, workspace: Workspace, hidden: Activation, normed: Activation) -> Callable[[ForwardPass], None]:
+        """hidden float32[T, E]: the embeddings; normed act[T, E]: memory for them. (row · √P + norm) / √2."""
+        table, projection, norm, eps = self.table, self.projection, self.norm, self.eps
+        inputs = workspace.take(_NAME, table.columns, "float32")
+        projected = workspace.take("projected_inputs", table.columns, "float32")
+        of_row, of_norm = math.sqrt(self.width / 2), math.sqrt(0.5)
+
+        def run(batch: ForwardPass) -> None:
+            batch.embed(table, inputs)
+            batch.scale(inputs, of_row)
+            batch.to_act(hidden, normed)
+            batch.linear(normed, projection, projected)
+            batch.add(projected, norm, eps, of_norm, inputs)
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInputWeights:
+    """One layer's."""
+
+    spec: TokenInput
+    layer: int
+    columns: int  # of all layers' shares
+    gate: Linear  # [P, E]
+    projection: Linear  # [E, P]
+    residual: Residual
+
+    @classmethod
+    def load(cls, packer: Packer, spec: TokenInput, layer: int) -> TokenInputWeights:
+        at, hidden = f"model.layers.{layer}.", packer.model.hidden_size
+        return cls(
+            spec=spec,
+            layer=layer,
+            columns=len(packer.model.layers) * spec.width,
+            gate=packer.linear([(at + "per_layer_input_gate.weight", (spec.width, hidden))]),
+            projection=packer.linear([(at + "per_layer_projection.weight", (hidden, spec.width))]),
+            residual=Residual.load(packer, at + "post_per_layer_input_norm"),
+        )
+
+    def bind(
+        self, workspace: Workspace, hidden: Activation, normed: Activation, hidden_size: int
+    ) -> Callable[[ForwardPass], None]:
+        """hidden float32[T, E]: the residual stream; normed act[T, E]: memory for it."""
+        gate, projection, width, activation = self.gate, self.projection, self.spec.width, self.spec.activation
+        first, kind = self.layer * width, ACTIVATIONS[activation]
+        inputs = workspace.take(_NAME, self.columns, "float32")
+        opened, weighed = workspace.take("gated_inputs", width, "float32"), workspace.take("weighed_inputs", width)
+        add = self.residual.bind(workspace, hidden_size)
+
+        def run(batch: ForwardPass) -> None:
+            batch.to_act(hidden, normed)
+            batch.linear(normed, gate, opened)
+            batch.activate(opened, kind, weighed, None, inputs, first)
+            add(batch, weighed, projection, hidden)
+
+        return run
