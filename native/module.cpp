@@ -1030,7 +1030,7 @@ class PreparedPass {
     begin(nope_out, backend_.act(), nope_out.columns, tokens);
     begin(q_out, backend_.act(), q_out.columns, tokens);
     const Rope given{rope.cos.data<float>(), rope.sin.data<float>(), pairs, nullptr, nullptr, numbers(&kv_norm),
-                     false, false, eps};
+                     nullptr, false, false, false, eps};
     backend_.run([&] {
       rows().rope_and_write_latent(pool(), format(), q.array.data<float>(), kv.array.data<float>(), heads, nope, kept,
                                    metadata_.of(group_of(layer)), given, nope_out.array.data(), q_out.array.data());
