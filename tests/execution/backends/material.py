@@ -172,8 +172,9 @@ class OnArrays:
     def to_act(self, x: Array, out: Array) -> None:
         self._pass().to_act(self.activation_of(x), self.activation_of(out))
 
-    def activate(self, x: Array, activation: str, out: Array) -> None:
-        self._pass().activate(self.activation_of(x), activation, self.activation_of(out))
+    def activate(self, x: Array, activation: str, out: Array, by: Array | None = None, first: int = 0) -> None:
+        factors = None if by is None else self.activation_of(by)
+        self._pass().activate(self.activation_of(x), activation, self.activation_of(out), factors, first)
 
     def add(self, x: Array, norm: Array | None, eps: float, factor: float, out: Array) -> None:
         packed = None if norm is None else self.pack_vector(norm)
@@ -204,8 +205,9 @@ class OnArrays:
         k_norm: Array | None,
         eps: float,
         q_out: Array,
+        v_norm: Array | None = None,
     ) -> None:
-        norms = [None if norm is None else self.pack_vector(norm) for norm in (q_norm, k_norm)]
+        *norms, of_values = [None if norm is None else self.pack_vector(norm) for norm in (q_norm, k_norm, v_norm)]
         self.over(metadata, cache).rope_and_write_kv(
             self.activation_of(qkv),
             layer,
@@ -213,6 +215,7 @@ class OnArrays:
             *norms,
             eps,
             self.activation_of(q_out),
+            of_values,
         )
 
     def attention(
