@@ -49,6 +49,70 @@ GEMMA = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}
 """
+GEMMA4 = """\
+{%- macro quoted(value) -%}
+    {%- if value is string -%}{{- '<|"|>' + value + '<|"|>' -}}
+    {%- elif value is boolean -%}{{- 'true' if value else 'false' -}}
+    {%- elif value is mapping -%}
+        {{- '{' -}}
+        {%- for key, one in value | dictsort -%}
+            {{- key + ':' -}}{{- quoted(one) -}}{%- if not loop.last -%},{%- endif -%}
+        {%- endfor -%}
+        {{- '}' -}}
+    {%- elif value is sequence -%}
+        {{- '[' -}}
+        {%- for one in value -%}{{- quoted(one) -}}{%- if not loop.last -%},{%- endif -%}{%- endfor -%}
+        {{- ']' -}}
+    {%- else -%}{{- value -}}{%- endif -%}
+{%- endmacro -%}
+{%- macro without_thoughts(text) -%}
+    {%- set ns = namespace(kept='') -%}
+    {%- for part in text.split('<channel|>') -%}
+        {%- set ns.kept = ns.kept + (part.split('<|channel>')[0] if '<|channel>' in part else part) -%}
+    {%- endfor -%}
+    {{- ns.kept | trim -}}
+{%- endmacro -%}
+{%- set ns = namespace(before=none) -%}
+{{- bos_token -}}
+{%- set thinks = enable_thinking is defined and enable_thinking -%}
+{%- if thinks or tools or messages[0].role in ['system', 'developer'] -%}
+    {{- '<|turn>system\n' -}}{%- if thinks -%}{{- '<|think|>' -}}{%- endif -%}
+    {%- if messages[0].role in ['system', 'developer'] -%}
+        {{- messages[0].content | trim -}}{%- set messages = messages[1:] -%}
+    {%- endif -%}
+    {%- for tool in tools or [] -%}
+        {%- set function = tool.function -%}
+        {{- '<|tool>declaration:' + function.name + '{description:' + quoted(function.description) -}}
+        {%- for key, one in (function.parameters.properties or {}) | dictsort -%}
+            {{- ',' + key + ':{type:' -}}
+            {%- if one.type is string -%}{{- quoted(one.type | upper) -}}
+            {%- else -%}{{- quoted(one.type | map('upper') | list) -}}{%- endif -%}{{- '}' -}}
+        {%- endfor -%}
+        {{- '}<tool|>' -}}
+    {%- endfor -%}
+    {{- '<turn|>\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- set role = 'model' if message.role == 'assistant' else message.role -%}
+    {%- if message.role == 'tool' -%}
+        {{- '<|tool_response>response:' + (message.name | default('unknown', true)) -}}
+        {{- '{value:' + quoted(message.content) + '}<tool_response|>' -}}{%- set ns.before = 'response' -%}
+    {%- else -%}
+        {%- if not (role == 'model' and ns.before == 'response') -%}{{- '<|turn>' + role + '\n' -}}{%- endif -%}
+        {%- for call in message.tool_calls or [] -%}
+            {{- '<|tool_call>call:' + call.function.name + quoted(call.function.arguments) + '<tool_call|>' -}}
+        {%- endfor -%}
+        {%- if message.content is string -%}
+            {{- without_thoughts(message.content) if role == 'model' else message.content | trim -}}
+        {%- endif -%}
+        {%- set ns.before = 'call' if message.tool_calls else 'text' -%}
+        {%- if ns.before == 'text' -%}{{- '<turn|>\n' -}}{%- endif -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and ns.before not in ['response', 'call'] -%}
+    {{- '<|turn>model\n' -}}{%- if not thinks -%}{{- '<|channel>thought\n<channel|>' -}}{%- endif -%}
+{%- endif -%}
+"""
 GPT_OSS = """\
 {%- macro type_of(spec, required=[]) -%}
     {%- if spec.type == "array" -%}{{- type_of(spec["items"]) + "[]" -}}
@@ -513,6 +577,7 @@ LFM2 = """\
 """
 TEMPLATES = {
     "gemma": GEMMA,
+    "gemma4": GEMMA4,
     "gpt_oss": GPT_OSS,
     "glm": GLM,
     "smollm3": SMOLLM3,
@@ -549,6 +614,11 @@ CHATS: dict[str, list[dict[str, Any]]] = {
         {"role": "tool", "content": "18 °C", "tool_call_id": "abcdefghi"},
         {"role": "tool", "content": "dry", "tool_call_id": "abcdefghi"},
         {"role": "assistant", "content": "<think>\nSo.\n</think>\n18 °C."},
+    ],
+    "channels": [
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": "<|channel>thought\nHm.\n<channel|>Because. <|channel>more"},
+        {"role": "user", "content": "Is it?"},
     ],
     "unasked": [{"role": "user", "content": "Hi."}, {"role": "tool", "content": "18 °C"}],
 }

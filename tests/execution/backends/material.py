@@ -172,9 +172,18 @@ class OnArrays:
     def to_act(self, x: Array, out: Array) -> None:
         self._pass().to_act(self.activation_of(x), self.activation_of(out))
 
-    def activate(self, x: Array, activation: str, out: Array, parameters: Array | None = None) -> None:
+    def activate(
+        self,
+        x: Array,
+        activation: str,
+        out: Array,
+        parameters: Array | None = None,
+        by: Array | None = None,
+        first: int = 0,
+    ) -> None:
         packed = None if parameters is None else self.pack_vector(parameters)
-        self._pass().activate(self.activation_of(x), activation, self.activation_of(out), packed)
+        factors = None if by is None else self.activation_of(by)
+        self._pass().activate(self.activation_of(x), activation, self.activation_of(out), packed, factors, first)
 
     def add(self, x: Array, norm: Array | None, eps: float, factor: float, out: Array) -> None:
         packed = None if norm is None else self.pack_vector(norm)
@@ -206,8 +215,9 @@ class OnArrays:
         eps: float,
         q_out: Array,
         norms_last: bool = False,
+        v_norm: Array | None = None,
     ) -> None:
-        norms = [None if norm is None else self.pack_vector(norm) for norm in (q_norm, k_norm)]
+        *norms, of_values = [None if norm is None else self.pack_vector(norm) for norm in (q_norm, k_norm, v_norm)]
         self.over(metadata, cache).rope_and_write_kv(
             self.activation_of(qkv),
             layer,
@@ -216,6 +226,7 @@ class OnArrays:
             eps,
             self.activation_of(q_out),
             norms_last,
+            of_values,
         )
 
     def attention(

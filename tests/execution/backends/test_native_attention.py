@@ -435,6 +435,38 @@ def test_layers_of_one_block_have_heads_of_their_own(ops, reference, dtype, quan
             one.attention(q, together, 2, where_of(tables), 0.2, 0, act(dtype, *q.shape))
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+def test_keys_may_be_the_values_and_values_are_normed(ops, reference, dtype, quantized):
+    """Without rotation: what attention makes of keys alone is what it makes of keys and the same as values; queries
+    alone read what is there."""
+    heads, kv_heads, dim, length = 4, 2, 24, 50
+    shape, where = KVShape.uniform(2, 16, kv_heads, dim, quantized), metadata_of([(0, length, [2, 0, 3, 1])])
+    qk, ones = 3 * normal(1, length, (heads + kv_heads) * dim), np.ones(dim, np.float32)
+    outs = []
+    for one in (ops, reference):
+        cache, q = one.kv_cache(shape, 4), act(dtype, length, heads * dim)
+        both = np.concatenate([qk, qk[:, heads * dim :]], axis=1)
+        for layer, rows in enumerate((qk, both)):
+            one.rope_and_write_kv(rows, cache, layer, where, None, ones, ones, 1e-6, q, ones)
+        again = act(dtype, length, heads * dim)
+        alone = np.ascontiguousarray(qk[:, : heads * dim])
+        one.rope_and_write_kv(alone, cache, 1, where, None, ones, None, 1e-6, again)
+        np.testing.assert_array_equal(again, q)
+        found = [act(dtype, length, heads * dim) for _ in range(2)]
+        for layer, out in enumerate(found):
+            one.attention(q, cache, layer, where, 0.2, 0, out)
+        np.testing.assert_array_equal(*found)
+        outs.append(found[0])
+    np.testing.assert_allclose(*(read(dtype, out) for out in outs), atol=2e-2 if dtype == "bfloat16" else 1e-3)
+    # The first query sees its own value alone: the key as it came, normed.
+    key = qk[0, heads * dim :].reshape(kv_heads, 1, dim)
+    normed = np.broadcast_to(key / np.sqrt(np.mean(key**2, axis=2, keepdims=True)), (kv_heads, 2, dim))
+    np.testing.assert_allclose(read(dtype, outs[0])[0], normed.reshape(-1), atol=3e-2)
+    with pytest.raises(ValueError, match="queries, then keys if any, then values if any"):
+        wrong = normal(1, length, (heads + 1) * dim)
+        ops.rope_and_write_kv(wrong, ops.kv_cache(shape, 4), 0, where, None, None, None, 1e-6, q)
+
+
 def test_shapes_that_cannot_be_are_refused(ops):
     for kept, why in [
         ((None,), "a layer that keeps keys"),

@@ -25,17 +25,20 @@ ROUTINGS = {
     "sigmoid": Routing(top_k=4, scores="sigmoid", renormalize=True, correction=CORRECTION, scale=2.5),
     "groups": Routing(top_k=3, scores="sigmoid", correction=CORRECTION, groups=4, top_groups=2, scale=1.5),
     "more groups than experts": Routing(top_k=1, scores="sigmoid", groups=6, top_groups=5),
+    "own scales": Routing(top_k=3, renormalize=True, scale=0.5, expert_scale=1 + normal(8, 12)),
     "best of a group": Routing(top_k=3, groups=3, top_groups=2, group_best=1),
 }
 
 
-def packed(ops: Any, routing: Routing, width: int = 20, hidden: int = HIDDEN, hold: str = "act") -> Any:
+def packed(
+    ops: Any, routing: Routing, width: int = 20, hidden: int = HIDDEN, hold: str = "act", gating: str = "silu"
+) -> Any:
     """Twelve experts."""
     gate_up = [
         ops.pack_gate_up(normal(3 * e, width, hidden), normal(3 * e + 1, width, hidden), hold) for e in range(12)
     ]
     down = [ops.pack_linear([normal(3 * e + 2, hidden, width)], None, hold) for e in range(12)]
-    return ops.pack_experts(gate_up, down, routing)
+    return ops.pack_experts(gate_up, down, routing, gating)
 
 
 def with_biases(ops: Any, width: int = 20, hold: str = "act") -> Any:
@@ -64,6 +67,13 @@ def test_experts_agree_with_the_reference(ops, reference, dtype, name, tokens):
     want = run(reference, packed(reference, ROUTINGS[name]), x, logits)
     scale = np.abs(want).max()
     np.testing.assert_allclose(got, want, atol=(2**-8 if dtype == "bfloat16" else 1e-5) * scale)
+
+
+def test_experts_gated_by_gelu_agree_with_the_reference(ops, reference, dtype):
+    x, logits = held(dtype, normal(1, 20, HIDDEN)), normal(2, 20, 12)
+    got, want = (run(one, packed(one, ROUTINGS["softmax"], gating="gelu_tanh"), x, logits) for one in (ops, reference))
+    np.testing.assert_allclose(got, want, atol=(2**-8 if dtype == "bfloat16" else 1e-5) * np.abs(want).max())
+    assert np.abs(want - run(reference, packed(reference, ROUTINGS["softmax"]), x, logits)).max() > 0.01
 
 
 @pytest.mark.parametrize("width", [20, 32])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from inflight.execution.backends.protocol import KVShape
+
 from .conftest import ops_for
-from .material import act, held, normal, read
+from .material import act, held, metadata_of, normal, read
 
 SHAPES = [(1, 64), (3, 50), (70, 896), (5, 7)]
 KINDS = ["silu", "gelu_tanh", "relu2", "xielu"]
@@ -37,6 +39,41 @@ def test_what_is_added(ops, reference, tokens, width):
         reference.add(x, norm, 1e-6, 0.22, want)
         np.testing.assert_allclose(out, want, rtol=3e-6, atol=1e-6)
         assert np.abs(out - before).max() > 0.01
+
+
+@pytest.mark.parametrize(("parts", "width"), [(3, 24), (1, 16), (5, 7)])
+def test_parts_of_a_row_are_normed_each_by_itself(ops, reference, parts, width):
+    x, weight, before = 3 * normal(1, 9, parts * width), normal(2, width), normal(3, 9, parts * width)
+    out, want = before.copy(), before.copy()
+    ops.add(x, weight, 1e-6, 0.5, out)
+    reference.add(x, weight, 1e-6, 0.5, want)
+    np.testing.assert_allclose(out, want, rtol=3e-6, atol=1e-6)
+    alone = np.ascontiguousarray(before[:, -width:])
+    ops.add(np.ascontiguousarray(x[:, -width:]), weight, 1e-6, 0.5, alone)
+    np.testing.assert_array_equal(out[:, -width:], alone)
+    with pytest.raises(ValueError, match="as long as a row of x, or as equal parts of one"):
+        ops.add(x, normal(2, width + 4), 1e-6, 0.5, out)
+
+
+def test_cleared(ops, reference):
+    where = metadata_of([(0, 5, [0])])
+    for one in (ops, reference):
+        batch = one.over(where, one.kv_cache(KVShape.uniform(1, 16, 1, 32), 1))
+        out = one.activation(7, 12, "float32")
+        out.array[:] = np.nan
+        batch.clear(out)
+        assert (out.array[:5] == 0).all() and np.isnan(out.array[5:]).all()
+
+
+@pytest.mark.parametrize("first", [0, 5, 40])
+def test_activated_times_some_columns(ops, reference, dtype, first):
+    x, by = 3 * normal(1, 11, 33), normal(2, 11, 73)
+    out, want = act(dtype, 11, 33), act(dtype, 11, 33)
+    ops.activate(x, "gelu_tanh", out, by, first)
+    reference.activate(x, "gelu_tanh", want, by, first)
+    close(dtype, out, want)
+    with pytest.raises(ValueError, match="its columns from the first on"):
+        ops.activate(x, "gelu_tanh", out, by, 41)
 
 
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
