@@ -77,6 +77,7 @@ def test_yarn_stretches_positions_and_sharpens_scores() -> None:
     ("changes", "said"),
     [
         ({"kv_lora_rank": 500}, "a kv_lora_rank of 500, which is no multiple of 16"),
+        ({"mlp_bias": True}, "mlp_bias is true, but the gated MLP"),
         ({"kv_lora_rank": 1024}, "kv_lora_rank and qk_rope_head_dim of 1088 together"),
         ({"qk_rope_head_dim": 63}, "qk_rope_head_dim in config.json must be even"),
         ({"rope_scaling": {"type": "yarn", "factor": 40, "mscale_all_dim": -1}}, "mscale_all_dim of rope type 'yarn'"),

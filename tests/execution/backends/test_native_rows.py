@@ -69,11 +69,11 @@ def test_cleared(ops, reference):
 def test_activated_times_some_columns(ops, reference, dtype, first):
     x, by = 3 * normal(1, 11, 33), normal(2, 11, 73)
     out, want = act(dtype, 11, 33), act(dtype, 11, 33)
-    ops.activate(x, "gelu_tanh", out, by, first)
-    reference.activate(x, "gelu_tanh", want, by, first)
+    ops.activate(x, "gelu_tanh", out, None, by, first)
+    reference.activate(x, "gelu_tanh", want, None, by, first)
     close(dtype, out, want)
     with pytest.raises(ValueError, match="its columns from the first on"):
-        ops.activate(x, "gelu_tanh", out, by, 41)
+        ops.activate(x, "gelu_tanh", out, None, by, 41)
 
 
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)

@@ -40,7 +40,8 @@ def layers(fields: Fields) -> list[LayerSpec]:
         router=_router(fields),
         shared_width=fields.count("n_shared_experts") * fields.size("moe_intermediate_size"),
     )
-    plain, first, every = dense(fields), fields.count("first_k_dense_replace"), fields.size("moe_layer_freq", 1)
+    plain = dense(fields, bias=fields.flag("mlp_bias"))
+    first, every = fields.count("first_k_dense_replace"), fields.size("moe_layer_freq", 1)
     return [
         LayerSpec(mixer, sparse if index >= first and index % every == 0 else plain) for index in range(fields.layers)
     ]
@@ -68,7 +69,7 @@ V2 = Family(
     model_types=("deepseek_v2",),
     layers=layers,
     understands=_UNDERSTANDS,
-    defaults={"max_position_embeddings": 2048},
+    defaults={"max_position_embeddings": 2048, "q_lora_rank": 1536, "n_shared_experts": 2},
     runs=True,
 )
 V3 = Family(
@@ -80,6 +81,9 @@ V3 = Family(
     runs=True,
     defaults={
         "max_position_embeddings": 4096,
+        "q_lora_rank": 1536,
+        "first_k_dense_replace": 3,
+        "n_shared_experts": 1,
         "scoring_func": "sigmoid",
         "topk_method": "noaux_tc",
         "n_group": 8,
