@@ -182,9 +182,14 @@ def _assemble(
     groups = kv_groups(model, settings.block_size, int(limits.length.value))
     shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8", groups)
     executor, size = _executor(computed, shape, groups.windows, settings, scheduling, limits, backend, packed)
+    caching = _caching(settings, model, executor.capacity)
+    settings = replace(settings, enable_prefix_caching=bool(caching.value))
     tokenizer, template = text.result()
     ends = _end_tokens(model, tokenizer)
-    in_force = {**_in_force(settings, scheduling, limits, computed, backend, size), "end_token_ids": ends.resolved()}
+    in_force = {
+        **_in_force(settings, scheduling, limits, computed, backend, size, caching),
+        "end_token_ids": ends.resolved(),
+    }
     clock, driven = MonotonicClock(), wrap(executor)
     observers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
     scheduler = make_scheduler(
@@ -265,9 +270,9 @@ def _in_force(
     computed: ComputedModel,
     backend: Device,
     size: KVSize,
+    caching: Resolved,
 ) -> dict[str, Resolved]:
-    """Every setting with its reason."""
-    caching = settings.enable_prefix_caching
+    """Every setting with its reason. caching: of prefixes."""
     return {
         "model": Resolved(
             settings.model or "built-in", f"{computed.spec.family}, {computed.parameters / 1e6:,.1f} M parameters"
@@ -285,7 +290,7 @@ def _in_force(
         "max_model_len": limits.length,
         "block_size": Resolved(settings.block_size, "tokens per KV block"),
         "num_blocks": Resolved(size.num_blocks, size.reason),
-        "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
+        "prefix_caching": caching,
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
         "depth": Resolved(
@@ -299,6 +304,15 @@ def _in_force(
         ),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
+
+
+def _caching(settings: EngineSettings, model: ModelSpec, capacity: Capacity) -> Resolved:
+    """A prefix is of use where what recurrent layers keep of it is there, too."""
+    if not settings.enable_prefix_caching:
+        return Resolved(False, "as set")
+    if states_of(model) and not capacity.state_snapshots:
+        return Resolved(False, "there are no slots for snapshots of what recurrent layers keep")
+    return Resolved(True, "prefixes are kept while there is room")
 
 
 def _text(folder: Path, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:
