@@ -165,12 +165,15 @@ INLINE void delta_step(float* matrix, std::int64_t apart, std::int64_t keys, con
   for (auto& row : sums)
     for (vf& one : row) one = vf{};
   for (std::int64_t key = 0; key < keys; key += 4)
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 4; ++i) {
+      vf state[columns];  // read before one of them is written: panels lie whole pages apart, where reads wait for writes
+      for (int c = 0; c < columns; ++c) state[c] = load<vf>(at(key + i, c));
       for (int c = 0; c < columns; ++c) {
-        const vf state = fma(delta[c], all(k[key + i]), decay * load<vf>(at(key + i, c)));
-        store(at(key + i, c), state);
-        sums[i][c] = fma(state, all(q[key + i]), sums[i][c]);
+        state[c] = fma(delta[c], all(k[key + i]), decay * state[c]);
+        sums[i][c] = fma(state[c], all(q[key + i]), sums[i][c]);
       }
+      for (int c = 0; c < columns; ++c) store(at(key + i, c), state[c]);
+    }
   for (int c = 0; c < columns; ++c) store(out + c * lanes, (sums[0][c] + sums[1][c]) + (sums[2][c] + sums[3][c]));
 }
 

@@ -73,9 +73,30 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+# Of layers that keep a state.
+RECURRENT: dict[str, dict[str, Any]] = {
+    "qwen3_5": {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "tie_word_embeddings": True,
+    },
+    "lfm2": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "norm_eps": 1e-5,
+        "block_multiple_of": 32,
+        "layer_types": ["conv", "full_attention"],
+    },
+}
+
+
 def write_model(folder: Path, family: str = "llama", **settings: Any) -> Path:
     """A complete model folder. `settings` go into config.json."""
-    config = {**SIZES, **FAMILIES[family], **settings}
+    config = {**SIZES, **{**FAMILIES, **RECURRENT}[family], **settings}
     config["model_type"] = config["architectures"][0].removesuffix("ForCausalLM").lower()
     folder.mkdir(parents=True, exist_ok=True)
     backend = byte_level()

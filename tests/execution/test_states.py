@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from models import RECURRENT, write_model
 
+from inflight.api import LLM
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, StepResult
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends import open_backend
@@ -131,6 +133,18 @@ def test_states_take_their_share_of_memory() -> None:
     assert left_by_states(memory, GIB // 8, 7).available == GIB
     with pytest.raises(ModelError, match=r"of 15 sequences take 2\.0 GiB, 128\.0 MiB each, but only 2\.0 GiB of the 4"):
         left_by_states(memory, GIB // 8, 15)
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_an_engine_finds_a_prefix_by_its_snapshot(tmp_path: Path, family: str) -> None:
+    llm = LLM(str(write_model(tmp_path / family, family)), num_blocks=30, max_model_len=160)
+    prompts = [list(range(40, 110)), list(range(40, 104))]
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    first, second = (llm.generate(prompts, params) for _ in range(2))
+    assert [one.outputs[0].token_ids for one in first] == [one.outputs[0].token_ids for one in second]
+    assert {one.outputs[0].finish_reason for one in (*first, *second)} == {"length"}
+    assert [one.num_cached_tokens for one in second] == [64, 48]
+    assert llm.settings["state_snapshots"].value > 0
 
 
 def test_arithmetic_counts_what_a_backend_takes(oracle_of: OracleOf) -> None:
