@@ -20,19 +20,19 @@ namespace inflight::INFLIGHT_ISA {
 // tile_tokens: rows of a product's tile, of one panel, or of two up to rows_of_two_panels. query_tokens, query_panels: the
 // most of a tile of attention.
 #if defined(__AVX512F__)
-constexpr int lanes = 16;
+constexpr int lanes = 16, registers = 32;
 constexpr int tile_tokens = 12, rows_of_two_panels = 12;  // 24 sums in 32 registers
 constexpr int query_tokens = 6, query_panels = 4;
 #elif defined(__AVX2__)
-constexpr int lanes = 8;
+constexpr int lanes = 8, registers = 16;
 constexpr int tile_tokens = 6, rows_of_two_panels = 2;  // 12 sums in 16 registers
 constexpr int query_tokens = 6, query_panels = 2;
 #elif defined(__aarch64__)
-constexpr int lanes = 4;
+constexpr int lanes = 4, registers = 32;
 constexpr int tile_tokens = 5, rows_of_two_panels = 0;  // 20 sums in 32 registers
 constexpr int query_tokens = 5, query_panels = 1;
 #else
-constexpr int lanes = 4;
+constexpr int lanes = 4, registers = 16;
 constexpr int tile_tokens = 2, rows_of_two_panels = 0;  // 8 sums in 16 registers
 constexpr int query_tokens = 2, query_panels = 1;
 #endif
