@@ -20,19 +20,19 @@ namespace inflight::INFLIGHT_ISA {
 // tile_tokens: rows of a product's tile, of one panel, or of two up to rows_of_two_panels. query_tokens, query_panels: the
 // most of a tile of attention.
 #if defined(__AVX512F__)
-constexpr int lanes = 16, registers = 32;
+constexpr int lanes = 16;
 constexpr int tile_tokens = 12, rows_of_two_panels = 12;  // 24 sums in 32 registers
 constexpr int query_tokens = 6, query_panels = 4;
 #elif defined(__AVX2__)
-constexpr int lanes = 8, registers = 16;
+constexpr int lanes = 8;
 constexpr int tile_tokens = 6, rows_of_two_panels = 2;  // 12 sums in 16 registers
 constexpr int query_tokens = 6, query_panels = 2;
 #elif defined(__aarch64__)
-constexpr int lanes = 4, registers = 32;
+constexpr int lanes = 4;
 constexpr int tile_tokens = 5, rows_of_two_panels = 0;  // 20 sums in 32 registers
 constexpr int query_tokens = 5, query_panels = 1;
 #else
-constexpr int lanes = 4, registers = 16;
+constexpr int lanes = 4;
 constexpr int tile_tokens = 2, rows_of_two_panels = 0;  // 8 sums in 16 registers
 constexpr int query_tokens = 2, query_panels = 1;
 #endif
@@ -126,6 +126,16 @@ INLINE double sum(vd v) {
   for (int n = lanes / 4; n > 0; n /= 2)
     for (int i = 0; i < n; ++i) x[i] += x[i + n];
   return x[0];
+}
+
+INLINE std::int32_t sum(vi v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)v);
+#else
+  std::int32_t total = 0;
+  for (int lane = 0; lane < lanes; ++lane) total += v[lane];
+  return total;
+#endif
 }
 
 INLINE float largest(vf v) {

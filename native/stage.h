@@ -71,7 +71,7 @@ Staged<F> stage_bytes(Pool& pool, const Value* from, std::int64_t tokens, const 
   return {to, stride, scales, excess};
 }
 
-// The same in spans (tile.h: x of a span).
+// The same in spans (tile.h says what x of a span is).
 template <class F, class Value>
 Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   using X = typename F::X;
@@ -90,7 +90,7 @@ Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const 
       for (std::int64_t k = 0; k < columns; k += inputs, out += span_lanes) {
         const std::int64_t width = columns - k < inputs ? columns - k : inputs;
         const std::int32_t sum = quantize(row + k, width, scale, bytes), begin = F::first(sum, meanings);
-        std::memset(bytes + width, 0, inputs - width);
+        if (width < inputs) std::memset(bytes + width, 0, inputs - width);
         const float together = static_cast<float>(sum);
         std::memcpy(out, &begin, 4);
         for (std::int64_t i = 0; i < inputs; i += 16) F::Dot::lay(bytes + i, 4, out + 1 + i / 4 * F::x_per_step);
