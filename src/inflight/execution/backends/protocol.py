@@ -380,8 +380,8 @@ class Backend(Device, Protocol):
         self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating = "silu"
     ) -> Experts:
         """Of X experts the matrices that this backend packed, all [F, E] and held alike, and all [E, F] likewise
-        (of int4 some may have offsets and others none, but codes stand for the same). Raises ValueError for others, and for a routing that they do
-        not fit."""
+        (of int4 some may have offsets and others none, but codes stand for the same). Raises ValueError for others, and
+        for a routing that they do not fit."""
 
     def pack_table(self, table: Matrix, tied: bool, hold: Hold = "act", group: int = 32) -> Table:
         """Embedding table. Tied: also usable as the output projection through `.linear`, and held once; only then it
