@@ -177,8 +177,7 @@ class Product {
     const std::uint32_t* from = w_.data + (task.group * w_.steps + block.begin) * step_lanes();
     for (std::int64_t at = 0; at < group_lanes; at += tile_width(rows) * panel) {
       const Ahead ahead = at == 0 ? this->ahead(task, block, i, from) : Ahead{};  // the first fetch for all of the group
-      run_tile<F>(rows, {from, at, w_.spans, static_cast<int>(block.steps), x, x_.stride, sums + at, group_lanes,
-                         block.first, ahead});
+      run_tile<F>(rows, {from, at, w_.spans, static_cast<int>(block.steps), x, x_.stride, sums + at, block.first, ahead});
     }
   }
 

@@ -65,7 +65,8 @@ struct Layout {
 
 // Whether rows of x that are laid out for one go with the other.
 bool alike(const Layout& a, const Layout& b) {
-  return a.hold == b.hold && a.spans.inputs == b.spans.inputs;
+  return a.hold == b.hold && a.spans.inputs == b.spans.inputs &&
+         std::equal(a.spans.meanings, a.spans.meanings + 16, b.spans.meanings);
 }
 
 Layout layout_of(nb::handle hold, nb::handle span, nb::handle offsets, nb::handle meanings) {

@@ -64,9 +64,7 @@ INLINE std::int32_t quantize(const Value* from, std::int64_t count, const Scale&
     const vb bytes = low_bytes(q);
     std::memcpy(to + at, &bytes, many);
   });
-  std::int32_t sum = 0;
-  for (int lane = 0; lane < lanes; ++lane) sum += sums[lane];
-  return sum;
+  return sum(sums);
 }
 
 }  // namespace inflight::INFLIGHT_ISA

@@ -128,6 +128,16 @@ INLINE double sum(vd v) {
   return x[0];
 }
 
+INLINE std::int32_t sum(vi v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)v);
+#else
+  std::int32_t total = 0;
+  for (int lane = 0; lane < lanes; ++lane) total += v[lane];
+  return total;
+#endif
+}
+
 INLINE float largest(vf v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)v);

@@ -71,36 +71,30 @@ Staged<F> stage_bytes(Pool& pool, const Value* from, std::int64_t tokens, const 
   return {to, stride, scales, excess};
 }
 
-// The same in spans, each behind −128 · Σ x and float(Σ x) of its own.
+// The same in spans (tile.h says what x of a span is).
 template <class F, class Value>
 Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const Weights& w) {
   using X = typename F::X;
   const std::int64_t inputs = w.spans.inputs, columns = w.columns, span_lanes = x_lanes_of<F>(inputs);
-  const std::int64_t stride = w.steps * span_lanes, width = w.steps * inputs;
+  const std::int64_t stride = w.steps * span_lanes;
+  const ByteTable meanings(w.spans.meanings);
   X* to = static_cast<X*>(pool.scratch(0, tokens * (stride * sizeof(X) + 4)));
   float* scales = reinterpret_cast<float*>(to + tokens * stride);
   parallel_rows(pool, tokens, tokens * columns * 4, [&](std::int64_t first, std::int64_t last) {
+    std::int8_t bytes[most_span];
     for (std::int64_t t = first; t < last; ++t) {
       const auto* row = from + t * columns;
       const Scale scale = scale_of(largest_bits(row, columns));
       scales[t] = scale.scale;
-      // As above, bytes stand at the end of the row's own place, and are overtaken from its beginning.
-      std::int8_t* bytes = reinterpret_cast<std::int8_t*>(to + (t + 1) * stride) - width;
-      quantize(row, columns, scale, bytes);
-      std::memset(bytes + columns, 0, width - columns);
       X* out = to + t * stride;
-      for (std::int64_t s = 0; s < w.steps; ++s, bytes += inputs, out += span_lanes) {
-        std::int32_t sum = 0;
-        for (std::int64_t k = 0; k < inputs; k += 16) {
-          std::int8_t some[16];
-          std::memcpy(some, bytes + k, sizeof some);
-          for (const std::int8_t one : some) sum += one;
-          F::Dot::lay(some, 4, out + x_head + k / 4 * F::x_per_step);
-        }
-        const std::int32_t excess = -128 * sum;
+      for (std::int64_t k = 0; k < columns; k += inputs, out += span_lanes) {
+        const std::int64_t width = columns - k < inputs ? columns - k : inputs;
+        const std::int32_t sum = quantize(row + k, width, scale, bytes), begin = F::first(sum, meanings);
+        if (width < inputs) std::memset(bytes + width, 0, inputs - width);
         const float together = static_cast<float>(sum);
-        std::memcpy(out, &excess, 4);
-        std::memcpy(out + 1, &together, 4);
+        std::memcpy(out, &begin, 4);
+        for (std::int64_t i = 0; i < inputs; i += 16) F::Dot::lay(bytes + i, 4, out + 1 + i / 4 * F::x_per_step);
+        std::memcpy(out + span_lanes - 1, &together, 4);
       }
     }
   });

@@ -144,15 +144,13 @@ using Halves = Either<has_bf16_dot, PairsByPairs, PairsByFloats>::type;
 template <bool weights_signed = false>
 using Bytes = typename Either<has_int8_dot, BytesByBytes<weights_signed>, BytesByHalves<weights_signed>>::type;
 
-// Weights as codes of 4 bits, in steps of a span each (types.h). x of a span: −128 · Σ x, float(Σ x), then its bytes.
-// `add` forms a span's sums of whole numbers; they are then added up in float32, times their scale. Codes are unpacked
-// once for all rows, four to a lane of each half of a byte. row(m, i) is lane i of the span in row m; near() is called once
-// for each line of codes.
+// Weights as codes of 4 bits, in steps of a span each (types.h). x of a span: what its sums begin with (`first`), its
+// bytes, float(Σ x). `add` forms a span's sums of whole numbers and leaves x behind the bytes; they are then added up in
+// float32, times their scale. Codes are unpacked once for all rows, four to a lane of each half of a byte. near() is called
+// once for each line of codes.
 
 // What the sums begin with where linear codes are met as they are, from 0 to 15: what code 0 stands for, times Σ x.
-INLINE vi from_code_0(std::int32_t excess, const ByteTable& meanings) {
-  return all((excess >> 7) * (128 - meanings.first));
-}
+INLINE std::int32_t from_code_0(std::int32_t sum, const ByteTable& meanings) { return sum * (meanings.first - 128); }
 
 // Met by int8's dot products: linear codes as they are, others looked up, with 128 added as in int8.
 struct NibblesByBytes {
@@ -160,35 +158,35 @@ struct NibblesByBytes {
   using X = Dot::X;
   using Sum = vf;
   static constexpr int x_per_step = Dot::x_per_step, values_per_step = 4;
-  template <int M, int N, class Row, class Near>
-  INLINE static void add(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings, const Row& row,
+  template <int M, int N, class Rows, class Near>
+  INLINE static void add(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings, Rows& x,
                          const Near& near) {
     const auto as_it_is = [](vu w) __attribute__((always_inline)) { return w; };
     if (meanings.linear) {
-      add_bytes(sums, codes, lines, as_it_is, row, near);
+      add_bytes(sums, codes, lines, as_it_is, x, near);
     } else {
-      add_bytes(sums, codes, lines, meanings, row, near);
+      add_bytes(sums, codes, lines, meanings, x, near);
     }
   }
-  INLINE static vi first(std::int32_t excess, const ByteTable& meanings) {
-    return meanings.linear ? from_code_0(excess, meanings) : all(excess);
+  INLINE static std::int32_t first(std::int32_t sum, const ByteTable& meanings) {
+    return meanings.linear ? from_code_0(sum, meanings) : -128 * sum;
   }
 
  private:
-  template <int M, int N, class Met, class Row, class Near>
-  INLINE static void add_bytes(vi (&sums)[M][N], const char* codes, std::int64_t lines, const Met& met, const Row& row,
+  template <int M, int N, class Met, class Rows, class Near>
+  INLINE static void add_bytes(vi (&sums)[M][N], const char* codes, std::int64_t lines, const Met& met, Rows& x,
                                const Near& near) {
     const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
       vu w[N];
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) w[n] = met(load<vu>(codes + n * sizeof(vu)) >> shift & 0x0f0f0f0fu);
-      Dot::template step<M, N>(sums, w, row, i);
+      Dot::template step<M, N>(sums, w, x, i);
     };
-    const auto one = [&](std::int64_t line) __attribute__((always_inline)) {
+    const auto one = [&](int line) __attribute__((always_inline)) {
       near(), step(0, 2 * line), step(4, 2 * line + 1);
       codes += group_lanes * 4;
     };
-    for (std::int64_t line = 0; line < lines; line += 2) one(line), one(line + 1);
+    for (; lines > 0; lines -= 2) one(0), one(1), x.advance(4 * x_per_step);
   }
 };
 
@@ -205,10 +203,10 @@ struct NibblesByPairs {
   static constexpr std::int64_t lines_that_fit = 4;
   INLINE static vi add_up(vs pairs) { return dot2_of_halves((vu)pairs, all(0x00010001u)); }
 
-  template <int M, int N, class Row, class Near>
-  INLINE static void add(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings, const Row& row,
+  template <int M, int N, class Rows, class Near>
+  INLINE static void add(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings, Rows& x,
                          const Near& near) {
-    if (!meanings.linear) return add_looked_up(sums, codes, lines, meanings, row, near);
+    if (!meanings.linear) return add_looked_up(sums, codes, lines, meanings, x, near);
     for (std::int64_t begin = 0; begin < lines; begin += lines_that_fit) {
       vs pairs[M][N] = {};
       const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
@@ -217,28 +215,28 @@ struct NibblesByPairs {
         for (int n = 0; n < N; ++n) w[n] = load<vu>(codes + n * sizeof(vu)) >> shift & 0x0f0f0f0fu;
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
-          const vu four = all(static_cast<std::uint32_t>(row(m, i)));
+          const vu four = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
           for (int n = 0; n < N; ++n) pairs[m][n] += pairs_of_bytes(w[n], four);
         }
       };
       const std::int64_t end = lines < begin + lines_that_fit ? lines : begin + lines_that_fit;
       for (std::int64_t line = begin; line < end; ++line, codes += group_lanes * 4)
-        near(), step(0, 2 * line), step(4, 2 * line + 1);
+        near(), step(0, 0), step(4, 1), x.advance(2);
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs[m][n]);
     }
   }
-  INLINE static vi first(std::int32_t excess, const ByteTable& meanings) {
-    return meanings.linear ? from_code_0(excess, meanings) : vi{};
+  INLINE static std::int32_t first(std::int32_t sum, const ByteTable& meanings) {
+    return meanings.linear ? from_code_0(sum, meanings) : 0;
   }
 
  private:
-  template <int M, int N, class Row, class Near>
+  template <int M, int N, class Rows, class Near>
   INLINE static void add_looked_up(vi (&sums)[M][N], const char* codes, std::int64_t lines, const ByteTable& meanings,
-                                   const Row& row, const Near& near) {
+                                   Rows& x, const Near& near) {
     const auto step = [&](int shift, std::int64_t i) __attribute__((always_inline)) {
       vu w[N];
 #pragma GCC unroll 16
@@ -246,13 +244,13 @@ struct NibblesByPairs {
         w[n] = meanings(load<vu>(codes + n * sizeof(vu)) >> shift & 0x0f0f0f0fu) ^ 0x80808080u;
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
-        const vu four = all(static_cast<std::uint32_t>(row(m, i)));
+        const vu four = all(static_cast<std::uint32_t>(x(m, i)));
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[m][n] += add_up(pairs_of_bytes(magnitudes(w[n]), turned(four, w[n])));
       }
     };
     for (std::int64_t line = 0; line < lines; ++line, codes += group_lanes * 4)
-      near(), step(0, 2 * line), step(4, 2 * line + 1);
+      near(), step(0, 0), step(4, 1), x.advance(2);
   }
 };
 
@@ -262,11 +260,10 @@ constexpr bool by_spans = false;
 template <>
 constexpr bool by_spans<Nibbles> = true;
 
-// x of a span of inputs, in lanes: what it begins with, and all of it.
-constexpr std::int64_t x_head = 2;
+// x of a span of inputs, in lanes.
 template <class F>
 constexpr std::int64_t x_lanes_of(std::int64_t inputs) {
-  return x_head + inputs / 4 * F::x_per_step;
+  return inputs / 4 * F::x_per_step + 2;
 }
 
 // Rows of x that are `stride` bytes apart, three to a pointer: an address can say one and two strides by itself, and a
@@ -283,6 +280,11 @@ class Rows {
   INLINE X operator()(int m, std::int64_t i) const {
     return *reinterpret_cast<const X*>(at_[m / 3] + m % 3 * stride_ + i * static_cast<std::int64_t>(sizeof(X)));
   }
+  // All rows go on by so many X.
+  INLINE void advance(std::int64_t count) {
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m += 3) at_[m / 3] += count * static_cast<std::int64_t>(sizeof(X));
+  }
 
  private:
   const char* at_[(M + 2) / 3];
@@ -297,7 +299,7 @@ struct Ahead {
 };
 
 // One tile's work: `steps` steps of a group from `w` on, outputs from `lane` on, by rows that stand `x_stride` apart. Sums
-// are [M][P · 16] of F::Sum's lanes, `sums_stride` of them a row.
+// are [M][P · 16] of F::Sum's lanes, group_lanes of them a row.
 template <class F>
 struct Work {
   const std::uint32_t* w;
@@ -307,7 +309,6 @@ struct Work {
   const typename F::X* x;
   std::int64_t x_stride;
   float* sums;  // or int32
-  std::int64_t sums_stride;
   bool fresh;  // begin with zeros instead of what stands in sums
   Ahead ahead;
 };
@@ -321,7 +322,7 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n)
-      sums[m][n] = work.fresh ? Sum{} : load<Sum>(work.sums + m * work.sums_stride + n * lanes);
+      sums[m][n] = work.fresh ? Sum{} : load<Sum>(work.sums + m * group_lanes + n * lanes);
 
   const Rows<F, M> x(work.x, work.x_stride);
   const std::uint32_t* w = work.w + work.lane;
@@ -341,7 +342,7 @@ __attribute__((noinline)) void tile(const Work<F>& work) {
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) store(work.sums + m * work.sums_stride + n * lanes, sums[m][n]);
+    for (int n = 0; n < N; ++n) store(work.sums + m * group_lanes + n * lanes, sums[m][n]);
 }
 
 // The same over spans of codes: each is unpacked once for all rows.
@@ -352,29 +353,29 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) sums[m][n] = work.fresh ? vf{} : load<vf>(work.sums + m * work.sums_stride + n * lanes);
+    for (int n = 0; n < N; ++n) sums[m][n] = work.fresh ? vf{} : load<vf>(work.sums + m * group_lanes + n * lanes);
 
-  const Rows<F, M> x(work.x, work.x_stride);
-  const std::int64_t lines = work.spans.inputs / 8, head = work.spans.first_codes(), x_lanes = x_lanes_of<F>(work.spans.inputs);
+  Rows<F, M> x(work.x, work.x_stride);
+  const std::int64_t lines = work.spans.inputs / 8, head = work.spans.first_codes();
   const std::int64_t step_bytes = (head + lines * group_lanes) * 4;
   const bool offsets = work.spans.offsets;
   const ByteTable meanings(work.spans.meanings);
   const char *at = reinterpret_cast<const char*>(work.w), *ahead = static_cast<const char*>(work.ahead.at);
-  for (std::int64_t step = 0, from = 0; step < work.steps; ++step, at += step_bytes, from += x_lanes) {
+  for (int step = 0; step < work.steps; ++step, at += step_bytes) {
     vi dots[M][N];
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vi first = F::first(static_cast<std::int32_t>(x(m, from)), meanings);
+      const vi first = (vi)all(static_cast<std::uint32_t>(x(m, 0)));
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) dots[m][n] = first;
     }
-    const auto row = [&](int m, std::int64_t i) __attribute__((always_inline)) { return x(m, from + x_head + i); };
+    x.advance(1);
     const char* line_ahead = ahead;
     if (fetched) prefetch_to_l2(line_ahead), line_ahead += 64;
     const auto near = [&]() __attribute__((always_inline)) {
       for (int i = 0; i < fetched; ++i, line_ahead += 64) prefetch_to_l2(line_ahead);
     };
-    F::add(dots, at + (head + work.lane) * 4, lines, meanings, row, near);
+    F::add(dots, at + (head + work.lane) * 4, lines, meanings, x, near);
     if (fetched) ahead += fetched == 2 ? step_bytes : step_bytes / 2;
     // Each product is rounded before it is added: the same bits on every instruction set.
     const auto* scales = reinterpret_cast<const std::uint16_t*>(at) + work.lane;
@@ -384,18 +385,20 @@ __attribute__((noinline)) void tile_of_spans(const Work<F>& work) {
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) sums[m][n] += __builtin_convertvector(dots[m][n], vf) * scale;
     }
-    if (!offsets) continue;
+    if (offsets) {
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) {
-      const vf offset = load_f16(scales + group_lanes + n * lanes);
+      for (int m = 0; m < M; ++m) {
+        const vf together = all(of_bits(static_cast<std::uint32_t>(x(m, 0))));
 #pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) sums[m][n] += (vf)all(static_cast<std::uint32_t>(x(m, from + 1))) * offset;
+        for (int n = 0; n < N; ++n) sums[m][n] += together * load_f16(scales + group_lanes + n * lanes);
+      }
     }
+    x.advance(1);
   }
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) store(work.sums + m * work.sums_stride + n * lanes, sums[m][n]);
+    for (int n = 0; n < N; ++n) store(work.sums + m * group_lanes + n * lanes, sums[m][n]);
 }
 
 // How many panels of a group a tile of this many rows takes. With one or two rows a single one would wait for its own
@@ -404,7 +407,7 @@ constexpr int tile_width(int rows) { return rows <= rows_of_two_panels ? 2 : 1; 
 
 // Rows of a tile: over spans fewer, so that their sums in whole numbers and those in float32 both stay in registers.
 template <class F>
-constexpr int most_rows = by_spans<F> && tile_tokens > 8 ? 8 : tile_tokens;
+constexpr int most_rows = by_spans<F> && tile_tokens > 6 ? 6 : tile_tokens;
 
 // Rows up to which the machine's own prefetcher follows a single pass over a group: not where a step takes long.
 template <class F>

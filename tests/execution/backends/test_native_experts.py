@@ -143,6 +143,8 @@ def test_add_gated(ops, reference):
 
 def test_experts_that_do_not_fit_are_refused_with_a_sentence(ops, dtype):
     gate_up, down = ops.pack_gate_up(normal(1, 8, 6), normal(2, 8, 6)), ops.pack_linear([normal(3, 6, 8)])
+    codes = int4.quantize(normal(4, 6, 8), 32)
+    other_codes = replace(codes, meanings=codes.meanings[::-1].copy())
     for others, routing in [
         (([gate_up], [down, down]), Routing(1)),
         (([], []), Routing(1)),
@@ -151,6 +153,7 @@ def test_experts_that_do_not_fit_are_refused_with_a_sentence(ops, dtype):
         (([gate_up] * 4, [down] * 4), Routing(1, groups=3)),
         (([down], [down]), Routing(1)),
         (([gate_up] * 2, [down, ops.pack_linear([normal(3, 6, 8)], None, "int8")]), Routing(1)),
+        (([gate_up] * 2, [ops.pack_linear([codes]), ops.pack_linear([other_codes])]), Routing(1)),
         (([gate_up], [ops.pack_linear([normal(3, 5, 8)])]), Routing(1)),
     ]:
         with pytest.raises(ValueError, match="experts"):

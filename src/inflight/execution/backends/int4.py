@@ -1,7 +1,7 @@
 """int4 for numpy: weights as codes of 4 bits, with a scale and maybe an offset for each group of inputs.
 
 Knows the one rule by which plain weights become codes, how scales are held, and what a product over them is, the same
-to the last bit as in the kernels (`native/int4.h`):
+to the last bit as in the kernels (`native/tile.h`):
 
     y[t, n] = x_scale[t] · factor[n] · Σ_g (scale[n, g] · Σ_k meaning[code[n, k]] · x[t, k]
                                             + offset[n, g] · Σ_k x[t, k])

@@ -543,8 +543,8 @@ class Backend(Device, Protocol):
         self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating = "silu"
     ) -> Experts:
         """Of X experts the matrices that this backend packed, all [F, E] and held alike, and all [E, F] likewise
-        (of int4 some may have offsets and others none). Raises ValueError for others, and for a routing that they do
-        not fit."""
+        (of int4 some may have offsets and others none, but codes stand for the same). Raises ValueError for others, and
+        for a routing that they do not fit."""
 
     def pack_heads(self, weights: Sequence[Linear]) -> Heads:
         """Matrices without biases that this backend packed, all [N, K] and held alike. Raises ValueError for others."""
