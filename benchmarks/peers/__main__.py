@@ -54,6 +54,11 @@ def main(given: Sequence[str] | None = None) -> None:
     if arguments.record and arguments.record.exists():
         record.read(arguments.record, contests)
     rounds = _measure(contests, arguments)
+    if not rounds:
+        tell(
+            f"The checkpoints are in {arguments.folder}; --rounds 0 measures nothing, and no file holds earlier figures."
+        )
+        return
     again = _peaks(_threads(arguments))  # the machine may have been busy before
     peaks = {name: max(peak, again[name]) for name, peak in peaks.items()}
     told = report(contests, {contest.precision: _ceilings(contest, peaks) for contest in contests})

@@ -53,6 +53,14 @@ def test_peers_that_are_not_installed_are_left_out_and_said(
 
 
 @pytest.mark.usefixtures("small")
+def test_no_round_makes_the_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.main(["--folder", str(tmp_path), "--precisions", "bf16", "--threads", "1", "--rounds", "0", "--write"])
+    assert (tmp_path / "models/qwen2.5-0.5b/bf16/model.safetensors").exists()
+    said = capsys.readouterr()
+    assert said.out == "" and "measures nothing" in said.err
+
+
+@pytest.mark.usefixtures("small")
 def test_when_the_time_is_over_a_first_round_is_still_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--folder", str(tmp_path / "own"), "--quick", "--precisions", "bf16,int8", "--threads", "1"]
     command.main([*given, "--rounds", "9", "--minutes", "0"])
