@@ -55,9 +55,7 @@ def main(given: Sequence[str] | None = None) -> None:
         record.read(arguments.record, contests)
     rounds = _measure(contests, arguments)
     if not rounds:
-        tell(
-            f"The checkpoints are in {arguments.folder}; --rounds 0 measures nothing, and no file holds earlier figures."
-        )
+        tell(f"The checkpoints are in {arguments.folder}; --rounds 0 measures nothing, and no record was given.")
         return
     again = _peaks(_threads(arguments))  # the machine may have been busy before
     peaks = {name: max(peak, again[name]) for name, peak in peaks.items()}
