@@ -67,7 +67,7 @@ def main(given: Sequence[str] | None = None) -> None:
     print(body)
     if arguments.write:
         in_four = " in 4 bits" if set(arguments.precisions) <= set(FOUR_BITS) else ""
-        title = f"Beside {_told_names(contests)}: {arguments.model}'s shape{in_four}"
+        title = f"Beside other engines: {arguments.model}'s shape{in_four}"
         write_section(f"peers {arguments.model}{in_four}", title, _command(arguments, rounds), body)
 
 
@@ -259,13 +259,6 @@ def _told_mix(sizes: Sizes) -> str:
         f"once, and as Poisson arrivals at {LOAD:.0%} of what the best peer did at once (p99 TTFT rests on {len(mix)} "
         f"samples a round, p99 ITL on {outputs - len(mix):,}). "
     )
-
-
-def _told_names(contests: Sequence[Contest]) -> str:
-    """Of the peers that took part, in their order."""
-    names = {engine.name: None for contest in contests for engine in contest.engines if engine.name in contest.versions}
-    *others, last = [name for name in names if name != "inflight"] or ["nobody"]
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _command(arguments: argparse.Namespace, rounds: int) -> str:
