@@ -9,13 +9,15 @@ requests, taking turns.
    same folder; about 4 GB for Qwen2.5-0.5B's shape with the copies that the peers want, 12 GB for the mixture's):
 
        python -m benchmarks.peers --folder ~/peers --write
-       python -m benchmarks.peers --folder ~/peers --precisions q4_0,q4_k_m,int4-all,int4 --quick --rounds 3 --write
+       python -m benchmarks.peers --folder ~/peers --precisions q4_0,q4_k_m,int4-all,int4 --quick --rounds 5 \\
+           --minutes 8 --write
 
    Three rounds of the first, bf16 and int8, take nearly two hours on two cores, and want a machine that does nothing
-   else; with `--record FILE --rounds 1` they can be run one by one, and those in the file count. With `--quick` a round
-   of a precision takes about a minute. Without its environment a peer is left out, and the table says so; of what a
-   peer's own tools cannot make, their last words are kept and told. vLLM's very first start of a model compiles it, and
-   takes a minute longer than later ones.
+   else; with `--record FILE --rounds 1` they can be run one by one, and those in the file count. `--quick` takes some
+   minutes a round, `--minutes` ends the rounds, and `--rounds 0` makes the checkpoints and measures nothing. Without
+   its environment a peer is left out, and the table says so; of what a peer's own tools cannot make, their last words
+   are kept in a file NAME.failed, and told. vLLM's very first start of a model compiles it, and takes a minute longer
+   than later ones.
 
 Precisions are those of `engines.PRECISIONS`; in 4 bits inflight and llama.cpp load the very same GGUF file, which
 llama.cpp's own quantizer makes of the checkpoint.

@@ -44,7 +44,6 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = _options().parse_args(given)
     shape = SHAPES[arguments.model]
     sizes = QUICK if arguments.quick else Sizes()
-    more = (1 if arguments.quick else 3) if arguments.rounds is None else arguments.rounds
     participants = _participants(arguments, shape)
     missing = {engine.python: sentence for engine in participants if (sentence := engine.missing)}
     present = [engine for engine in participants if not engine.missing]
@@ -54,24 +53,38 @@ def main(given: Sequence[str] | None = None) -> None:
     peaks = _peaks(_threads(arguments))
     if arguments.record and arguments.record.exists():
         record.read(arguments.record, contests)
-    first = max((figure.round + 1 for contest in contests for figure in contest.figures), default=0)
-    for number in range(first, first + more):
-        for contest in contests:
-            contest.round(number)
-            if arguments.record:
-                record.write(arguments.record, contests)
-    rounds = first + more
+    rounds = _measure(contests, arguments)
+    if not rounds:
+        tell(f"The checkpoints are in {arguments.folder}; --rounds 0 measures nothing, and no record was given.")
+        return
     again = _peaks(_threads(arguments))  # the machine may have been busy before
     peaks = {name: max(peak, again[name]) for name, peak in peaks.items()}
     told = report(contests, {contest.precision: _ceilings(contest, peaks) for contest in contests})
     loads = [load for contest in contests for load in contest.loads.values()]
     body = "\n\n".join([_introduction(arguments, sizes, rounds, loads), *missing.values(), told])
-    body = body.replace(str(arguments.folder.resolve()), "FOLDER")  # where an engine's last words name it
+    for place in filter(None, (arguments.folder, arguments.environments)):  # where an engine's last words name it
+        body = body.replace(str(place.resolve()), "FOLDER")
     print(body)
     if arguments.write:
         in_four = " in 4 bits" if set(arguments.precisions) <= set(FOUR_BITS) else ""
-        title = f"Beside {_told_names(contests)}: {arguments.model}'s shape{in_four}"
+        title = f"Beside other engines: {arguments.model}'s shape{in_four}"
         write_section(f"peers {arguments.model}{in_four}", title, _command(arguments, rounds), body)
+
+
+def _measure(contests: Sequence[Contest], arguments: argparse.Namespace) -> int:
+    """Rounds through all contests after those that are on record, as many as are asked for and as the time allows; how
+    many there are now. A first round is always whole, a later one may end between two contests."""
+    end = time.monotonic() + 60 * arguments.minutes
+    first = max((figure.round + 1 for contest in contests for figure in contest.figures), default=0)
+    more = (1 if arguments.quick else 3) if arguments.rounds is None else arguments.rounds
+    for number in range(first, first + more):
+        for contest in contests:
+            if number > first and time.monotonic() > end:
+                return number + (contest is not contests[0])
+            contest.round(number)
+            if arguments.record:
+                record.write(arguments.record, contests)
+    return first + more
 
 
 def _options() -> argparse.ArgumentParser:
@@ -92,6 +105,9 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="more through all engines (default 3, with --quick 1)")
     parser.add_argument(
         "--quick", action="store_true", help="decoding of up to 32 rows, prompts of 512 and no mix, in short runs"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="after which nothing is begun but what the first round lacks"
     )
     parser.add_argument("--threads", type=int, help="of each engine (default: the cores this process may use)")
     parser.add_argument(
@@ -243,13 +259,6 @@ def _told_mix(sizes: Sizes) -> str:
         f"once, and as Poisson arrivals at {LOAD:.0%} of what the best peer did at once (p99 TTFT rests on {len(mix)} "
         f"samples a round, p99 ITL on {outputs - len(mix):,}). "
     )
-
-
-def _told_names(contests: Sequence[Contest]) -> str:
-    """Of the peers that took part, in their order."""
-    names = {engine.name: None for contest in contests for engine in contest.engines if engine.name in contest.versions}
-    *others, last = [name for name in names if name != "inflight"] or ["nobody"]
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _command(arguments: argparse.Namespace, rounds: int) -> str:

@@ -105,7 +105,7 @@ def openvino(checkpoints: Checkpoints, python: Path) -> Engine:
 
 def onnxruntime(checkpoints: Checkpoints, python: Path) -> Engine:
     # Of a prompt only the last token's logits are wanted, and a tied table is held once.
-    common = ("block_size=32", "prune_lm_head=true", "shared_embeddings=true")
+    common = ("block_size=32", "algo_config=rtn", "prune_lm_head=true", "shared_embeddings=true")
     wide = "matmul_mixed_precision=last_matmul:int8"
     return Engine(
         "ONNX Runtime GenAI",

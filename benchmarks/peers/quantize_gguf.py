@@ -9,13 +9,14 @@ import ctypes
 import sys
 from typing import Any
 
+_BF16 = 30  # as the file format numbers types; the bindings do not name it
 # By the name of the copy: the type, what the quantizer is told besides.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "Q8_0": ("Q8_0", {}),
     "Q4_0": ("Q4_0", {}),
     "Q4_K_M": ("Q4_K_M", {}),
     "Q4_0-pure": ("Q4_0", {"pure": True}),
-    "Q4_0-bf16": ("Q4_0", {"output_tensor_type": "BF16", "token_embedding_type": "BF16"}),
+    "Q4_0-bf16": ("Q4_0", {"output_tensor_type": _BF16, "token_embedding_type": _BF16}),
 }
 
 
@@ -26,7 +27,7 @@ def main(kind: str, source: str, file: str) -> None:
     parameters = llama_cpp.llama_model_quantize_default_params()
     parameters.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{name}")
     for field, value in settings.items():
-        setattr(parameters, field, getattr(llama_cpp, f"GGML_TYPE_{value}") if isinstance(value, str) else value)
+        setattr(parameters, field, value)
     code = llama_cpp.llama_model_quantize(source.encode(), file.encode(), ctypes.byref(parameters))
     if code:
         raise SystemExit(f"llama_model_quantize answered {code}")

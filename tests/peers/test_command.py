@@ -53,6 +53,24 @@ def test_peers_that_are_not_installed_are_left_out_and_said(
 
 
 @pytest.mark.usefixtures("small")
+def test_no_round_makes_the_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.main(["--folder", str(tmp_path), "--precisions", "bf16", "--threads", "1", "--rounds", "0", "--write"])
+    assert (tmp_path / "models/qwen2.5-0.5b/bf16/model.safetensors").exists()
+    said = capsys.readouterr()
+    assert said.out == "" and "measures nothing" in said.err
+
+
+@pytest.mark.usefixtures("small")
+def test_when_the_time_is_over_a_first_round_is_still_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--folder", str(tmp_path / "own"), "--quick", "--precisions", "bf16,int8", "--threads", "1"]
+    command.main([*given, "--rounds", "9", "--minutes", "0"])
+    printed = capsys.readouterr().out
+    assert "Medians of 1 round;" in printed
+    assert "| compared at | engine | layers | output projection | decode 1 |" in printed
+    assert "| int8 | inflight | int8 by channel | bf16 |" in printed
+
+
+@pytest.mark.usefixtures("small")
 def test_a_setting_that_inflight_does_not_have_leaves_it_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
