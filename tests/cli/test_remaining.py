@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.cli.progress import Remaining, duration
+from inflight.cli.serving import loaded
 
 
 class Clock:
@@ -41,3 +42,8 @@ def test_a_single_run_is_not_announced_as_several() -> None:
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_how_much_is_loaded_says_something_of_small_models_too() -> None:
+    assert loaded(120_000, 310_528) == "120,000 of 310,528 parameters"
+    assert loaded(247_000_000, 494_032_768) == "247 of 494 M parameters"

@@ -6,7 +6,7 @@ Knows torch and transformers, which the package itself never loads; imported ins
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,15 @@ class Oracle:
     model: Any
     prompt: np.ndarray  # int32[longest]
     logits: np.ndarray  # float32[longest, V]
+    # What every instruction set asks, once found.
+    rounded: np.ndarray | None = None
+    continued: dict[tuple[bytes, int], list[int]] = field(default_factory=dict)  # by prompt and number of tokens
 
     def bf16_logits(self) -> np.ndarray:
         """What torch itself makes of the prompt in bf16."""
-        return self.loaded(self.folder, torch.bfloat16)(self.prompt)
+        if self.rounded is None:
+            self.rounded = self.loaded(self.folder, torch.bfloat16)(self.prompt)
+        return self.rounded
 
     def loaded(self, folder: Path, dtype: torch.dtype) -> Callable[[np.ndarray], np.ndarray]:
         """prompt → logits of the checkpoint in `folder`, loaded as users load it.
@@ -45,6 +50,12 @@ class Oracle:
         return lambda prompt: _logits(model, prompt)
 
     def greedy(self, prompt: np.ndarray, count: int) -> list[int]:
+        asked = prompt.tobytes(), count
+        if asked not in self.continued:
+            self.continued[asked] = self._continue(prompt, count)
+        return self.continued[asked]
+
+    def _continue(self, prompt: np.ndarray, count: int) -> list[int]:
         with torch.no_grad():
             out = self.model.generate(
                 torch.tensor(prompt[None].astype(np.int64)), max_new_tokens=count, do_sample=False, pad_token_id=0

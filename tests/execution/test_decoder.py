@@ -20,7 +20,10 @@ from .conftest import OracleOf
 from .driver import BLOCK, Driver, backends
 from .variants import VARIANTS, WRAPPED
 
-BACKENDS = backends()
+NAMES = backends()
+# In numpy, on the best set and on the plainest; on the others, whose kernels have tests of their own, in ./check --all.
+USUAL = {*NAMES[:2], *NAMES[-1:]}
+BACKENDS = [pytest.param(isa, marks=() if isa in USUAL else pytest.mark.wide) for isa in NAMES]
 CHUNK = 32
 # One variant per mechanism, for the tests that need not see all of them.
 LLAMA_LIKE = ["llama32_tied", "mistral_window", "qwen2_some_windows", "qwen3_biases"]
@@ -48,11 +51,11 @@ DISTINCT = [
 RECURRENT = ["qwen35", "qwen35_moe", "lfm2_biases"]
 # Those of which some instruction set alone shows the sameness of bits: what they add is done to each token by itself.
 ALSO_DISTINCT = ["ernie_moe", "granitemoe_shared", "hunyuan", "apertus"]
-# Each mechanism on every instruction set; each family in numpy and on the best set, on the others in ./check --all.
+# Each family in numpy and on the best set, each mechanism on the plainest too.
 EVERYWHERE = [
-    pytest.param(variant, isa, marks=() if variant in DISTINCT or isa in BACKENDS[:2] else pytest.mark.wide)
+    pytest.param(variant, isa, marks=() if isa in (USUAL if variant in DISTINCT else NAMES[:2]) else pytest.mark.wide)
     for variant in VARIANTS
-    for isa in BACKENDS
+    for isa in NAMES
 ]
 
 
@@ -180,7 +183,7 @@ def test_a_state_goes_on_where_it_stands(oracle_of: OracleOf) -> None:
 @pytest.mark.parametrize("variant", WRAPPED)
 def test_the_text_part_of_a_model_that_sees_images_runs(oracle_of: OracleOf, variant: str) -> None:
     oracle = oracle_of(variant)
-    for isa in BACKENDS[:2]:
+    for isa in NAMES[:2]:
         driver = Driver.of(oracle.folder, "float32", isa)
         assert relative_error(driver.prefill(driver.start(oracle.prompt), CHUNK), oracle.logits) < 1e-4
 

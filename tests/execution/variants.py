@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -469,6 +469,6 @@ def settings_of(variant: str) -> tuple[str, dict[str, Any]]:
     """Class prefix and all configuration arguments of a variant."""
     if variant in WRAPPED:
         family, text, vision = WRAPPED[variant]
-        return family, {"text_config": {**_SIZES, **text}, "vision_config": vision}
+        return family, {"text_config": {**SIZES, **text}, "vision_config": vision}
     family, settings = VARIANTS[variant]
-    return family, {**_SIZES, **settings}
+    return family, {**SIZES, **settings}

@@ -129,11 +129,11 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_templates_are_stopped(name: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(ChatTemplateError) as told:
         ChatTemplate(HOSTILE[name]).render(Conversation(user("a")))
     assert len(str(told.value)) < 400
-    assert time.perf_counter() - started < 60
+    assert time.process_time() - started < 10  # a second, on a machine with nothing else to do
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
 
 
@@ -198,7 +198,7 @@ def test_templates_that_cannot_be_compiled(source: str, message: str) -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_published_templates_need_little_of_their_limits(template: str) -> None:
     """A thousand turns, and a prompt of a megabyte, are far from the defaults."""
-    limits = RenderLimits(characters=2**23, work=RenderLimits().work // 5)
+    limits = RenderLimits(characters=2**23, work=RenderLimits().work * 2 // 5)
     one = ChatTemplate(TEMPLATES[template], {"bos_token": "<s>", "eos_token": "</s>"}, limits)
     turns = [message for _ in range(500) for message in (*user("why? " * 20), {"role": "assistant", "content": "so"})]
     one.render(Conversation(turns, {"date_string": "1 May"}, tools=TOOLS))

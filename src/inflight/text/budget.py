@@ -26,10 +26,10 @@ _NESTING = (list, tuple, Mapping, MappingView)
 
 class RenderLimits(Struct, frozen=True):
     """characters: of the prompt, and of any text on the way to it; what max_model_len of the longest tokens come to is
-    enough. work: units (see above). items: of one list."""
+    enough. work: units (see above), so that what never ends is told within a second. items: of one list."""
 
     characters: int = 2**24
-    work: int = 2_000_000
+    work: int = 1_000_000
     items: int = 2**20
 
 

@@ -15,6 +15,7 @@ from inflight.execution.backends import int8
 from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, ReorderedMatrix, dequantized
 from inflight.execution.backends.reference import ReferenceBackend
 
+from .batches import assert_same_bits_in_every_batch
 from .conftest import ISAS, ops_for
 from .material import OnArrays, act, held, normal, read
 from .test_int4 import MXFP4, matrix, out_of_order
@@ -172,22 +173,13 @@ def test_a_tied_table_gives_rows_and_logits(ops, reference, dtype, come):
 
 @pytest.mark.parametrize("columns", [96, 4400])  # in one block and in two
 def test_a_token_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa, columns):
-    rows, weight, gate, x = 80, normal(1, 80, columns), normal(2, 80, columns), held(dtype, normal(3, 200, columns))
+    weight, gate = normal(1, 80, columns), normal(2, 80, columns)
     offset = out_of_order(matrix(40, columns, 16, offsets=True))
-    one = ops_for(dtype, isa, 1)
-    linear = one.pack_linear([weight[:40], offset], normal(4, rows), "int4")
-    gated = one.pack_gate_up(gate, weight, "int4")
-    whole, whole_gated = np.empty((200, rows), np.float32), act(dtype, 200, rows)
-    one.linear(x, linear, whole)
-    one.gate_up(x, gated, whole_gated)
-    for threads in (1, 2, 3):
-        ops = ops_for(dtype, isa, threads)
-        for first, count in [(0, 1), (3, 2), (10, 5), (20, 6), (30, 12), (40, 13), (50, 33), (5, 195)]:
-            out, out_gated = np.empty((count, rows), np.float32), act(dtype, count, rows)
-            ops.linear(x[first : first + count], linear, out)
-            ops.gate_up(x[first : first + count], gated, out_gated)
-            np.testing.assert_array_equal(out, whole[first : first + count])
-            np.testing.assert_array_equal(out_gated, whole_gated[first : first + count])
+    parts = [weight[:40], offset]
+    assert_same_bits_in_every_batch(
+        *(dtype, isa, 80, columns),
+        lambda ops: (ops.pack_linear(parts, normal(4, 80), "int4"), ops.pack_gate_up(gate, weight, "int4")),
+    )
 
 
 def test_the_largest_sums_are_exact(ops, reference, dtype):

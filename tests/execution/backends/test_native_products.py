@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from inflight.execution.backends import arrays
 
+from .batches import assert_same_bits_in_every_batch
 from .conftest import ISAS, ops_for
 from .material import act, held, normal, read
 
@@ -147,31 +148,11 @@ def test_rms_norm(ops, reference, dtype, tokens, width):
 
 @pytest.mark.parametrize("rows,columns", [(80, 96), (130, 4500)])  # in one block and in several
 def test_a_token_has_the_same_bits_in_every_batch_and_on_any_threads(dtype, isa, rows, columns):
-    weight, gate, x = normal(1, rows, columns), normal(2, rows, columns), held(dtype, normal(3, 200, columns))
-    many = ops_for(dtype, isa, 1)
-    linear, gated = many.pack_linear([weight], normal(4, rows)), many.pack_gate_up(gate, weight)
-    whole, whole_gated = np.empty((200, rows), np.float32), act(dtype, 200, rows)
-    many.linear(x, linear, whole)
-    many.gate_up(x, gated, whole_gated)
-    for threads in (1, 2, 3):
-        ops = ops_for(dtype, isa, threads)
-        for first, count in [
-            (0, 1),
-            (17, 1),
-            (3, 2),
-            (10, 5),
-            (20, 6),
-            (30, 12),
-            (40, 13),
-            (50, 33),
-            (5, 195),
-            (0, 200),
-        ]:
-            out, out_gated = np.empty((count, rows), np.float32), act(dtype, count, rows)
-            ops.linear(x[first : first + count], linear, out)
-            ops.gate_up(x[first : first + count], gated, out_gated)
-            np.testing.assert_array_equal(out, whole[first : first + count])
-            np.testing.assert_array_equal(out_gated, whole_gated[first : first + count])
+    weight, gate = normal(1, rows, columns), normal(2, rows, columns)
+    assert_same_bits_in_every_batch(
+        *(dtype, isa, rows, columns),
+        lambda ops: (ops.pack_linear([weight], normal(4, rows)), ops.pack_gate_up(gate, weight)),
+    )
 
 
 @settings(max_examples=60, deadline=None)

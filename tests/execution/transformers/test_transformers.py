@@ -20,19 +20,9 @@ from inflight import LLM, SamplingParams
 from inflight.config.setting import SettingsError
 from inflight.models.errors import ModelError
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 160,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-}
+from ..variants import SIZES
+
+_SIZES: dict[str, Any] = {**SIZES, "head_dim": 16, "pad_token_id": 0}
 _LATENT = {
     "num_key_value_heads": 4,
     "q_lora_rank": 24,
