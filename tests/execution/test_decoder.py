@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 
@@ -126,7 +125,13 @@ def test_greedy_tokens_agree_over_64_steps(oracle_of: OracleOf, variant: str, is
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("variant", "isa"),
-    [*itertools.product(DISTINCT, BACKENDS), *itertools.product(ALSO_DISTINCT, BACKENDS[1:2])],
+    [
+        pytest.param(
+            variant, isa, marks=() if isa in (USUAL if variant in DISTINCT else NAMES[1:2]) else pytest.mark.wide
+        )
+        for variant in (*DISTINCT, *ALSO_DISTINCT)
+        for isa in NAMES
+    ],
 )
 def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa: str, dtype: str) -> None:
     oracle = oracle_of(variant)
