@@ -41,7 +41,7 @@ def config(**changes: Any) -> ModelSpec:
 
 
 def windows_of(model: ModelSpec) -> tuple[int, ...]:
-    return tuple(parts(layer)[0].window for layer in model.layers)
+    return tuple(getattr(parts(layer)[0], "window", 0) for layer in model.layers)
 
 
 # -- families ---------------------------------------------------------------------------------------------------------
