@@ -15,12 +15,11 @@ from inflight.execution.backends import open_backend
 from inflight.execution.backends.null import NullBackend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
-from inflight.execution.memory import GIB, MachineMemory, kv_shape, left_by_states
+from inflight.execution.memory import kv_shape
 from inflight.execution.passes import passes
 from inflight.execution.runner import ModelRunner
 from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
-from inflight.models.errors import ModelError
 from inflight.models.known import known_model, read_model
 from inflight.models.registry import read_folder
 
@@ -126,13 +125,6 @@ def test_the_null_backend_counts_states_and_keeps_none() -> None:
     assert NullBackend().bytes_per_state(states) == 36 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
     assert NullBackend().state_cache(states, 3, 2).nbytes == 0
     assert states_of(known_model("qwen3-0.6b")) == ()
-
-
-def test_states_take_their_share_of_memory() -> None:
-    memory = MachineMemory(4 * GIB, 2 * GIB, "the machine")
-    assert left_by_states(memory, GIB // 8, 7).available == GIB
-    with pytest.raises(ModelError, match=r"of 15 sequences take 2\.0 GiB, 128\.0 MiB each, but only 2\.0 GiB of the 4"):
-        left_by_states(memory, GIB // 8, 15)
 
 
 @pytest.mark.parametrize("family", RECURRENT)

@@ -249,4 +249,79 @@ LFM2 = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- "<|im_start|>assistant\n" -}}{%- endif -%}
 """
-LATER = {"exaone4": EXAONE4, "hunyuan": HUNYUAN, "apertus": APERTUS, "deepseek": DEEPSEEK, "lfm2": LFM2}
+QWEN35 = """\
+{%- macro shown(content, of_system=false) -%}
+    {%- if content is string -%}{{- content -}}
+    {%- elif content is iterable and content is not mapping -%}
+        {%- for item in content -%}
+            {%- if 'image' in item or 'image_url' in item or item.type == 'image' -%}
+                {%- if of_system -%}{{- raise_exception('System message cannot contain images.') -}}{%- endif -%}
+                {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+            {%- elif 'text' in item -%}{{- item.text -}}
+            {%- else -%}{{- raise_exception('Unexpected item type in content.') -}}{%- endif -%}
+        {%- endfor -%}
+    {%- elif content is none or content is undefined -%}{{- '' -}}
+    {%- else -%}{{- raise_exception('Unexpected content type.') -}}{%- endif -%}
+{%- endmacro -%}
+{%- if not messages -%}{{- raise_exception('No messages provided.') -}}{%- endif -%}
+{%- set first = shown(messages[0].content, true) | trim if messages[0].role == 'system' else '' %}
+{%- if tools and tools is iterable and tools is not mapping %}
+    {{- '<|im_start|>system\n# Tools\n\n<tools>' }}
+    {%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}{%- endfor %}
+    {{- '\n</tools>\n\n<tool_call>\n<function=name>\n<parameter=one>\nvalue\n</parameter>\n</function>\n</tool_call>' }}
+    {%- if first %}{{- '\n\n' + first }}{%- endif %}{{- '<|im_end|>\n' }}
+{%- elif messages[0].role == 'system' %}{{- '<|im_start|>system\n' + first + '<|im_end|>\n' }}{%- endif %}
+{%- set ns = namespace(searching=true, last_query=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- if ns.searching and message.role == 'user' %}
+        {%- set text = shown(message.content) | trim %}
+        {%- if not (text.startswith('<tool_response>') and text.endswith('</tool_response>')) %}
+            {%- set ns.searching = false %}{%- set ns.last_query = messages|length - 1 - loop.index0 %}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if ns.searching %}{{- raise_exception('No user query found in messages.') }}{%- endif %}
+{%- for message in messages %}
+    {%- set content = shown(message.content) | trim %}
+    {%- if message.role == 'system' %}
+        {%- if not loop.first %}{{- raise_exception('System message must be at the beginning.') }}{%- endif %}
+    {%- elif message.role == 'user' %}{{- '<|im_start|>user\n' + content + '<|im_end|>\n' }}
+    {%- elif message.role == 'assistant' %}
+        {%- set reasoning = '' %}
+        {%- if message.reasoning_content is string %}{%- set reasoning = message.reasoning_content %}
+        {%- elif '</think>' in content %}
+            {%- set reasoning = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- if loop.index0 > ns.last_query %}{{- '<think>\n' + reasoning | trim + '\n</think>\n\n' }}{%- endif %}
+        {{- content }}
+        {%- if message.tool_calls and message.tool_calls is iterable and message.tool_calls is not mapping %}
+            {%- for call in message.tool_calls %}
+                {%- set call = call.function if call.function is defined else call %}
+                {{- ('\n\n' if content | trim else '') if loop.first else '\n' }}
+                {{- '<tool_call>\n<function=' + call.name + '>\n' }}
+                {%- if call.arguments is mapping %}
+                    {%- for name, value in call.arguments | items %}
+                        {{- '<parameter=' + name + '>\n' }}
+                        {{- value if value is string else value | tojson | safe }}
+                        {{- '\n</parameter>\n' }}
+                    {%- endfor %}
+                {%- endif %}
+                {{- '</function>\n</tool_call>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.previtem and loop.previtem.role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\n<tool_response>\n' + content + '\n</tool_response>' }}
+        {%- if loop.last or loop.nextitem.role != 'tool' %}{{- '<|im_end|>\n' }}{%- endif %}
+    {%- else %}{{- raise_exception('Unexpected message role.') }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}
+    {%- else %}{{- '<think>\n' }}{%- endif %}
+{%- endif %}
+"""
+LATER = {"exaone4": EXAONE4, "hunyuan": HUNYUAN, "apertus": APERTUS, "deepseek": DEEPSEEK, "lfm2": LFM2, "qwen35": QWEN35}

@@ -32,7 +32,7 @@ def matrices(ops: OnArrays, heads: int, rows: int, columns: int, hold: str) -> A
 
 @pytest.mark.parametrize("hold", ["act", "int8", "int4"])
 @pytest.mark.parametrize(("heads", "rows", "columns", "stride"), [(5, 48, 20, 56), (3, 17, 64, 17), (2, 512, 128, 576)])
-@pytest.mark.parametrize("tokens", [1, 9, 70])
+@pytest.mark.parametrize("tokens", [1, 40])
 def test_products_by_head(ops, reference, dtype, hold, heads, rows, columns, stride, tokens):
     x = held(dtype, normal(99, tokens, heads * columns))
     got, want = (by_head(one, matrices(one, heads, rows, columns, hold), x, stride) for one in (ops, reference))
@@ -113,7 +113,7 @@ class Latent:
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-@pytest.mark.parametrize(("heads", "block", "rank"), [(4, 16, 48), (16, 32, 64), (130, 16, 16), (1, 48, 512)])
+@pytest.mark.parametrize(("heads", "block", "rank"), [(4, 16, 48), (130, 16, 16), (1, 48, 512)])
 def test_latent_attention(ops, reference, dtype, quantized, heads, block, rank):
     lengths = [1, 16, 17, 70, 150]
     chunks = [(i, 0, n) for i, n in enumerate(lengths)]
