@@ -18,8 +18,7 @@ def collect(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield from _sequences(snapshot, capacity)
     yield from _kv_memory(snapshot, capacity)
     yield from _totals(snapshot)
-    if capacity.state_snapshots:
-        yield from _recurrent_state(snapshot, capacity)
+    yield from _recurrent_state(snapshot, capacity)
 
 
 def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
