@@ -37,7 +37,7 @@ from inflight.execution.backends.protocol import Backend, Device, DType, KVShape
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.kv_groups import kv_groups
-from inflight.execution.memory import KVSize, kv_shape, kv_size, left_by_states, machine_memory, swap_blocks
+from inflight.execution.memory import KVSize, StateSize, kv_shape, kv_size, machine_memory, state_size, swap_blocks
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.states import states_of
 from inflight.frontend.defaults import sampling_defaults
@@ -181,15 +181,11 @@ def _assemble(
 
     groups = kv_groups(model, settings.block_size, int(limits.length.value))
     shape = kv_shape(model, settings.block_size, limits.kv_cache.value == "int8", groups)
-    executor, size = _executor(computed, shape, groups.windows, settings, scheduling, limits, backend, packed)
-    caching = _caching(settings, model, executor.capacity)
-    settings = replace(settings, enable_prefix_caching=bool(caching.value))
+    executor, size, states = _executor(computed, shape, groups.windows, settings, scheduling, limits, backend, packed)
     tokenizer, template = text.result()
     ends = _end_tokens(model, tokenizer)
-    in_force = {
-        **_in_force(settings, scheduling, limits, computed, backend, size, caching),
-        "end_token_ids": ends.resolved(),
-    }
+    in_force = _in_force(settings, scheduling, limits, computed, backend, size, states)
+    in_force["end_token_ids"] = ends.resolved()
     clock, driven = MonotonicClock(), wrap(executor)
     observers = [] if record is None else [_recorder(record, in_force, executor.capacity)]
     scheduler = make_scheduler(
@@ -222,16 +218,16 @@ def _executor(
     limits: _Limits,
     backend: Device,
     progress: Progress | None,
-) -> tuple[ModelRunner, KVSize]:
-    """Weights, then what rows keep beside blocks, then the KV cache in what memory they leave, then a decoder over
-    all."""
+) -> tuple[ModelRunner, KVSize, StateSize]:
+    """Weights, then recurrent states and the KV cache in what memory they leave, then a decoder over all."""
     length, rows = int(limits.length.value), int(limits.rows.value)
     decoder = computed.decoder(backend, length, int(limits.budget.value), LOGIT_ROWS, progress)
-    states, memory = states_of(computed.spec), machine_memory()
-    if states:
+    bytes_per_block, memory = backend.bytes_per_block(shape), machine_memory()
+    layers, bytes_per_state = states_of(computed.spec), 0
+    if layers:
         assert isinstance(backend, Backend)
-        memory = left_by_states(memory, backend.bytes_per_state(states), rows)
-    bytes_per_block = backend.bytes_per_block(shape)
+        bytes_per_state = backend.bytes_per_state(layers)
+    states = state_size(bytes_per_state, rows, settings.state_memory, memory)
     size = kv_size(
         shape,
         bytes_per_block,
@@ -239,7 +235,7 @@ def _executor(
         max_model_len=length,
         kv_memory_gib=settings.kv_memory,
         num_blocks=settings.num_blocks,
-        memory=memory,
+        memory=replace(memory, available=memory.available - states.nbytes),
         windows=windows,
         longest_chunk=longest_chunk(scheduling, int(limits.budget.value)),
     )
@@ -255,12 +251,13 @@ def _executor(
         copy_seconds=copy_seconds(backend, kv_cache) if host_blocks else 0.0,
         embedding_size=computed.spec.hidden_size,
         windows=windows,
+        state_snapshots=states.snapshots,
     )
     cache = None
-    if states:
+    if layers:
         assert isinstance(backend, Backend)
-        cache = backend.state_cache(states, rows + 1, capacity.state_snapshots)  # one more, for padding
-    return ModelRunner(decoder, backend, kv_cache, capacity, cache), size
+        cache = backend.state_cache(layers, rows + 1, states.snapshots)  # one more, for padding
+    return ModelRunner(decoder, backend, kv_cache, capacity, cache), size, states
 
 
 def _in_force(
@@ -270,9 +267,11 @@ def _in_force(
     computed: ComputedModel,
     backend: Device,
     size: KVSize,
-    caching: Resolved,
+    states: StateSize,
 ) -> dict[str, Resolved]:
-    """Every setting with its reason. caching: of prefixes."""
+    """Every setting with its reason."""
+    caching = settings.enable_prefix_caching
+    snapshots = {"state_snapshots": Resolved(states.snapshots, states.reason)} if states.snapshots else {}
     return {
         "model": Resolved(
             settings.model or "built-in", f"{computed.spec.family}, {computed.parameters / 1e6:,.1f} M parameters"
@@ -290,7 +289,8 @@ def _in_force(
         "max_model_len": limits.length,
         "block_size": Resolved(settings.block_size, "tokens per KV block"),
         "num_blocks": Resolved(size.num_blocks, size.reason),
-        "prefix_caching": caching,
+        **snapshots,
+        "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
         "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
         **scheduling.resolved(),
         "depth": Resolved(
@@ -304,15 +304,6 @@ def _in_force(
         ),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
-
-
-def _caching(settings: EngineSettings, model: ModelSpec, capacity: Capacity) -> Resolved:
-    """A prefix is of use where what recurrent layers keep of it is there, too."""
-    if not settings.enable_prefix_caching:
-        return Resolved(False, "as set")
-    if states_of(model) and not capacity.state_snapshots:
-        return Resolved(False, "there are no slots for snapshots of what recurrent layers keep")
-    return Resolved(True, "prefixes are kept while there is room")
 
 
 def _text(folder: Path, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:

@@ -21,6 +21,7 @@ from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.kv.manager import Allocation
+from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair
@@ -33,7 +34,7 @@ from inflight.core.queueing.floor import Floor
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.preemption import Mode
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.sequence import SequenceView
+from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import StopText, StopTextFactory
 from inflight.core.strategies import UNLIMITED, Strategy
 from inflight.core.strategies.adaptive import Adaptive
@@ -84,6 +85,7 @@ class LaneSetup:
 
 
 INTERACTIVE = LaneSetup()
+SPACING = SnapshotSpacing(interval=4, least=1)
 BATCH = LaneSetup("batch", settings=(("background", True),))
 
 
@@ -131,6 +133,8 @@ class Setup:
     transfer_polls: tuple[int, ...] = ()  # by ticket, in turn: how often asynchronous transfers are asked for in vain
     lost_transfers: int = 0  # of so many one fails; 0: none
     windows: tuple[int, ...] = (0,)
+    snapshots: int = 0  # slots for recurrent state; 0: the model has none
+    spacing: SnapshotSpacing = SPACING
 
     @property
     def longest_chunk(self) -> int:
@@ -148,7 +152,7 @@ class Setup:
     def capacity(self) -> Capacity:
         host = (self.host_blocks, self.copy_seconds, bool(self.transfer_polls))
         sizes = (self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY)
-        return Capacity(*sizes, *host, embedding_size=4, windows=self.windows)
+        return Capacity(*sizes, *host, embedding_size=4, windows=self.windows, state_snapshots=self.snapshots)
 
     def fate(self, transfer: Transfer) -> tuple[int, bool]:
         """Of an asynchronous transfer."""
@@ -186,6 +190,7 @@ class Setup:
             lane_floor=self.lane_floor,
             drafter=drafter,
             longest_chunk=self.longest_chunk,
+            spacing=self.spacing,
         )
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
@@ -276,6 +281,9 @@ class FaultyExecutor(NullExecutor):
             for table in self._rows[chunk.row].tables:
                 for position in range(chunk.start, chunk.start + chunk.length):
                     self._slots[table[position // size] * size + position % size] ^= 0xDEAD
+            for _, slot in chunk.snapshots:
+                self._snapshots[slot] ^= 0xDEAD
+            self._rows[chunk.row].state ^= 0xDEAD
         result = StepResult(plan.step, (), done.result().seconds, error=f"Step {plan.step} broke.")
         return type(done)(result)
 
@@ -287,6 +295,15 @@ class Row:
     sequence: int
     tables: list[list[int]]  # by KV group
     num_computed: int
+
+
+@dataclass
+class StateCopy:
+    """A snapshot of a sequence's recurrent state as of `position` tokens, written by a step."""
+
+    sequence: Sequence
+    position: int
+    step: int
 
 
 @dataclass
@@ -330,6 +347,8 @@ class Harness:
         self.owners: list[tuple[Client, int]] = []  # by sequence number: whose it is, and which sample
         self._rows: dict[int, Row] = {}
         self.freed_again: set[int] = set()  # rows that a step gave up which failed, and so perhaps gave up nothing
+        self.states: dict[int, StateCopy] = {}  # what the plans said about snapshots of recurrent state, by slot
+        self.begun = 0  # rows that began from one
         self.drafted = [0, 0]  # drafts that were right, and all
         self.starved: dict[str, int] = {}  # background lane → steps without it, though it was overdue
 
@@ -422,7 +441,9 @@ class Harness:
         clients = dict(self.alive)
         plan, result = self.flights.popleft()
         result = replace(result, transferred=self._poll())
-        self.freed_again |= set(plan.freed_rows) if result.error is not None else set()
+        if result.error is not None:
+            self.freed_again |= set(plan.freed_rows)
+            self.states = {slot: one for slot, one in self.states.items() if one.step < plan.step}
         self._verify(plan, result)
         events = self.scheduler.commit(plan, result, self.now)
         broken = {
@@ -473,6 +494,7 @@ class Harness:
         assert (snapshot.held_blocks, snapshot.running, snapshot.waiting) == (0, 0, 0)
         assert not self.alive, "a request got no terminal event"
         assert inside.host_blocks_in_use(self.scheduler) == 0
+        assert self.setup.prefix_caching or not snapshot.used_state_snapshots, "a snapshot is kept that nobody finds"
         if not self.setup.prefix_caching:
             assert snapshot.idle_blocks == 0, "what only its own request could find is kept"
         return events
@@ -539,6 +561,9 @@ class Harness:
             chunk = of_row[new.row]
             assert chunk.start % size == 0, "only whole blocks are found in the cache"
             self._rows[new.row] = Row(chunk.sequence_id, [[] for _ in self.setup.windows], chunk.start)
+            if self.setup.snapshots:
+                self._check_state(new.snapshot, chunk.start, sequence)
+        self._write_states(plan, by_number)
         written: set[int] = set()
         loading = {block for blocks in self.loading.values() for block in blocks}
         for chunk in plan.chunks:
@@ -565,6 +590,33 @@ class Harness:
             assert not sequence.num_drafts or drafts == sequence.num_drafts
             assert not touched & (written | shared), "a shared block is written"
             written |= touched
+
+    def _check_state(self, slot: int, start: int, sequence: Sequence) -> None:
+        """A row begins from the state as of the position that it goes on from, of the same tokens."""
+        if slot < 0:
+            assert start == 0, "it begins without the state of what was computed before"
+            return
+        written, self.begun = self.states[slot], self.begun + 1
+        assert written.position == start > 0, "the snapshot is of another position"
+        mine, theirs = sequence.token_slice(0, start), written.sequence.token_slice(0, start)
+        assert mine == theirs and len(theirs) == start, "the snapshot is of other tokens"
+        if self.setup.prefix_caching:
+            assert written.sequence.request.cache_salt == sequence.request.cache_salt
+        else:
+            assert written.sequence.request is sequence.request, "somebody else's state is found"
+
+    def _write_states(self, plan: BatchPlan, by_number: dict[int, Sequence]) -> None:
+        """Rows began before the step writes; and it writes no slot twice."""
+        slots = [slot for chunk in plan.chunks for _, slot in chunk.snapshots]
+        assert len(set(slots)) == len(slots) and set(slots) <= set(range(self.setup.snapshots))
+        assert not set(slots) & {new.snapshot for new in plan.new_rows}, "it is read and written in one step"
+        for chunk in plan.chunks:
+            positions = [position for position, _ in chunk.snapshots]
+            assert positions == sorted(set(positions))
+            assert all(chunk.start < at <= chunk.start + chunk.length for at in positions)
+            assert not any(at % self.setup.block_size for at in positions)
+            for position, slot in chunk.snapshots:
+                self.states[slot] = StateCopy(by_number[chunk.sequence_id], position, plan.step)
 
     def _check_preempted(self, plan: object, victims: list[Any], wanting: set[int]) -> None:
         """Invariant 9: nobody is preempted in vain, but somebody else gets blocks; or a victim itself needed one."""

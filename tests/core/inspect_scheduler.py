@@ -122,6 +122,7 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
     _check_cache(scheduler)
     _check_lookups(scheduler)
     _check_host(scheduler)
+    _check_states(scheduler)
     _check_rows(scheduler, capacity)
     _check_lanes(scheduler)
     _check_counters(scheduler, capacity, flights)
@@ -219,6 +220,27 @@ def _check_host(scheduler: Scheduler) -> None:
     snapshot = scheduler.snapshot()
     assert snapshot.held_host_blocks == len(used) + len(moving)
     assert snapshot.swapped_sequences == sum(bool(sequence.offloaded) for sequence in alive(scheduler))
+
+
+def _check_states(scheduler: Scheduler) -> None:
+    """Of the slots for recurrent state each is free, kept beside a node that there is, held by whoever will begin from
+    it, or taken by a sequence whose tokens are not all known."""
+    memory = scheduler._memory
+    slots, states = memory.states.slots, [one.state for one in alive(scheduler) if one.state is not None]
+    assert len(states) == len(running(scheduler)) * memory.has_state
+    assert not slots._in_plan and not memory.states._beginning, "a plan is not settled"
+    holders = Counter(state.begins_from for state in states if state.begins_from >= 0)
+    assert slots._holders == [holders[slot] for slot in range(slots.count)]
+    unnamed = [slot for state in states for _, slot in state.unnamed]
+    alone = [slot for slot in holders if slot not in slots._nodes]
+    assert sorted([*slots._free, *slots._nodes, *unnamed, *alone]) == list(range(slots.count)), "a slot is lost"
+    assert slots._at == {node: slot for slot, node in slots._nodes.items()}
+    assert all(node in memory.prefix._nodes for node in slots._at), "a snapshot is beside no node"
+    assert sorted(slot for shelf in slots._kept for slot in shelf) == sorted(slots._nodes)
+    assert all(slots._kinds[slot] == kind for kind, shelf in enumerate(slots._kept) for slot in shelf)
+    assert len(slots._kept[2]) <= max(1, slots.count // 2), "what was used keeps too much"
+    assert all(state.newest <= one.num_computed for one in running(scheduler) if (state := one.state) is not None)
+    assert scheduler.snapshot().used_state_snapshots == slots.count - len(slots._free)
 
 
 def _check_lanes(scheduler: Scheduler) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 
@@ -47,6 +48,7 @@ def setups(draw: st.DrawFn) -> Setup:
     """Every strategy with every policy, allocation and way of preemption."""
     max_rows, token_budget = draw(st.integers(1, MAX_ROWS)), draw(st.integers(1, MAX_BUDGET))
     windows = draw(st.sampled_from(WINDOWS))
+    snapshots = draw(st.sampled_from([0, 0, 1, 2, 3, 6, 20]))
     return Setup(
         num_blocks=draw(st.integers(3, 12)) * len(windows),
         block_size=draw(st.integers(1, 4)),
@@ -68,10 +70,12 @@ def setups(draw: st.DrawFn) -> Setup:
         copy_seconds=draw(st.sampled_from([1e-4, 0.1])),
         oracle=draw(st.booleans()),
         lane_floor=draw(st.sampled_from([0.0, 0.05, 0.4])),
-        right_drafts=draw(st.sampled_from([None, 0.0, 0.5, 0.9, 1.0])),
+        right_drafts=None if snapshots else draw(st.sampled_from([None, 0.0, 0.5, 0.9, 1.0])),
         transfer_polls=draw(st.sampled_from([(), (), (0,), (1, 0, 3), (2, 5)])),
         lost_transfers=draw(st.sampled_from([0, 1, 2, 3])),
         windows=windows,
+        snapshots=snapshots,
+        spacing=SnapshotSpacing(draw(st.integers(1, 8)), draw(st.integers(1, 4))) if snapshots else SnapshotSpacing(),
     )
 
 

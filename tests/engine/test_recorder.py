@@ -19,6 +19,7 @@ from core.harness import FaultyExecutor, LaneSetup, Setup, seconds
 from core.test_state_machine import SETUPS, fitted, requests
 from hypothesis import assume, given, settings
 
+from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import BatchPlan, Capacity, StepResult, WaitUntil
 from inflight.core.types.request import SLO, Request, RequestRefused
@@ -230,7 +231,36 @@ def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
 def rebuilt_setup(header: dict[str, Any]) -> Setup:
     setup = header["settings"]["setup"]["value"]
     lanes = [LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]]
-    return Setup(**{**setup, "lanes": tuple(lanes), "right_drafts": None})  # drafts are the record's
+    spacing = SnapshotSpacing(**setup["spacing"])
+    return Setup(
+        **{**setup, "lanes": tuple(lanes), "spacing": spacing, "right_drafts": None}
+    )  # drafts are the record's
+
+
+def test_snapshots_of_state_are_told_and_replay(tmp_path: Path) -> None:
+    """Where a row began from one, and which slots a chunk wrote; without state a record says nothing of it."""
+    recorded = Recorded(replace(ROOMY, snapshots=3, token_budget=6))
+    for name in ("a", "b"):
+        recorded.loop.add(request(name, [0, 1, 1, 0, 1, 0, 0], output=5))
+        recorded.loop.run()
+    records = recorded.records(tmp_path)
+    header, steps = records[0], of_kind(records, "step")
+    assert Capacity(**header["capacity"]).state_snapshots == 3
+    rows = [row for step in steps for row in step["new_rows"]]
+    assert "snapshot" not in rows[0] and rows[1]["snapshot"] in range(3)
+    chunks = [chunk for step in steps for chunk in step["chunks"]]
+    assert [position for position, _ in chunks[0]["snapshots"]] == [4, 6]
+    for record, schema in ((rows[1], NewRowRecord), (chunks[0], ChunkRecord)):
+        assert_fits(record, schema)
+    setup = rebuilt_setup(header)
+    assert replay(records, setup.scheduler)[1].difference is None
+    chunks[0]["snapshots"][1][1] ^= 1
+    difference = replay(records, setup.scheduler)[1].difference
+    assert difference is not None and "differs in its chunks" in difference
+    plain = Recorded(ROOMY)
+    plain.loop.add(request("a"))
+    plain.loop.run()
+    assert "snapshot" not in json.dumps([one for one in plain.records(tmp_path) if one["kind"] == "step"])
 
 
 class OthersTurn:

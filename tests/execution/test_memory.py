@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from inflight.execution.backends.protocol import KVLayer, KVShape
-from inflight.execution.memory import GIB, KVSize, MachineMemory, gib, kv_shape, kv_size, machine_memory
+from inflight.execution.memory import (
+    GIB,
+    KVSize,
+    MachineMemory,
+    StateSize,
+    gib,
+    kv_shape,
+    kv_size,
+    machine_memory,
+    state_size,
+)
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_spec
 
@@ -29,6 +39,35 @@ BLOCK_BYTES = GIB // 64
 def size(**settings: Any) -> KVSize:
     chosen = {"max_num_seqs": 8, "max_model_len": 100, "memory": MachineMemory(8 * GIB, 4 * GIB, "the machine")}
     return kv_size(SHAPE, BLOCK_BYTES, **{**chosen, **settings})
+
+
+def states(gibs: float | None = None, rows: int = 8, each: int = GIB // 16) -> StateSize:
+    return state_size(each, rows, gibs, MachineMemory(8 * GIB, 4 * GIB, "the machine"))
+
+
+def test_recurrent_states_are_live_ones_and_snapshots() -> None:
+    usual = states(rows=4)
+    assert (usual.snapshots, usual.nbytes) == (8, 13 * GIB // 16)
+    assert usual.reason.startswith("512.0 MiB, two for each sequence, beside 320.0 MiB for the live states of 4 seq")
+    scarce = states(rows=32)
+    assert (scarce.snapshots, scarce.nbytes) == (7, 40 * GIB // 16)
+    assert "448.0 MiB, a quarter of what is free beside, beside 2.1 GiB" in scarce.reason
+    assert states(0.7).snapshots == 11 and "as --state-memory 0.7 asks" in states(0.7).reason
+    assert states(each=0) == StateSize(0, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"gibs": 0.01}, "--state-memory 0.01 GiB is less than one snapshot \\(64.0 MiB\\)"),
+        ({"gibs": 3.9}, "--state-memory 3.9 GiB beside 576.0 MiB .* 8 sequences .* is more than the 4.0 GiB"),
+        ({"rows": 64}, "4.1 GiB for the live states of 64 sequences .* and one snapshot, .* lower --max-num-seqs"),
+        ({"gibs": 1.0, "each": 0}, "--state-memory is 1 GiB, but .* 0 bytes of recurrent state; leave it out"),
+    ],
+)
+def test_states_that_do_not_fit_are_refused_with_the_number(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        states(**given)
 
 
 def test_the_shape_follows_the_model() -> None:

@@ -38,10 +38,12 @@ def pool(
     host_blocks: int = 0,
     budget: int | None = 64,
     prefix_caching: bool = True,
+    state_snapshots: int = 0,
     **settings: Any,
 ) -> Pool:
     scheduling = scheduling or SchedulingSettings()
-    capacity = Capacity(num_blocks, 16, max_rows, 512, 1000, host_blocks, 0.001 if host_blocks else 0.0)
+    sizes = (num_blocks, 16, max_rows, 512, 1000, host_blocks, 0.001 if host_blocks else 0.0)
+    capacity = Capacity(*sizes, state_snapshots=state_snapshots)
     together = scheduling.strategy in ("static", "dynamic")
     engine = EngineSettings(
         max_num_seqs=max_rows,

@@ -56,6 +56,15 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
     }
 
 
+def test_plans_are_all_made_where_there_is_recurrent_state() -> None:
+    """What they take snapshots at is told in no other way."""
+    workload = Workload(tuple(Entry(0.0, 200, 100) for _ in range(2)), "two")
+    stepped, skipped = both(workload, Setup(pool(state_snapshots=8)))
+    assert skipped[2] == 0 and stepped[0].observations == skipped[0].observations
+    assert stepped[1] == skipped[1] and stepped[1][0]["snapshot"].used_state_snapshots > 0
+    assert next(both(workload, Setup(pool())))[2] == 0 < list(both(workload, Setup(pool())))[1][2]
+
+
 def assert_same(workload: Workload, setup: Setup) -> float:
     """Returns the share of output tokens that no plan held."""
     (stepped, stepped_state, none), (skipped, skipped_state, steady) = both(workload, setup)

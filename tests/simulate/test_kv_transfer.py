@@ -43,6 +43,15 @@ def test_times_of_one_request(tmp_path: Path) -> None:
     assert [(one["start"], one["length"]) for step in steps for one in step["chunks"]] == [(32, 9), (41, 1), (42, 1)]
 
 
+def test_recurrent_state_comes_with_the_blocks(tmp_path: Path) -> None:
+    """A row that it was handed to begins where the handed prompt ends, and finds no snapshot there."""
+    stateful = pool(model=Affine(), state_snapshots=4)
+    simulate(Workload((Entry(0.0, 40, 4),), "one"), Setup(stateful, stateful, LINK), tmp_path / "r.jsonl")
+    steps = of_kind(list(read_records(tmp_path / "r.1.jsonl")), "step")
+    assert [(one["start"], one["length"]) for step in steps for one in step["chunks"]] == [(32, 9), (41, 1), (42, 1)]
+    assert "snapshot" not in steps[0]["new_rows"][0]
+
+
 def test_a_single_token_does_not_move() -> None:
     run = simulate(Workload((Entry(0.0, 40, 1),), "one"), Setup(pool(), pool(), LINK))
     assert [one.steps for one in run.replicas] == [1, 0]

@@ -249,6 +249,8 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
         bytes_per_token=paged_kv_bytes_per_token(hardware.model, ITEM_BYTES[hardware.kv]),
         copy_seconds=machine.copy_seconds,
     )
+    if machine.state_snapshots:
+        known["state_snapshots"] = machine.state_snapshots
     return Device(
         machine.model,
         known,

@@ -149,6 +149,7 @@ engine_options = grouped(
     click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per KV block."),
     click.option("--kv-memory", type=float, help="GiB for keys and values."),
     click.option("--num-blocks", type=int, help="KV blocks, instead of --kv-memory."),
+    click.option("--state-memory", type=float, help="GiB for snapshots of recurrent state, where a model has any."),
     click.option(
         "--no-prefix-caching", "enable_prefix_caching", flag_value=False, default=True, help="Share no prefixes."
     ),

@@ -206,6 +206,7 @@ def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSett
         host_blocks=host_blocks,
         copy_seconds=known.get("copy_seconds", 0.0) if host_blocks else 0.0,
         windows=tuple(known.get("windows", (0,))),
+        state_snapshots=known.get("state_snapshots", 0),
     )
 
 

@@ -34,7 +34,8 @@ class EngineSettings:
     quantization: "int8" and "int4" hold the layers' plain matrices so, "int8-all" and "int4-all" the output projection
     (and a tied table) too. quantization_group_size: inputs that share a scale in int4.
     kv_cache_dtype: "int8" holds keys and values in int8, else they are held as activations are.
-    kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins).
+    kv_memory: GiB for keys and values. num_blocks: the same, counted in blocks (it wins). state_memory: GiB for
+    snapshots of recurrent state, of models that have any.
     max_num_seqs: most sequences running at once. max_num_batched_tokens: most tokens computed in one step.
     threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
     watermark: share of the KV blocks kept free of newcomers.
@@ -55,6 +56,7 @@ class EngineSettings:
     block_size: int = 16
     kv_memory: float | None = None
     num_blocks: int | None = None
+    state_memory: float | None = None
     enable_prefix_caching: bool = True
     watermark: float = 0.01
     threads: int | None = None
@@ -74,10 +76,12 @@ class EngineSettings:
             raise SettingsError("--max-model-len is 1, which leaves no room for an answer; give at least 2.")
         if self.block_size < 16 or self.block_size % 16:
             raise SettingsError(f"--block-size is {self.block_size}; give a multiple of 16 tokens.")
-        if self.kv_memory is not None and not isinstance(self.kv_memory, int | float):
-            raise SettingsError(f"--kv-memory is {self.kv_memory!r}; give a number of GiB.")
-        if self.kv_memory is not None and not 0 < self.kv_memory <= MOST:
-            raise SettingsError(f"--kv-memory is {self.kv_memory:g} GiB; give a number above 0, up to {MOST:,}.")
+        for name in ("kv_memory", "state_memory"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, int | float):
+                raise SettingsError(f"{option(name)} is {given!r}; give a number of GiB.")
+            if given is not None and not 0 < given <= MOST:
+                raise SettingsError(f"{option(name)} is {given:g} GiB; give a number above 0, up to {MOST:,}.")
         if not 0 <= self.watermark < 1:
             raise SettingsError(f"--watermark is {self.watermark}; give a share from 0 to below 1.")
         if self.kv_memory is not None and self.num_blocks is not None:

@@ -11,6 +11,7 @@ them nobody knows before they are verified.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from inflight.core.request_timings import RequestTimings
 from inflight.core.stopping import StopChecker
@@ -18,6 +19,24 @@ from inflight.core.types.events import Finish
 from inflight.core.types.request import Request
 
 NO_POSITIONS = range(0)
+
+
+@dataclass(slots=True)
+class StateProgress:
+    """Of a sequence with a row, in a model with recurrent state: what becomes of copies of that (`kv.state_snapshots`).
+
+    begins_from: slot that the row will begin from, until the executor is told of it; -1: none. newest: position behind
+    the last snapshot that it took, or began from; newest_slot: the slot of the last that it took. branch: where the
+    blocks that it found in the cache end. newest_is_decoded: the last one may give its place to the next. unnamed:
+    (position, slot) of those whose tokens are not all known yet, rising.
+    """
+
+    begins_from: int
+    newest: int
+    branch: int
+    newest_slot: int = -1
+    newest_is_decoded: bool = False
+    unnamed: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Sequence:
@@ -52,6 +71,7 @@ class Sequence:
         "sample_index",
         "scored",
         "started",
+        "state",
         "table_size",
         "timings",
         "told",
@@ -90,6 +110,7 @@ class Sequence:
         self.node: Hashable = None  # prefix cache node of the last published block
         self.offloaded: tuple[int, ...] = ()  # nodes kept for it since it was preempted
         self.waiting_for_kv: set[int] = set()  # tickets of the transfers that bring content of its blocks
+        self.state: StateProgress | None = None  # while it has a row, of a model with recurrent state
         self.row: int | None = None
         self.started = False  # whether the executor was told of its row, with its first chunk there
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed

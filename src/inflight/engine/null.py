@@ -9,6 +9,10 @@ on nothing else, so that it is the same under every strategy, policy, batch and 
 
 Of several KV groups, or under a window, a slot holds the hash of its prefix and the group, and each token is made from
 the hash of its prefix as long as every slot that its groups' windows show it holds what it should.
+
+The recurrent state of a row, where the capacity has snapshots of it, is the hash of all tokens that were computed in
+that row, one by one, whatever the blocks hold: a chunk that goes on from another state than its own writes something
+else into the slots.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ class _Row:
     start: NewRow
     tokens: list[int]
     tables: list[list[int]]  # by KV group
+    state: int = 0  # hash of the tokens computed
 
 
 class Done:
@@ -78,6 +83,7 @@ class NullExecutor:
         self._slots: dict[int, int] = {}  # block * block_size + offset → hash of the prefix that ends there
         self._host: dict[int, list[int]] = {}  # host block → its slots
         self._rows: dict[int, _Row] = {}
+        self._snapshots: dict[int, int] = {}  # slot → state
 
     @property
     def capacity(self) -> Capacity:
@@ -91,7 +97,8 @@ class NullExecutor:
         for new in plan.new_rows:
             if new.row in self._rows:
                 raise RuntimeError(f"row {new.row} was given away twice")
-            self._rows[new.row] = _Row(new, list(new.token_ids), [[] for _ in self._capacity.windows])
+            state = self._snapshots[new.snapshot] if new.snapshot >= 0 else 0
+            self._rows[new.row] = _Row(new, list(new.token_ids), [[] for _ in self._capacity.windows], state)
         sampled, scored, pooled = [], [], []
         for chunk in plan.chunks:
             self._write(self._rows[chunk.row], chunk)
@@ -150,16 +157,32 @@ class NullExecutor:
             table.extend(blocks)
         row.tokens.extend(chunk.draft_token_ids)
         size = self._capacity.block_size
+        errors = self._recur(row, chunk)
         if self._capacity.windows != (0,):
             values = _prefix_values(row.tokens[: chunk.start + chunk.length])
             for group in range(len(row.tables)):
                 for position in range(chunk.start, chunk.start + chunk.length):
-                    self._slots[self._slot(row, position, size, group)] = _mix(values[position], group)
+                    slot = self._slot(row, position, size, group)
+                    self._slots[slot] = _mix(values[position], group) ^ errors[position - chunk.start]
             return
         value = 0 if chunk.start == 0 else self._slots[self._slot(row, chunk.start - 1, size)]
         for position in range(chunk.start, chunk.start + chunk.length):
-            value = _mix(value, row.tokens[position])
+            value = _mix(value, row.tokens[position]) ^ errors[position - chunk.start]
             self._slots[self._slot(row, position, size)] = value
+
+    def _recur(self, row: _Row, chunk: Chunk) -> list[int]:
+        """The state passes over the chunk, and is copied where snapshots are taken. Returns what it is off, by
+        position."""
+        if not self._capacity.state_snapshots:
+            return [0] * chunk.length
+        slots, errors = dict(chunk.snapshots), []
+        right = _prefix_values(row.tokens[: chunk.start + chunk.length])
+        for position in range(chunk.start, chunk.start + chunk.length):
+            row.state = _mix(row.state, row.tokens[position])
+            errors.append(row.state ^ right[position])
+            if position + 1 in slots:
+                self._snapshots[slots[position + 1]] = row.state
+        return errors
 
     def _read(self, row: _Row, chunk: Chunk) -> None:
         """What is written where something wrong was seen is wrong too, as in the next layer."""

@@ -14,11 +14,11 @@ from typing import IO, Any
 
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRow, Pooled, Sampled, Scored, StepResult
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.json_text import json_text
-from inflight.records.schema import VERSION, ChunkRecord, PlanRecord
+from inflight.records.schema import VERSION, ChunkRecord, NewRowRecord, PlanRecord
 
 
 def open_record(path: Path) -> IO[str]:
@@ -160,9 +160,7 @@ def plan_record(plan: BatchPlan) -> PlanRecord:
     return {
         "step": plan.step,
         "chunks": [_chunk(chunk) for chunk in plan.chunks],
-        "new_rows": [
-            {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length} for new in plan.new_rows
-        ],
+        "new_rows": [_new_row(new) for new in plan.new_rows],
         "freed_rows": list(plan.freed_rows),
         "padding": list(plan.padding),
         "moves": {
@@ -173,10 +171,19 @@ def plan_record(plan: BatchPlan) -> PlanRecord:
 
 
 def _capacity(capacity: Capacity) -> dict[str, Any]:
-    """Without KV groups there is nothing to tell of them."""
+    """Without KV groups and recurrent state there is nothing to tell of them."""
     record = asdict(capacity)
     if capacity.windows == (0,):
         del record["windows"]
+    if not capacity.state_snapshots:
+        del record["state_snapshots"]
+    return record
+
+
+def _new_row(new: NewRow) -> NewRowRecord:
+    record: NewRowRecord = {"row": new.row, "tokens": len(new.token_ids), "prompt_tokens": new.prompt_length}
+    if new.snapshot >= 0:
+        record["snapshot"] = new.snapshot
     return record
 
 
@@ -191,6 +198,8 @@ def _chunk(chunk: Chunk) -> ChunkRecord:
     }
     if chunk.window_blocks:
         record["window_blocks"] = list(map(list, chunk.window_blocks))
+    if chunk.snapshots:
+        record["snapshots"] = list(map(list, chunk.snapshots))
     if chunk.draft_token_ids:
         record["draft_token_ids"] = list(chunk.draft_token_ids)
     if chunk.score:

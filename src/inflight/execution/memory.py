@@ -1,4 +1,4 @@
-"""How much memory there is, and how many KV blocks to take of it.
+"""How much memory there is, and how many KV blocks and snapshots of recurrent state to take of it.
 
 Knows what the kernel and a container's limit say, the settings that ask for KV memory, and the sentences for asking
 too little or too much. Does not allocate anything, and does not know what a block holds beyond its bytes (the backend
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.core.types.kv_groups import ANY_LENGTH, most_blocks, most_tokens
+from inflight.core.types.snapshot_slots import usual_slots
 from inflight.execution.backends.protocol import KVShape
 from inflight.execution.kv_groups import KVGroups, kept, one_group
 from inflight.models.errors import ModelError
@@ -99,15 +100,60 @@ def kv_size(
     return KVSize(blocks, nbytes, text)
 
 
-def left_by_states(memory: MachineMemory, state_bytes: int, rows: int) -> MachineMemory:
-    """What is left once each row has a recurrent state, and padding, too. Raises ModelError where that is nothing."""
-    needed = (rows + 1) * state_bytes
-    if needed >= memory.available:
+@dataclass(frozen=True, slots=True)
+class StateSize:
+    """Slots for snapshots of recurrent state, the bytes of these and of the rows' live states together, and why."""
+
+    snapshots: int
+    nbytes: int
+    reason: str
+
+
+def state_size(
+    bytes_per_state: int,
+    max_num_seqs: int,
+    state_memory_gib: float | None = None,
+    memory: MachineMemory | None = None,
+) -> StateSize:
+    """What recurrent layers keep, to be asked before `kv_size`, which has what is left.
+
+    bytes_per_state: of a sequence over all layers; 0: the model has none. state_memory_gib: for the snapshots, beside
+    the live states of `max_num_seqs` rows and of padding; None: `snapshot_slots.usual_slots`. Raises ModelError for
+    less than one snapshot, for more than is free, and for memory that the model has no use for.
+    """
+    if not bytes_per_state:
+        if state_memory_gib is not None:
+            raise ModelError(
+                f"--state-memory is {state_memory_gib:g} GiB, but the layers of this model keep 0 bytes of recurrent "
+                "state; leave it out."
+            )
+        return StateSize(0, 0, "")
+    memory = machine_memory() if memory is None else memory
+    live = (max_num_seqs + 1) * bytes_per_state
+    told = f"{gib(live)} for the live states of {max_num_seqs} sequences and of padding"
+    if live + bytes_per_state > memory.available:
         raise ModelError(
-            f"the recurrent states of {rows} sequences take {gib(needed)}, {gib(state_bytes)} each, but only "
-            f"{gib(memory.available)} of the {gib(memory.total)} of {memory.limited_by} are free; lower --max-num-seqs."
+            f"{told}, and one snapshot, would be more than the {gib(memory.available)} that {memory.limited_by} has "
+            "free; lower --max-num-seqs."
         )
-    return replace(memory, available=memory.available - needed)
+    if state_memory_gib is None:
+        count, why = usual_slots(max_num_seqs, bytes_per_state, memory.available - live), "two for each sequence"
+        if count < 2 * max_num_seqs:
+            why = "a quarter of what is free beside"
+    else:
+        count, why = int(state_memory_gib * GIB // bytes_per_state), f"as --state-memory {state_memory_gib:g} asks"
+    if count < 1:
+        raise ModelError(
+            f"--state-memory {state_memory_gib:g} GiB is less than one snapshot ({gib(bytes_per_state)}); give at "
+            "least that."
+        )
+    nbytes = live + count * bytes_per_state
+    if nbytes > memory.available:
+        raise ModelError(
+            f"--state-memory {state_memory_gib:g} GiB beside {told} is more than the {gib(memory.available)} that "
+            f"{memory.limited_by} has free; lower it, or --max-num-seqs."
+        )
+    return StateSize(count, nbytes, f"{gib(count * bytes_per_state)}, {why}, beside {told}")
 
 
 def swap_blocks(swap_space_gib: float | None, bytes_per_block: int, memory: MachineMemory | None = None) -> int:

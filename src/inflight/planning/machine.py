@@ -37,7 +37,8 @@ class Machine:
     were measured on the hardware itself. cases: the same machine at the slow and at the fast end of what is uncertain;
     empty where nothing is known of it. host_blocks: that could be swapped to, 0 where that is not known; block_bytes:
     of one over all GPUs; copy_seconds: to copy one either way. windows: of the engine's KV groups; where blocks come of
-    a data sheet, what windows save is in block_bytes instead.
+    a data sheet, what windows save is in block_bytes instead. state_snapshots: slots for copies of recurrent state
+    of which the engine said how many, or as many as it would take by itself; 0: the model has none.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Machine:
     block_bytes: float = 0.0
     copy_seconds: float = 0.0
     windows: tuple[int, ...] = (0,)
+    state_snapshots: int = 0
 
     @property
     def swap_gib(self) -> float:
@@ -81,6 +83,7 @@ class Machine:
             host,
             self.copy_seconds if swaps else 0.0,
             windows=self.windows,
+            state_snapshots=self.state_snapshots,
         )
 
 
@@ -120,6 +123,7 @@ class Hardware:
             gpus=tensor_parallel,
             price_per_hour=None if self.price_per_hour is None else self.price_per_hour * tensor_parallel,
             memory=memory,
+            state_snapshots=memory.state_snapshots,
             cases=(self._model(tensor_parallel, "low", block_size), self._model(tensor_parallel, "high", block_size)),
             host_blocks=memory.blocks,  # as much again: hosts of GPUs have more memory than the GPUs
             block_bytes=memory.kv_bytes_per_token * block_size * tensor_parallel,
@@ -189,4 +193,5 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
         block_bytes=known.get("bytes_per_token", 0.0) * block_size / len(windows),
         copy_seconds=known.get("copy_seconds", 0.0),
         windows=windows,
+        state_snapshots=known.get("state_snapshots", 0),
     )

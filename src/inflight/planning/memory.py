@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from inflight.core.types.snapshot_slots import usual_slots
 from inflight.models.arithmetic import kinds_of_layers, mixer_weights, state_bytes, weight_bytes
 from inflight.models.known import read_model
 from inflight.models.spec import Dense, LayerSpec, ModelSpec
@@ -78,9 +79,9 @@ class MemoryBudget:
     """Bytes on one GPU of a replica: what there is, what is taken, what is left for keys and values.
 
     kv_bytes_per_token: on average over a sequence of the length that was asked about, windows' tokens shared among all.
-    state_bytes: of the recurrent states of all rows, which is set aside before keys and values. tokens, blocks: that
-    fit in kv_bytes. tokens_per_sequence: that was asked about. sequences: of that length that fit at once; 0 where not
-    even one does.
+    state_bytes: of the recurrent states of all rows, which is set aside before keys and values, and of state_snapshots
+    copies of such states, as many as an engine takes by itself. tokens, blocks: that fit in kv_bytes.
+    tokens_per_sequence: that was asked about. sequences: of that length that fit at once; 0 where not even one does.
     """
 
     memory_bytes: float
@@ -88,6 +89,7 @@ class MemoryBudget:
     activation_bytes: float
     reserve_bytes: float
     state_bytes: float
+    state_snapshots: int
     kv_bytes: float
     kv_bytes_per_token: float
     blocks: int
@@ -111,7 +113,8 @@ def max_concurrent_sequences(
     """Sequences of so many tokens that have their keys and values in one replica's memory at once.
 
     KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB (4.15 GB with TP > 1) - states of
-    max_num_seqs rows / TP, where activations = 2 bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4
+    max_num_seqs rows / TP - snapshots of states (`snapshot_slots.usual_slots`) / TP, where activations = 2 bytes ·
+    max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4
     bytes · max_num_seqs · V / TP: hidden states, the widest layer's projections and gated MLP (of a mixture the experts
     that a token picks and those that all share), and logits. Blocks = ⌊KV bytes / bytes of a block⌋; sequences =
     ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. Bytes of a block = those of a sequence of `tokens_per_sequence`
@@ -130,9 +133,14 @@ def max_concurrent_sequences(
     widest = max(_projected(layer, spec.hidden_size) for layer, _ in kinds_of_layers(spec)) / tensor_parallel
     activations = ITEM_BYTES["bf16"] * max_num_batched_tokens * (4 * spec.hidden_size + widest)
     activations += LOGIT_BYTES * max_num_seqs * spec.vocab_size / tensor_parallel
-    states = max_num_seqs * state_bytes(spec) / tensor_parallel
+    state = state_bytes(spec) / tensor_parallel
+    states, snapshots = max_num_seqs * state, 0
     taken = SYSTEM_BYTES + (COLLECTIVE_BYTES if tensor_parallel > 1 else 0.0)
     left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states
+    if state:
+        snapshots = usual_slots(max_num_seqs, state, max(0.0, left))
+        states += snapshots * state
+        left -= snapshots * state
     each = math.ceil(tokens_per_sequence / block_size)
     parts = caches(spec, tensor_parallel)
     per_block = ITEM_BYTES[kv] * sum(one.elements * one.seen(each * block_size, 1) for one in parts) / each
@@ -143,6 +151,7 @@ def max_concurrent_sequences(
         activation_bytes=activations,
         reserve_bytes=taken + gpu.memory_bytes * (1 - MEMORY_SHARE),
         state_bytes=states,
+        state_snapshots=snapshots,
         kv_bytes=max(0.0, left),
         kv_bytes_per_token=per_block / block_size,
         blocks=blocks,

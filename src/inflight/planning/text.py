@@ -98,7 +98,11 @@ def _memory(plan: Plan) -> list[str]:
             f"  of {memory.memory_bytes / 1e9:,.0f} GB per GPU: weights {memory.weight_bytes / 1e9:,.1f}, activations "
             f"{memory.activation_bytes / 1e9:,.1f}, system and reserve {memory.reserve_bytes / 1e9:,.1f}, keys and "
             f"values {memory.kv_bytes / 1e9:,.1f} GB"
-            + (f", recurrent states {memory.state_bytes / 1e9:,.1f} GB" if memory.state_bytes else ""),
+            + (
+                f", recurrent states {memory.state_bytes / 1e9:,.1f} GB (with {memory.state_snapshots} snapshots)"
+                if memory.state_bytes
+                else ""
+            ),
             f"  keys and values: {memory.kv_bytes_per_token / 1024:,.0f} KiB per token and GPU; a typical sequence "
             f"({traffic.mean_context:,.0f} tokens) takes {typical / 1e9:,.2f} GB per GPU; "
             f"{memory.kv_bytes * machine.gpus / 1e9:,.0f} GB in all of a replica",

@@ -20,6 +20,7 @@ VERSION = 1
 # Beyond these no engine was: a scheduler keeps a list entry for each, and a damaged number would ask for all memory.
 Blocks = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
 Rows = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+Slots = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Windows = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1, max_length=64)]
 Pair = Annotated[list[Count], msgspec.Meta(min_length=2, max_length=2)]
@@ -36,6 +37,7 @@ class CapacityRecord(TypedDict):
     asynchronous_transfers: NotRequired[bool]
     embedding_size: NotRequired[Count]
     windows: NotRequired[Windows]  # of the KV groups, where there are several or one has one
+    state_snapshots: NotRequired[Slots]  # of recurrent state, where the model has any
 
 
 class Header(TypedDict):
@@ -53,6 +55,7 @@ class ChunkRecord(TypedDict):
     length: Count
     new_blocks: list[Count]
     window_blocks: NotRequired[list[list[Count]]]  # of the KV groups behind the first, where there are several
+    snapshots: NotRequired[list[Pair]]  # position and slot of each copy of the recurrent state that it takes
     sample: bool
     draft_token_ids: NotRequired[list[Count]]  # computed behind the known tokens, and sampled at, one by one
     score: NotRequired[Pair]  # first scored position, and the one after the last; where there are any
@@ -62,6 +65,7 @@ class NewRowRecord(TypedDict):
     row: Count
     tokens: Count  # known tokens at that time
     prompt_tokens: Count
+    snapshot: NotRequired[Count]  # slot that its recurrent state begins as a copy of
 
 
 class FaultRecord(TypedDict):

@@ -121,6 +121,8 @@ def _size_of(capacity: Capacity, bytes_per_token: float | None) -> Size:
     size = converted(asdict(capacity), Size)
     if capacity.windows == (0,):
         del size["windows"]
+    if not capacity.state_snapshots:
+        del size["state_snapshots"]
     if bytes_per_token is not None:
         size["bytes_per_token"] = bytes_per_token
     return size

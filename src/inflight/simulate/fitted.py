@@ -23,7 +23,7 @@ import msgspec
 
 from inflight.core.types.features import Features
 from inflight.records.checked import Amount, Count, Malformed, Seconds, converted, decoded
-from inflight.records.schema import Blocks, Positive, Rows, Windows
+from inflight.records.schema import Blocks, Positive, Rows, Slots, Windows
 
 VERSION = 2
 BEYOND = 1.10  # times the largest value that was seen: nearer than that is no extrapolation worth telling
@@ -50,6 +50,7 @@ class Size(TypedDict, total=False):
     copy_seconds: Seconds
     bytes_per_token: Seconds
     windows: Windows  # of the KV groups, where there are several or one has one
+    state_snapshots: Slots  # of recurrent state, where the model has any
 
 
 @dataclass(frozen=True, slots=True)

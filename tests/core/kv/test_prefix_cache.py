@@ -7,7 +7,7 @@ from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
 
 def cache_of(*chain: tuple[int, ...], root: str = "") -> PrefixCache:
     """Blocks 0, 1, … hold the links of one chain."""
-    cache = PrefixCache(2)
+    cache = PrefixCache(2, on_drop=lambda node: None)
     node: object = root
     for block, tokens in enumerate(chain):
         node = cache.publish(node, tokens, block)  # type: ignore[arg-type]

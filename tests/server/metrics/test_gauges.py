@@ -6,6 +6,7 @@ import pytest
 from core.builders import request
 from core.harness import Setup
 
+from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.types.plan import WaitUntil
 
 from .driven import Driven, Page
@@ -70,6 +71,20 @@ def test_prefix_cache_in_tokens() -> None:
     assert page.get("inflight_prefix_cache_query_tokens_total") == 22
     assert page.get("inflight_prefix_cache_hit_tokens_total") == 8
     assert page.get("inflight_cached_prompt_tokens_total", lane="interactive") == 8
+
+
+def test_snapshots_of_recurrent_state() -> None:
+    driven = Driven(Setup(num_blocks=40, token_budget=12, snapshots=5, spacing=SnapshotSpacing(interval=4, least=2)))
+    for name, last in (("first", 0), ("again", 0), ("other", 1)):
+        driven.add(request(name, [0, 1] * 4 + [last] * 3, output=1))
+        driven.drain()
+    page = driven.page()
+    assert page.get("inflight_state_snapshot_hits_total") == 2
+    assert page.get("inflight_state_missed_tokens_total") == 0
+    assert page.total("inflight_state_snapshots") == 5
+    assert page.get("inflight_state_snapshots", state="used") == driven.loop.snapshot().used_state_snapshots > 0
+    assert page.get("inflight_prefix_cache_hit_tokens_total") == 10 + 8
+    assert Driven().page().total("inflight_state_snapshots") == 0
 
 
 @pytest.mark.parametrize("kind", ["recompute", "swap"])

@@ -20,6 +20,8 @@ from typing import Literal
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
+from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.state_snapshots import StateSnapshots
 from inflight.core.kv.swap_space import SwapSpace
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
@@ -33,12 +35,13 @@ Allocation = Literal["paged", "reserve-request", "reserve-max"]
 @dataclass(slots=True)
 class _Lookup:
     """What was last found for a waiting sequence. room: blocks that its admission would have left available, below 0
-    those that it lacked; given_up, length: of the pool and the chain then."""
+    those that it lacked; given_up, length: of the pool and the chain then. waited: for a snapshot, a step."""
 
     chain: CachedChain = field(default_factory=CachedChain)
     room: int = 0
     given_up: int = 0
     length: int = -1
+    waited: bool = False
 
 
 @dataclass(slots=True)
@@ -61,10 +64,14 @@ class KVCacheManager:
         prefix_caching: bool,
         allocation: Allocation = "paged",
         longest_chunk: int = ANY_LENGTH,
+        spacing: SnapshotSpacing | None = None,
     ):
-        """longest_chunk: tokens of one sequence that a step computes at most."""
+        """longest_chunk: tokens of one sequence that a step computes at most. spacing: of snapshots of recurrent state,
+        where the model has any."""
         self.block_size = capacity.block_size
         self.has_windows = capacity.windows != (0,)  # of one group without, all is as it is without groups
+        self.has_state = capacity.state_snapshots > 0
+        self._spacing = spacing or SnapshotSpacing()
         self._windows = capacity.windows
         self._longest_chunk = longest_chunk
         self._nothing = capacity.num_blocks  # in a table, in the place of a block that is behind the window
@@ -77,7 +84,8 @@ class KVCacheManager:
 
     def begin_anew(self) -> None:
         """Every block is free, and nothing is known of what is in it."""
-        self.prefix = PrefixCache(self.block_size)
+        self.states = StateSnapshots(self._capacity.state_snapshots, self.block_size, self._spacing)
+        self.prefix = PrefixCache(self.block_size, on_drop=self.states.slots.drop)
         self.pool = BlockPool(self._capacity.num_blocks, on_evict=lambda block: self.swap.evicted(block))
         self.transfers = Transfers(self.pool, self.prefix.__contains__, self._capacity.asynchronous_transfers)
         self.swap = SwapSpace(self._capacity.host_blocks, self.prefix, self.pool, self.transfers)
@@ -109,6 +117,9 @@ class KVCacheManager:
         if not self._is_cleared(sum(needed.fresh) + len(offloaded), [place.block for place in places]):
             return None
         del self._lookups[sequence.number]
+        sequence.num_computed = max(len(hits) * self.block_size, self._handed(sequence))
+        if self.has_state:  # before blocks are evicted, which may be those that it is beside
+            self.states.admit(sequence, lookup.chain.places, len(hits))
         for place in places:
             if place.block is not None:
                 self.pool.acquire(place.block)
@@ -128,7 +139,6 @@ class KVCacheManager:
         sequence.table_size = self._size(sequence, to_the_end)
         sequence.published = len(hits)
         sequence.node = hits[-1].node if hits else self._root(sequence)
-        sequence.num_computed = max(len(hits) * self.block_size, self._handed(sequence))
         return tuple(sequence.blocks)
 
     def fits(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
@@ -158,6 +168,19 @@ class KVCacheManager:
     def cached_tokens(self, sequence: Sequence) -> int:
         """Leading tokens of a waiting sequence that are cached now."""
         return len(self._hits(self._find(sequence))) * self.block_size
+
+    def awaits_snapshot(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence should wait for the next plan, once: it could begin behind more of its tokens
+        then, since this one writes a snapshot behind them."""
+        lookup = self._find(sequence)
+        if lookup.waited:
+            return False
+        lookup.waited = self.states.is_coming(lookup.chain.places[len(self._hits(lookup)) :])
+        return lookup.waited
+
+    def resumes_at(self, sequence: Sequence) -> int:
+        """Most tokens that it need not compute again when it comes back, if all of them stay cached."""
+        return sequence.num_computed if sequence.state is None else sequence.state.newest
 
     def held(self, sequence: Sequence) -> list[int]:
         """Its blocks, of all groups, in the order of their positions."""
@@ -230,22 +253,27 @@ class KVCacheManager:
         while sequence.published < full:
             start = sequence.published * size
             tokens = sequence.token_slice(start, start + size)
-            nodes = [self.prefix.publish(sequence.node, tokens, sequence.blocks[sequence.published])]
+            block = sequence.blocks[sequence.published]
+            nodes = [self._adopted(self.prefix.publish(sequence.node, tokens, block), block)]
             for group, table in enumerate(sequence.block_tables[1:], 1):
                 if sequence.published >= sequence.passed[group]:
-                    nodes.append(self.prefix.publish_beside(nodes[0], group, table[sequence.published]))
+                    block = table[sequence.published]
+                    nodes.append(self._adopted(self.prefix.publish_beside(nodes[0], group, block), block))
             sequence.node = nodes[0]
             sequence.published += 1
+            if sequence.state is not None:
+                self.states.name(sequence, sequence.published * size, nodes[0])
             if not self._prefix_caching:
                 self._private.setdefault(self._root(sequence), []).extend(nodes)
 
     def preempt(self, sequence: Sequence, keep: bool) -> None:
         """The sequence gives up its blocks but will be back. Their content stays findable while nobody needs the
-        space, and with `keep` also afterwards, on the host."""
+        space, and with `keep` also afterwards, on the host: as much of it as it can go on behind."""
         if keep:
-            published = (block for table in sequence.block_tables for block in table[: sequence.published])
+            most = min(sequence.published, self.resumes_at(sequence) // self.block_size)
+            published = (block for table in sequence.block_tables for block in table[:most])
             sequence.offloaded = self.swap.want(self.prefix.at(block) for block in published if block in self.prefix)
-        self._release(sequence)
+        self._release(sequence, comes_back=True)
 
     def end(self, sequence: Sequence) -> None:
         """The sequence will not be back."""
@@ -269,16 +297,29 @@ class KVCacheManager:
         self.swap.forget_all()
         self.pool.evict_all()
         self.prefix.clear()
+        self.states.slots.drop_all()
 
     # -- inside -------------------------------------------------------------------------------------------------
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: Sequence, comes_back: bool = False) -> None:
         """Last block first, so that the ends of prefixes are evicted before their roots."""
+        if sequence.state is not None:
+            self.states.leave(sequence, comes_back)
         self.pool.release(reversed(self.held(sequence)), keeps_content=self.prefix.__contains__)
         sequence.blocks, sequence.block_tables, sequence.passed, sequence.told = [], [], [], []
         sequence.published = 0
         sequence.node = None
         sequence.num_computed = 0
         sequence.waiting_for_kv = set()
+
+    def _adopted(self, node: int, block: int) -> int:
+        """What a sequence computes again, behind a snapshot, is cached already. Where nobody holds the node's block,
+        its own takes that place: what is chained to the node is found as long as it is there, and the other is free."""
+        if self.has_state:
+            place = self.prefix.block_of(node)
+            if place is not None and place.block not in (None, block) and self.pool.is_evictable(place.block):
+                self.pool.evict(place.block)
+                self.prefix.move(place, block, None)
+        return node
 
     def _find(self, sequence: Sequence) -> _Lookup:
         """What is cached of a waiting sequence."""
@@ -290,18 +331,27 @@ class KVCacheManager:
         return lookup
 
     def _hits(self, lookup: _Lookup) -> list[CachedBlock]:
-        """The leading blocks, as many as can be, of which every group has what its window shows to the next token."""
+        """The leading blocks, as many as can be, of which every group has what its window shows to the next token, and
+        behind which the model's recurrent state is kept, if it has any."""
         places = lookup.chain.places
-        if not self.has_windows:
-            return places
-        length, group = len(places), 1
+        length = len(places)
+        if self.has_state:
+            length = self.states.longest(places, length)
+        if self.has_windows:
+            while (seen := self._seen(places, length)) < length:
+                length = self.states.longest(places, seen) if self.has_state else seen
+        return places if length == len(places) else places[:length]
+
+    def _seen(self, places: list[CachedBlock], length: int) -> int:
+        """Of so many leading blocks, as many as every group has what its window shows of to the next token."""
+        group = 1
         while group < len(self._windows):
             first = first_seen(length * self.block_size, self._windows[group]) // self.block_size
             lost = (at for at in reversed(range(first, length)) if self.prefix.beside(places[at].node, group) is None)
             shorter = next(lost, None)
             # Without the block at `shorter` no group can have more than what is before it: all are asked anew.
             length, group = (length, group + 1) if shorter is None else (shorter, 1)
-        return places[:length]
+        return length
 
     def _needed(self, sequence: Sequence, lookup: _Lookup, to_the_end: bool = False) -> _Needed:
         hits, size = self._hits(lookup), self._size(sequence, to_the_end)
@@ -358,7 +408,7 @@ class KVCacheManager:
         blocks = [place.block for place in needed.places]
         fresh = sum(needed.fresh) + blocks.count(None)
         room = self.pool.available - self.pool.count_evictable(blocks) - fresh
-        if not to_the_end and not self.has_windows:  # what is found beside a chain comes and goes
+        if not (to_the_end or self.has_windows or self.has_state):  # what is found beside a chain comes and goes
             lookup.room, lookup.given_up, lookup.length = room, self.pool.given_up, length
         return room >= spare
 

@@ -5,7 +5,8 @@ no hash collision can ever mix content. Each cached block is a node; its key is 
 chain is the request's salt. Node numbers are never used twice, so that a chain whose middle was evicted cannot be
 entered again. A node's content lies in a device block or, swapped out, in a host block. Chains are those of the first
 KV group; what another group holds of a node's tokens is found beside it, and may be missing. Knows nothing of
-references or the order of eviction (`block_pool`). Compare: automatic prefix caching in vLLM (hash chains) and
+references or the order of eviction (`block_pool`), nor of the snapshots of recurrent state that others find beside a
+node (`state_slots`): they are told when it is lost. Compare: automatic prefix caching in vLLM (hash chains) and
 RadixAttention (arXiv 2312.07104, a radix tree).
 """
 
@@ -41,8 +42,10 @@ class CachedChain:
 
 
 class PrefixCache:
-    def __init__(self, block_size: int):
+    def __init__(self, block_size: int, on_drop: Callable[[int], None]):
+        """on_drop(node) is called when a node's content is lost, by `drop`."""
         self._block_size = block_size
+        self._on_drop = on_drop
         self._found: dict[Key, CachedBlock] = {}
         self._nodes: dict[int, CachedBlock] = {}
         self._on_device: dict[int, CachedBlock] = {}
@@ -107,6 +110,7 @@ class PrefixCache:
         del self._found[place.key], self._nodes[place.node]
         if place.block is not None:
             del self._on_device[place.block]
+        self._on_drop(place.node)
 
     def move(self, place: CachedBlock, block: int | None, host_block: int | None) -> None:
         """The content lies elsewhere now; the chain stays whole."""

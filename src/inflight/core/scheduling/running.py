@@ -120,10 +120,16 @@ class Running:
     def preempt(self, sequence: Sequence, now: float) -> None:
         """Back to its queue. Its blocks' content stays findable while nobody needs the space; when they are needed, it
         is forgotten and recomputed, or swapped."""
-        keep = self._preemption.keeps(sequence.num_computed, len(self._memory.held(sequence)))
+        keep = self._is_kept(sequence)
         self._send_back(sequence, keep, now)
         self.preemptions += 1
         self.swap_preemptions += keep
+
+    def send_unstarted_back(self, now: float) -> None:
+        """What the cache held cannot be trusted any more: whoever was to begin behind it, and has not, looks again."""
+        for sequence in tuple(self.sequences):
+            if not sequence.started and sequence.finish is None:
+                self._send_back(sequence, False, now)
 
     def transferred(self, ticket: int, done: bool, now: float) -> None:
         """Whoever waits for it goes on; or, where it failed, back to its queue, to find what there is without it."""
@@ -256,6 +262,13 @@ class Running:
                 if kept[other.settings.name] < 0:
                     victims.append(victim)
         return victims[::-1]
+
+    def _is_kept(self, victim: Sequence) -> bool:
+        """Whether the victim's blocks are to be kept on the host: as far as it can go on behind them."""
+        tokens, blocks = self._memory.resumes_at(victim), len(self._memory.held(victim))
+        if tokens < victim.num_computed:
+            blocks = min(blocks, tokens // self._memory.block_size * len(victim.block_tables))
+        return tokens > 0 and self._preemption.keeps(tokens, blocks)
 
     def _send_back(self, sequence: Sequence, keep: bool, now: float) -> None:
         sequence.preempt_pending = sequence.protected = False

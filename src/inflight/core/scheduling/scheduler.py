@@ -15,6 +15,7 @@ from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.kv.manager import Allocation, KVCacheManager
+from inflight.core.kv.snapshot_spacing import SnapshotSpacing
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load
@@ -64,12 +65,18 @@ class Scheduler:
         lane_floor: float = 0.0,
         drafter: Drafter | None = None,
         longest_chunk: int = UNLIMITED,
+        spacing: SnapshotSpacing | None = None,
     ):
         """lane_floor: share of the steps' tokens that background lanes have while they have work. longest_chunk: tokens
-        of one sequence that the strategy has computed in a step at most. Raises ValueError for end token ids that are
-        not in the vocabulary."""
+        of one sequence that the strategy has computed in a step at most. spacing: of snapshots of recurrent state.
+        Raises ValueError for end token ids that are not in the vocabulary, and for a drafter where there is state."""
         if outside := sorted(one for one in end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
+        if drafter is not None and capacity.state_snapshots:
+            raise ValueError(
+                "this model's layers keep a recurrent state, which cannot be taken back behind drafts that were wrong "
+                f"(its engine has {capacity.state_snapshots} snapshots of it, none for drafts); leave the drafter out"
+            )
         self._capacity = capacity
         self._strategy = strategy
         self._predictor = predictor or Quantiles()
@@ -81,7 +88,7 @@ class Scheduler:
         self._preemption = Preemption(preemption, self._latency, capacity.copy_seconds)
         self._watermark = watermark
         self._drafter = drafter
-        self._memory = KVCacheManager(capacity, prefix_caching, allocation, longest_chunk)
+        self._memory = KVCacheManager(capacity, prefix_caching, allocation, longest_chunk, spacing)
         self._most_tokens = self._memory.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
@@ -378,6 +385,7 @@ class Scheduler:
             if sequence.finish is None:
                 samples = self._samples[sequence.request.request_id]
                 events += self._end_request(samples, Finish("error", detail=error), now)
+        self._running.send_unstarted_back(now)
         return events
 
     def _end_request(self, samples: list[Sequence], finish: Finish, now: float) -> list[Event]:

@@ -34,6 +34,10 @@ class Snapshot:
     Since the engine began: preemptions, of these swap_preemptions (blocks kept on the host while there is room), tokens
     recomputed after preemptions, and tokens of newcomers that were looked up and found in the prefix cache.
     predictions: of output lengths, at arrival, against how the ended sequences turned out.
+
+    Of a model with recurrent state: used_state_snapshots slots that are not free; since the engine began, state_hits
+    rows that began from a snapshot, and state_missed_tokens that were computed again for want of one, though their
+    blocks were found.
     """
 
     step: int
@@ -53,6 +57,9 @@ class Snapshot:
     prefix_queries: int
     prefix_hits: int
     predictions: PredictionError
+    used_state_snapshots: int
+    state_hits: int
+    state_missed_tokens: int
 
 
 def take_snapshot(
@@ -64,7 +71,7 @@ def take_snapshot(
     predictions: PredictionError,
 ) -> Snapshot:
     """step: the next plan's number."""
-    pool, swap, sequences = memory.pool, memory.swap, running.sequences
+    pool, swap, states, sequences = memory.pool, memory.swap, memory.states, running.sequences
     # A block that several hold is full: each holder but one counts its tokens too often.
     ticketed = [block for transfer in memory.transfers.out.values() for block in transfer.blocks]
     extra_holders = sum(len(memory.held(one)) for one in sequences) - pool.held
@@ -89,4 +96,7 @@ def take_snapshot(
         prefix_queries=step_builder.prefix_queries,
         prefix_hits=step_builder.prefix_hits,
         predictions=predictions,
+        used_state_snapshots=states.slots.used,
+        state_hits=states.hits,
+        state_missed_tokens=states.missed_tokens,
     )

@@ -32,7 +32,7 @@ class StepBuilder:
         self.running = running
         self.run_to_completion = False  # whether what runs is one batch that starts and ends together
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
-        self._memory, self._has_windows = memory, memory.has_windows
+        self._memory, self._has_windows, self._has_state = memory, memory.has_windows, memory.has_state
         self._lanes = lanes
         self._drafts = None if drafter is None else DraftPlanner(drafter, memory, lanes, running)
 
@@ -55,6 +55,7 @@ class StepBuilder:
             self._serve_together(draft, now)
         if self._drafts is not None and not self.run_to_completion:  # there, drafts would lengthen all rows' padding
             self._drafts.add(draft, now)
+        self._memory.states.settle()
         transfers = self._memory.transfers.drain()
         if not draft.chunks and not transfers:
             return None
@@ -281,6 +282,8 @@ class StepBuilder:
         if not self.running.has_row(lane, shape) and not self._can_oust(lane):
             return "rows" if lane.queue.ready else OTHER  # before anybody is ranked, or looked up in the cache
         for sequence in lane.queue.in_order(now):
+            if self._has_state and self._memory.awaits_snapshot(sequence):
+                return OTHER  # the step under way, behind which it has less to compute
             left = self._left(draft, lane, upto)
             has_room = draft.has_room_for(sequence, left)
             if not self.running.has_row(lane, shape) and not (has_room and self._oust(sequence, lane, shape, now)):
@@ -369,7 +372,8 @@ class StepBuilder:
             sequence.timings.cached_tokens = sequence.num_computed
             self.prefix_queries += sequence.num_tokens
             self.prefix_hits += sequence.num_computed
-        draft.new_rows.append(_new_row(sequence))
+        new = _new_row(sequence)
+        draft.new_rows.append(replace(new, snapshot=self._memory.states.begin(sequence)) if self._has_state else new)
         return tuple(sequence.blocks)
 
     def _add_prompt(self, draft: StepDraft, sequence: Sequence, lane: Lane, left: int, now: float) -> None:
@@ -394,7 +398,11 @@ class StepBuilder:
         sample = int(length == sequence.num_tokens + sequence.num_pending - start and sequence.generates)
         score = sequence.plan_scores(start + length) if start < prompt_tokens else NO_POSITIONS
         pool = start + length == prompt_tokens and sequence.request.pooling is not None
-        draft.add(Chunk(sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool))
+        snapshots = self._memory.states.take(sequence, start + length) if self._has_state else ()
+        chunk = Chunk(
+            sequence.number, sequence.row, start, length, new_blocks, sample, score, (), pool, snapshots=snapshots
+        )
+        draft.add(chunk)
         if self._has_windows:
             draft.tell_blocks(*self._memory.tell(sequence))
         sequence.num_computed = start + length

@@ -18,6 +18,7 @@ def collect(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield from _sequences(snapshot, capacity)
     yield from _kv_memory(snapshot, capacity)
     yield from _totals(snapshot)
+    yield from _recurrent_state(snapshot, capacity)
 
 
 def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
@@ -63,6 +64,27 @@ def _kv_memory(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield GaugeMetricFamily("inflight_kv_waste_ratio", "Allocated and unused token slots over allocated ones.", waste)
     host = {("held",): snapshot.held_host_blocks, ("free",): capacity.host_blocks - snapshot.held_host_blocks}
     yield labelled(GaugeMetricFamily, "inflight_host_blocks", "Blocks of the host's swap space.", ["state"], host)
+
+
+def _recurrent_state(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
+    used = snapshot.used_state_snapshots
+    yield labelled(
+        GaugeMetricFamily,
+        "inflight_state_snapshots",
+        "Slots for snapshots of recurrent state.",
+        ["state"],
+        {("used",): used, ("free",): capacity.state_snapshots - used},
+    )
+    yield CounterMetricFamily(
+        "inflight_state_snapshot_hits",
+        "Sequences that went on from a snapshot of recurrent state.",
+        snapshot.state_hits,
+    )
+    yield CounterMetricFamily(
+        "inflight_state_missed_tokens",
+        "Tokens found in the prefix cache and computed all the same, for want of a snapshot behind them.",
+        snapshot.state_missed_tokens,
+    )
 
 
 def _totals(snapshot: Snapshot) -> Iterator[Metric]:

@@ -1,0 +1,130 @@
+"""Slots for snapshots: who has which, which one goes first, and that none is lost or read before it is written."""
+
+from __future__ import annotations
+
+from inflight.core.kv.state_slots import Kind, StateSlots
+
+
+def kept(slots: StateSlots, node: int, kind: Kind = Kind.NEW, taker: int = 0) -> int:
+    """A snapshot of a plan that is complete, found beside the node."""
+    slot = slots.take(taker, kind)
+    assert slot is not None
+    slots.name(slot, node)
+    slots.settle()
+    return slot
+
+
+def found(slots: StateSlots) -> list[int]:
+    return [node for node in range(20) if slots.find(node) is not None]
+
+
+def test_a_snapshot_is_found_from_the_next_plan_on() -> None:
+    slots = StateSlots(1)
+    slot = slots.take(0, Kind.NEW)
+    assert slot is not None and slots.used == 1
+    slots.name(slot, 7)
+    assert slots.find(7) is None and slots.is_coming(7)
+    slots.settle()
+    assert slots.find(7) == slot and not slots.is_coming(7)
+
+
+def test_one_whose_tokens_are_known_late_is_found_then() -> None:
+    slots = StateSlots(2)
+    slot, other = slots.take(0, Kind.NEW), slots.take(0, Kind.NEW)
+    assert slot is not None and other is not None
+    slots.settle()
+    slots.name(slot, 7)
+    slots.give_back(other)
+    assert (slots.find(7), slots.used) == (slot, 1)
+
+
+def test_marks_go_first_then_what_is_new_then_what_was_used_each_oldest_first() -> None:
+    slots = StateSlots(6)
+    for node, kind in enumerate((Kind.NEW, Kind.NEW, Kind.MARK, Kind.NEW, Kind.MARK, Kind.NEW)):
+        kept(slots, node, kind)
+    for node in (1, 0):
+        slots.promote(slots.find(node))  # type: ignore[arg-type]
+    gone = []
+    for node in range(10, 16):
+        before = found(slots)
+        kept(slots, node)
+        gone += sorted(set(before) - set(found(slots)))
+    assert gone == [2, 4, 3, 5, 10, 11], "what was used outlives as many new ones as come"
+
+
+def test_a_mark_takes_nothing_that_was_used() -> None:
+    slots = StateSlots(2)
+    slots.promote(kept(slots, 1))
+    kept(slots, 2)
+    kept(slots, 3, Kind.MARK)
+    assert found(slots) == [1, 3]
+    slots = StateSlots(1)
+    slots.promote(kept(slots, 1))
+    assert slots.take(0, Kind.MARK) is None
+
+
+def test_what_was_used_is_half_of_all_at_most() -> None:
+    slots = StateSlots(4)
+    for node in range(4):
+        slots.promote(kept(slots, node))
+    kept(slots, 10)
+    assert found(slots) == [1, 2, 3, 10], "the one that was used first is new again, and the oldest of these"
+
+
+def test_nobody_takes_a_slot_that_a_row_is_to_begin_from() -> None:
+    slots = StateSlots(2)
+    held = kept(slots, 1)
+    slots.acquire(held)
+    kept(slots, 2)
+    kept(slots, 3)
+    assert found(slots) == [1, 3]
+    slots.drop(1)  # its node is lost: it is found no more, and still there for who holds it
+    assert slots.find(1) is None and slots.used == 2
+    assert slots.take(0, Kind.NEW) != held and slots.take(0, Kind.NEW) is None
+    slots.release(held)
+    assert slots.take(0, Kind.NEW) == held
+
+
+def test_one_beside_a_node_is_enough() -> None:
+    slots = StateSlots(3)
+    first = kept(slots, 1)
+    kept(slots, 1)
+    assert (slots.find(1), slots.used) == (first, 1)
+
+
+def test_a_slot_is_not_written_twice_in_a_plan() -> None:
+    """Whatever becomes of the snapshot meanwhile."""
+    slots = StateSlots(2)
+    first = kept(slots, 1)
+    slots.acquire(first)
+    again = slots.take(0, Kind.NEW)
+    assert again is not None
+    slots.name(again, 1)  # there is one already
+    assert slots.take(0, Kind.NEW) is None
+    slots.settle()
+    assert slots.take(0, Kind.NEW) == again
+
+
+def test_what_is_lost_before_its_plan_is_complete_is_never_found() -> None:
+    slots = StateSlots(1)
+    slot = slots.take(0, Kind.NEW)
+    assert slot is not None
+    slots.name(slot, 1)
+    slots.drop(1)
+    slots.settle()
+    assert slots.find(1) is None and slots.used == 0
+
+
+def test_a_sequence_replaces_what_it_took_itself_and_nobody_used() -> None:
+    slots = StateSlots(4)
+    mine, used = kept(slots, 1, taker=5), kept(slots, 2, taker=5)
+    slots.promote(used)
+    slots.replace(mine, 6, Kind.NEW)
+    slots.replace(mine, 5, Kind.MARK)
+    slots.replace(used, 5, Kind.NEW)
+    assert found(slots) == [1, 2]
+    slots.replace(mine, 5, Kind.NEW)
+    assert found(slots) == [2]
+    kept(slots, 3, taker=6)  # the same slot, of somebody else now
+    slots.replace(mine, 5, Kind.NEW)
+    assert found(slots) == [2, 3]

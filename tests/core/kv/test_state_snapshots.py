@@ -1,0 +1,183 @@
+"""Prefixes, preemption and samples of a model with recurrent state: what is found, and what is computed again.
+
+The null executor's state is a hash of all tokens so far, and `harness` compares every row's beginning with what the
+plans wrote, so that each of these also shows that the tokens are right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.types.request import Request
+from inflight.core.types.snapshot_slots import usual_slots
+
+from .. import inspect_scheduler as inside
+from ..builders import request
+from ..harness import Harness, Setup, outputs_alone
+
+SIZE = 2
+ROOMY = Setup(
+    num_blocks=200,
+    block_size=SIZE,
+    max_rows=4,
+    token_budget=16,
+    max_model_len=100,
+    snapshots=40,
+    spacing=SnapshotSpacing(interval=8, least=4),
+)
+SYSTEM = [0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0]
+
+
+def run(harness: Harness, *requests: Request) -> list[int]:
+    """Runs them to their ends, and checks their tokens; returns the tokens of each that were found in the cache."""
+    harness.add(*requests)
+    harness.drain()
+    clients = harness.clients[-len(requests) :]
+    for client in clients:
+        assert client.tokens == outputs_alone(client.request, harness.setup.max_model_len)[0]
+        assert client.ended is not None
+    return [client.ended.timings.cached_tokens for client in clients if client.ended is not None]
+
+
+def taken(harness: Harness) -> list[int]:
+    return [position for plan in harness.plans for chunk in plan.chunks for position, _ in chunk.snapshots]
+
+
+def test_the_same_prompt_begins_behind_its_last_whole_block() -> None:
+    harness = Harness(ROOMY)
+    prompt = [1, 0] * 10
+    assert run(harness, request("a", prompt)) == [0]
+    assert taken(harness) == [8, 18, 22], "a mark, the end that leaves a token to compute, and one while decoding"
+    assert run(harness, request("b", prompt)) == [18]
+    assert harness.begun == 1
+    snapshot = harness.scheduler.snapshot()
+    assert (snapshot.state_hits, snapshot.state_missed_tokens) == (1, 0)
+
+
+def test_a_shared_beginning_is_found_from_the_third_request_on() -> None:
+    """The first leaves blocks, and a mark on the way; the second finds where they part, and takes a snapshot there."""
+    harness = Harness(ROOMY)
+    tails = [[2] * 6, [3] * 6, [4] * 6]
+    found = [run(harness, request(str(at), SYSTEM + tail))[0] for at, tail in enumerate(tails)]
+    assert found == [0, 8, 14]
+    assert harness.scheduler.snapshot().state_missed_tokens == 14 - 8
+
+
+def test_a_conversation_goes_on_behind_its_answer() -> None:
+    harness = Harness(ROOMY)
+    run(harness, request("a", SYSTEM, output=21))
+    (answer,) = harness.clients[0].tokens
+    (found,) = run(harness, request("b", [*SYSTEM, *answer, 1, 1, 1], output=3))
+    known = len(SYSTEM) + 21
+    assert known - 1 - ROOMY.spacing.least - SIZE < found <= known
+
+
+def test_decoding_uses_one_slot_however_long_it_takes() -> None:
+    harness = Harness(ROOMY)
+    run(harness, request("a", SYSTEM, output=60))
+    assert len(taken(harness)) > 10
+    assert harness.scheduler.snapshot().used_state_snapshots == 3  # a mark, the prompt's end, and the newest
+
+
+def test_of_equal_prompts_that_come_together_one_is_computed() -> None:
+    """The others wait a step for its snapshot."""
+    harness = Harness(replace(ROOMY, token_budget=64))
+    found = run(harness, *(request(str(number), SYSTEM) for number in range(4)))
+    assert found == [0, 12, 12, 12]
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_samples_of_a_request_begin_from_the_first_ones_prompt(prefix_caching: bool) -> None:
+    harness = Harness(replace(ROOMY, token_budget=64, prefix_caching=prefix_caching))
+    run(harness, request("a", SYSTEM, n=3, temperature=1.0, seed=7))
+    starts = [chunk.start for plan in harness.plans for chunk in plan.chunks if chunk.length > 1]
+    assert starts == [0, 12, 12]
+    used = harness.scheduler.snapshot().used_state_snapshots
+    assert bool(used) == prefix_caching
+
+
+def test_of_other_salts_nothing_is_found() -> None:
+    harness = Harness(ROOMY)
+    assert run(harness, request("a", SYSTEM), request("b", SYSTEM, cache_salt="other")) == [0, 0]
+    assert harness.begun == 0
+
+
+SCARCE = replace(ROOMY, num_blocks=24, max_rows=2, max_model_len=48, spacing=SnapshotSpacing(8, 2))
+
+
+def scarce(**changes: object) -> Harness:
+    """Two that do not fit together: the later one is preempted while it decodes."""
+    harness = Harness(replace(SCARCE, **changes))  # type: ignore[arg-type]
+    harness.add(request("a", [0] * 10, output=25), request("b", [1] * 10, output=25))
+    harness.until_preempted()
+    return harness
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_a_preempted_sequence_goes_on_from_its_newest_snapshot(prefix_caching: bool) -> None:
+    harness = scarce(prefix_caching=prefix_caching, preemption="swap", host_blocks=30)
+    harness.drain()
+    for client in harness.clients:
+        assert client.tokens == outputs_alone(client.request, SCARCE.max_model_len)[0]
+    assert harness.begun > 0
+    timings = harness.clients[1].ended.timings  # type: ignore[union-attr]
+    assert 0 < timings.recomputed_tokens <= SCARCE.spacing.least + SIZE
+
+
+def test_nothing_is_swapped_that_no_snapshot_stands_behind() -> None:
+    """Blocks beyond the newest snapshot are computed again in any case."""
+    sparse = SnapshotSpacing(interval=100, least=6)
+    harness = scarce(preemption="swap", host_blocks=30, spacing=sparse)
+    (victim,) = (one for one in inside.alive(harness.scheduler) if one.offloaded)
+    newest = max(
+        position
+        for plan in harness.plans
+        for chunk in plan.chunks
+        if chunk.sequence_id == victim.number
+        for position, _ in chunk.snapshots
+    )
+    assert len(victim.offloaded) == newest // SIZE < (victim.num_tokens - 1) // SIZE
+    harness.drain()
+
+
+def test_without_a_snapshot_nothing_is_kept_on_the_host() -> None:
+    harness = scarce(preemption="swap", host_blocks=30, spacing=SnapshotSpacing(interval=100, least=90))
+    assert harness.scheduler.snapshot().swap_preemptions == 0
+    harness.drain()
+    assert harness.begun == 0
+
+
+def test_after_a_step_that_broke_no_snapshot_is_found() -> None:
+    harness = Harness(ROOMY)
+    run(harness, request("a", SYSTEM))
+    harness.add(request("b", [1] * 12))
+    harness.step(fail=True)
+    assert harness.scheduler.snapshot().used_state_snapshots == 0
+    assert run(harness, request("c", SYSTEM), request("d", [1] * 12)) == [0, 0]
+
+
+def test_one_slot_is_enough_to_be_exact() -> None:
+    harness = Harness(replace(ROOMY, snapshots=1))
+    prompts = [SYSTEM, [1] * 12, SYSTEM, [1] * 12, [1] * 12]
+    found = [run(harness, request(str(at), prompt))[0] for at, prompt in enumerate(prompts)]
+    assert found[:4] == [0, 0, 0, 0]
+
+
+def test_a_record_without_state_is_as_it_was() -> None:
+    harness = Harness(replace(ROOMY, snapshots=0))
+    assert run(harness, request("a", SYSTEM), request("b", SYSTEM)) == [0, 12]
+    assert not taken(harness) and all(new.snapshot == -1 for plan in harness.plans for new in plan.new_rows)
+
+
+def test_drafts_are_refused_with_the_number() -> None:
+    with pytest.raises(ValueError, match=r"recurrent state, which cannot be taken back .* 40 snapshots"):
+        Harness(replace(ROOMY, right_drafts=1.0))
+
+
+def test_slots_are_two_for_each_row_in_a_quarter_of_the_memory_and_one_at_least() -> None:
+    assert usual_slots(32, 10, 1e6) == 64
+    assert usual_slots(32, 10, 400) == 10
+    assert usual_slots(32, 10, 0) == 1
