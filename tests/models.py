@@ -45,11 +45,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": {"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.5},
     "granite": {"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0.3, "attention_multiplier": 0.2},
     "cohere2": {"architectures": ["Cohere2ForCausalLM"], "sliding_window": 40, "sliding_window_pattern": 2},
-}
-
-
-# Of layers that keep a state.
-RECURRENT: dict[str, dict[str, Any]] = {
     "qwen3_5": {
         "architectures": ["Qwen3_5ForCausalLM"],
         "num_hidden_layers": 3,
@@ -71,7 +66,7 @@ RECURRENT: dict[str, dict[str, Any]] = {
 
 def write_model(folder: Path, family: str = "llama", **settings: Any) -> Path:
     """A complete model folder. `settings` go into config.json."""
-    config = {**SIZES, **{**FAMILIES, **RECURRENT}[family], **settings}
+    config = {**SIZES, **FAMILIES[family], **settings}
     config["model_type"] = config["architectures"][0].removesuffix("ForCausalLM").lower()
     folder.mkdir(parents=True, exist_ok=True)
     backend = byte_level()
