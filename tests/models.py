@@ -70,11 +70,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": 384,
     },
     "cohere2": {"architectures": ["Cohere2ForCausalLM"], "sliding_window": 40, "sliding_window_pattern": 2},
-}
-
-
-# Of layers that keep a state.
-RECURRENT: dict[str, dict[str, Any]] = {
     "qwen3_5": {
         "architectures": ["Qwen3_5ForCausalLM"],
         "num_hidden_layers": 3,
@@ -96,7 +91,7 @@ RECURRENT: dict[str, dict[str, Any]] = {
 
 def write_model(folder: Path, family: str = "llama", **settings: Any) -> Path:
     """A complete model folder. `settings` go into config.json."""
-    config = {**SIZES, **{**FAMILIES, **RECURRENT}[family], **settings}
+    config = {**SIZES, **FAMILIES[family], **settings}
     config["model_type"] = config["architectures"][0].removesuffix("ForCausalLM").lower()
     folder.mkdir(parents=True, exist_ok=True)
     backend = byte_level()

@@ -324,4 +324,11 @@ QWEN35 = """\
     {%- else %}{{- '<think>\n' }}{%- endif %}
 {%- endif %}
 """
-LATER = {"exaone4": EXAONE4, "hunyuan": HUNYUAN, "apertus": APERTUS, "deepseek": DEEPSEEK, "lfm2": LFM2, "qwen35": QWEN35}
+LATER = {
+    "exaone4": EXAONE4,
+    "hunyuan": HUNYUAN,
+    "apertus": APERTUS,
+    "deepseek": DEEPSEEK,
+    "lfm2": LFM2,
+    "qwen35": QWEN35,
+}
