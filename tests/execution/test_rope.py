@@ -127,7 +127,9 @@ def test_old_and_new_style_mean_the_same() -> None:
 @pytest.mark.parametrize(
     ("rope", "sentence"),
     [
-        ({"rope_type": "proportional"}, "rope type 'proportional' is not supported; these are: default, linear"),
+        ({"rope_type": "axial"}, "rope type 'axial' is not supported; these are: default, linear"),
+        ({"rope_type": "proportional", "partial_rotary_factor": 0.01}, "turns no pair of a head of"),
+        ({"rope_type": "proportional", "partial_rotary_factor": 1.5}, "or more than there are"),
         ({"rope_type": "yarn", "original_max_position_embeddings": 128}, "rope type 'yarn' needs 'factor'"),
         ({"rope_type": "longrope"}, "rope type 'longrope' needs 'short_factor' as a list of 32 numbers"),
         ({"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": [0.0] * 32}, "must be a number above 0"),
