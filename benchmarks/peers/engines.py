@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.peers.checkpoints import Checkpoints, Environments
 from inflight.models.gguf.gguf_model import GGUFModel
+from inflight.models.gguf.tensor_types import TensorType
 
 # What is compared with each other, by how the layers and then the output projection are held:
 #   bf16      as the checkpoint is              int8   layers in 8 bits            int8-all  the output projection too
@@ -22,6 +23,7 @@ from inflight.models.gguf.gguf_model import GGUFModel
 #   q4_k_m    the other common file             int4   4 bits, but that in bf16    int4-all  all in 4 bits
 PRECISIONS = ("bf16", "int8", "int8-all", "q4_0", "q4_k_m", "int4-all", "int4")
 FOUR_BITS = ("q4_0", "q4_k_m", "int4-all", "int4")
+Told = Callable[[TensorType], str]  # of a file's tensors: how an engine holds them
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def inflight(checkpoints: Checkpoints, source: Path) -> Engine:
             "bf16": lambda: Copy(checkpoints.plain(), "bf16", "bf16"),
             "int8": lambda: Copy(checkpoints.plain(), "int8 by channel", "bf16"),
             "int8-all": lambda: Copy(checkpoints.plain(), "int8 by channel", "int8"),
-            **_files_in_four_bits(checkpoints),
+            **_files_in_four_bits(checkpoints, _as_inflight_holds),
         },
         environment={"PYTHONPATH": str(source)},
     )
@@ -74,10 +76,10 @@ def llama_cpp(checkpoints: Checkpoints, environments: Environments) -> Engine:
         environments.llama,
         "benchmarks.peers.run_llama",
         {
-            "bf16": lambda: _file(checkpoints.gguf("BF16")),
-            "int8": lambda: _file(checkpoints.gguf("Q8_0")),
-            "int8-all": lambda: _file(checkpoints.gguf("Q8_0")),
-            **_files_in_four_bits(checkpoints),
+            "bf16": lambda: _file(checkpoints.gguf("BF16"), _by_name),
+            "int8": lambda: _file(checkpoints.gguf("Q8_0"), _by_name),
+            "int8-all": lambda: _file(checkpoints.gguf("Q8_0"), _by_name),
+            **_files_in_four_bits(checkpoints, _by_name),
         },
         environment={
             "PYTHONPATH": str(environments.llama_source),
@@ -133,28 +135,36 @@ def vllm(checkpoints: Checkpoints, python: Path, cache: Path) -> Engine:
     )
 
 
-def _files_in_four_bits(checkpoints: Checkpoints) -> dict[str, Callable[[], Copy]]:
+def _files_in_four_bits(checkpoints: Checkpoints, told: Told) -> dict[str, Callable[[], Copy]]:
     """That inflight and llama.cpp load alike."""
     return {
-        "q4_0": lambda: _file(checkpoints.gguf("Q4_0")),
-        "q4_k_m": lambda: _file(checkpoints.gguf("Q4_K_M")),
-        "int4-all": lambda: _file(checkpoints.gguf("Q4_0-pure")),
-        "int4": lambda: _file(checkpoints.gguf("Q4_0-bf16")),
+        "q4_0": lambda: _file(checkpoints.gguf("Q4_0"), told),
+        "q4_k_m": lambda: _file(checkpoints.gguf("Q4_K_M"), told),
+        "int4-all": lambda: _file(checkpoints.gguf("Q4_0-pure"), told),
+        "int4": lambda: _file(checkpoints.gguf("Q4_0-bf16"), told),
     }
 
 
-def _file(path: Path) -> Copy:
+def _file(path: Path, told: Told) -> Copy:
     """A GGUF file in words. A quantizer's mixtures, and what it does where rows do not divide into its groups, are no
     matter of the file's name: matrices are counted by their elements."""
     tensors = {name: entry for name, (_, entry) in GGUFModel(path).tensors.items()}
-    elements: Counter[str] = Counter()
+    elements: Counter[TensorType] = Counter()
     for name, entry in tensors.items():
         if name.startswith("blk.") and len(entry.shape) > 1:
-            elements[entry.type.name] += math.prod(entry.shape)
+            elements[entry.type] += math.prod(entry.shape)
     head = tensors.get("output.weight") or tensors["token_embd.weight"]
-    shares = [(kind, count / elements.total()) for kind, count in elements.most_common()]
-    told = [kind if share > 0.99 else f"{kind} {share:.0%}" for kind, share in shares if share >= 0.01]
-    return Copy(path, ", ".join(told), head.type.name)
+    shares = [(told(kind), count / elements.total()) for kind, count in elements.most_common()]
+    layers = [kind if share > 0.99 else f"{kind} {share:.0%}" for kind, share in shares if share >= 0.01]
+    return Copy(path, ", ".join(layers), told(head.type))
+
+
+def _by_name(kind: TensorType) -> str:
+    return kind.name
+
+
+def _as_inflight_holds(kind: TensorType) -> str:
+    return f"{kind.name} as int8" if kind.held_bytes == 1 else kind.name
 
 
 def _preloaded(python: Path) -> str:

@@ -49,7 +49,7 @@ class Sizes:
         return max(decoding, mix, *self.prefills)
 
 
-QUICK = Sizes(batches=(1, 4, 8, 16, 32), decode_prompt=64, decode_outputs=48, prefills=(512,), mixed=0)
+QUICK = Sizes(batches=(1, 4, 8, 16, 32), decode_prompt=32, decode_outputs=32, prefills=(512,), mixed=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,12 @@ def test_a_file_tells_how_its_matrices_are_held(tmp_path: Path) -> None:
         blk__0__a=kinds.Q4_0, token_embd__weight=kinds.Q4_0, output__weight=kinds.Q5_1,
     )  # fmt: skip
     ours, theirs = inflight(checkpoints, tmp_path), llama_cpp(checkpoints, environments)
-    for engine in (ours, theirs):
-        tied, own = engine.models["q4_0"](), engine.models["q4_k_m"]()
-        assert (tied.weights, tied.output) == ("Q4_0 75%, Q5_0 25%", "Q8_0")
-        assert (own.weights, own.output) == ("Q4_0", "Q5_1")
-        assert tied.place == tmp_path / "gguf-Q4_0/Q4_0.gguf", "the very same file"
+    tied, own = theirs.models["q4_0"](), theirs.models["q4_k_m"]()
+    assert (tied.weights, tied.output) == ("Q4_0 75%, Q5_0 25%", "Q8_0")
+    assert (own.weights, own.output) == ("Q4_0", "Q5_1")
+    held = ours.models["q4_0"]()
+    assert (held.weights, held.output) == ("Q4_0 75%, Q5_0 as int8 25%", "Q8_0 as int8")
+    assert held.place == tied.place == tmp_path / "gguf-Q4_0/Q4_0.gguf", "the very same file"
 
 
 def test_every_precision_in_four_bits_has_a_file_for_both(tmp_path: Path) -> None:
