@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from models import write_model
 
 # What a busy machine takes long for is no failure; what hangs, pytest's own limit ends.
-settings.register_profile("usual", deadline=None)
-settings.register_profile("wide", max_examples=1000, deadline=None)  # `./check --all`
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("usual", _PATIENT)
+settings.register_profile("wide", _PATIENT, max_examples=1000)  # `./check --all`
 settings.load_profile("usual")
 
 

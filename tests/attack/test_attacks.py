@@ -71,9 +71,9 @@ def test_two_attacks_for_some_seconds_each(
 ) -> None:
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results.md")
     before = tree(os.getpid())
-    command.main(["TLS hello", "many samples", "--each", "2", "--write"])
+    command.main(["TLS hello", "many samples", "--each", "4", "--write"])
     printed = capsys.readouterr().out
-    assert "2 attacks by themselves, 2 s each" in printed
+    assert "2 attacks by themselves, 4 s each" in printed
     for name in ("TLS hello", "many samples"):
         row = next(line for line in printed.splitlines() if line.startswith(f"| {name} |"))
         assert re.search(r"× 4\d\d", row)
