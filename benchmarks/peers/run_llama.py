@@ -3,8 +3,8 @@
 The library computes batches and leaves their making to who calls it; this is the loop of its server: a token of each
 sequence that decodes, then prompts in their order until the batch is full. Greedy picks are numpy's argmax over its
 logits, which is quicker than the library's own sampler. The cache is unified, as it is in the server by default: eight
-rows took two thirds of the time that they take with caches of their own, sixteen and more about the same. Whoever starts this names the bindings' source in PYTHONPATH and the compiled
-library in LLAMA_CPP_LIB_PATH.
+rows took two thirds of the time that they take with caches of their own, sixteen and more about the same. Whoever
+starts this names the bindings' source in PYTHONPATH and the compiled library in LLAMA_CPP_LIB_PATH.
 """
 
 from __future__ import annotations
