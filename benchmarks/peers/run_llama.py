@@ -2,9 +2,9 @@
 
 The library computes batches and leaves their making to who calls it; this is the loop of its server: a token of each
 sequence that decodes, then prompts in their order until the batch is full. Greedy picks are numpy's argmax over its
-logits, which is quicker than the library's own sampler. Sequences have keys and values of their own (no unified cache),
-which is quicker where they share nothing. Whoever starts this names the bindings' source in PYTHONPATH and the compiled
-library in LLAMA_CPP_LIB_PATH.
+logits, which is quicker than the library's own sampler. The cache is unified, as it is in the server by default: eight
+rows took two thirds of the time that they take with caches of their own, sixteen and more about the same. Whoever
+starts this names the bindings' source in PYTHONPATH and the compiled library in LLAMA_CPP_LIB_PATH.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Llama:
         parameters = self._library.llama_context_default_params()
         parameters.n_seq_max = job.max_num_seqs
         parameters.n_ctx = job.max_num_seqs * job.row_tokens
+        parameters.kv_unified = True
         parameters.n_batch, parameters.n_ubatch = _BATCH, _MICRO_BATCH
         parameters.n_outputs_max, parameters.n_outputs_max_per_seq = job.max_num_seqs, 1
         parameters.n_threads = parameters.n_threads_batch = job.threads
