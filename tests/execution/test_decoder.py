@@ -157,7 +157,7 @@ def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "isa", [pytest.param(isa, marks=() if isa in BACKENDS[:2] else pytest.mark.wide) for isa in BACKENDS]
+    "isa", [pytest.param(isa, marks=() if isa in NAMES[:2] else pytest.mark.wide) for isa in NAMES]
 )
 @pytest.mark.parametrize("variant", RECURRENT)
 def test_from_a_snapshot_the_bits_are_the_same(oracle_of: OracleOf, variant: str, isa: str, dtype: str) -> None:

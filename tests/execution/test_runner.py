@@ -21,6 +21,7 @@ from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
 from inflight.execution.runner import ModelRunner
+from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput
@@ -39,11 +40,14 @@ class Rig:
         config = read_folder(folder, to_run=True)
         self.backend = backend = open_backend("float32", 2, isa)
         length = max(config.default_model_len, config.max_position_embeddings)  # longrope: the long factors
-        self.capacity = Capacity(64, BLOCK, rows, min(200, length), config.vocab_size)
+        kinds = states_of(config)
+        snapshots = 2 if kinds else 0
+        self.capacity = Capacity(64, BLOCK, rows, min(200, length), config.vocab_size, state_snapshots=snapshots)
         weights = load_weights(config, Checkpoint(folder), backend, self.capacity.max_model_len)
         cache = backend.kv_cache(kv_shape(config, BLOCK), self.capacity.num_blocks + 1 + self.capacity.host_blocks)
         self.decoder = Decoder(config, weights, backend, 128, logit_rows)
-        self.runner = ModelRunner(self.decoder, backend, cache, self.capacity)
+        states = backend.state_cache(kinds, rows + 1, snapshots) if kinds else None
+        self.runner = ModelRunner(self.decoder, backend, cache, self.capacity, states)
         ends = frozenset({END} if config.vocab_size > END else ())
         scheduler = Scheduler(self.capacity, Chunked(128), Fcfs(), end_token_ids=ends)
         self.offline = Offline(EngineLoop(scheduler, self.runner, MonotonicClock()), None)

@@ -146,7 +146,7 @@ def test_a_part_of_each_head_is_rotated(ops, reference, dtype, rotated, over_all
 def test_norms_of_heads_may_come_behind_the_rotation(ops, reference, dtype, quantized):
     """Of queries and of keys; of a head that is rotated in part, of all of it."""
     dim, heads, kv_heads, length = 24, 4, 2, 33
-    shape, qkv = KVShape(1, 16, kv_heads, dim, quantized), normal(3, length, (heads + 2 * kv_heads) * dim)
+    shape, qkv = KVShape.uniform(1, 16, kv_heads, dim, quantized), normal(3, length, (heads + 2 * kv_heads) * dim)
     weights = (1 + 0.5 * normal(1, dim), 1 + 0.5 * normal(2, dim))
     metadata, results = metadata_of([(0, length, [2, 0, 1])]), []
     for one in (ops, reference):
@@ -447,7 +447,7 @@ def test_keys_may_be_the_values_and_values_are_normed(ops, reference, dtype, qua
         cache, q = one.kv_cache(shape, 4), act(dtype, length, heads * dim)
         both = np.concatenate([qk, qk[:, heads * dim :]], axis=1)
         for layer, rows in enumerate((qk, both)):
-            one.rope_and_write_kv(rows, cache, layer, where, None, ones, ones, 1e-6, q, ones)
+            one.rope_and_write_kv(rows, cache, layer, where, None, ones, ones, 1e-6, q, False, ones)
         again = act(dtype, length, heads * dim)
         alone = np.ascontiguousarray(qk[:, : heads * dim])
         one.rope_and_write_kv(alone, cache, 1, where, None, ones, None, 1e-6, again)
@@ -475,13 +475,6 @@ def test_shapes_that_cannot_be_are_refused(ops):
     ]:
         with pytest.raises(ValueError, match=why):
             ops.kv_cache(KVShape(16, kept), 1)
-
-
-def test_attention_over_keys_without_values_is_refused(ops, dtype):
-    cache = ops.kv_cache(KVShape(16, (KVLayer(0, 1, 64, 0),)), 1)
-    q = act(dtype, 3, 64)
-    with pytest.raises(ValueError, match="keys of 64 and values of 0"):
-        ops.attention(q, cache, 0, metadata_of([(0, 3, [0])]), 0.2, 0, act(dtype, 3, 64))
 
 
 def _of(kept):

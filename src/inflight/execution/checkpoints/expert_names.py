@@ -123,9 +123,10 @@ def _renamed(layer: str, part: str, shape: tuple[int, ...]) -> list[_Place]:
         if part.startswith(begin)
         for other in spellings
     ]
-    if part == "gate.e_score_correction_bias":
-        return [_Place(layer + _CORRECTION, (1, *shape), lambda whole: whole[0])]
     if found := _EXPERT.fullmatch(part):
         end = f".experts.{found[1]}.{_MIXTRAL[found[2]]}.{found[3]}"
         names += ["block_sparse_moe" + end, "feed_forward" + end]
-    return [_Place(layer + name, shape, lambda whole: whole) for name in names]
+    places = [_Place(layer + name, shape, lambda whole: whole) for name in names]
+    if part == "gate.e_score_correction_bias":
+        places.append(_Place(layer + _CORRECTION, (1, *shape), lambda whole: whole[0]))
+    return places
