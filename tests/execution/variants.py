@@ -124,7 +124,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe": ("Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 40}),
     "qwen2_moe_every_second": (
         "Qwen2Moe",
-        {**_EXPERTS, "shared_expert_intermediate_size": 52, "decoder_sparse_step": 2, "norm_topk_prob": True},
+        {
+            **_EXPERTS,
+            "shared_expert_intermediate_size": 52,
+            "decoder_sparse_step": 2,
+            "norm_topk_prob": True,
+            "hidden_act": "gelu_pytorch_tanh",
+        },
     ),
     "glm4_moe": (
         "Glm4Moe",

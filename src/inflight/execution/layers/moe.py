@@ -113,7 +113,7 @@ class ApartNorms:
 
 def _with_gated(routed: Part, shared: DenseWeights, gate: Linear, workspace: Workspace) -> Part:
     """What `routed` does, and the shared expert times the sigmoid of the token's gate."""
-    gate_up, down = shared.gate_up, shared.down
+    gate_up, down, activation = shared.gate_up, shared.down, ACTIVATIONS[shared.spec.activation]
     inner = workspace.take("inner", shared.spec.width)  # [T, F]
     weight = workspace.take("shared_gate", 1, "float32")  # [T, 1]
     out = workspace.take("shared", down.rows, "float32")  # [T, E]
@@ -121,7 +121,7 @@ def _with_gated(routed: Part, shared: DenseWeights, gate: Linear, workspace: Wor
     def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
         routed(batch, normed, hidden)
         batch.linear(normed, gate, weight)
-        batch.gate_up(normed, gate_up, inner)
+        batch.gate_up(normed, gate_up, inner, activation)
         batch.linear(inner, down, out)
         batch.add_gated(out, weight, hidden)
 
