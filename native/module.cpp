@@ -522,6 +522,7 @@ class Backend {
       if (one->gate_up || one->pieces.size() != 1 || !one->bias.empty() || one->rows != weights[0]->rows ||
           one->columns != weights[0]->columns || !alike(one->pieces[0].layout, weights[0]->pieces[0].layout))
         refuse("the matrices of heads must have equal shapes, held alike in one piece, and no biases");
+      if (one->pieces[0].order_or_null()) refuse("the inputs of heads cannot be out of order");
       heads->held.push_back(one), heads->matrices.push_back(&one->pieces[0].weights);
     }
     return heads;

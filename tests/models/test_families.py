@@ -282,6 +282,14 @@ def test_what_a_model_type_implies_counts() -> None:
         ),
         ({"per_layer_config": {"3": {"num_attention_heads": 2}}}, "an object of layers, each with head_dim and"),
         ({"per_layer_config": 7}, "an object of layers"),
+        (
+            {
+                "layer_types": ["full_attention", "sliding_attention"] * 2,
+                "num_kv_shared_layers": 2,
+                "per_layer_config": {"2": {"head_dim": 8, "num_key_value_heads": 4}},
+            },
+            "layer 2 reads the keys and values of layer 0, but .* gives it 4 heads of 8 numbers",
+        ),
         ({"enable_moe_block": True, "num_experts": 4, "top_k_experts": 5}, "top_k_experts is 5, but there are 4"),
     ],
 )

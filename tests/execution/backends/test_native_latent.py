@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inflight.execution.backends import int4
+from inflight.execution.backends.matrices import ReorderedMatrix
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import KVLayer, KVShape
 
@@ -63,6 +65,15 @@ def test_matrices_of_heads_must_be_alike(dtype):
     ):
         with pytest.raises(ValueError, match="the matrices of heads must have equal shapes, held alike"):
             ops.pack_heads([one, other])
+
+
+def test_matrices_of_heads_have_their_inputs_in_order(dtype):
+    ops = NativeBackend(dtype, 1)
+    matrix = int4.quantize(normal(0, 8, 64), 32)
+    reordered = ReorderedMatrix(matrix, np.roll(np.arange(64, dtype=np.int32), 1))
+    assert ops.pack_heads([ops.pack_linear([matrix])]).columns == 64
+    with pytest.raises(ValueError, match="the inputs of heads cannot be out of order"):
+        ops.pack_heads([ops.pack_linear([reordered])])
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------

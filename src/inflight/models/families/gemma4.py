@@ -36,7 +36,9 @@ def gemma4(fields: Fields) -> list[LayerSpec]:
     for index, window in enumerate(windows):
         mixer = _attention(fields, index, window)
         if index >= first_shared:
-            mixer = replace(mixer, kv_layer=_last(windows[:first_shared], window), k_eq_v=False, v_norm=False)
+            source = _last(windows[:first_shared], window)
+            _refuse_other_heads(mixer, index, _attention(fields, source, window), source)
+            mixer = replace(mixer, kv_layer=source, k_eq_v=False, v_norm=False)
         layers.append(LayerSpec(mixer, _mlp(fields, index >= first_shared), _FOUR, inputs, scalar=True))
     return layers
 
@@ -85,6 +87,16 @@ def _last(windows: Sequence[int], window: int) -> int:
             f"back as far as those that are to share them ({window or 'all'} tokens)."
         )
     return found[-1]
+
+
+def _refuse_other_heads(mixer: Attention, layer: int, read: Attention, source: int) -> None:
+    """A layer can read another's keys and values only where its heads are like those."""
+    own, others = (mixer.kv_heads, mixer.head_dim), (read.kv_heads, read.head_dim)
+    if own != others:
+        raise ModelError(
+            f"layer {layer} reads the keys and values of layer {source}, but config.json gives it {own[0]} heads of "
+            f"{own[1]} numbers, and that layer {others[0]} of {others[1]}; they must be alike."
+        )
 
 
 def _mlp(fields: Fields, is_shared: bool) -> Dense | MoE:
