@@ -199,6 +199,10 @@ def test_a_tensor_that_nobody_would_ask_for_is_not_passed_over(tmp_path: Path) -
     file = convert(folder, tmp_path / "model.gguf", "llama")
     with pytest.raises(ModelError, match=r"weights, 64 more than models of the shape in its metadata have"):
         read_folder(file, to_run=True)
+    # Nor does it pass where a key of another architecture says that no layer has keys of its own.
+    other = convert(folder, tmp_path / "other.gguf", "llama", attention__shared_kv_layers=99)
+    with pytest.raises(ModelError, match=r"weights, 64 more than models of the shape in its metadata have"):
+        read_folder(other, to_run=True)
     assert read_folder(file).family == "llama"  # to be planned with
 
 

@@ -88,14 +88,15 @@ def refuse_more_weights(model: GGUFModel, described: int) -> None:
     (`Keys.layers`). Keys and values of layers that read another's may be there, and mean nothing.
     """
     keys = Keys(model)
-    layers, own = keys.layers, keys.layers - (keys.find("attention.shared_kv_layers") or 0)
+    shared = keys.find("attention.shared_kv_layers") if keys.architecture == "gemma4" else None
+    layers, own = keys.layers, keys.layers - (shared or 0)
     held = sum(
         math.prod(entry.shape)
         for name, (_, entry) in model.tensors.items()
         if not name.startswith("rope_")
         and _layer(name) < layers
         and not name.endswith("layer_output_scale.weight")
-        and not (_layer(name) >= own and name.split(".")[2].startswith(("attn_k", "attn_v")))
+        and not (_layer(name) >= own and _part(name).startswith(("attn_k", "attn_v")))
     )
     if held > described:
         raise ModelError(
@@ -108,6 +109,11 @@ def _layer(name: str) -> int:
     """Number of the layer that a tensor is of; -1 for what is around them."""
     number = name.split(".")[1] if name.startswith("blk.") else ""
     return int(number) if number.isdecimal() and len(number) < 6 else -1
+
+
+def _part(name: str) -> str:
+    """Of a layer, behind its number."""
+    return name.partition(".")[2].partition(".")[2]
 
 
 def generation_of(model: GGUFModel) -> Config:

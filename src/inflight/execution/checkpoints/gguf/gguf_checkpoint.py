@@ -136,7 +136,7 @@ class GGUFCheckpoint:
                 raise ModelError(f"{self._model.path} has {place.name}, but no {one.name}; take a complete file.")
             file, entry = self._model.tensors[one.name]
             parts.append(_float32(self._values(one, file, entry)).reshape(entry.shape))
-        keys, values = parts[0].swapaxes(-1, -2), parts[1]
+        keys, values = parts[0].swapaxes(-1, -2) if parts[0].ndim > 1 else parts[0], parts[1]
         if (
             keys.ndim != 3
             or keys.shape[::2] != values.shape[::2]
