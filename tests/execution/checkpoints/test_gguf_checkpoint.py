@@ -223,3 +223,14 @@ def test_llama_rows_are_put_back_in_halves(tmp_path: Path) -> None:
     add(writer, "blk.0.attn_q.weight", np.array([[0.0], [2.0], [1.0], [3.0]], np.float32), plain)
     found = GGUFCheckpoint(finish(writer, tmp_path / "model.gguf"))
     assert found.tensor(QUERIES, (4, 1)).ravel().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("shape", [(96,), (8, 12), (3, 8, 5)])
+def test_keys_of_latent_attention_that_are_no_matrices_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Beside values [2, 4, 12], of two heads."""
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "deepseek2")
+    writer.add_tensor("blk.0.attn_k_b.weight", np.zeros(shape, np.float32))
+    writer.add_tensor("blk.0.attn_v_b.weight", np.zeros((2, 4, 12), np.float32))
+    found = GGUFCheckpoint(finish(writer, tmp_path / "model.gguf"))
+    with pytest.raises(ModelError, match=r"attn_k_b.weight and .* have shapes .* but the metadata ask for \[16, 12\]"):
+        found.tensor("model.layers.0.self_attn.kv_b_proj.weight", (16, 12))
