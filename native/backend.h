@@ -1,0 +1,122 @@
+// The instruction set, the threads and the format that all else is computed with.
+//
+// Knows which kernels go with how numbers are held, and lets one caller at a time run them with the interpreter lock
+// released. What is run is in the files of its nouns: packing.h, kv_cache.h, state_cache.h, logits.h, prepared_pass.h.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "array.h"
+#include "memory.h"
+#include "pool.h"
+#include "types.h"
+
+namespace inflight {
+
+// The size of an activation's number, and how many of them a lane holds.
+inline std::int64_t item_bytes(Format format) { return format == Format::bf16 ? 2 : 4; }
+inline std::int64_t per_step(Format format) { return format == Format::bf16 ? 2 : 1; }
+
+class Backend {
+ public:
+  Backend(const std::string& dtype, int threads, const std::string& isa, const std::vector<int>& cores) {
+    if (dtype != "bfloat16" && dtype != "float32") refuse("dtype must be bfloat16 or float32, not " + dtype);
+    if (threads < 1 || threads > 1024) refuse("threads must be between 1 and 1024, not " + std::to_string(threads));
+    format_ = dtype == "bfloat16" ? Format::bf16 : Format::f32;
+    act_ = format_ == Format::bf16 ? Kind::u16 : Kind::f32;
+    int count = 0;
+    const Kernels* const* tables = available_kernels(&count);
+    std::string names;
+    for (int i = 0; i < count && kernels_ == nullptr; ++i) {
+      if (isa == "auto" || isa == tables[i]->name) kernels_ = tables[i];
+      names += (i ? ", " : "") + std::string(tables[i]->name);
+    }
+    if (kernels_ == nullptr) refuse("this machine has no instruction set \"" + isa + "\"; it has " + names);
+    for (const int core : cores)
+      if (core < 0 || core >= 1024)
+        refuse("cores are numbered from 0 to 1023, so that there is no " + std::to_string(core));
+    pool_ = std::make_unique<Pool>(threads, cores.data(), static_cast<int>(cores.size()));
+  }
+
+  std::string isa() const { return kernels_->name; }
+
+  Format format() const { return format_; }
+  Kind act() const { return act_; }
+  std::int64_t item() const { return item_bytes(format_); }
+
+  void same_format(Format given) const {
+    if (given != format_) refuse("these weights were packed by a backend of another dtype");
+  }
+
+  // For weights, or keys and values, that are held so.
+  const ProductKernels& products(Hold hold) const {
+    const bool bf16 = format_ == Format::bf16;
+    switch (hold) {
+      case Hold::int4: return bf16 ? kernels_->int4_bf16 : kernels_->int4_f32;
+      case Hold::int8: return bf16 ? kernels_->int8_bf16 : kernels_->int8_f32;
+      case Hold::act: break;
+    }
+    return bf16 ? kernels_->bf16 : kernels_->f32;
+  }
+
+  WeightArena& weight_arena() { return weight_arena_; }
+
+  // work(pool, kernels) is alone at the pool and at the memory of caches while it runs. The interpreter goes on
+  // meanwhile: nothing of Python's may be touched.
+  template <class Work>
+  void run(Work&& work) {
+    nb::gil_scoped_release release;
+    std::lock_guard lock(turn_);
+    work(*pool_, kernels_->rows);
+  }
+
+  // Best of a few passes over memory that no cache holds; bytes per second.
+  double read_bandwidth(std::int64_t bytes, int passes) {
+    double best = 0;
+    run([&](Pool& pool, const RowKernels& kernels) {
+      if (probe_.bytes() < static_cast<std::size_t>(bytes)) {
+        probe_ = Memory(static_cast<std::size_t>(bytes));
+        std::memset(probe_.data(), 1, probe_.bytes());
+      }
+      for (int i = 0; i < passes; ++i) best = std::max(best, kernels.read_bandwidth(pool, probe_.data(), bytes));
+    });
+    return best;
+  }
+
+  // Operations per second of products over numbers that are held so.
+  double peak(const std::string& kind, double seconds) {
+    if (kind != "bf16" && kind != "f32" && kind != "int8") refuse("kind must be bf16, f32 or int8, not " + kind);
+    const ProductKernels& kernels =
+        kind == "bf16" ? kernels_->bf16 : kind == "f32" ? kernels_->f32 : kernels_->int8_bf16;
+    double result = 0;
+    run([&](Pool& pool, const RowKernels&) { result = kernels.peak(pool, seconds); });
+    return result;
+  }
+
+ private:
+  Format format_{};
+  Kind act_{};
+  const Kernels* kernels_ = nullptr;
+  std::unique_ptr<Pool> pool_;
+  std::mutex turn_;  // calls from several Python threads take turns
+  WeightArena weight_arena_;  // of packed weights
+  Memory probe_;
+};
+
+inline std::vector<std::string> available_isas() {
+  int count = 0;
+  const Kernels* const* tables = available_kernels(&count);
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.emplace_back(tables[i]->name);
+  return names;
+}
+
+}  // namespace inflight

@@ -1,0 +1,273 @@
+// A checkpoint's matrices → packed weights.
+//
+// Knows in what forms matrices come and which go together; the bytes are the kernels' (pack.h).
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "array.h"
+#include "backend.h"
+#include "packed.h"
+#include "types.h"
+
+namespace inflight {
+
+constexpr std::int64_t most_int8_columns = 0x7fffffff / (127 * 127);
+
+inline Layout layout_of(nb::handle hold, nb::handle span, nb::handle offsets, nb::handle meanings) {
+  const auto name = nb::cast<std::string>(hold);
+  if (name == "act" || name == "int8") return {name == "act" ? Hold::act : Hold::int8, {}};
+  if (name != "int4") refuse("matrices are held as act, int8 or int4, not as " + name);
+  Layout layout{Hold::int4, {nb::cast<std::int64_t>(span), nb::cast<bool>(offsets), {}}};
+  if (const std::int64_t n = layout.spans.inputs; n != 16 && n != 32 && n != 64 && n != 128)
+    refuse("in int4 16, 32, 64 or 128 inputs share a scale, not " + std::to_string(n));
+  const Array table(meanings, "what codes stand for", Kind::i8, {16});
+  for (int i = 0; i < 16; ++i) layout.spans.meanings[i] = static_cast<std::uint8_t>(table.data<std::int8_t>()[i] + 128);
+  return layout;
+}
+
+// A matrix of a checkpoint: plain numbers, or (values, scales) of int8, or (codes, scales, offsets or None, factors).
+struct PartSource {
+  std::vector<Array> arrays;
+  SourceMatrix matrix{};
+  std::int64_t columns = 0;
+
+  PartSource(nb::handle given, const Layout& layout) {
+    if (!nb::isinstance<nb::tuple>(given)) {
+      arrays.emplace_back(given, "a weight matrix");
+      matrix = arrays[0].matrix();
+      columns = arrays[0].size(1);
+      return;
+    }
+    const auto parts = nb::cast<nb::tuple>(given);
+    const bool bytes = layout.hold == Hold::int8;
+    if (nb::len(parts) != (bytes ? 2 : 4) || layout.hold == Hold::act)
+      refuse("a quantized matrix goes with its own layout");
+    arrays.emplace_back(parts[0], "a weight matrix", bytes ? Kind::i8 : Kind::u8,
+                        std::initializer_list<std::int64_t>{any, any});
+    const std::int64_t rows = arrays[0].size(0);
+    columns = arrays[0].size(1);
+    matrix = {arrays[0].data(), rows, bytes ? Source::i8 : Source::codes, nullptr, nullptr, nullptr};
+    arrays.emplace_back(parts[bytes ? 1 : 3], "scales of outputs", Kind::f32,
+                        std::initializer_list<std::int64_t>{rows});
+    matrix.scales = arrays[1].data<float>();
+    if (bytes) return;
+    const std::int64_t spans = (columns + layout.spans.inputs - 1) / layout.spans.inputs;
+    arrays.emplace_back(parts[1], "scales of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, spans});
+    matrix.span_scales = arrays[2].data<std::uint16_t>();
+    if (parts[2].is_none() != !layout.spans.offsets) refuse("a matrix with offsets goes with a layout that has them");
+    if (!layout.spans.offsets) return;
+    arrays.emplace_back(parts[2], "offsets of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, spans});
+    matrix.span_offsets = arrays[3].data<std::uint16_t>();
+  }
+};
+
+// Steps, groups and memory of a piece whose rows and columns are known.
+inline void shape(Backend& backend, Piece& piece) {
+  Weights& w = piece.weights;
+  const Hold hold = piece.layout.hold;
+  if (hold == Hold::int8 && w.columns > most_int8_columns)
+    refuse("sums of int8 products fit 32 bits over " + std::to_string(most_int8_columns) + " columns, not over " +
+           std::to_string(w.columns));
+  w.spans = piece.layout.spans;
+  const std::int64_t inputs = hold == Hold::int4 ? w.spans.inputs : hold == Hold::int8 ? 4 : per_step(backend.format());
+  w.steps = (w.columns + inputs - 1) / inputs;
+  w.step_lanes = hold == Hold::int4 ? w.spans.first_codes() + inputs / 8 * group_lanes : group_lanes;
+  w.groups = ((w.gate_up ? 2 : 1) * ((w.rows + panel - 1) / panel * panel) + group_lanes - 1) / group_lanes;
+  piece.memory = backend.weight_arena().take(static_cast<std::size_t>(w.groups * w.steps * w.step_lanes * 4));
+  w.data = static_cast<std::uint32_t*>(piece.memory.data());
+  if (hold != Hold::act) piece.scales.resize(static_cast<std::size_t>(w.groups * group_lanes));
+  w.scales = hold == Hold::act ? nullptr : piece.scales.data();
+}
+
+// One more piece of a matrix.
+inline void pack(Backend& backend, Linear& linear, const nb::tuple& given) {
+  if (nb::len(given) != 6) refuse("a piece is its matrices, their layout and their order");
+  Piece piece{layout_of(given[1], given[2], given[3], given[4]), {}, {}, {}, {}, linear.rows};
+  std::vector<PartSource> sources;
+  std::vector<SourceMatrix> parts;
+  for (nb::handle part : given[0]) {
+    sources.emplace_back(part, piece.layout);
+    parts.push_back(sources.back().matrix);
+    if (sources.back().columns != (linear.pieces.empty() ? sources[0].columns : linear.columns))
+      refuse("stacked weight matrices must have equal columns");
+    piece.weights.rows += parts.back().rows;
+  }
+  if (parts.empty()) refuse("a linear needs at least one weight matrix");
+  Weights& w = piece.weights;
+  w.columns = linear.columns = sources[0].columns;
+  if (!given[5].is_none()) {
+    const Array order(given[5], "the order of inputs", Kind::i32, {w.columns});
+    piece.order.assign(order.data<std::int32_t>(), order.data<std::int32_t>() + w.columns);
+    for (const std::int32_t column : piece.order)
+      if (column < 0 || column >= w.columns) refuse("the order of inputs must name columns");
+  }
+  w.gate_up = linear.gate_up;
+  if (w.gate_up) {
+    if (parts.size() != 2 || parts[0].rows != parts[1].rows) refuse("gate and up must have equal shapes");
+    w.rows = parts[0].rows;
+  }
+  shape(backend, piece);
+  w.out_stride = w.rows;
+  backend.run([&](Pool& pool, const RowKernels& kernels) {
+    kernels.pack(pool, backend.format(), piece.layout.hold, parts.data(), w);
+  });
+  linear.rows += w.rows;
+  linear.pieces.push_back(std::move(piece));
+}
+
+// pieces: (matrices, hold, span, offsets, meanings, order) each, stacked along the outputs.
+inline std::shared_ptr<Linear> pack_linear(Backend& backend, nb::list pieces, nb::handle bias) {
+  auto linear = std::make_shared<Linear>();
+  linear->format = backend.format();
+  for (nb::handle given : pieces) pack(backend, *linear, nb::cast<nb::tuple>(given));
+  if (linear->pieces.empty()) refuse("a linear needs at least one weight matrix");
+  if (!bias.is_none()) {
+    Array values(bias, "bias", Kind::f32, {linear->rows});
+    linear->bias.assign(values.data<float>(), values.data<float>() + linear->rows);
+  }
+  for (Piece& piece : linear->pieces) {
+    piece.weights.out_stride = linear->rows;
+    piece.weights.bias = bias.is_none() ? nullptr : linear->bias.data() + piece.first;
+  }
+  return linear;
+}
+
+// A piece of two matrices. bias: [2][rows], of gate and of up.
+inline std::shared_ptr<Linear> pack_gate_up(Backend& backend, nb::tuple piece, nb::handle bias) {
+  auto linear = std::make_shared<Linear>();
+  linear->format = backend.format();
+  linear->gate_up = true;
+  pack(backend, *linear, piece);
+  if (!bias.is_none()) {
+    const Array values(bias, "bias", Kind::f32, {2, linear->rows});
+    Weights& w = linear->pieces[0].weights;
+    const std::int64_t padded = w.groups * panel;
+    linear->bias.assign(static_cast<std::size_t>(2 * padded), 0.0f);
+    for (std::int64_t half = 0; half < 2; ++half)
+      std::memcpy(linear->bias.data() + half * padded, values.data<float>() + half * linear->rows,
+                  linear->rows * sizeof(float));
+    w.bias = linear->bias.data();
+  }
+  return linear;
+}
+
+// Experts' matrices and orders, two matrices each that fit together and are packed as the first one's.
+inline void keep_matrices(const Backend& backend, Experts& experts, const std::vector<std::shared_ptr<Linear>>& gate_up,
+                          const std::vector<std::shared_ptr<Linear>>& down) {
+  for (std::size_t e = 0; e < gate_up.size(); ++e) {
+    backend.same_format(gate_up[e]->format), backend.same_format(down[e]->format);
+    if (gate_up[e]->pieces.size() != 1 || down[e]->pieces.size() != 1)
+      refuse("an expert's matrices must be of one piece");
+    const Weights &in = gate_up[e]->pieces[0].weights, &out = down[e]->pieces[0].weights,
+                  &first = gate_up[0]->pieces[0].weights;
+    if (!in.gate_up || out.gate_up || in.rows != out.columns || in.columns != out.rows || in.rows != first.rows ||
+        in.columns != first.columns || !alike(gate_up[e]->pieces[0].layout, gate_up[0]->pieces[0].layout) ||
+        !alike(down[e]->pieces[0].layout, down[0]->pieces[0].layout))
+      refuse("experts must have equal shapes, held alike: gate and up [F, E], down [E, F]");
+    experts.held.push_back(gate_up[e]), experts.held.push_back(down[e]);
+    experts.gate_up.push_back(&in), experts.down.push_back(&out);
+    experts.orders.gate_up.push_back(gate_up[e]->pieces[0].order_or_null());
+    experts.orders.down.push_back(down[e]->pieces[0].order_or_null());
+  }
+  for (auto* orders : {&experts.orders.gate_up, &experts.orders.down})
+    if (std::none_of(orders->begin(), orders->end(), [](const auto* order) { return order != nullptr; }))
+      orders->clear();
+}
+
+inline Epilogue gating_of(const std::string& name) {
+  if (name == "silu") return Epilogue::gate_up;
+  if (name == "gelu_tanh") return Epilogue::gate_up_gelu;
+  if (name == "clamped_swiglu") return Epilogue::gate_up_clamped;
+  refuse("experts are gated by silu, gelu_tanh or clamped_swiglu, not by " + name);
+}
+
+inline std::shared_ptr<Experts> pack_experts(const Backend& backend,
+                                             const std::vector<std::shared_ptr<Linear>>& gate_up,
+                                             const std::vector<std::shared_ptr<Linear>>& down, std::int64_t top_k,
+                                             bool sigmoid, bool renormalize, nb::handle correction, std::int64_t groups,
+                                             std::int64_t top_groups, std::int64_t group_best, float scale,
+                                             nb::handle expert_scale, const std::string& gating) {
+  const auto count = static_cast<std::int64_t>(gate_up.size());
+  if (count < 1 || down.size() != gate_up.size()) refuse("experts need matrices of gate and up, and of down, for each");
+  if (groups < 1 || count % groups != 0 || top_groups < 1 || top_groups > groups || top_k < 1 ||
+      top_k > count / groups * top_groups ||
+      (groups > 1 && (group_best < 1 || group_best > 8 || group_best > count / groups)))
+    refuse(std::to_string(top_k) + " of " + std::to_string(count) + " experts in " + std::to_string(groups) +
+           " groups cannot be picked so");
+  auto experts = std::make_shared<Experts>();
+  experts->format = backend.format();
+  keep_matrices(backend, *experts, gate_up, down);
+  const auto of_each = [&](nb::handle given, const char* name, std::vector<float>& to) -> const float* {
+    if (given.is_none()) return nullptr;
+    const Array values(given, name, Kind::f32, {count});
+    to.assign(values.data<float>(), values.data<float>() + count);
+    return to.data();
+  };
+  const float* added = of_each(correction, "correction", experts->correction);
+  const float* factors = of_each(expert_scale, "expert_scale", experts->expert_scale);
+  experts->mixture = {experts->gate_up.data(), experts->down.data(), count, top_k, groups, top_groups, group_best,
+                      sigmoid, renormalize, added, factors, scale, gating_of(gating)};
+  return experts;
+}
+
+inline std::shared_ptr<Heads> pack_heads(const Backend& backend, const std::vector<std::shared_ptr<Linear>>& weights) {
+  if (weights.empty()) refuse("heads need a matrix each");
+  auto heads = std::make_shared<Heads>();
+  heads->format = backend.format();
+  for (const auto& one : weights) {
+    backend.same_format(one->format);
+    if (one->gate_up || one->pieces.size() != 1 || !one->bias.empty() || one->rows != weights[0]->rows ||
+        one->columns != weights[0]->columns || !alike(one->pieces[0].layout, weights[0]->pieces[0].layout))
+      refuse("the matrices of heads must have equal shapes, held alike in one piece, and no biases");
+    if (one->pieces[0].order_or_null()) refuse("the inputs of heads cannot be out of order");
+    heads->held.push_back(one), heads->matrices.push_back(&one->pieces[0].weights);
+  }
+  return heads;
+}
+
+// A tied table is a linear of one piece, and a piece of one matrix.
+inline std::shared_ptr<Table> pack_table(Backend& backend, nb::object table) {
+  auto packed = std::make_shared<Table>();
+  packed->format = backend.format();
+  nb::list pieces;
+  pieces.append(table);
+  packed->linear = pack_linear(backend, pieces, nb::none());
+  if (packed->linear->pieces[0].order_or_null()) refuse("a table's columns cannot be out of order");
+  packed->rows = packed->linear->rows, packed->columns = packed->linear->columns;
+  return packed;
+}
+
+// An untied one is a plain matrix, of pieces that follow one another along its rows.
+inline std::shared_ptr<Table> pack_rows(Backend& backend, nb::iterable pieces, std::int64_t table_rows,
+                                        std::int64_t columns) {
+  if (table_rows < 1 || columns < 1) refuse("a table has rows and columns");
+  auto packed = std::make_shared<Table>();
+  packed->format = backend.format(), packed->rows = table_rows, packed->columns = columns;
+  packed->memory = Memory(static_cast<std::size_t>(table_rows * columns * backend.item()));
+  std::int64_t filled = 0;
+  for (nb::handle piece : pieces) {
+    const Array source(piece, "rows of a table");
+    const SourceMatrix matrix = source.matrix();
+    if (source.size(1) != columns || matrix.rows > table_rows - filled)
+      refuse("the pieces of a table do not make " + std::to_string(table_rows) + " rows of " + std::to_string(columns));
+    auto* to = static_cast<char*>(packed->memory.data()) + filled * columns * backend.item();
+    backend.run([&](Pool& pool, const RowKernels& kernels) {
+      kernels.copy_rows(pool, backend.format(), matrix, columns, to);
+    });
+    filled += matrix.rows;
+  }
+  if (filled != table_rows) refuse("the pieces of a table are " + std::to_string(filled) + " of its rows");
+  return packed;
+}
+
+}  // namespace inflight

@@ -1,0 +1,92 @@
+// Operations of a pass that multiply by packed weights: linears, gate and up, experts, a matrix for each head.
+//
+// Knows which sizes go together, and that a linear may be of pieces held in different ways; nothing of how sums are
+// made (gemm.h, experts.h, by_head.h).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "by_head.h"
+#include "experts.h"
+#include "packed.h"
+#include "prepared_pass.h"
+
+namespace inflight {
+
+inline void product(PreparedPass& pass, const Activation& x, const Linear& linear, Epilogue epilogue, Activation& out) {
+  const bool gated = epilogue == Epilogue::gate_up || epilogue == Epilogue::gate_up_gelu;
+  pass.backend().same_format(linear.format);
+  if (linear.gate_up != gated) refuse("weights of gate and up go with gate_up, others with linear");
+  expect(x, "x", pass.act(), linear.columns);
+  begin(out, gated ? pass.act() : Kind::f32, linear.rows, x.rows);
+  pass.run([&](Pool& pool, const RowKernels& kernels) {
+    const std::int64_t item = pass.backend().item();
+    const std::vector<std::int32_t>* ordered = nullptr;  // the order that columns lie in beside x
+    for (const Piece& piece : linear.pieces) {
+      const Share all{&piece.weights, 0, x.rows};
+      void* to = gated ? out.array.data() : out.array.data<float>() + piece.first;
+      const void* from = x.array.data();
+      if (!piece.order.empty()) {
+        void* beside = pool.scratch(2, static_cast<std::size_t>(x.rows * x.columns * item));
+        if (ordered == nullptr || *ordered != piece.order)
+          kernels.gather(pool, from, nullptr, piece.order.data(), x.rows, x.columns, item, beside);
+        ordered = &piece.order;
+        from = beside;
+      }
+      pass.backend().products(piece.layout.hold).gemm(pool, from, &all, 1, epilogue, to);
+    }
+  });
+}
+
+inline void linear(PreparedPass& pass, const Activation& x, const Linear& weight, Activation& out) {
+  product(pass, x, weight, Epilogue::store, out);
+}
+
+inline void linear_residual(PreparedPass& pass, const Activation& x, const Linear& weight, Activation& out) {
+  product(pass, x, weight, Epilogue::residual, out);
+}
+
+inline void gate_up(PreparedPass& pass, const Activation& x, const Linear& weight, Activation& out,
+                    const std::string& activation) {
+  const Nonlinearity known = nonlinearity_of(activation);
+  if (known != Nonlinearity::silu && known != Nonlinearity::gelu)
+    refuse("gate_up multiplies by silu or gelu_tanh, not by " + activation);
+  product(pass, x, weight, known == Nonlinearity::silu ? Epilogue::gate_up : Epilogue::gate_up_gelu, out);
+}
+
+inline void experts(PreparedPass& pass, const Activation& x, const Activation& logits, const Experts& experts,
+                    Activation& out) {
+  const Mixture& mixture = experts.mixture;
+  const Weights &gate_up = *mixture.gate_up[0], &down = *mixture.down[0];
+  pass.backend().same_format(experts.format);
+  expect(x, "x", pass.act(), gate_up.columns);
+  expect(logits, "logits", Kind::f32, mixture.experts);
+  if (logits.rows != x.rows) refuse("logits must have a row for each row of x");
+  begin(out, Kind::f32, down.rows, x.rows);
+  const std::int64_t item = pass.backend().item();
+  const ProductKernels &of_gate_up = pass.backend().products(experts.held[0]->pieces[0].layout.hold),
+                       &of_down = pass.backend().products(experts.held[1]->pieces[0].layout.hold);
+  pass.run([&](Pool& pool, const RowKernels& kernels) {
+    run_experts(pool, kernels, of_gate_up, of_down, item, mixture, experts.orders, x.array.data(),
+                logits.array.data<float>(), x.rows, out.array.data<float>());
+  });
+}
+
+inline void by_head(PreparedPass& pass, const Activation& x, const Heads& weight, Activation& out) {
+  const auto heads = static_cast<std::int64_t>(weight.held.size());
+  pass.backend().same_format(weight.format);
+  expect(x, "x", pass.act(), heads * weight.columns());
+  if (out.columns % heads != 0 || out.columns / heads < weight.rows())
+    refuse("out must have " + std::to_string(weight.rows()) + " numbers or more for each of " + std::to_string(heads) +
+           " heads, and as many for each; it has rows of " + std::to_string(out.columns));
+  begin(out, pass.act(), out.columns, x.rows);
+  const HeadWeights given{weight.matrices.data(), heads, weight.rows(), weight.columns()};
+  const ProductKernels& products = pass.backend().products(weight.held[0]->pieces[0].layout.hold);
+  pass.run([&](Pool& pool, const RowKernels& kernels) {
+    run_by_head(pool, kernels, products, pass.format(), given, x.array.data(), x.rows, out.columns / heads,
+                out.array.data());
+  });
+}
+
+}  // namespace inflight
