@@ -17,7 +17,7 @@ from inflight.models.errors import ModelError
 from inflight.models.family import FULL, SLIDING, Family, attention, dense, experts, rope, windows_of
 from inflight.models.fields import Fields
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, Dense, LayerSpec, MoE, NormPlace, Router, TokenInput
+from inflight.models.spec import Attention, Dense, LayerSpec, Mixer, MoE, NormPlace, Router, TokenInput
 
 _FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
 _ROUTER = Router(renormalize=True, expert_scale=True, norm=True)
@@ -32,11 +32,14 @@ def gemma4(fields: Fields) -> list[LayerSpec]:
     windows = windows_of(fields, lambda index: (index + 1) % 6 != 0)
     windows[-1] = 0  # whatever is said of the last layer
     first_shared = fields.layers - _shared_layers(fields)
-    inputs, layers = _token_input(fields), []
+    inputs = _token_input(fields)
+    layers: list[LayerSpec] = []
     for index, window in enumerate(windows):
         mixer = _attention(fields, index, window)
         if index >= first_shared:
-            mixer = replace(mixer, kv_layer=_last(windows[:first_shared], window), k_eq_v=False, v_norm=False)
+            read = _last(windows[:first_shared], window)
+            _refuse_other_heads(index, mixer, read, layers[read].mixer)
+            mixer = replace(mixer, kv_layer=read, k_eq_v=False, v_norm=False)
         layers.append(LayerSpec(mixer, _mlp(fields, index >= first_shared), _FOUR, inputs, scalar=True))
     return layers
 
@@ -85,6 +88,16 @@ def _last(windows: Sequence[int], window: int) -> int:
             f"back as far as those that are to share them ({window or 'all'} tokens)."
         )
     return found[-1]
+
+
+def _refuse_other_heads(layer: int, mixer: Attention, read: int, own: Mixer) -> None:
+    """What layer `read` keeps can be read by heads of the same width and number alone."""
+    if isinstance(own, Attention) and (mixer.head_dim, mixer.kv_heads) != (own.head_dim, own.kv_heads):
+        raise ModelError(
+            f"layer {layer} is to share the keys and values of layer {read}, but has {mixer.kv_heads} heads of "
+            f"{mixer.head_dim} numbers and that one {own.kv_heads} of {own.head_dim}; head_dim, num_key_value_heads, "
+            "per_layer_config and sliding_window in config.json must fit each other."
+        )
 
 
 def _mlp(fields: Fields, is_shared: bool) -> Dense | MoE:
