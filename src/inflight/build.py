@@ -361,7 +361,7 @@ def _end_tokens(model: ModelSpec, tokenizer: Tokenizer | None) -> _EndTokens:
     for source, ids in (("as the model's files say", model.end_token_ids), ("the tokenizer's", (named,))):
         known = {one for one in ids if one is not None}
         usable = frozenset(one for one in known if 0 <= one < model.vocab_size)
-        ends = replace(ends, dropped=(*ends.dropped, *sorted(known - usable)))
+        ends = replace(ends, dropped=(*ends.dropped, *sorted(known - usable - {*ends.dropped})))
         if usable:
             ends = replace(ends, ids=usable, source=source)
             break

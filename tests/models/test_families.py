@@ -352,6 +352,43 @@ def test_whatever_stands_in_a_field_is_read_or_refused_in_words(family: Family) 
                 assert len(str(error)) < 1000
 
 
+SHARING = {
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 16,
+    "hidden_size_per_layer_input": 0,
+    "head_dim": 24,
+    "global_head_dim": 40,
+}
+UNFIT: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "gemma4_text",
+        SHARING | {"per_layer_config": {"0": {"head_dim": 8}}},
+        r"layer 2 is to share the keys and values of layer 0, but has 2 heads of 24 numbers and that one 2 of 8; .+fit",
+    ),
+    (
+        "gemma4_text",
+        SHARING | {"sliding_window": None, "per_layer_config": {"3": {"num_key_value_heads": 1}}},
+        r"layer 3 is to share the keys and values of layer 1, but has 1 heads of 24 numbers and that one 2 of 24",
+    ),
+    (
+        "deepseek_v3",
+        {**LATENT, "n_group": None, "topk_group": 2},
+        r"8 experts do not make 1 equal groups of at least 2, of which 2 are taken; n_group and topk_group in config",
+    ),
+    ("lfm2", {"conv_L_cache": 1}, r"conv_L_cache in config\.json must be a whole number above 1, not 1\."),
+]
+
+
+@pytest.mark.parametrize(("model_type", "changes", "sentence"), UNFIT)
+def test_fields_that_do_not_fit_each_other_are_told_before_anything_is_loaded(
+    model_type: str, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        read_spec({**CONFIG, "model_type": model_type, **changes}, to_run=True)
+
+
 TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_qk_norm": True}, "layer norms of queries and keys"),
     ("phi", {"tie_word_embeddings": True}, "a bias of a tied projection to logits"),

@@ -144,7 +144,8 @@ def experts(
     if picked > number:
         raise ModelError(f"{top_k} is {picked}, but there are {number} experts.")
     groups, taken = router.groups, router.top_groups
-    if groups > 1 and (number % groups or number // groups < router.group_best or taken > groups):
+    unequal = groups > 1 and (number % groups or number // groups < router.group_best)
+    if unequal or taken > groups:
         raise ModelError(
             f"{number} experts do not make {groups} equal groups of at least {router.group_best}, of which {taken} are "
             f"taken; n_group and topk_group in config.json must fit {count}."

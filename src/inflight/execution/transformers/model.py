@@ -136,7 +136,10 @@ def _kept(modules: Any, config: Any) -> tuple[LayerShape, ...]:
         with torch.inference_mode():
             modules(input_ids=ids, position_ids=torch.arange(_TRIED)[None], use_cache=False, paged=probe)
     except Exception as error:
-        raise _refused(text, _first_line(error)) from None
+        raise ModelError(
+            f"--backend transformers cannot run {text.model_type}: trying {_TRIED} tokens failed in the library or the "
+            f"model's code ({_first_line(error)}); leave --backend out if inflight models lists this family."
+        ) from None
     layers = text.num_hidden_layers
     missing = [index for index in range(layers) if index not in probe.layers]
     if missing or len(probe.layers) > layers:

@@ -17,7 +17,7 @@ from inflight.models.errors import ModelError
 from inflight.models.family import FULL, SLIDING, Family, attention, dense, experts, rope, windows_of
 from inflight.models.fields import Fields
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, Dense, LayerSpec, MoE, NormPlace, Router, TokenInput
+from inflight.models.spec import Attention, Dense, LayerSpec, Mixer, MoE, NormPlace, Router, TokenInput
 
 _FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
 _ROUTER = Router(renormalize=True, expert_scale=True, norm=True)
@@ -32,13 +32,14 @@ def gemma4(fields: Fields) -> list[LayerSpec]:
     windows = windows_of(fields, lambda index: (index + 1) % 6 != 0)
     windows[-1] = 0  # whatever is said of the last layer
     first_shared = fields.layers - _shared_layers(fields)
-    inputs, layers = _token_input(fields), []
+    inputs = _token_input(fields)
+    layers: list[LayerSpec] = []
     for index, window in enumerate(windows):
         mixer = _attention(fields, index, window)
         if index >= first_shared:
-            source = _last(windows[:first_shared], window)
-            _refuse_other_heads(mixer, index, _attention(fields, source, window), source)
-            mixer = replace(mixer, kv_layer=source, k_eq_v=False, v_norm=False)
+            read = _last(windows[:first_shared], window)
+            _refuse_other_heads(index, mixer, read, layers[read].mixer)
+            mixer = replace(mixer, kv_layer=read, k_eq_v=False, v_norm=False)
         layers.append(LayerSpec(mixer, _mlp(fields, index >= first_shared), _FOUR, inputs, scalar=True))
     return layers
 
@@ -89,13 +90,13 @@ def _last(windows: Sequence[int], window: int) -> int:
     return found[-1]
 
 
-def _refuse_other_heads(mixer: Attention, layer: int, read: Attention, source: int) -> None:
-    """A layer can read another's keys and values only where its heads are like those."""
-    own, others = (mixer.kv_heads, mixer.head_dim), (read.kv_heads, read.head_dim)
-    if own != others:
+def _refuse_other_heads(layer: int, mixer: Attention, read: int, own: Mixer) -> None:
+    """What layer `read` keeps can be read by heads of the same width and number alone."""
+    if isinstance(own, Attention) and (mixer.head_dim, mixer.kv_heads) != (own.head_dim, own.kv_heads):
         raise ModelError(
-            f"layer {layer} reads the keys and values of layer {source}, but config.json gives it {own[0]} heads of "
-            f"{own[1]} numbers, and that layer {others[0]} of {others[1]}; they must be alike."
+            f"layer {layer} is to share the keys and values of layer {read}, but has {mixer.kv_heads} heads of "
+            f"{mixer.head_dim} numbers and that one {own.kv_heads} of {own.head_dim}; head_dim, num_key_value_heads, "
+            "per_layer_config and sliding_window in config.json must fit each other."
         )
 
 

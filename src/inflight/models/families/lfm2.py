@@ -28,7 +28,7 @@ def with_experts(fields: Fields) -> list[LayerSpec]:
 
 def _layers(fields: Fields, mlps: Sequence[Mlp]) -> list[LayerSpec]:
     full = attention(fields, qk_norm="head")
-    convolution = ShortConvolution(kernel=fields.size("conv_L_cache"), bias=fields.flag("conv_bias"))
+    convolution = ShortConvolution(kernel=fields.size("conv_L_cache", least=2), bias=fields.flag("conv_bias"))
     types, named = fields.layer_types((FULL, "conv")), fields.layer_numbers("full_attn_idxs")
     is_full = [types[index] == FULL if types else named is None or index in named for index in range(fields.layers)]
     return [LayerSpec(full if one else convolution, mlp) for one, mlp in zip(is_full, mlps, strict=True)]
