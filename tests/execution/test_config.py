@@ -20,7 +20,7 @@ from inflight.models.arithmetic import (
 )
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder, read_spec
-from inflight.models.spec import Attention, ModelSpec
+from inflight.models.spec import Attention, LatentAttention, ModelSpec
 
 from .conftest import OracleOf
 from .variants import VARIANTS
@@ -42,7 +42,8 @@ def config(**changes: Any) -> ModelSpec:
 
 def windows_of(model: ModelSpec) -> tuple[int, ...]:
     mixers = (parts(layer)[0] for layer in model.layers)
-    return tuple(mixer.window for mixer in mixers if isinstance(mixer, Attention))
+    found = (mixer for mixer in mixers if isinstance(mixer, Attention | LatentAttention))
+    return tuple(mixer.window if isinstance(mixer, Attention) else 0 for mixer in found)
 
 
 # -- families ---------------------------------------------------------------------------------------------------------

@@ -288,7 +288,7 @@ def test_what_a_model_type_implies_counts() -> None:
                 "num_kv_shared_layers": 2,
                 "per_layer_config": {"2": {"head_dim": 8, "num_key_value_heads": 4}},
             },
-            "layer 2 reads the keys and values of layer 0, but .* gives it 4 heads of 8 numbers",
+            "layer 2 is to share the keys and values of layer 0, but has 4 heads of 8 numbers",
         ),
         ({"enable_moe_block": True, "num_experts": 4, "top_k_experts": 5}, "top_k_experts is 5, but there are 4"),
     ],
