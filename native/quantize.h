@@ -2,7 +2,7 @@
 // and of keys and values (a position's of one head).
 //
 // Symmetric: value ≈ q · scale with scale = largest magnitude / 127 and q = nearest(value · 127 / largest), ties to even,
-// hence −127 … 127. The same bits on every instruction set and in numpy (backends/reference.py). A row without a number above
+// hence −127 … 127. The same bits on every instruction set and in numpy (backends/int8.py). A row without a number above
 // 2⁻¹⁰⁰ is all zeros with scale 0; one with a NaN or an infinity has scale NaN, so that what it yields is seen as broken.
 #pragma once
 #include "simd.h"

@@ -51,7 +51,7 @@ from inflight.execution.backends.protocol import (
     ScoredBatch,
     StateMetadata,
 )
-from inflight.execution.backends.reference_routing import route
+from inflight.execution.backends.reference_routing import route, sigmoid
 from inflight.execution.backends.slots import PassInputs, RequestSlots
 
 Held = Array | Int8Matrix | HeldInt4  # `act`, or quantized
@@ -599,7 +599,7 @@ class ReferencePass(HostPass):
                     out.array[t].reshape(kept.kv_heads, -1)[head] = held.reshape(-1)
 
     def gate(self, gate: ReferenceActivation, x: ReferenceActivation) -> None:
-        x.write(self._hold(self._read(x.written) * _sigmoid(gate.written)))
+        x.write(self._hold(self._read(x.written) * sigmoid(gate.written)))
 
     def convolve(self, x: ReferenceActivation, layer: int, weight: Array, out: ReferenceActivation) -> None:
         channels = self._states.inputs[layer].shape[2]
@@ -653,7 +653,7 @@ class ReferencePass(HostPass):
         q, k = (_unit(one.reshape(tokens, key_heads, -1)).repeat(heads // key_heads, axis=1) for one in parts[:2])
         q, v = q * np.float32(key_dim**-0.5), parts[2].reshape(tokens, heads, -1)
         b, a = np.split(gates.written, 2, axis=1)
-        beta, kept = _sigmoid(b), np.exp(decay * _softplus(a + step_bias))
+        beta, kept = sigmoid(b), np.exp(decay * _softplus(a + step_bias))
         found = np.empty_like(v)
         for chunk, row, of in self._chunks_of_states():
             start = self._inputs.metadata.context_len[chunk]
@@ -737,12 +737,6 @@ def _copied(matrix: Int4Matrix) -> Int4Matrix:
 def _unit(x: Array) -> Array:
     unit: Array = x / np.sqrt(np.sum(np.square(x), axis=-1, keepdims=True) + np.float32(1e-6))
     return unit
-
-
-def _sigmoid(x: Array) -> Array:
-    with np.errstate(over="ignore"):
-        found: Array = np.float32(1) / (np.float32(1) + np.exp(-x))
-    return found
 
 
 def _softplus(x: Array) -> Array:

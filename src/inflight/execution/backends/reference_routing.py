@@ -14,7 +14,7 @@ _LEAST_SUM = np.float32(1e-20)  # of sigmoids, which may all vanish
 
 def route(logits: Array, routing: Routing) -> tuple[Array, Array]:
     """float32[X] → numbers of experts int64[top_k] in order of rank, and their weights float32[top_k]."""
-    scores = _softmax(logits) if routing.scores == "softmax" else _sigmoid(logits)
+    scores = _softmax(logits) if routing.scores == "softmax" else sigmoid(logits)
     values = scores if routing.correction is None else scores + routing.correction
     values = np.where(np.isnan(values), np.float32(-np.inf), values)
     if routing.groups > 1:
@@ -46,6 +46,6 @@ def _softmax(logits: Array) -> Array:
     return np.asarray(powers / powers.sum(), np.float32)
 
 
-def _sigmoid(logits: Array) -> Array:
+def sigmoid(logits: Array) -> Array:
     with np.errstate(over="ignore"):
         return np.asarray(1 / (1 + np.exp(-logits)), np.float32)

@@ -89,22 +89,15 @@ class AttentionWeights:
         attn_out = workspace.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
         add = self.residual.bind(workspace, hidden_size)
 
+        gates = None if gate is None else workspace.take("attn_gates", gate.rows, "float32")  # [T, H·D]
+
         def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
             batch.linear(normed, weight, qkv)
             batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last, v_norm)
             batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
+            if gates is not None:
+                batch.linear(normed, gate, gates)
+                batch.gate(gates, attn_out)
             add(batch, attn_out, output, hidden)
 
-        if gate is None:
-            return run
-        gates = workspace.take("attn_gates", gate.rows, "float32")  # [T, H·D]
-
-        def run_gated(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.linear(normed, weight, qkv)
-            batch.linear(normed, gate, gates)
-            batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last, v_norm)
-            batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks)
-            batch.gate(gates, attn_out)
-            add(batch, attn_out, output, hidden)
-
-        return run_gated
+        return run
