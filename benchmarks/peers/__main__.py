@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,9 +99,9 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", choices=list(SHAPES), default="qwen2.5-0.5b", help="shape, of random weights")
     parser.add_argument(
-        "--precisions", type=_precisions, default=["bf16", "int8"], help=f"some of {','.join(PRECISIONS)}"
+        "--precisions", type=_some_of(PRECISIONS), default=["bf16", "int8"], help=f"some of {','.join(PRECISIONS)}"
     )
-    parser.add_argument("--peers", type=_peers, default=list(PEERS), help=f"some of {','.join(PEERS)}")
+    parser.add_argument("--peers", type=_some_of(PEERS), default=list(PEERS), help=f"some of {','.join(PEERS)}")
     parser.add_argument("--rounds", type=int, help="more through all engines (default 3, with --quick 1)")
     parser.add_argument(
         "--quick", action="store_true", help="decoding of up to 32 rows, prompts of 512 and no mix, in short runs"
@@ -129,19 +129,16 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def _precisions(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in PRECISIONS:
-            raise argparse.ArgumentTypeError(f"{name} is unknown; there are {', '.join(PRECISIONS)}")
-    return names
+def _some_of(all_names: Sequence[str]) -> Callable[[str], list[str]]:
+    """Reads names between commas."""
 
+    def names(text: str) -> list[str]:
+        given = text.split(",")
+        for name in given:
+            if name not in all_names:
+                raise argparse.ArgumentTypeError(f"{name} is unknown; there are {', '.join(all_names)}")
+        return given
 
-def _peers(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in PEERS:
-            raise argparse.ArgumentTypeError(f"{name} is unknown; there are {', '.join(PEERS)}")
     return names
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 from benchmarks.peers.ceilings import Ceilings
+from benchmarks.peers.engines import FOUR_BITS
 from benchmarks.peers.stepping import Work
 from benchmarks.peers.workload import alike, arriving, mixed
 from inflight.metrics.observation import Observation
@@ -84,21 +85,27 @@ class Trial:
     reads: bool = True
 
 
-FIRST_TOKEN = Measure("first token after start, s", "lower", 2, {"bf16": 1.0, "int8": 1.0})
-PEAK = Measure("peak resident, GiB", "lower", 2, {"bf16": 1.0, "int8": 1.0})
-MIXED_TOKENS = Measure("mixed at once, output tokens/s", "higher", 0, {"bf16": 1.2, "int8": 1.5})
+def _asked(bf16: float, int8: float, four_bits: float | None = None) -> dict[str, float]:
+    """Of each precision, but int8-all, which is int8 with the peers' output projection and reported."""
+    in_four = {} if four_bits is None else dict.fromkeys(FOUR_BITS, four_bits)
+    return {"bf16": bf16, "int8": int8, **in_four}
+
+
+FIRST_TOKEN = Measure("first token after start, s", "lower", 2, _asked(1.0, 1.0, 1.0))
+PEAK = Measure("peak resident, GiB", "lower", 2, {**_asked(1.0, 1.0), "q4_0": 1.0})
+MIXED_TOKENS = Measure("mixed at once, output tokens/s", "higher", 0, _asked(1.2, 1.5))
 MIXED_TTFT = Measure("mixed at once, mean TTFT, s", "lower", 2)
-POISSON_TTFT = Measure("mixed, Poisson, p99 TTFT, s", "lower", 2, {"bf16": 1.0, "int8": 1.0})
-POISSON_ITL = Measure("mixed, Poisson, p99 ITL, ms", "lower", 0, {"bf16": 1.0, "int8": 1.0})
+POISSON_TTFT = Measure("mixed, Poisson, p99 TTFT, s", "lower", 2, _asked(1.0, 1.0))
+POISSON_ITL = Measure("mixed, Poisson, p99 ITL, ms", "lower", 0, _asked(1.0, 1.0))
 _DECODE_ASKED = {
-    1: {"bf16": 1.2, "int8": 1.5},
-    4: {"bf16": 1.5, "int8": 1.8},
-    8: {"bf16": 1.6, "int8": 2.0},
-    16: {"bf16": 1.6, "int8": 2.0},
-    32: {"bf16": 1.4, "int8": 1.7},
-    64: {"bf16": 1.2, "int8": 1.5},
+    1: _asked(1.2, 1.5, 1.6),
+    4: _asked(1.5, 1.8, 1.7),
+    8: _asked(1.6, 2.0, 1.6),
+    16: _asked(1.6, 2.0, 1.6),
+    32: _asked(1.4, 1.7, 1.5),
+    64: _asked(1.2, 1.5),
 }
-_PREFILL_ASKED = {512: {"bf16": 1.05, "int8": 1.15}, 2048: {"bf16": 1.0, "int8": 1.15}}
+_PREFILL_ASKED = {512: _asked(1.05, 1.15, 1.1), 2048: _asked(1.0, 1.15)}
 
 
 def measures(sizes: Sizes) -> Iterator[Measure]:
