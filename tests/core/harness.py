@@ -20,8 +20,8 @@ from inflight.core.estimation import drafter as drafting
 from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
-from inflight.core.kv.manager import Allocation
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.table_layout import Allocation
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair

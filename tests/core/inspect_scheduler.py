@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from inflight.core.kv.manager import _Lookup
 from inflight.core.kv.prefix_cache import CachedChain
+from inflight.core.kv.prefix_sharing import Lookup
 from inflight.core.queueing.lanes import Lane
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
@@ -79,7 +79,7 @@ def wanting(scheduler: Scheduler) -> set[int]:
 
 def held(scheduler: Scheduler, sequence: Sequence) -> list[int]:
     """Its blocks, of all KV groups."""
-    return scheduler._memory.held(sequence)
+    return scheduler._memory.tables.held(sequence)
 
 
 def with_untold_blocks(scheduler: Scheduler) -> set[int]:
@@ -160,7 +160,7 @@ def _check_sharing(scheduler: Scheduler, size: int) -> None:
                 continue
             end = (index + 1) * size
             assert end <= min(sequence.num_computed, sequence.num_tokens), f"block {block} is shared, but not full"
-            content = (index, sequence.token_slice(0, end), (group, scheduler._memory._root(sequence)))
+            content = (index, sequence.token_slice(0, end), (group, scheduler._memory.sharing.root(sequence)))
             assert places.setdefault(block, content) == content, f"block {block} is shared by different prefixes"
 
 
@@ -189,14 +189,15 @@ def _check_lookups(scheduler: Scheduler) -> None:
     """What is kept of looking sequences up in the cache: only of those that wait, and the answer "no room" is right."""
     memory = scheduler._memory
     by_number = {one.number: one for one in alive(scheduler) if one.row is None and one.finish is None}
-    assert set(memory._lookups) <= set(by_number)
-    for number, lookup in list(memory._lookups.items()):
+    assert set(memory.sharing._lookups) <= set(by_number)
+    for number, lookup in list(memory.sharing._lookups.items()):
         old = replace(lookup)
-        fresh = _Lookup()
+        fresh = Lookup()
         one = by_number[number]
-        memory.prefix.match(fresh.chain, memory._root(one), one.token_slice, one.most_cached // memory.block_size)
-        kept = _Lookup(CachedChain(list(lookup.chain.places), lookup.chain.losses))
-        memory.prefix.match(kept.chain, memory._root(one), one.token_slice, one.most_cached // memory.block_size)
+        root, most = memory.sharing.root(one), one.most_cached // memory.block_size
+        memory.prefix.match(fresh.chain, root, one.token_slice, most)
+        kept = Lookup(CachedChain(list(lookup.chain.places), lookup.chain.losses))
+        memory.prefix.match(kept.chain, root, one.token_slice, most)
         assert kept.chain.places == fresh.chain.places
         memory._has_room(one, fresh, 0)
         if fresh.length == old.length:
@@ -283,7 +284,7 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
             assert not sequence.num_drafts or (sequence.in_flight == 1 and not sequence.num_uncomputed)
             assert len(sequence.output) + sequence.num_pending + bool(sequence.num_drafts) <= sequence.most_output
             assert sequence.num_tokens + sequence.num_pending <= capacity.max_model_len
-            assert scheduler._memory.most_blocks(sequence.num_tokens) <= capacity.num_blocks
+            assert scheduler._memory.layout.most_blocks(sequence.num_tokens) <= capacity.num_blocks
         elif sequence.row is not None:
             assert sequence.in_flight or batches_together(scheduler), "an ended sequence keeps its row for nothing"
     if batches_together(scheduler):

@@ -217,10 +217,10 @@ class FastForward(Scheduler):
         self._sync(sequence, step + 1)
         sequence.num_computed -= 1
         computed, size = sequence.num_computed, self._memory.block_size
-        if computed > len(sequence.blocks) * size and self._memory.grow(sequence, computed) is None:
+        if computed > len(sequence.blocks) * size and self._memory.tables.grow(sequence, computed) is None:
             raise RuntimeError(f"sequence {sequence.number} was steady until step {step}, and there is no block for it")
         if not computed % size:
-            self._memory.publish(sequence)
+            self._memory.sharing.publish(sequence)
         sequence.num_computed += 1
         self._await_block(sequence, step + 1)
 

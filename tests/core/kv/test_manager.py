@@ -24,7 +24,7 @@ def memory_of(blocks: int, size: int = SIZE, prefix_caching: bool = True, **more
 
 def computed(memory: KVCacheManager, one: Sequence, tokens: int) -> Sequence:
     one.num_computed = tokens
-    memory.publish(one)
+    memory.sharing.publish(one)
     return one
 
 
@@ -120,7 +120,7 @@ def test_without_the_prefix_cache_a_lone_sample_leaves_nothing_behind() -> None:
     memory = memory_of(8, SIZE, prefix_caching=False)
     one = computed(memory, admitted(memory, sequence(0, [0] * 8)), 8)
     memory.end(one)
-    memory.forget_request(one)
+    memory.sharing.forget_request(one)
     assert (memory.pool.free, memory.pool.evictable, len(memory.prefix)) == (8, 0, 0)
 
 
@@ -136,7 +136,7 @@ def test_without_the_prefix_cache_a_request_finds_its_own_blocks_until_it_ends()
     assert second.num_computed == 8
     memory.preempt(second, keep=False)
     memory.end(second)
-    memory.forget_request(second)
+    memory.sharing.forget_request(second)
     assert (memory.pool.free, len(memory.prefix)) == (8, 0)
 
 
@@ -150,10 +150,10 @@ def test_salts_are_kept_apart() -> None:
 def test_growing_by_a_block_when_one_is_crossed() -> None:
     memory = memory_of(3, SIZE, prefix_caching=True)
     one = admitted(memory, sequence(prompt=[0] * SIZE))
-    assert memory.grow(one, SIZE) == ()
-    assert memory.grow(one, SIZE + 1) == (1,)
+    assert memory.tables.grow(one, SIZE) == ()
+    assert memory.tables.grow(one, SIZE + 1) == (1,)
     assert one.blocks == [0, 1]
-    assert memory.grow(one, 4 * SIZE) is None
+    assert memory.tables.grow(one, 4 * SIZE) is None
     assert one.blocks == [0, 1]
 
 
@@ -166,7 +166,7 @@ def test_only_full_blocks_of_known_tokens_are_published() -> None:
     assert one.published == 1
     one.num_pending = 1
     one.append(3)
-    memory.publish(one)
+    memory.sharing.publish(one)
     assert (one.published, one.num_pending) == (2, 0)
 
 
@@ -186,4 +186,4 @@ def test_what_some_would_give_up_is_what_nobody_else_holds() -> None:
     one = computed(memory, admitted(memory, sequence(0, prompt=[0] * (2 * SIZE))), 2 * SIZE)
     other = admitted(memory, sequence(1, prompt=[0] * (2 * SIZE + 1)))
     assert one.blocks == other.blocks[:2]
-    assert (memory.gain([one]), memory.gain([other]), memory.gain([one, other])) == (0, 1, 3)
+    assert (memory.tables.gain([one]), memory.tables.gain([other]), memory.tables.gain([one, other])) == (0, 1, 3)

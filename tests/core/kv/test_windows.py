@@ -72,7 +72,7 @@ def test_a_sequence_holds_its_window_and_what_a_chunk_spans() -> None:
     (sequence,) = engine.scheduler._samples["one"]
     while sequence.num_computed < CONTEXT + 100:
         engine.step()
-        held = engine.scheduler._memory.held(sequence)
+        held = engine.scheduler._memory.tables.held(sequence)
         assert len(held) == len(set(held)) == engine.scheduler.snapshot().held_blocks <= most + 8
     held_by_group = [len(table) - at for table, at in zip(sequence.block_tables, sequence.passed, strict=True)]
     assert held_by_group == [519, 33, 7]
@@ -97,7 +97,7 @@ def test_a_prefix_needs_of_a_window_only_its_last_blocks() -> None:
     engine.add("again", output=1)
     (again,) = engine.scheduler._samples["again"]
     assert memory.cached_tokens(again) == CONTEXT - BLOCK  # one token is left to compute
-    chain = memory._lookups[again.number].chain.places
+    chain = memory.sharing._lookups[again.number].chain.places
     behind = [place for place in chain if memory.prefix.beside(place.node, 1) is not None]
     for place in behind[:-40]:
         memory.prefix.drop(memory.prefix.beside(place.node, 1))  # type: ignore[arg-type]

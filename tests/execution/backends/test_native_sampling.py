@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.reference_sampling import philox4x32_10, uniform
+from inflight.execution.backends.reference.sampling import philox4x32_10, uniform
 from inflight.execution.backends.token_bias import bits
 
 from .conftest import ISAS, ops_for

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inflight.execution.backends.protocol import Routing
-from inflight.execution.backends.reference_routing import route
+from inflight.execution.backends.reference.routing import route
 
 from .material import normal
 

@@ -68,6 +68,11 @@ class SwapSpace:
         else:
             self._prefix.drop(place)
 
+    def clears(self, count: int, spared: Iterable[int | None] = ()) -> bool:
+        """Whether so many of the available blocks, none of these, can be taken now. Where transfers are asynchronous,
+        what is to be kept of them is stored first, and that begins."""
+        return not (self._transfers.asynchronous and self.store(self._pool.next_evicted(count, spared)))
+
     def store(self, blocks: Iterable[int]) -> bool:
         """Begin to store what is wanted of these evictable blocks, while there is room; whether anything is."""
         places = tuple(place for place in map(self._prefix.at, blocks) if place.node in self._wanted)[: self.free]

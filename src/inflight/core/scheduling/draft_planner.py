@@ -44,11 +44,11 @@ class DraftPlanner:
                 budget -= len(token_ids)
 
     def _take(self, draft: StepDraft, place: int, sequence: Sequence, token_ids: tuple[int, ...]) -> None:
-        new_blocks = self._memory.grow(sequence, sequence.num_computed + len(token_ids))
+        new_blocks = self._memory.tables.grow(sequence, sequence.num_computed + len(token_ids))
         assert new_blocks is not None
         others: tuple[tuple[int, ...], ...] = ()
         if self._memory.has_windows:
-            new_blocks, others = self._memory.tell(sequence)
+            new_blocks, others = self._memory.tables.tell(sequence)
         draft.add_drafts(place, token_ids, new_blocks, others)
         sequence.draft(len(token_ids))
         lane = self._lanes.of(sequence)
@@ -61,5 +61,5 @@ class DraftPlanner:
         if sequence.preempt_pending:
             return 0
         spare = self._memory.pool.free - self._running.spare_for(self._lanes.of(sequence))
-        held = self._memory.room(sequence, max(0, spare))
+        held = self._memory.tables.room(sequence, max(0, spare))
         return min(held - sequence.num_computed, sequence.most_output - len(sequence.output) - 1)

@@ -76,7 +76,7 @@ class Running:
         """Entries of their tables; a shared block counts for everyone who holds it."""
         held: Counter[str] = Counter()
         for one in self.sequences:
-            held[one.request.lane] += len(self._memory.held(one))
+            held[one.request.lane] += len(self._memory.tables.held(one))
         return held
 
     def sort(self, now: float) -> None:
@@ -147,10 +147,10 @@ class Running:
         foreground work could give way: it waits for blocks, which that will give up).
         """
         while True:
-            new_blocks = self._memory.grow(sequence, sequence.num_computed + length)
+            new_blocks = self._memory.tables.grow(sequence, sequence.num_computed + length)
             if new_blocks is not None:
                 return new_blocks
-            victims = self._victims_for(sequence, self._memory.lacking(sequence, sequence.num_computed + length))
+            victims = self._victims_for(sequence, self._memory.tables.lacking(sequence, sequence.num_computed + length))
             if not victims or len(self.sequences) == 1 or self._memory.swap.storing:
                 # Alone it is in flight, at depth 2; `commit` ends what has outgrown all memory. What is being stored
                 # gives up its blocks when that is done.
@@ -177,10 +177,10 @@ class Running:
             if one is sequence:
                 return [sequence]
             victims.append(one)
-            if self._memory.gain(victims) >= blocks:
+            if self._memory.tables.gain(victims) >= blocks:
                 for victim in victims[:-1]:
                     rest = [other for other in victims if other is not victim]
-                    victims = rest if self._memory.gain(rest) >= blocks else victims
+                    victims = rest if self._memory.tables.gain(rest) >= blocks else victims
                 return victims
         return []
 
@@ -265,7 +265,7 @@ class Running:
 
     def _is_kept(self, victim: Sequence) -> bool:
         """Whether the victim's blocks are to be kept on the host: as far as it can go on behind them."""
-        tokens, blocks = self._memory.resumes_at(victim), len(self._memory.held(victim))
+        tokens, blocks = self._memory.resumes_at(victim), len(self._memory.tables.held(victim))
         if tokens < victim.num_computed:
             blocks = min(blocks, tokens // self._memory.block_size * len(victim.block_tables))
         return tokens > 0 and self._preemption.keeps(tokens, blocks)

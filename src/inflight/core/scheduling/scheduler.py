@@ -14,8 +14,9 @@ from inflight.core.estimation.accuracy import PredictionTally
 from inflight.core.estimation.drafter import Drafter
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
-from inflight.core.kv.manager import Allocation, KVCacheManager
+from inflight.core.kv.manager import KVCacheManager
 from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.table_layout import Allocation
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load
@@ -89,12 +90,12 @@ class Scheduler:
         self._watermark = watermark
         self._drafter = drafter
         self._memory = KVCacheManager(capacity, prefix_caching, allocation, longest_chunk, spacing)
-        self._most_tokens = self._memory.most_tokens
+        self._most_tokens = self._memory.layout.most_tokens
         settings = lanes if isinstance(lanes, Iterable) else default_lanes(lanes)
         self._lanes = Lanes(
             settings, capacity.max_rows, token_budget, self._memory.cached_tokens, self._latency, lane_floor
         )
-        most_blocks, seconds = self._memory.most_blocks, self._seconds_until_served
+        most_blocks, seconds = self._memory.layout.most_blocks, self._seconds_until_served
         self._validator = RequestValidator(capacity, self._lanes, end_token_ids, seconds, most_blocks)
         self._samples: dict[str, list[Sequence]] = {}  # of the requests that are alive
         self._predictions = PredictionTally()
@@ -353,7 +354,7 @@ class Scheduler:
         if len(sequence.output) == taken:
             self._admission.kept(sequence.request, now)
         sequence.timings.token(now)
-        self._memory.publish(sequence)
+        self._memory.sharing.publish(sequence)
         request = sequence.request
         logprobs = None if sampled.logprobs is None else sampled.logprobs[:taken]
         tokens = TokensEvent(
@@ -368,7 +369,7 @@ class Scheduler:
         """A sequence that needs more blocks than there are ends alone, with what it has."""
         if sequence.num_tokens <= self._most_tokens:
             return None
-        needed = self._memory.most_blocks(sequence.num_tokens)
+        needed = self._memory.layout.most_blocks(sequence.num_tokens)
         return Finish(
             "length",
             detail=f"After {len(sequence.output)} output tokens the sequence needs {needed} KV blocks of "
@@ -423,7 +424,7 @@ class Scheduler:
             return []
         del self._samples[request.request_id]
         self._admission.ended(request)
-        self._memory.forget_request(samples[0])
+        self._memory.sharing.forget_request(samples[0])
         return [_terminal_event(samples)]
 
 

@@ -74,7 +74,7 @@ def take_snapshot(
     pool, swap, states, sequences = memory.pool, memory.swap, memory.states, running.sequences
     # A block that several hold is full: each holder but one counts its tokens too often.
     ticketed = [block for transfer in memory.transfers.out.values() for block in transfer.blocks]
-    extra_holders = sum(len(memory.held(one)) for one in sequences) - pool.held
+    extra_holders = sum(len(memory.tables.held(one)) for one in sequences) - pool.held
     extra_holders += sum(pool.ref_count(block) == 1 for block in ticketed)
     return Snapshot(
         step=step,
@@ -85,7 +85,7 @@ def take_snapshot(
         idle_blocks=pool.evictable,
         preemptions=running.preemptions,
         held_slots=pool.held * memory.block_size,
-        used_slots=sum(map(memory.used_slots, sequences)) - extra_holders * memory.block_size,
+        used_slots=sum(map(memory.tables.used_slots, sequences)) - extra_holders * memory.block_size,
         lanes=tuple(
             LaneCounts(lane.settings.name, len(lane.queue), lane.clock.reason, lane.running) for lane in lanes.all()
         ),

@@ -81,7 +81,7 @@ class StepBuilder:
         """Everybody's windows slide on. Prompts whose windows gained too little by that, since others hold the same
         blocks, take what they lack before those that rank behind them have their tokens."""
         for one in self.running.sequences:
-            self._memory.slide(one)
+            self._memory.tables.slide(one)
         left = draft.budget - len(draft.decodes)
         for one in draft.prompts:
             length = min(one.num_uncomputed, left)
@@ -282,7 +282,7 @@ class StepBuilder:
         if not self.running.has_row(lane, shape) and not self._can_oust(lane):
             return "rows" if lane.queue.ready else OTHER  # before anybody is ranked, or looked up in the cache
         for sequence in lane.queue.in_order(now):
-            if self._has_state and self._memory.awaits_snapshot(sequence):
+            if self._has_state and self._memory.sharing.awaits_snapshot(sequence):
                 return OTHER  # the step under way, behind which it has less to compute
             left = self._left(draft, lane, upto)
             has_room = draft.has_room_for(sequence, left)
@@ -404,7 +404,7 @@ class StepBuilder:
         )
         draft.add(chunk)
         if self._has_windows:
-            draft.tell_blocks(*self._memory.tell(sequence))
+            draft.tell_blocks(*self._memory.tables.tell(sequence))
         sequence.num_computed = start + length
         if start < sequence.recompute_until:
             again = min(sequence.num_computed, sequence.recompute_until) - start
@@ -412,7 +412,7 @@ class StepBuilder:
             self.recomputed_tokens += again
         sequence.num_pending += sample
         sequence.in_flight += 1
-        self._memory.publish(sequence)
+        self._memory.sharing.publish(sequence)
         lane = self._lanes.of(sequence)
         lane.served(length)
         lane.owed.take(length, sequence.protected)

@@ -10,12 +10,10 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import chain
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from inflight.core.types.logprobs import TokenLogprob, TopLogprobs
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
 from inflight.execution.backends import arrays
 from inflight.execution.backends.bf16 import from_bf16
@@ -29,50 +27,17 @@ from inflight.execution.backends.protocol import (
     ScoredBatch,
     StateCache,
 )
+from inflight.execution.backends.results import UNSOUND, UNSOUND_VECTOR, token_logprob, unsound, verified
 from inflight.execution.backends.slots import PassInputs, RequestSlots
 
-ALL_BANNED = (
-    "After {position} tokens, allowed_token_ids, bad_words and min_tokens leave nothing to draw; allow more tokens."
-)
-UNSOUND = (
-    "The model's logits after {position} tokens are not finite (NaN or infinite), so they mean no token; its weights "
-    "are damaged, or its numbers overflow on this text: check the checkpoint, or try --dtype float32."
-)
-UNSOUND_VECTOR = (
-    "The model's hidden state after {position} tokens is not finite (NaN or infinite), so that it is no vector; its "
-    "weights are damaged, or its numbers overflow on this text: check the checkpoint, or try --dtype float32."
-)
+P = TypeVar("P", bound="HostPass")
 
 
 class HostPass:
-    """The part of a pass that knows slots and chunks. It is its own result."""
+    """The part of a pass that knows slots and chunks (`protocol.Pass`); a backend adds its operations. It is its own
+    result."""
 
-    # The operations of a backend, over its own activations.
-    embed: Any
-    rms_norm: Any
-    layer_norm: Any
-    to_act: Any
-    add: Any
-    clear: Any
-    scale: Any
-    soft_cap: Any
-    linear: Any
-    linear_residual: Any
-    gate_up: Any
-    activate: Any
-    experts: Any
-    add_gated: Any
-    by_head: Any
-    rope_and_write_kv: Any
-    rope_and_write_latent: Any
-    attention: Any
-    gate: Any
-    convolve: Any
-    convolve_gated: Any
-    delta_rule: Any
-    gather: Any
-
-    def __init__(self, backend: HostBackend, inputs: PassInputs, slots: RequestSlots, chunks: Sequence[Chunk]):
+    def __init__(self, backend: HostBackend[Any], inputs: PassInputs, slots: RequestSlots, chunks: Sequence[Chunk]):
         self._backend, self._inputs, self._slots, self._chunks = backend, inputs, slots, chunks
         self.num_tokens = len(inputs.token_ids)
         self._sampled: list[Sampled] = []
@@ -102,9 +67,9 @@ class HostPass:
         for row, (index, token, is_sound, wants) in enumerate(all_of):
             chunk = self._chunks[index]
             if not is_sound:
-                one = _unsound(chunk.sequence_id, batch, row, positions[row] + 1, chosen[row])
+                one = unsound(chunk.sequence_id, batch, row, positions[row] + 1, chosen[row])
             elif wants:
-                logprobs = (_token_logprob(drawn, row, token, int(batch.top_logprobs[row])),)
+                logprobs = (token_logprob(drawn, row, token, int(batch.top_logprobs[row])),)
                 one = Sampled(chunk.sequence_id, (token,), logprobs)
             else:
                 one = Sampled(chunk.sequence_id, (token,))
@@ -129,7 +94,7 @@ class HostPass:
         told = self._backend.score(logits.array[: len(places)], token_ids, tops)
         told_of = enumerate(zip(of.tolist(), positions.tolist(), token_ids.tolist(), tops.tolist(), strict=True))
         for row, (chunk, position, token_id, top) in told_of:
-            entry = _token_logprob(told, row, token_id, top)
+            entry = token_logprob(told, row, token_id, top)
             error = UNSOUND.format(position=position + 1) if math.isnan(entry.logprob) else None
             self._scored.append(Scored(self._chunks[chunk].sequence_id, position + 1, (entry,), error))
 
@@ -154,7 +119,9 @@ class HostPass:
         return PassResult(self._sampled, self._scored, self._pooled, self._finished)
 
 
-class HostBackend(ABC):
+class HostBackend(ABC, Generic[P]):
+    """P: its passes."""
+
     dtype: DType
     depth = 1  # who would plan ahead is the one that computes
 
@@ -172,7 +139,7 @@ class HostBackend(ABC):
         chunks: Sequence[Chunk],
         new: Sequence[NewRow] = (),
         freed: Sequence[int] = (),
-    ) -> HostPass:
+    ) -> P:
         for row in freed:
             slots.free(row)
         try:
@@ -196,9 +163,7 @@ class HostBackend(ABC):
         return from_bf16(values) if values.dtype == np.uint16 else values
 
     @abstractmethod
-    def forward_pass(
-        self, inputs: PassInputs, kv_cache: KVCache, slots: RequestSlots, chunks: Sequence[Chunk]
-    ) -> HostPass:
+    def forward_pass(self, inputs: PassInputs, kv_cache: KVCache, slots: RequestSlots, chunks: Sequence[Chunk]) -> P:
         """The operations of a pass over those chunks of the slots."""
 
     @abstractmethod
@@ -210,33 +175,3 @@ class HostBackend(ABC):
     def score(self, logits: Array, token_ids: Array, top_logprobs: Array) -> ScoredBatch:
         """What `sample` would report had it drawn token_ids int32[S] from logits float32[S, V], which may be
         overwritten. top_logprobs int32[S]: alternatives wanted beside each."""
-
-
-def _token_logprob(told: SampledBatch | ScoredBatch, row: int, token_id: int, top: int) -> TokenLogprob:
-    """What was told of a row, with the first `top` alternatives."""
-    ids, values = told.top_ids[row, :top], told.top_logprobs[row, :top]
-    alternatives = TopLogprobs.of_bytes(ids.tobytes(), values.tobytes()) if top else ()
-    return TokenLogprob(token_id, float(told.logprobs[row]), alternatives)
-
-
-def verified(drafts: Sequence[int], draws: Sequence[Sampled]) -> Sampled:
-    """What counts of the draws of a chunk, one behind each draft and one before them: those up to the first that is not
-    what was drafted. Of a draw that let nothing be drawn only the first is told; a later one comes again."""
-    right = 0
-    while right < len(drafts) and draws[right].token_ids == (drafts[right],):
-        right += 1
-    kept = draws[: right + 1]
-    if kept[-1].error is not None:
-        if not right:
-            return kept[0]
-        kept = kept[:-1]
-    tokens = tuple(one.token_ids[0] for one in kept)
-    logprobs = None if kept[0].logprobs is None else tuple(chain.from_iterable(one.logprobs or () for one in kept))
-    return Sampled(kept[0].sequence_id, tokens, logprobs)
-
-
-def _unsound(sequence_id: int, batch: SamplingBatch, row: int, position: int, logit: float) -> Sampled:
-    added = batch.bias_values[batch.bias_offsets[row] : batch.bias_offsets[row + 1]]
-    is_banned = logit == -np.inf and (batch.allowed[row] is not None or bool(np.isneginf(added).any()))
-    told = ALL_BANNED if is_banned else UNSOUND
-    return Sampled(sequence_id, (), error=told.format(position=position))

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
-from inflight.execution.backends.host import verified
 from inflight.execution.backends.matrices import Matrix
 from inflight.execution.backends.protocol import (
     Array,
@@ -30,6 +29,7 @@ from inflight.execution.backends.protocol import (
     Routing,
     StateCache,
 )
+from inflight.execution.backends.results import verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,11 @@ class NullPass:
     def compute(self, *arguments: Any, **named: Any) -> None:
         """Any of the operations over activations."""
 
-    embed = rms_norm = layer_norm = to_act = add = scale = soft_cap = compute
-    linear = linear_residual = gate_up = activate = experts = add_gated = clear = compute
-    rope_and_write_kv = rope_and_write_latent = by_head = attention = gather = compute
-    gate = convolve = convolve_gated = delta_rule = compute
+    embed = gather = clear = to_act = rms_norm = layer_norm = add = scale = soft_cap = compute
+    activate = add_gated = gate = compute
+    linear = linear_residual = gate_up = experts = by_head = compute
+    rope_and_write_kv = rope_and_write_latent = attention = compute
+    convolve = convolve_gated = delta_rule = compute
 
     def sample(self, logits: object, places: Sequence[int]) -> None:
         for chunk, position in (self._places[place] for place in places):

@@ -56,7 +56,7 @@ class TransformersPass(HostPass):
         self.paged = PagedAttention(kv_cache, inputs.metadata)
 
 
-class TransformersBackend(HostBackend):
+class TransformersBackend(HostBackend[TransformersPass]):
     def __init__(self, dtype: DType, threads: int, kept: Sequence[LayerShape]) -> None:
         """kept: what each layer keeps of a token."""
         self.name = f"torch {torch.__version__}, modules of transformers"

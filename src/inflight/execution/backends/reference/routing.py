@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from inflight.execution.backends.protocol import Array, Routing
+from inflight.execution.backends.reference.functions import sigmoid, softmax
 
 _LEAST_SUM = np.float32(1e-20)  # of sigmoids, which may all vanish
 
 
 def route(logits: Array, routing: Routing) -> tuple[Array, Array]:
     """float32[X] → numbers of experts int64[top_k] in order of rank, and their weights float32[top_k]."""
-    scores = _softmax(logits) if routing.scores == "softmax" else sigmoid(logits)
+    scores = softmax(logits) if routing.scores == "softmax" else sigmoid(logits)
     values = scores if routing.correction is None else scores + routing.correction
     values = np.where(np.isnan(values), np.float32(-np.inf), values)
     if routing.groups > 1:
@@ -39,13 +40,3 @@ def _in_best_groups(values: Array, routing: Routing) -> Array:
     taken = np.zeros(routing.groups, bool)
     taken[_largest(best, routing.top_groups)] = True
     return np.repeat(taken, groups.shape[1])
-
-
-def _softmax(logits: Array) -> Array:
-    powers = np.exp(logits - logits.max())
-    return np.asarray(powers / powers.sum(), np.float32)
-
-
-def sigmoid(logits: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return np.asarray(1 / (1 + np.exp(-logits)), np.float32)

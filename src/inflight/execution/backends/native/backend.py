@@ -1,31 +1,22 @@
-"""The backend of C++ kernels (`native/`), and probes of what the machine can do.
+"""The native backend: the protocol's calls become the compiled module's.
 
-Knows how the contract in `protocol.py` maps to the compiled module: structs become arrays, nothing is checked or
-computed here. The module checks what a pass is prepared with, and sizes and types in its operations (ValueError).
+Knows which structs become which arrays; nothing is checked or computed here.
 """
 
 from __future__ import annotations
 
-import importlib
-import itertools
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from inflight.core.types.plan import Chunk
-from inflight.execution.backends import int4
-from inflight.execution.backends.host import HostBackend, HostPass
-from inflight.execution.backends.matrices import (
-    LINEAR_CODES,
-    Int4Matrix,
-    Int8Matrix,
-    Matrix,
-    ReorderedMatrix,
-    alike,
-    in_order,
-)
+from inflight.execution.backends.host import HostBackend
+from inflight.execution.backends.matrices import Matrix, alike, in_order
+from inflight.execution.backends.native.forward_pass import NativePass
+from inflight.execution.backends.native.memory import NativeStates, laid_out, state_sizes
+from inflight.execution.backends.native.module import module
+from inflight.execution.backends.native.packing import pieces
 from inflight.execution.backends.protocol import (
     Array,
     DType,
@@ -42,27 +33,12 @@ from inflight.execution.backends.protocol import (
 from inflight.execution.backends.slots import PassInputs, RequestSlots
 
 
-def _module() -> Any:
-    try:
-        return importlib.import_module("inflight.execution.backends._native")
-    except ImportError as error:
-        raise ImportError(
-            "the native kernels are not built: install the package with `pip install .` (needs a C++20 compiler), "
-            'or use the slow numpy backend with isa="reference"'
-        ) from error
-
-
-def available_isas() -> list[str]:
-    """Instruction sets this build has and this CPU can run, best first."""
-    return list(_module().available_isas())
-
-
-class NativeBackend(HostBackend):
+class NativeBackend(HostBackend[NativePass]):
     """Backend over the compiled kernels, with threads of its own."""
 
     def __init__(self, dtype: DType, threads: int, isa: str = "auto", cores: Sequence[int] = ()) -> None:
         """cores: if any, thread t but the first, which is the caller's, stays on cores[t]."""
-        self._module = _module()
+        self._module = module()
         self._kernels = self._module.Backend(dtype, threads, isa, list(cores))
         self.isa: str = self._kernels.isa
         self.name = f"native {self.isa}"
@@ -79,12 +55,12 @@ class NativeBackend(HostBackend):
     def pack_linear(
         self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
     ) -> Any:
-        return self._kernels.pack_linear(_pieces(parts, hold, group), bias)
+        return self._kernels.pack_linear(pieces(parts, hold, group), bias)
 
     def pack_gate_up(
         self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None
     ) -> Any:
-        (piece,) = _pieces(alike(gate, up, hold), hold, group)
+        (piece,) = pieces(alike(gate, up, hold), hold, group)
         return self._kernels.pack_gate_up(piece, bias)
 
     def pack_experts(
@@ -109,25 +85,25 @@ class NativeBackend(HostBackend):
         return self._kernels.pack_heads(list(weights))
 
     def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> Any:
-        (piece,) = _pieces([in_order(table)], hold, group)
+        (piece,) = pieces([in_order(table)], hold, group)
         return self._kernels.pack_table(piece)
 
     def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Any:
         return self._kernels.pack_rows(iter(pieces), rows, columns)
 
     def bytes_per_block(self, shape: KVShape) -> int:
-        return int(self._kernels.bytes_per_block(*_laid_out(shape)))
+        return int(self._kernels.bytes_per_block(*laid_out(shape)))
 
     def kv_cache(self, shape: KVShape, num_blocks: int) -> Any:
-        cache = self._kernels.kv_cache(*_laid_out(shape), num_blocks)
+        cache = self._kernels.kv_cache(*laid_out(shape), num_blocks)
         cache.shape = shape
         return cache
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
-        return int(self._kernels.bytes_per_state(_state_sizes(layers)))
+        return int(self._kernels.bytes_per_state(state_sizes(layers)))
 
     def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> NativeStates:
-        return NativeStates(self._kernels, self._kernels.state_cache(_state_sizes(layers), rows, snapshots))
+        return NativeStates(self._kernels, self._kernels.state_cache(state_sizes(layers), rows, snapshots))
 
     def activation_of(self, array: Array) -> Any:
         return self._module.Activation(array)
@@ -209,101 +185,3 @@ class NativeBackend(HostBackend):
     def peak_flops(self, kind: Literal["bf16", "f32", "int8"], seconds: float = 0.1) -> float:
         """Operations per second (two per multiply-add) of all threads on registers."""
         return float(self._kernels.peak(kind, seconds))
-
-
-class _Layout(NamedTuple):
-    """How the module packs a matrix. Of int4: inputs of a group, whether there are offsets, what codes stand for, and
-    the order of the inputs (int32; none: as they are)."""
-
-    hold: Hold
-    group: int = 0
-    offsets: bool = False
-    meanings: bytes = b""
-    order: bytes = b""
-
-
-def _pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, ...]]:
-    """Neighbours of one layout together, as the module takes them: matrices, then the fields of the layout."""
-    laid = [_laid(part, hold, group) for part in parts]
-    return [
-        (
-            [matrix for _, matrix in run],
-            *layout[:3],
-            np.frombuffer(layout.meanings, np.int8),
-            np.frombuffer(layout.order, np.int32) if layout.order else None,
-        )
-        for layout, run in itertools.groupby(laid, key=itemgetter(0))
-    ]
-
-
-def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
-    if isinstance(matrix, Int8Matrix):
-        return _Layout("int8"), (np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.scales))
-    if isinstance(matrix, ReorderedMatrix):
-        layout, laid = _laid(matrix.matrix, hold, group)
-        return layout._replace(order=matrix.order.astype(np.int32).tobytes()), laid
-    if isinstance(matrix, Int4Matrix):
-        held = int4.hold(matrix)
-        layout = _Layout("int4", held.group, held.offsets is not None, held.meanings.tobytes())
-        offsets = None if held.offsets is None else np.ascontiguousarray(held.offsets)
-        return layout, (np.ascontiguousarray(held.codes), np.ascontiguousarray(held.scales), offsets, held.factors)
-    return (_Layout("int4", group, False, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
-
-
-def read_bandwidth_bytes_per_s(threads: int, isa: str = "auto") -> float:
-    """Measured read bandwidth of `threads` threads."""
-    return NativeBackend("float32", threads, isa).read_bandwidth_bytes_per_s()
-
-
-def peak_flops(kind: Literal["bf16", "f32", "int8"], threads: int, isa: str = "auto") -> float:
-    """Measured peak of multiply-adds, two operations each, of `threads` threads."""
-    return NativeBackend("float32", threads, isa).peak_flops(kind)
-
-
-def _laid_out(shape: KVShape) -> tuple[int, bool, list[tuple[int, int, int, int]]]:
-    """As the module takes it; a layer without a place has no heads."""
-    layers = [one and (one.group, one.kv_heads, one.key_dim, one.value_dim) for one in shape.layers]
-    return shape.block_size, shape.quantized, [one or (0, 0, 0, 0) for one in layers]
-
-
-def _state_sizes(layers: Sequence[LayerState | None]) -> list[tuple[int, ...]]:
-    found = [one or LayerState(0, 0) for one in layers]
-    return [(one.inputs, one.channels, one.heads, one.key_dim, one.value_dim) for one in found]
-
-
-class NativeStates:
-    """held: the module's."""
-
-    def __init__(self, kernels: Any, held: Any) -> None:
-        self._kernels, self.held = kernels, held
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.held.nbytes)
-
-    def begin(self, row: int, snapshot: int) -> None:
-        self._kernels.begin_state(self.held, row, snapshot)
-
-
-class NativePass(HostPass):
-    """The compiled pass's operations, called without a detour: with small models such a call is most of a step."""
-
-    def __init__(
-        self,
-        prepared: Any,
-        backend: NativeBackend,
-        inputs: PassInputs,
-        slots: RequestSlots,
-        chunks: Sequence[Chunk],
-    ):
-        super().__init__(backend, inputs, slots, chunks)
-        self.embed, self.rms_norm, self.gather = prepared.embed, prepared.rms_norm, prepared.gather
-        self.layer_norm, self.to_act, self.add = prepared.layer_norm, prepared.to_act, prepared.add
-        self.scale, self.soft_cap, self.activate = prepared.scale, prepared.soft_cap, prepared.activate
-        self.clear = prepared.clear
-        self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
-        self.experts, self.add_gated, self.by_head = prepared.experts, prepared.add_gated, prepared.by_head
-        self.rope_and_write_latent = prepared.rope_and_write_latent
-        self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention
-        self.gate, self.convolve, self.convolve_gated = prepared.gate, prepared.convolve, prepared.convolve_gated
-        self.delta_rule = prepared.delta_rule

@@ -1,0 +1,14 @@
+"""The backend of C++ kernels (the repository's `native/`), and probes of what the machine can do.
+
+Knows how the contract in `protocol` maps to the compiled module, `_native`: that checks what a pass is prepared with,
+and sizes and types in its operations (ValueError). Importing this loads no kernels.
+"""
+
+from __future__ import annotations
+
+from inflight.execution.backends.native.backend import NativeBackend
+from inflight.execution.backends.native.forward_pass import NativePass
+from inflight.execution.backends.native.module import available_isas
+from inflight.execution.backends.native.probes import peak_flops, read_bandwidth_bytes_per_s
+
+__all__ = ["NativeBackend", "NativePass", "available_isas", "peak_flops", "read_bandwidth_bytes_per_s"]

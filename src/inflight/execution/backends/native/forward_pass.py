@@ -1,0 +1,39 @@
+"""A pass of the native backend: the compiled pass's operations, by kind. Nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inflight.core.types.plan import Chunk
+from inflight.execution.backends.host import HostBackend, HostPass
+from inflight.execution.backends.slots import PassInputs, RequestSlots
+
+
+class NativePass(HostPass):
+    """Operations are called without a detour: with small models such a call is most of a step."""
+
+    def __init__(
+        self,
+        prepared: Any,
+        backend: HostBackend[Any],
+        inputs: PassInputs,
+        slots: RequestSlots,
+        chunks: Sequence[Chunk],
+    ):
+        super().__init__(backend, inputs, slots, chunks)
+        # On rows: `native/pass_rows.h`.
+        self.embed, self.gather = prepared.embed, prepared.gather
+        self.clear, self.to_act = prepared.clear, prepared.to_act
+        self.rms_norm, self.layer_norm, self.add = prepared.rms_norm, prepared.layer_norm, prepared.add
+        self.scale, self.soft_cap, self.activate = prepared.scale, prepared.soft_cap, prepared.activate
+        self.add_gated, self.gate = prepared.add_gated, prepared.gate
+        # With packed weights: `pass_products.h`.
+        self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
+        self.experts, self.by_head = prepared.experts, prepared.by_head
+        # On the KV cache: `pass_attention.h`.
+        self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention
+        self.rope_and_write_latent = prepared.rope_and_write_latent
+        # On states: `pass_states.h`.
+        self.convolve, self.convolve_gated = prepared.convolve, prepared.convolve_gated
+        self.delta_rule = prepared.delta_rule

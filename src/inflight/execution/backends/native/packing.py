@@ -1,0 +1,56 @@
+"""Packing: a checkpoint's matrices as the compiled module takes them.
+
+Knows the kinds of matrices and the ways to hold them; the module lays them out in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inflight.execution.backends import int4
+from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix, ReorderedMatrix
+from inflight.execution.backends.protocol import Hold
+
+
+class _Layout(NamedTuple):
+    """How the module packs a matrix. Of int4: inputs of a group, whether there are offsets, what codes stand for, and
+    the order of the inputs (int32; none: as they are)."""
+
+    hold: Hold
+    group: int = 0
+    offsets: bool = False
+    meanings: bytes = b""
+    order: bytes = b""
+
+
+def pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, ...]]:
+    """Neighbours of one layout together, as the module takes them: matrices, then the fields of the layout."""
+    laid = [_laid(part, hold, group) for part in parts]
+    return [
+        (
+            [matrix for _, matrix in run],
+            *layout[:3],
+            np.frombuffer(layout.meanings, np.int8),
+            np.frombuffer(layout.order, np.int32) if layout.order else None,
+        )
+        for layout, run in itertools.groupby(laid, key=itemgetter(0))
+    ]
+
+
+def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
+    if isinstance(matrix, Int8Matrix):
+        return _Layout("int8"), (np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.scales))
+    if isinstance(matrix, ReorderedMatrix):
+        layout, laid = _laid(matrix.matrix, hold, group)
+        return layout._replace(order=matrix.order.astype(np.int32).tobytes()), laid
+    if isinstance(matrix, Int4Matrix):
+        held = int4.hold(matrix)
+        layout = _Layout("int4", held.group, held.offsets is not None, held.meanings.tobytes())
+        offsets = None if held.offsets is None else np.ascontiguousarray(held.offsets)
+        return layout, (np.ascontiguousarray(held.codes), np.ascontiguousarray(held.scales), offsets, held.factors)
+    return (_Layout("int4", group, False, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix

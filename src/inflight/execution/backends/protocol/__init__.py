@@ -1,0 +1,94 @@
+"""The backend protocol: what the model runner and the decoder need from a device.
+
+The shapes, dtypes and meaning of each operation, and nothing of models, schedulers or requests. What there is to
+implement, and in which order it is called:
+
+- `backend`: `Backend` packs weights and makes the memory (`handles`), once, at load. `prepare` is called once for each
+  forward pass: it takes up what is new of the slots, gathers the pass's tokens, checks positions and block tables, and
+  divides the work.
+- `forward_pass`: what `prepare` returns, a `ForwardPass`. Its methods are the `operations` of all layers, by kind, and
+  those that draw tokens; `finish` ends it.
+
+And what these are told: `number_formats`, `layer_memory` (the KV cache's shape, states of recurrent layers), `metadata`
+(where a pass's tokens lie), `parameters` (functions, rotations, routing), `sampling`. Those are values that anybody may
+make; they know no backend.
+
+`reference` (numpy, slow and readable) is the definition of what is right, `native` (C++ kernels) the default on a CPU,
+and `null` computes nothing. A backend in the host's memory may take its slots and results from `host`.
+
+Letters: T tokens of the pass, C chunks, S rows of a product (all tokens, or those gathered), H query heads, G key/value
+heads, D head dimension, E hidden size, F feed-forward size, V vocabulary, B block size in tokens, X experts.
+
+Batch invariance is part of the contract: what an operation computes for one token, one query or one sampled row must
+have the same bits whatever other tokens, queries or rows are in the call.
+"""
+
+from __future__ import annotations
+
+from inflight.execution.backends.protocol.backend import Backend, Device, WeightPacking
+from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass, PassResult, PendingPass
+from inflight.execution.backends.protocol.handles import (
+    Activation,
+    Experts,
+    GateUp,
+    Heads,
+    KVCache,
+    Linear,
+    RequestSlots,
+    Rope,
+    StateCache,
+    Table,
+    Vector,
+)
+from inflight.execution.backends.protocol.layer_memory import KVLayer, KVShape, LayerState
+from inflight.execution.backends.protocol.metadata import AttentionMetadata, StateMetadata
+from inflight.execution.backends.protocol.number_formats import Array, DType, Hold, Quantization
+from inflight.execution.backends.protocol.operations import (
+    AttentionOperations,
+    ProductOperations,
+    RecurrentOperations,
+    RowOperations,
+)
+from inflight.execution.backends.protocol.parameters import Gating, Nonlinearity, RopeTable, Routing
+from inflight.execution.backends.protocol.sampling import SampledBatch, SamplingBatch, ScoredBatch
+
+__all__ = [
+    "Activation",
+    "Array",
+    "AttentionMetadata",
+    "AttentionOperations",
+    "Backend",
+    "DType",
+    "Device",
+    "Experts",
+    "ForwardPass",
+    "GateUp",
+    "Gating",
+    "Heads",
+    "Hold",
+    "KVCache",
+    "KVLayer",
+    "KVShape",
+    "LayerState",
+    "Linear",
+    "Nonlinearity",
+    "Pass",
+    "PassResult",
+    "PendingPass",
+    "ProductOperations",
+    "Quantization",
+    "RecurrentOperations",
+    "RequestSlots",
+    "Rope",
+    "RopeTable",
+    "Routing",
+    "RowOperations",
+    "SampledBatch",
+    "SamplingBatch",
+    "ScoredBatch",
+    "StateCache",
+    "StateMetadata",
+    "Table",
+    "Vector",
+    "WeightPacking",
+]

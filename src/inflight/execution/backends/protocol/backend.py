@@ -1,0 +1,134 @@
+"""The backend itself: it packs weights, owns all memory, and begins passes.
+
+Knows nothing of models, schedulers or requests. It takes back only what it gave out. `Device` is the part that a runner
+needs; a decoder, and the loader of its weights, need all of `Backend`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol, runtime_checkable
+
+from inflight.core.types.plan import Capacity, Chunk, NewRow
+from inflight.execution.backends.matrices import Matrix
+from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass
+from inflight.execution.backends.protocol.handles import (
+    Activation,
+    Experts,
+    GateUp,
+    Heads,
+    KVCache,
+    Linear,
+    RequestSlots,
+    Rope,
+    StateCache,
+    Table,
+    Vector,
+)
+from inflight.execution.backends.protocol.layer_memory import KVShape, LayerState
+from inflight.execution.backends.protocol.number_formats import Array, DType, Hold
+from inflight.execution.backends.protocol.parameters import Gating, RopeTable, Routing
+
+
+class Device(Protocol):
+    """What a runner needs of a backend, whatever computes between tokens and logits: the KV cache, request slots, and
+    passes over them."""
+
+    name: str  # e.g. "reference", "native avx512_bf16"
+    dtype: DType
+    threads: int
+    depth: int  # steps worth having in flight: 2 where `finish` returns before the device is done
+
+    def bytes_per_block(self, shape: KVShape) -> int: ...
+
+    def kv_cache(self, shape: KVShape, num_blocks: int) -> KVCache: ...
+
+    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
+        """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone. states:
+        of as many rows, and of `capacity.state_snapshots` snapshots, where the model has recurrent layers."""
+
+    # -- per step -----------------------------------------------------------------------------------------------
+    def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
+        """Copy whole blocks, in order."""
+
+    def prepare(
+        self,
+        slots: RequestSlots,
+        kv_cache: KVCache,
+        chunks: Sequence[Chunk],
+        new: Sequence[NewRow] = (),
+        freed: Sequence[int] = (),
+    ) -> Pass:
+        """Begins a pass over the tokens of `chunks`. Before it, slots are given up, then taken, and those that begin
+        from a snapshot get their state; the chunks' new blocks are appended to their slots' tables. Raises ValueError
+        for positions or tables that cannot be, and where a state is not that of the position at which its chunk
+        starts."""
+
+    def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
+        """The pass of these slots failed: what is computed for them before they are taken anew counts for nothing, and
+        reads and writes no block of anybody."""
+
+
+class WeightPacking(Protocol):
+    """Once, at load. Weights are given as a checkpoint has them (`matrices.py`), [N, K], and may be read-only memory
+    maps. Plain numbers are packed as `hold` says: converted to `dtype`, or quantized to int8, or to int4 in groups of
+    `group` inputs. What comes quantized is packed as it is. Packing copies, so that the source can be released at
+    once."""
+
+    def pack_vector(self, values: Array) -> Vector:
+        """values float32[N]."""
+
+    def pack_rope(self, table: RopeTable) -> Rope: ...
+
+    def pack_linear(
+        self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
+    ) -> Linear:
+        """`parts` are stacked along N (q, k, v) without building the stack, and may be held in different ways. bias
+        float32[N] or None. Raises ValueError for more than 133,144 columns in int8, whose sums could pass 32 bits."""
+
+    def pack_gate_up(
+        self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None
+    ) -> GateUp:
+        """Both are held in one way: where they come in two, in that which `matrices.alike` makes of them. bias:
+        float32[2, F], of gate and of up."""
+
+    def pack_experts(
+        self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating = "silu"
+    ) -> Experts:
+        """Of X experts the matrices that this backend packed, all [F, E] and held alike, and all [E, F] likewise
+        (of int4 some may have offsets and others none, but codes stand for the same). Raises ValueError for others, and
+        for a routing that they do not fit."""
+
+    def pack_heads(self, weights: Sequence[Linear]) -> Heads:
+        """Matrices without biases that this backend packed, all [N, K] and held alike. Raises ValueError for others."""
+
+    def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> Table:
+        """Embedding table that is the output projection, too, through `.linear`, and held once."""
+
+    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Table:
+        """Embedding table that only gives rows, in `dtype`. pieces: plain numbers, rows of it in their order, which are
+        let go one after the other. Raises ValueError where they are not the table's shape."""
+
+
+@runtime_checkable
+class Backend(Device, WeightPacking, Protocol):
+    """A device that computes the operations of a decoder, too."""
+
+    def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
+        """Of one state of all layers; None: a layer without."""
+
+    def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> StateCache:
+        """Live states of `rows` rows, that of padding included, and of so many snapshots."""
+
+    def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Activation:
+        """Memory for up to `rows` rows; pages that no pass reaches are never touched."""
+
+    def prepare(
+        self,
+        slots: RequestSlots,
+        kv_cache: KVCache,
+        chunks: Sequence[Chunk],
+        new: Sequence[NewRow] = (),
+        freed: Sequence[int] = (),
+    ) -> ForwardPass:
+        """As of a device, with the operations of a decoder's layers."""

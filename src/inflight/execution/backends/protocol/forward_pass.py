@@ -1,0 +1,53 @@
+"""A forward pass: prepared once, asked for its operations layer by layer, finished, and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from inflight.core.types.plan import Pooled, Sampled, Scored
+from inflight.execution.backends.protocol.handles import Activation
+from inflight.execution.backends.protocol.operations import (
+    AttentionOperations,
+    ProductOperations,
+    RecurrentOperations,
+    RowOperations,
+)
+
+
+class PassResult(NamedTuple):
+    """What one forward pass yielded, and when it was done (seconds of `time.perf_counter`)."""
+
+    sampled: Sequence[Sampled]
+    scored: Sequence[Scored]
+    pooled: Sequence[Pooled]
+    finished: float
+
+
+class PendingPass(Protocol):
+    def result(self) -> PassResult:
+        """Wait for the device. Raises what broke the pass."""
+
+
+class Pass(Protocol):
+    """What a runner asks of a pass, whatever computed its logits and its last hidden states."""
+
+    num_tokens: int
+
+    def sample(self, logits: Activation, places: Sequence[int]) -> None:
+        """Draws what follows the tokens at `places`, which rise, each as if all tokens before it were the slot's,
+        drafts too; logits are the rows of float32[S, V], which may be overwritten. Of a chunk that has been drawn for
+        whole, the slot keeps what was drawn up to the first draft that was wrong."""
+
+    def score(self, logits: Activation, places: Sequence[int]) -> None:
+        """Log-probabilities of the known tokens that follow those at `places`, which rise; logits as for `sample`."""
+
+    def pool(self, hidden: Activation, places: Sequence[int]) -> None:
+        """The vectors of the tokens at `places`: rows of act[S, E], as their slots want them."""
+
+    def finish(self) -> PendingPass: ...
+
+
+class ForwardPass(RowOperations, ProductOperations, AttentionOperations, RecurrentOperations, Pass, Protocol):
+    """A pass with the operations over its tokens, in the order in which they are asked for. They may still be under way
+    when a call returns; what an activation holds is nobody's business before `finish`."""

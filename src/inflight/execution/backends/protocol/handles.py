@@ -1,0 +1,49 @@
+"""What a backend gives out and takes back: its memory and packed weights, which nobody else looks into."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from inflight.execution.backends.protocol.layer_memory import KVShape
+
+
+class KVCache(Protocol):
+    """Keys and values of all layers, in blocks: [blocks, bytes of a block]."""
+
+    @property
+    def shape(self) -> KVShape: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class StateCache(Protocol):
+    """What recurrent layers keep: a live state of all of them for each row, and snapshots, which are copies of such."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def begin(self, row: int, snapshot: int) -> None:
+        """The row's state becomes a copy of the snapshot."""
+
+
+class Activation(Protocol):
+    """Memory for rows of numbers, written anew by every pass. An operation reads the rows that were written last, and
+    writes as many."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+# Packed weights: what a backend makes of them is its own.
+Vector = Any  # float32[N]: the weight of a norm
+Rope = Any  # a RopeTable
+Linear = Any  # a weight matrix [N, K] with optional bias, packed; exposes .rows (N), .columns (K), .nbytes
+GateUp = Any  # gate and up projections packed together; exposes .rows (F), .columns (E), .nbytes
+Experts = Any  # a GateUp and a Linear [E, F] for each of X experts, and a Routing; exposes .count (X)
+Heads = Any  # a weight matrix [N, K] for each of H heads; exposes .count (H), .rows (N), .columns (K), .nbytes
+Table = Any  # an embedding table [V, E]; exposes .rows, .columns, .nbytes, and .linear (Linear, or None when untied)
+RequestSlots = Any  # per running sequence: tokens, block table, settings

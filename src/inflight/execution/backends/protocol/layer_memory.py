@@ -1,0 +1,97 @@
+"""What layers keep of the tokens before: keys and values in blocks, or a state of fixed size.
+
+Knows sizes in numbers; how many bytes they take is the backend's, who holds which block nobody's here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayer:
+    """What one layer keeps of a token in the blocks of its KV group: of each head a key of `key_dim` values and a value
+    of `value_dim`. value_dim 0: values are a part of the keys (latent attention: one head, of the compressed vector and
+    the rotated key), and none are kept."""
+
+    group: int
+    kv_heads: int
+    key_dim: int  # even
+    value_dim: int
+
+    @property
+    def elements(self) -> int:
+        """Of one token."""
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What a block is: one contiguous run of bytes, which holds B positions of every layer of one KV group, each layer
+    at a place of its own with heads and widths of its own, one after the other in the order of the layers. A block of
+    any group takes the bytes of the largest, so that one pool serves all.
+
+    layers: of each layer of the model; None for one that takes no place in any block: it keeps a state of fixed size
+    instead, or reads what an earlier layer has written.
+
+    quantized: in int8, with a scale for each position and head of the keys, and of the values if there are any, by the
+    rule of `int8.py` from what `act` would hold. Attention then multiplies whole numbers: queries are rounded once
+    more, to 16 bits with a scale of their own, and so are probabilities (times the scales of their values), instead of
+    to `act`.
+    """
+
+    block_size: int  # tokens per block, a multiple of 16
+    layers: tuple[KVLayer | None, ...]
+    quantized: bool = False
+
+    @classmethod
+    def uniform(
+        cls,
+        layers: int,
+        block_size: int,
+        kv_heads: int,
+        head_dim: int,
+        quantized: bool = False,
+        groups: Sequence[int] = (),
+    ) -> KVShape:
+        """Of layers that all keep alike. groups: of each; none: one of all."""
+        return cls(
+            block_size,
+            tuple(KVLayer(group, kv_heads, head_dim, head_dim) for group in groups or [0] * layers),
+            quantized,
+        )
+
+    @property
+    def groups(self) -> int:
+        return 1 + max((one.group for one in self.layers if one is not None), default=0)
+
+    def of(self, layer: int) -> KVLayer:
+        """Raises ValueError for a layer that takes no place."""
+        found = self.layers[layer] if 0 <= layer < len(self.layers) else None
+        if found is None:
+            raise ValueError(f"layer {layer} is not in the KV cache")
+        return found
+
+    def offsets(self, nbytes: Callable[[KVLayer], int]) -> tuple[list[int], int]:
+        """Where each layer begins in a block (0 for one without a place), and what a block takes. nbytes: of a layer's
+        place in a block, as the backend holds it."""
+        ends, found = [0] * self.groups, []
+        for layer in self.layers:
+            found.append(0 if layer is None else ends[layer.group])
+            if layer is not None:
+                ends[layer.group] += nbytes(layer)
+        return found, max(ends)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """What a recurrent layer keeps of a sequence, however long: the last `inputs` inputs of its convolution over
+    `channels` channels, in `act`, and of each of `heads` heads a float32 matrix [key_dim, value_dim]. Before any token
+    all of it is 0."""
+
+    inputs: int
+    channels: int
+    heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0

@@ -1,0 +1,51 @@
+"""What operations are told beside activations and weights, the same in every pass.
+
+Knows functions by their names, rotations as tables, and how tokens are routed to experts; not how any is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from inflight.execution.backends.protocol.number_formats import Array
+
+# Activation functions. gelu_tanh: x · sigmoid(2 · √(2/π) · (x + 0.044715 · x³)), which is gelu by tanh; relu2: the
+# square of max(x, 0). xielu, with parameters p and n that a model learns: x / 2 + p · x² of what is positive,
+# x / 2 + n · (exp(min(x, -10⁻⁶)) - 1 - x) of the rest.
+Nonlinearity = Literal["silu", "gelu_tanh", "relu2", "xielu"]
+# How gate opens up within an expert. silu, gelu_tanh: of gate, times up; clamped_swiglu (gpt-oss): (up + 1) · g ·
+# sigmoid(1.702 · g) with g = min(gate, 7) and up from -7 to 7.
+Gating = Literal["silu", "gelu_tanh", "clamped_swiglu"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """Rotary embedding of the first R values of a head, R up to D, by halves (Hugging Face convention: x[i] pairs with
+    x[i + R/2]); scaling is already in."""
+
+    cos: Array  # float32[positions, R / 2]
+    sin: Array  # float32[positions, R / 2]
+    q_scale: Array | None = None  # float32[positions], what queries are multiplied by
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a token's float32 logits of the X experts become the `top_k` that it passes, in order of rank, and their
+    weights (`models.spec.Router` has the meanings).
+
+    Scores are the softmax or the sigmoid of the logits. Experts are picked by falling score + correction, on a tie (and
+    for NaN, which is never larger) the lower number first. With more than one group only experts of the `top_groups`
+    groups with the largest sums of their `group_best` best such values can be. Weights are the scores of the picked,
+    divided by their sum, but at least 10⁻²⁰, if they are to be renormalized, times scale, times the expert's own.
+    """
+
+    top_k: int
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    renormalize: bool = False
+    correction: Array | None = None  # float32[X]
+    groups: int = 1
+    top_groups: int = 1
+    group_best: int = 2
+    scale: float = 1.0
+    expert_scale: Array | None = None  # float32[X]

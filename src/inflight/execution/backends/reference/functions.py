@@ -1,0 +1,79 @@
+"""Functions of numbers, one by one: float32 arrays of any shape → the same shape.
+
+Knows formulas, and no weights, tokens or rounding to `act`. sigmoid(x) is 1 / (1 + e⁻ˣ); where
+x · sigmoid(y) is wanted, it is formed as x / (1 + e⁻ʸ), which rounds once less.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from inflight.execution.backends.protocol import Array, Gating, Nonlinearity
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e⁻ˣ)."""
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-x)), np.float32)
+
+
+def times_sigmoid(x: Array, y: Array) -> Array:
+    """x · sigmoid(y)."""
+    with np.errstate(over="ignore"):
+        found: Array = x / (np.float32(1) + np.exp(-y))
+    return found
+
+
+def softmax(x: Array) -> Array:
+    """float32[X] → eˣ / Σ eˣ, with the largest taken off each exponent first."""
+    powers = np.exp(x - x.max())
+    return np.asarray(powers / powers.sum(), np.float32)
+
+
+def softplus(x: Array) -> Array:
+    """log(1 + eˣ), without its overflow."""
+    found: Array = np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, np.float32(20)))))
+    return found
+
+
+def soft_capped(x: Array, cap: float) -> Array:
+    """c · tanh(x / c): as x near 0, and never beyond c (Gemma Team, "Gemma 2", arXiv 2408.00118)."""
+    capped: Array = np.float32(cap) * np.tanh(x / np.float32(cap))
+    return capped
+
+
+def activated(x: Array, activation: Nonlinearity, parameters: Array | None = None) -> Array:
+    """The activation function of that name.
+
+    silu       x · sigmoid(x)                                                       arXiv 1702.03118
+    gelu_tanh  x · sigmoid(2 · √(2/π) · (x + 0.044715 · x³))                        arXiv 1606.08415
+    relu2      max(x, 0)²                                                           arXiv 2109.08668
+    xielu      x / 2 + (p · x² where x > 0, else n · (exp(min(x, -10⁻⁶)) - 1 - x))  arXiv 2411.13010
+
+    parameters: float32[2], p and n.
+    """
+    if activation == "silu":
+        return times_sigmoid(x, x)
+    if activation == "gelu_tanh":
+        return times_sigmoid(x, np.float32(2 * math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3))
+    if activation == "relu2":
+        return np.asarray(np.square(np.maximum(x, np.float32(0))))
+    assert parameters is not None
+    above, below = parameters
+    bent = np.where(x > 0, above * x * x, below * (np.expm1(np.minimum(x, np.float32(-1e-6))) - x))
+    return np.asarray(bent + np.float32(0.5) * x, np.float32)
+
+
+def gated(gate: Array, up: Array, gating: Gating | Nonlinearity) -> Array:
+    """activation(gate) · up (Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202), or as gpt-oss has it,
+
+    clamped_swiglu    g · sigmoid(1.702 · g) · (u + 1)    with g = min(gate, 7) and u = up, from -7 to 7
+    """
+    if gating == "clamped_swiglu":
+        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+        gate, up = times_sigmoid(gate, np.float32(1.702) * gate), up + 1
+    else:
+        gate = activated(gate, gating)
+    return np.asarray(gate * up)

@@ -1,0 +1,42 @@
+"""Products with packed weights: x · Wᵀ, each token by itself.
+
+Knows how numbers meet a matrix in each way to hold one; nothing of passes. Tokens are float32[S, K], of numbers that
+`act` holds. To multiply them one by one is what makes a token's bits its own: numpy's matrix product may add up in
+another order for another number of rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from inflight.execution.backends import int4, int8
+from inflight.execution.backends.int4 import HeldInt4
+from inflight.execution.backends.matrices import Int8Matrix
+from inflight.execution.backends.protocol import Array, Gating, Nonlinearity
+from inflight.execution.backends.reference.act import Act
+from inflight.execution.backends.reference.functions import gated
+from inflight.execution.backends.reference.weights import Held, ReferenceGateUp, ReferenceLinear
+
+
+def product(tokens: Array, weight: ReferenceLinear, act: Act) -> Array:
+    """float32[S, K] → float32[S, N]: y = x · Wᵀ + bias, of weights [N, K] in parts along N."""
+    found = np.concatenate([_by_part(tokens, part, act) for part in weight.parts], axis=1)
+    return found if weight.bias is None else found + weight.bias
+
+
+def gate_up(tokens: Array, weight: ReferenceGateUp, gating: Gating | Nonlinearity, act: Act) -> Array:
+    """float32[S, E] → act[S, F]: activation(x · gateᵀ) · (x · upᵀ), rounded once."""
+    return act.hold(gated(product(tokens, weight.gate, act), product(tokens, weight.up, act), gating))
+
+
+def _by_part(tokens: Array, weight: Held, act: Act) -> Array:
+    """By one matrix. Where that is quantized, tokens are too, each with a scale of its own."""
+    if isinstance(weight, Int8Matrix):
+        return int8.product(*int8.quantize(tokens), weight.values, weight.scales)
+    if isinstance(weight, HeldInt4):
+        return int4.product(*int8.quantize(tokens), weight)
+    matrix = act.read(weight)
+    found = np.empty((len(tokens), len(matrix)), np.float32)
+    for t, token in enumerate(tokens):
+        found[t] = matrix @ token
+    return found
