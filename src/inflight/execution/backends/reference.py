@@ -134,18 +134,20 @@ class ReferenceHeads:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTable:
-    """An embedding table [V, E]; tied, the same memory is the output projection."""
+    """An embedding table [V, E]; tied, the same memory is the output projection. shares: rows of `weight` that make up
+    one of the table, where parts of a row have scales of their own."""
 
     weight: Held
     linear: ReferenceLinear | None
+    shares: int = 1
 
     @property
     def rows(self) -> int:
-        return int(self.weight.shape[0])
+        return int(self.weight.shape[0]) // self.shares
 
     @property
     def columns(self) -> int:
-        return int(self.weight.shape[1])
+        return int(self.weight.shape[1]) * self.shares
 
     @property
     def nbytes(self) -> int:
@@ -305,10 +307,14 @@ class ReferenceBackend(HostBackend):
         linear = self.pack_linear([in_order(table)], hold=hold, group=group)
         return ReferenceTable(linear.parts[0], linear)
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> ReferenceTable:
-        held = np.concatenate([self._convert(piece) for piece in pieces])
+    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int, share: int = 0) -> ReferenceTable:
+        if share and columns % share:
+            raise ValueError(f"rows of {columns} columns have no equal shares of {share}")
+        held = np.concatenate([dequantized(piece) if share else self._convert(piece) for piece in pieces])
         if held.shape != (rows, columns):
             raise ValueError(f"the pieces of a table have shape {list(held.shape)} together, not {[rows, columns]}")
+        if share:
+            return ReferenceTable(Int8Matrix(*int8.quantize(held.reshape(-1, share))), None, columns // share)
         return ReferenceTable(held, None)
 
     def _held(self, matrix: Matrix, hold: Hold, group: int) -> Held:
@@ -388,7 +394,9 @@ class ReferencePass(HostPass):
     def embed(self, table: ReferenceTable, out: ReferenceActivation) -> None:
         ids, weight = self._inputs.token_ids, table.weight
         if isinstance(weight, Int8Matrix):
-            out.write(weight.values[ids].astype(np.float32) * weight.scales[ids, None])
+            held = (ids[:, None] * table.shares + np.arange(table.shares)).ravel()
+            rows = weight.values[held].astype(np.float32) * weight.scales[held, None]
+            out.write(rows.reshape(len(ids), table.columns))
         elif isinstance(weight, HeldInt4):
             out.write(weight.rows(ids))
         else:
