@@ -64,9 +64,10 @@ NB_MODULE(_native, m) {
       .def_prop_ro("isa", &Backend::isa)
       .def("pack_linear", &pack_linear, nb::arg("pieces"), nb::arg("bias").none())
       .def("pack_gate_up", &pack_gate_up, nb::arg("piece"), nb::arg("bias").none())
-      .def("pack_experts", &pack_experts, nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"), nb::arg("sigmoid"),
-           nb::arg("renormalize"), nb::arg("correction").none(), nb::arg("groups"), nb::arg("top_groups"),
-           nb::arg("group_best"), nb::arg("scale"), nb::arg("expert_scale").none(), nb::arg("gating"))
+      .def("pack_experts", &pack_experts, nb::arg("gate_up"), nb::arg("down"), nb::arg("top_k"), nb::arg("scores"),
+           nb::arg("renormalize"), nb::arg("sum_offset"), nb::arg("jitter"), nb::arg("correction").none(),
+           nb::arg("groups"), nb::arg("top_groups"), nb::arg("group_best"), nb::arg("scale"),
+           nb::arg("expert_scale").none(), nb::arg("gating"))
       .def("pack_heads", &pack_heads)
       .def("pack_table", &pack_table)
       .def("pack_rows", &pack_rows)

@@ -56,11 +56,34 @@ INLINE void keep_best_groups(const Mixture& m, float* values, float* sums, std::
   }
 }
 
+// SparseMixer: one expert after the other. The next is the one with the largest logit that is left, on a tie the lower
+// number; its weight is its share of the softmax over those left whose logit is near the largest, that is, at most
+// 2 · jitter below it, relative to the larger of their own magnitude and it. NaN are near everything, and stay NaN.
+// memory: a number for each expert.
+INLINE void mix_sparsely(const Mixture& m, const float* logits, float* memory, std::int32_t* experts, float* weights) {
+  for (std::int64_t e = 0; e < m.experts; ++e) memory[e] = logits[e] == logits[e] ? logits[e] : -__builtin_inff();
+  take_largest(memory, m.experts, m.top_k, experts);
+  std::memcpy(memory, logits, m.experts * sizeof(float));
+  const float jitter = 2 * m.jitter;
+  for (std::int64_t r = 0; r < m.top_k; ++r) {
+    const float most = memory[experts[r]];
+    float sum = 0;
+    for (std::int64_t e = 0; e < m.experts; ++e) {
+      const float magnitude = logits[e] < 0 ? -logits[e] : logits[e], factor = magnitude < most ? most : magnitude;
+      const bool is_far = (most - logits[e]) / factor > jitter || memory[e] == -__builtin_inff();
+      if (!is_far) sum += memory[e] == memory[e] ? exp(memory[e] - most) : memory[e];
+    }
+    weights[r] = m.scale / sum;
+    memory[experts[r]] = -__builtin_inff();
+  }
+}
+
 // One token's. memory: 4 numbers for each expert.
 INLINE void route_token(const Mixture& m, const float* logits, float* memory, std::int32_t* experts, float* weights) {
   float *scores = memory, *values = scores + m.experts, *sums = values + m.experts;
   auto* groups = reinterpret_cast<std::int32_t*>(sums + m.experts);
-  if (m.sigmoid) {
+  if (m.scores == ExpertScores::sparsemixer) return mix_sparsely(m, logits, memory, experts, weights);
+  if (m.scores == ExpertScores::sigmoid) {
     for (std::int64_t e = 0; e < m.experts; ++e) scores[e] = sigmoid(logits[e]);
   } else {
     softmax(logits, m.experts, scores);
@@ -73,6 +96,7 @@ INLINE void route_token(const Mixture& m, const float* logits, float* memory, st
   take_largest(values, m.experts, m.top_k, experts);
   float sum = 0;
   for (std::int64_t r = 0; r < m.top_k; ++r) sum += weights[r] = scores[experts[r]];
+  sum += m.sum_offset;
   const float divisor = !m.renormalize ? 1.0f : sum < 1e-20f ? 1e-20f : sum;
   for (std::int64_t r = 0; r < m.top_k; ++r)
     weights[r] = weights[r] / divisor * (m.expert_scale ? m.scale * m.expert_scale[experts[r]] : m.scale);

@@ -223,6 +223,31 @@ void copy_table(Pool& pool, const SourceMatrix& m, std::int64_t columns, Value* 
   });
 }
 
+// Rows of a table as bytes, with a scale for each `share` columns of a row.
+inline void copy_quantized(Pool& pool, const SourceMatrix& m, std::int64_t columns, std::int64_t share,
+                           std::int8_t* out, float* scales) {
+  const std::int64_t shares = columns / share;
+  parallel_rows(pool, m.rows, m.rows * columns * 4, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t part = first * shares; part < last * shares; ++part) {
+      float values[piece];
+      std::uint32_t largest = 0;
+      for (std::int64_t k = 0; k < share; k += piece) {
+        const std::int64_t width = share - k < piece ? share - k : piece;
+        convert(m, part * share + k, width, values);
+        const std::uint32_t bits = largest_bits(values, width);
+        largest = bits > largest ? bits : largest;
+      }
+      const Scale scale = scale_of(largest);
+      scales[part] = scale.scale;
+      for (std::int64_t k = 0; k < share; k += piece) {
+        const std::int64_t width = share - k < piece ? share - k : piece;
+        convert(m, part * share + k, width, values);
+        quantize(values, width, scale, out + part * share + k);
+      }
+    }
+  });
+}
+
 template <int per_step>
 void embed_from_packed(Pool& pool, const Weights& w, const std::int32_t* ids, std::int64_t tokens, float* out) {
   // Every lane of a row lies in a cache line of its own, hence the weight of a token.
@@ -262,6 +287,19 @@ inline void embed_from_spans(Pool& pool, const Weights& w, const std::int32_t* i
         to[k] = static_cast<float>(w.spans.meanings[code] - 128) * (from_f16(held[0]) * w.scales[ids[t]]);
         if (w.spans.offsets) to[k] += from_f16(held[group_lanes]) * w.scales[ids[t]];
       }
+    }
+  });
+}
+
+inline void embed_from_bytes(Pool& pool, const std::int8_t* rows, const float* scales, std::int64_t columns,
+                             std::int64_t share, const std::int32_t* ids, std::int64_t tokens, float* out) {
+  parallel_rows(pool, tokens, tokens * columns * 4, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const std::int8_t* from = rows + ids[t] * columns;
+      const float* scale = scales + ids[t] * (columns / share);
+      float* to = out + t * columns;
+      for (std::int64_t begin = 0; begin < columns; begin += share)
+        for (std::int64_t k = begin; k < begin + share; ++k) to[k] = static_cast<float>(from[k]) * scale[begin / share];
     }
   });
 }

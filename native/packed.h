@@ -80,8 +80,12 @@ struct Table {
   std::int64_t rows = 0, columns = 0;
   Format format{};
   std::shared_ptr<Linear> linear;  // tied
-  Memory memory;                   // untied: the rows as they are
-  std::int64_t nbytes() const { return linear ? linear->nbytes() : static_cast<std::int64_t>(memory.bytes()); }
+  Memory memory;                   // untied: the rows as they are, or bytes
+  std::vector<float> scales;       // of bytes: one for each `share` columns of a row
+  std::int64_t share = 0;
+  std::int64_t nbytes() const {
+    return linear ? linear->nbytes() : static_cast<std::int64_t>(memory.bytes() + scales.size() * sizeof(float));
+  }
 };
 
 }  // namespace inflight

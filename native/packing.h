@@ -191,10 +191,18 @@ inline Epilogue gating_of(const std::string& name) {
   refuse("experts are gated by silu, gelu_tanh or clamped_swiglu, not by " + name);
 }
 
+inline ExpertScores scores_of(const std::string& name) {
+  if (name == "softmax") return ExpertScores::softmax;
+  if (name == "sigmoid") return ExpertScores::sigmoid;
+  if (name == "sparsemixer") return ExpertScores::sparsemixer;
+  refuse("experts are scored by softmax, sigmoid or sparsemixer, not by " + name);
+}
+
 inline std::shared_ptr<Experts> pack_experts(const Backend& backend,
                                              const std::vector<std::shared_ptr<Linear>>& gate_up,
                                              const std::vector<std::shared_ptr<Linear>>& down, std::int64_t top_k,
-                                             bool sigmoid, bool renormalize, nb::handle correction, std::int64_t groups,
+                                             const std::string& scores, bool renormalize, float sum_offset,
+                                             float jitter, nb::handle correction, std::int64_t groups,
                                              std::int64_t top_groups, std::int64_t group_best, float scale,
                                              nb::handle expert_scale, const std::string& gating) {
   const auto count = static_cast<std::int64_t>(gate_up.size());
@@ -216,7 +224,7 @@ inline std::shared_ptr<Experts> pack_experts(const Backend& backend,
   const float* added = of_each(correction, "correction", experts->correction);
   const float* factors = of_each(expert_scale, "expert_scale", experts->expert_scale);
   experts->mixture = {experts->gate_up.data(), experts->down.data(), count, top_k, groups, top_groups, group_best,
-                      sigmoid, renormalize, added, factors, scale, gating_of(gating)};
+                      scores_of(scores), renormalize, added, factors, scale, sum_offset, jitter, gating_of(gating)};
   return experts;
 }
 
@@ -247,22 +255,32 @@ inline std::shared_ptr<Table> pack_table(Backend& backend, nb::object table) {
   return packed;
 }
 
-// An untied one is a plain matrix, of pieces that follow one another along its rows.
+// An untied one is a plain matrix, of pieces that follow one another along its rows. share: columns of a row that get
+// one scale, where they are held as bytes; 0 where rows are held as they are.
 inline std::shared_ptr<Table> pack_rows(Backend& backend, nb::iterable pieces, std::int64_t table_rows,
-                                        std::int64_t columns) {
+                                        std::int64_t columns, std::int64_t share) {
   if (table_rows < 1 || columns < 1) refuse("a table has rows and columns");
+  if (share < 0 || (share && columns % share != 0))
+    refuse("rows of " + std::to_string(columns) + " columns have no equal shares of " + std::to_string(share));
   auto packed = std::make_shared<Table>();
-  packed->format = backend.format(), packed->rows = table_rows, packed->columns = columns;
-  packed->memory = Memory(static_cast<std::size_t>(table_rows * columns * backend.item()));
+  packed->format = backend.format(), packed->rows = table_rows, packed->columns = columns, packed->share = share;
+  const std::int64_t item = share ? 1 : backend.item(), shares = share ? columns / share : 0;
+  packed->memory = Memory(static_cast<std::size_t>(table_rows * columns * item));
+  packed->scales.resize(static_cast<std::size_t>(table_rows * shares));
   std::int64_t filled = 0;
   for (nb::handle piece : pieces) {
     const Array source(piece, "rows of a table");
     const SourceMatrix matrix = source.matrix();
     if (source.size(1) != columns || matrix.rows > table_rows - filled)
       refuse("the pieces of a table do not make " + std::to_string(table_rows) + " rows of " + std::to_string(columns));
-    auto* to = static_cast<char*>(packed->memory.data()) + filled * columns * backend.item();
+    auto* to = static_cast<char*>(packed->memory.data()) + filled * columns * item;
     backend.run([&](Pool& pool, const RowKernels& kernels) {
-      kernels.copy_rows(pool, backend.format(), matrix, columns, to);
+      if (share) {
+        float* scales = packed->scales.data() + filled * shares;
+        kernels.copy_bytes(pool, matrix, columns, share, reinterpret_cast<std::int8_t*>(to), scales);
+      } else {
+        kernels.copy_rows(pool, backend.format(), matrix, columns, to);
+      }
     });
     filled += matrix.rows;
   }

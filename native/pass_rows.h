@@ -25,6 +25,9 @@ inline void embed(PreparedPass& pass, const Table& table, Activation& out) {
     if (table.linear) {
       const Piece& piece = table.linear->pieces[0];
       kernels.embed_packed(pool, pass.format(), piece.layout.hold, piece.weights, ids, tokens, to);
+    } else if (table.share) {
+      const auto* rows = static_cast<const std::int8_t*>(table.memory.data());
+      kernels.embed_bytes(pool, rows, table.scales.data(), table.columns, table.share, ids, tokens, to);
     } else {
       kernels.embed_rows(pool, pass.format(), table.memory.data(), table.columns, ids, tokens, to);
     }

@@ -52,6 +52,16 @@ void embed_rows(Pool& pool, Format format, const void* rows, std::int64_t column
   });
 }
 
+void copy_bytes(Pool& pool, const SourceMatrix& m, std::int64_t columns, std::int64_t share, std::int8_t* out,
+                float* scales) {
+  copy_quantized(pool, m, columns, share, out, scales);
+}
+
+void embed_bytes(Pool& pool, const std::int8_t* rows, const float* scales, std::int64_t columns, std::int64_t share,
+                 const std::int32_t* ids, std::int64_t tokens, float* out) {
+  embed_from_bytes(pool, rows, scales, columns, share, ids, tokens, out);
+}
+
 void rms_norm(Pool& pool, Format format, const float* x, const float* weight, float eps, std::int64_t tokens,
               std::int64_t width, void* out) {
   with(format, [&](auto value) {
@@ -155,9 +165,9 @@ void gate(Pool& pool, Format format, const float* gates, std::int64_t tokens, st
 }  // namespace
 
 const RowKernels rows = {
-    pack, copy_rows, embed_packed, embed_rows, rms_norm, layer_norm, to_act, activate, add_rows, scale, soft_cap,
-    route, gather, add_weighted, add_gated, rope_and_write, rope_and_write_latent, heads_into_place,
-    convolve, convolve_gated, delta_rule, gate, sample_rows, score_rows, read_bandwidth,
+    pack, copy_rows, embed_packed, embed_rows, copy_bytes, embed_bytes, rms_norm, layer_norm, to_act, activate,
+    add_rows, scale, soft_cap, route, gather, add_weighted, add_gated, rope_and_write, rope_and_write_latent,
+    heads_into_place, convolve, convolve_gated, delta_rule, gate, sample_rows, score_rows, read_bandwidth,
 };
 
 }  // namespace inflight::INFLIGHT_ISA

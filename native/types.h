@@ -65,14 +65,17 @@ struct Share {
   std::int64_t first, rows;
 };
 
+enum class ExpertScores { softmax, sigmoid, sparsemixer };  // of experts, from a router's logits
+
 // A mixture: of each expert the matrices of gate and up, and of down; how logits become experts (protocol.py: Routing).
 struct Mixture {
   const Weights *const *gate_up, *const *down;  // [experts]
   std::int64_t experts, top_k, groups, top_groups, group_best;
-  bool sigmoid, renormalize;  // else softmax
+  ExpertScores scores;
+  bool renormalize;
   const float* correction;    // [experts] or null
   const float* expert_scale;  // the same
-  float scale;
+  float scale, sum_offset, jitter;
   Epilogue gating;            // of gate and up
 };
 
@@ -209,6 +212,10 @@ struct RowKernels {
   void (*embed_packed)(Pool&, Format, Hold, const Weights&, const std::int32_t* ids, std::int64_t tokens, float* out);
   void (*embed_rows)(Pool&, Format, const void* rows, std::int64_t columns, const std::int32_t* ids,
                      std::int64_t tokens, float* out);
+  void (*copy_bytes)(Pool&, const SourceMatrix&, std::int64_t columns, std::int64_t share, std::int8_t* out,
+                     float* scales);
+  void (*embed_bytes)(Pool&, const std::int8_t* rows, const float* scales, std::int64_t columns, std::int64_t share,
+                      const std::int32_t* ids, std::int64_t tokens, float* out);
   void (*rms_norm)(Pool&, Format, const float* x, const float* weight, float eps, std::int64_t tokens,
                    std::int64_t width, void* out);
   void (*layer_norm)(Pool&, Format, const float* x, const float* weight, const float* bias, float eps,

@@ -17,6 +17,9 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from safetensors.numpy import load_file
 
+# Converted by Llama's class, and with 1 added to what norms are stored less.
+_PAIRED = frozenset(("llama", "smollm3", "granite", "granitemoe", "arcee", "mistral3"))
+_ADDED_ONE = frozenset(("gemma", "gemma2", "gemma3", "qwen35", "qwen35moe", "qwen3next", "nemotron"))
 Quantize = Callable[[str, np.ndarray], Type]
 
 
@@ -33,6 +36,7 @@ def convert(folder: Path, path: Path, architecture: str, quantize: Quantize = pl
     for key, value in more.items():
         put(writer, f"{architecture}.{key.replace('__', '.')}", value)
     vocabulary(writer, folder)
+    learnt(writer, folder)
     apart = any(key.endswith("key_length_mla") for key in more)
     for name, values in converted(architecture, folder, config, apart).items():
         add(writer, name, values, quantize)
@@ -44,6 +48,7 @@ def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart:
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture), 64)
     own = {".linear_attn.dt_bias": "ssm_dt.bias", ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
     own |= {".self_attn.sinks": "attn_sinks.weight", ".layer_scalar": "layer_output_scale.weight"}
+    own |= {".moe_statics.e_score_correction_bias": "exp_probs_b.bias", ".expert_bias": "exp_probs_b.bias"}
     own |= {".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale"}
     own |= {f".experts.{part}_proj": f"ffn_{part}_exps.weight" for part in ("gate_up", "down")}
     found: dict[str, np.ndarray] = {}
@@ -53,10 +58,15 @@ def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart:
         values = tensors[name]
         if name == "lm_head.weight" and config.get("tie_word_embeddings"):
             continue
+        if ".act_fn." in name:  # which become metadata
+            continue
         if expert := re.fullmatch(r"(.+\.experts)\.\d+\.(\w+)(\.weight)", name):
-            stacks.setdefault(str(names.get_name(f"{expert[1]}.{expert[2]}")) + expert[3], []).append(values)
+            stack = f"{expert[1]}.{expert[2]}".replace("model.", "", ".feed_forward." in name)  # LFM2's as Mixtral's
+            stacks.setdefault(str(names.get_name(stack)) + expert[3], []).append(values)
         elif turned := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_bias)?", name):
             found |= harmony(*turned.groups(), values)
+        elif name.endswith("_linear.weight") and architecture == "granitemoe":
+            found |= granite_stacks(name, values)
         elif name.endswith("in_proj_qkvz.weight"):
             layer = name.split(".")[2]
             parts = of_key_heads(values, config)
@@ -70,6 +80,7 @@ def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart:
             found[called] = as_converted(architecture, name, values, config)
     if architecture == "gemma4":
         found["rope_freqs.weight"] = proportional(config)
+    found |= divisors(config)
     return found | {name: np.stack(values) for name, values in stacks.items()}
 
 
@@ -80,14 +91,27 @@ def proportional(config: Mapping[str, Any]) -> np.ndarray:
     return np.where(np.arange(pairs) < turned, 1, 1e30).astype(np.float32)
 
 
+def divisors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Of the frequencies: Llama 3's, and LongRoPE's two lists."""
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type") == "longrope":
+        return {f"rope_factors_{one}.weight": np.array(rope[f"{one}_factor"]) for one in ("short", "long")}
+    if rope.get("rope_type") != "llama3":
+        return {}
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    lengths = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, head, 2) / head)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    smooth = np.clip((rope["original_max_position_embeddings"] / lengths - low) / (high - low), 0, 1)
+    return {"rope_freqs.weight": 1 / ((1 - smooth) / rope["factor"] + smooth)}
+
+
 def as_converted(architecture: str, name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
     """What the converter does: Llama's queries and keys in pairs of neighbours, norms that are stored less 1 with it
     added, heads of values dealt out among those of keys."""
-    if architecture in ("llama", "smollm3", "granite") and (".q_proj." in name or ".k_proj." in name):
+    if architecture in _PAIRED and (".q_proj." in name or ".k_proj." in name):
         heads = config["num_attention_heads"] if ".q_proj." in name else config["num_key_value_heads"]
         return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
-    adds_one = architecture in ("gemma", "gemma2", "gemma3") or architecture.startswith(("qwen35", "qwen3next"))
-    if adds_one and name.endswith("norm.weight") and "linear_attn" not in name:
+    if architecture in _ADDED_ONE and name.endswith("norm.weight") and "linear_attn" not in name:
         return values + 1
     if ".linear_attn." in name and architecture.startswith("qwen35"):
         return dealt_out(name, -np.exp(values) if name.endswith("A_log") else values, config)
@@ -124,6 +148,15 @@ def harmony(layer: str, matrix: str, bias: str | None, values: np.ndarray) -> di
     return {f"blk.{layer}.ffn_{part}_exps.{'bias' if bias else 'weight'}": one for part, one in parts.items()}
 
 
+def granite_stacks(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Granite's outputs of gate and then of up, of experts or of the shared MLP."""
+    at, end = f"blk.{name.split('.')[2]}", "shexp" if ".shared_mlp." in name else "exps"
+    if ".output_" in name:
+        return {f"{at}.ffn_down_{end}.weight": values}
+    parts = dict(zip(("gate", "up"), np.split(values, 2, axis=-2), strict=True))
+    return {f"{at}.ffn_{part}_{end}.weight": one for part, one in parts.items()}
+
+
 def split_keys_and_values(name: str, values: np.ndarray, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Latent attention: keys turned, and values, of each head."""
     heads = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
@@ -138,13 +171,26 @@ def keys(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(kv_heads(config))
-    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
+    if rms := config.get("rms_norm_eps") or config.get("norm_eps"):
+        writer.add_layer_norm_rms_eps(rms)
+    names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+    if eps := next((config[name] for name in names if name in config), None):
+        writer.add_layer_norm_eps(eps)
     rope = config.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope)
     writer.add_rope_freq_base(config.get("rope_theta") or rope.get("rope_theta", 10_000.0))
     if head_dim := config.get("head_dim"):
         writer.add_key_length(head_dim)
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
+
+
+def learnt(writer: gguf.GGUFWriter, folder: Path) -> None:
+    """By xIELU, of each layer."""
+    tensors = {name: one for name, one in load_file(folder / "model.safetensors").items() if ".act_fn." in name}
+    layers = sorted({int(name.split(".")[2]) for name in tensors})
+    for part, put_in in (("alpha_p", writer.add_xielu_alpha_p), ("alpha_n", writer.add_xielu_alpha_n)):
+        if layers:
+            put_in([float(tensors[f"model.layers.{layer}.mlp.act_fn.{part}"].item()) for layer in layers])
 
 
 def kv_heads(config: Mapping[str, Any]) -> int | list[int]:

@@ -365,6 +365,37 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "nemotron": ("Nemotron", {"head_dim": 16, "norm_eps": 1e-3, "attention_bias": True, "mlp_bias": True}),
+    "hunyuan_moe": (
+        "HunYuanMoEV1",
+        {"head_dim": 32, "num_experts": 7, "moe_topk": [3] * 3, "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    # Near enough for several experts to be mixed, and not for all.
+    "phi_moe": (
+        "Phimoe",
+        {
+            "num_local_experts": 7,
+            "router_jitter_noise": 0.4,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "sliding_window": 24,
+        },
+    ),
+    # Of equal factors, since the oracle takes the short ones for long texts, too.
+    "phi_moe_longrope": (
+        "Phimoe",
+        {
+            "num_local_experts": 5,
+            "rope_parameters": {
+                **_PHI3_LONG,
+                "short_factor": [1.0, 1.5, 3.0, 6.0] * 2,
+                "long_factor": [1.0, 1.5, 3.0, 6.0] * 2,
+                "short_mscale": 1.3,
+                "long_mscale": 1.3,
+                "original_max_position_embeddings": 32,
+                "rope_theta": 1e4,
+            },
+        },
+    ),
     "starcoder2": ("Starcoder2", {"norm_epsilon": 1e-3, "sliding_window": 24}),
     "qwen35": ("Qwen3_5Text", {**_DELTA_NET, "num_hidden_layers": 4}),
     "qwen35_biases_tied": (

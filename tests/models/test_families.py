@@ -119,6 +119,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Arcee", {"mlp_bias": True}),
     ("Apertus", {"attention_bias": True}),
     ("HunYuanDenseV1", {**HEADS, "attention_bias": True}),
+    ("HunYuanMoEV1", {**HEADS, "num_experts": 6, "moe_topk": [2] * 4, "attention_bias": True}),
+    ("Phimoe", {**LOCAL, "attention_bias": True, "lm_head_bias": True}),
 ]
 
 
@@ -152,9 +154,9 @@ def test_names_mean_one_family_each() -> None:
     assert len(names) == len(set(names))
     runs = (
         "apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3 gemma4 "
-        "glm4 glm4_moe gpt_oss granite granitemoe hunyuan_v1_dense lfm2 lfm2_moe llama mistral ministral ministral3 "
-        "mixtral nemotron olmo2 olmo3 olmoe phi phi3 qwen2 qwen3 qwen2_moe qwen3_moe qwen3_next qwen3_5 qwen3_5_moe "
-        "seed_oss smollm3 starcoder2"
+        "glm4 glm4_moe gpt_oss granite granitemoe hunyuan_v1_dense hunyuan_v1_moe lfm2 lfm2_moe llama mistral "
+        "ministral ministral3 mixtral nemotron olmo2 olmo3 olmoe phi phi3 phimoe qwen2 qwen3 qwen2_moe qwen3_moe "
+        "qwen3_next qwen3_5 qwen3_5_moe seed_oss smollm3 starcoder2"
     )
     assert [family.name for family in FAMILIES if family.runs] == runs.split()
 

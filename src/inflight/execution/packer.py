@@ -27,7 +27,7 @@ from inflight.execution.backends.protocol import (
     Table,
     Vector,
 )
-from inflight.execution.sizes import holds
+from inflight.execution.sizes import holds, token_table_is_quantized
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
@@ -73,6 +73,7 @@ class Packer:
         self.model = model
         self.nbytes = 0
         self._source, self._backend, self._progress = source, backend, progress
+        self._quantization = quantization
         self._layers, self._output = holds(quantization)
         self._group_size = group_size
         self._packed, self._parameters = 0, parameters(model)
@@ -127,9 +128,11 @@ class Packer:
         """The weight of a norm that has none, float32[length]."""
         return self._packed_vector(np.ones(length, np.float32))
 
-    def rows(self, name: str, shape: tuple[int, int]) -> Table:
-        """A table of which rows are read, never quantized."""
-        packed = self._backend.pack_rows(self._source.pieces(name, shape), *shape)
+    def rows(self, name: str, shape: tuple[int, int], share: int) -> Table:
+        """A table of which rows are read. Where matrices of layers are quantized, however they come, it is held in
+        int8, with a scale for each `share` columns of a row."""
+        quantized = token_table_is_quantized(self.model, self._quantization)
+        packed = self._backend.pack_rows(self._source.pieces(name, shape), *shape, share if quantized else 0)
         self._done(packed.nbytes, (name, shape))
         return packed
 

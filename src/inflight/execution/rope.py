@@ -36,7 +36,8 @@ def rope_table(settings: RopeSettings, max_positions: int) -> RopeTable:
     inverse = inverse_frequencies(settings, max_positions)
     cos = np.empty((max_positions, len(inverse)), np.float32)
     sin = np.empty_like(cos)
-    scale = np.float32(settings.attention_factor)
+    is_short = settings.kind == "longrope" and max_positions <= settings.original_length
+    scale = np.float32(settings.short_attention_factor if is_short else settings.attention_factor)
     for start in range(0, max_positions, _SLAB_POSITIONS):
         slab = slice(start, min(start + _SLAB_POSITIONS, max_positions))
         # The angle is rounded to float32, as the oracle does; its cosine is not, until it is stored.

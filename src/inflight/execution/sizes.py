@@ -58,6 +58,12 @@ def holds_of(model: ModelSpec, quantization: Quantization) -> tuple[Hold, Hold]:
     return layers, head
 
 
+def token_table_is_quantized(model: ModelSpec, quantization: Quantization) -> bool:
+    """Whether the table of layers' token inputs is held in int8, a scale for each layer's share of a row: as soon as
+    the matrices of layers are quantized. It may be half of a model, and a row of it is read for each token."""
+    return model.token_input is not None and holds_of(model, quantization)[0] != "act"
+
+
 def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> Packing:
     """group_size: inputs that share a scale of two bytes where plain matrices become int4."""
     item, came = _ITEM_BYTES[dtype], model.weight_format
@@ -76,6 +82,11 @@ def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none",
         other=4,
         matrix_scale=0 if layers == "act" else _SCALE_BYTES,
         head_scale=0 if head == "act" and head_came is None else _SCALE_BYTES,
+        token_table=(
+            1 + _SCALE_BYTES / model.token_input.width
+            if model.token_input is not None and token_table_is_quantized(model, quantization)
+            else None
+        ),
         expert=_code_bytes(came) if came is not None and experts_alone else None,
     )
 

@@ -52,7 +52,7 @@ class Packing(Struct, frozen=True):
     """Bytes of an element, by what it is part of: matrices of layers, the output projection (of a tied model the
     table), an input table of its own and routers, norms and biases. scales: bytes beside each output of a matrix or of
     the head. expert: of experts' matrices, where these are quantized and the others are not; then `matrix_scale` is
-    theirs alone."""
+    theirs alone. token_table: of the table that layers' token inputs are rows of, scales included; None: as `table`."""
 
     matrix: float
     head: float
@@ -61,6 +61,7 @@ class Packing(Struct, frozen=True):
     matrix_scale: int = 0
     head_scale: int = 0
     expert: float | None = None
+    token_table: float | None = None
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------
@@ -236,8 +237,9 @@ def _norm_elements(spec: ModelSpec) -> int:
 # -- bytes of weights --------------------------------------------------------------------------------------------------
 def weight_bytes(spec: ModelSpec, packing: Packing) -> float:
     """Bytes of all weights, but for what a backend adds in padding."""
-    tables = token_table_parameters(spec) + (0 if spec.head.tied else table_parameters(spec))
-    return step_weight_bytes(spec, packing) + tables * packing.table
+    of_inputs = token_table_parameters(spec) * (packing.table if packing.token_table is None else packing.token_table)
+    of_tokens = 0 if spec.head.tied else table_parameters(spec) * packing.table
+    return step_weight_bytes(spec, packing) + of_inputs + of_tokens
 
 
 def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = None) -> float:

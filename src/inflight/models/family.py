@@ -24,9 +24,10 @@ class Family(Struct, frozen=True, kw_only=True):
     """architectures, model_types: names in config.json that mean it. layers: of the fields, one for all layers or each.
     understands: fields that change the arithmetic (`fields`) and that `layers` reads. defaults: for fields that are
     left out. runs: whether this engine's decoder computes it. eps: the field's name. head_bias: whether the projection
-    to logits has one. rope: of the fields and a layer's attention, what rotates it; asked of families that run. names:
-    parts of tensors' names that its checkpoints spell differently, usual → theirs; several that mean one tensor are its
-    rows, one after the other. wrappers: architectures of which it is the text part, beside images and the like."""
+    to logits has one; None: no. rope: of the fields and a layer's attention, what rotates it; asked of families that
+    run. names: parts of tensors' names that its checkpoints spell differently, usual → theirs; several that mean one
+    tensor are its rows, one after the other. wrappers: architectures of which it is the text part, beside images and
+    the like."""
 
     name: str
     architectures: tuple[str, ...]
@@ -38,7 +39,7 @@ class Family(Struct, frozen=True, kw_only=True):
     norm: NormKind = "rms"
     norm_offset: bool = False
     eps: str = "rms_norm_eps"
-    head_bias: bool = False
+    head_bias: Callable[[Fields], bool] | None = None
     embedding_scale: Callable[[Fields], float] | None = None
     logit_scale: Callable[[Fields], float] | None = None
     logit_cap: Callable[[Fields], float] | None = None

@@ -89,7 +89,7 @@ def read_spec(
         head=Head(
             tied=fields.flag("tie_word_embeddings"),
             scale=1.0 if family.logit_scale is None else family.logit_scale(fields),
-            bias=family.head_bias,
+            bias=family.head_bias is not None and family.head_bias(fields),
             soft_cap=0.0 if family.logit_cap is None else family.logit_cap(fields),
         ),
         embedding_scale=1.0 if family.embedding_scale is None else family.embedding_scale(fields),

@@ -41,6 +41,7 @@ class RopeSettings(Struct, frozen=True):
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn: whole dimensions as borders of the ramp
     attention_factor: float = 1.0  # multiplies cosines and sines (yarn, longrope)
+    short_attention_factor: float = 1.0  # longrope: the same, of as many positions as the original length
     score_factor: float = 1.0  # of latent attention: multiplies scores (yarn)
     short_factors: tuple[float, ...] = ()  # longrope: a divisor of each pair's frequency up to the original length
     long_factors: tuple[float, ...] = ()  # and where more positions are configured
@@ -186,16 +187,18 @@ def _yarn(factor: float, numbers: _Numbers) -> dict[str, Any]:
 
 def _longrope(base: RopeSettings, factor: float, numbers: _Numbers) -> dict[str, Any]:
     """LongRoPE: a divisor for each pair, of one list up to the original length, of another beyond; attention sharpened
-    by sqrt(1 + ln(factor) / ln(original length)) where nothing else is stated."""
+    by sqrt(1 + ln(factor) / ln(original length)) where nothing else is stated, for both or for each (Phi-3.5-MoE)."""
     if base.original_length < 2:
         raise ModelError(
             "original_max_position_embeddings of rope type 'longrope' must be at least 2, not "
             f"{base.original_length}: attention is sharpened by its logarithm."
         )
     sharpened = math.sqrt(1 + math.log(factor) / math.log(base.original_length)) if factor > 1 else 1.0
+    stated = numbers.get("attention_factor", sharpened)
     return {
         "factor": factor,
-        "attention_factor": numbers.get("attention_factor", sharpened),
+        "attention_factor": numbers.get("long_mscale", stated),
+        "short_attention_factor": numbers.get("short_mscale", stated),
         "short_factors": numbers.list("short_factor", base.head_dim // 2),
         "long_factors": numbers.list("long_factor", base.head_dim // 2),
     }

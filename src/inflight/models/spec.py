@@ -15,7 +15,7 @@ from inflight.models.rope import RopeSettings
 QkNorm = Literal["none", "head", "all"]
 NormPlace = Literal["before mixer", "after mixer", "before mlp", "after mlp"]
 CLAMPED_SWIGLU = "clamped_swiglu"  # of an MLP: gpt-oss's, of which no config.json says the name
-Scores = Literal["softmax", "sigmoid"]
+Scores = Literal["softmax", "sigmoid", "sparsemixer"]
 NormKind = Literal["rms", "layer", "layer without bias"]
 
 
@@ -141,12 +141,17 @@ class Router(Struct, frozen=True, kw_only=True):
     scores: of all experts, from the logits. bias: one value an expert, of the logits. correction: one value an expert
     that counts where experts are picked and not in their weights. groups: experts in so many equal groups; only those
     of the `top_groups` with the largest sums of their `group_best` best scores can be picked; 1 is all. renormalize:
-    the weights of the picked are divided by their sum; then come all times `scale`. expert_scale: and times one value
-    an expert. norm: the router reads the residual stream through an RMS norm of its own.
+    the weights of the picked are divided by their sum + `sum_offset`; then come all times `scale`. expert_scale: and
+    times one value an expert. norm: the router reads the residual stream through an RMS norm of its own.
+
+    sparsemixer (Phi-3.5-MoE): experts are picked one after the other by their logits, and each is weighed by the
+    softmax over those left whose logits are near its own; `jitter` says how near (`execution.backends.protocol`).
     """
 
     scores: Scores = "softmax"
     renormalize: bool = False
+    sum_offset: float = 0.0
+    jitter: float = 0.0
     bias: bool = False
     correction: bool = False
     groups: int = 1

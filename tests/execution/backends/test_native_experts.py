@@ -26,6 +26,9 @@ ROUTINGS = {
     "groups": Routing(top_k=3, scores="sigmoid", correction=CORRECTION, groups=4, top_groups=2, scale=1.5),
     "more groups than experts": Routing(top_k=1, scores="sigmoid", groups=6, top_groups=5),
     "own scales": Routing(top_k=3, renormalize=True, scale=0.5, expert_scale=1 + normal(8, 12)),
+    "mixed sparsely": Routing(top_k=2, scores="sparsemixer", jitter=0.3, scale=0.5),
+    "one mixed sparsely": Routing(top_k=1, scores="sparsemixer", jitter=0.01),
+    "a large offset": Routing(top_k=3, scores="sigmoid", renormalize=True, sum_offset=0.5),
     "best of a group": Routing(top_k=3, groups=3, top_groups=2, group_best=1),
 }
 

@@ -136,6 +136,28 @@ def test_table(ops, reference, dtype, tied):
         np.testing.assert_allclose(logits, product(reference, x, expected.linear), atol=1e-4)
 
 
+@pytest.mark.parametrize("share", [600, 300, 40, 1])
+def test_a_table_of_bytes_gives_the_same_rows_on_every_backend(ops, reference, share):
+    table = normal(1, 90, 600)
+    table[4], table[5, 7], table[6, 3] = 0, np.nan, 1e4
+    ids = np.array([0, 89, 4, 5, 6, 7, 7], np.int32)
+    pieces = [table[:1], held("bfloat16", table[1:70]), table[70:].astype(np.float16)]
+    packed, expected = (one.pack_rows(iter(pieces), 90, 600, share) for one in (ops, reference))
+    out, want = np.full((7, 600), np.inf, np.float32), np.empty((7, 600), np.float32)
+    ops.embed(packed, ids, out)
+    reference.embed(expected, ids, want)
+    np.testing.assert_array_equal(out, want)
+    assert packed.nbytes == expected.nbytes == 90 * 600 + 90 * (600 // share) * 4
+    assert (packed.rows, packed.columns) == (expected.rows, expected.columns) == (90, 600)
+    # Half a step of the largest of its share, beside what bf16 has rounded.
+    rows = [0, 1, 5, 6]
+    step = np.abs(table[ids[rows]].reshape(len(rows), -1, share)).max(axis=2).repeat(share, axis=1) / 127
+    assert (np.abs(out[rows] - table[ids[rows]]) <= 0.51 * step + 0.005 * np.abs(table[ids[rows]]))[:3].all()
+    for one in (ops, reference):
+        with pytest.raises(ValueError, match="600 columns have no equal shares of 7"):
+            one.pack_rows(iter(pieces), 90, 600, 7)
+
+
 @pytest.mark.parametrize(("tokens", "width"), [(1, 64), (3, 50), (70, 896), (5, 7)])
 def test_rms_norm(ops, reference, dtype, tokens, width):
     x, weight = 3 * normal(1, tokens, width), normal(2, width)

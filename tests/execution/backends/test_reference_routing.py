@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+import transformers
+from transformers.models.lfm2_moe.modeling_lfm2_moe import Lfm2MoeTopKRouter
+from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
 from inflight.execution.backends.protocol import Routing
 from inflight.execution.backends.reference.routing import route
@@ -44,6 +48,31 @@ def test_only_the_best_groups_are_picked_from(best: int, expected: list[int]) ->
     )
     picked, weights = route(np.zeros(6, np.float32), routing)
     assert picked.tolist() == expected and weights.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("jitter", [0.01, 0.3, 0.9])
+@pytest.mark.parametrize("shift", [-4.0, 0.0, 4.0])  # what is near is relative, so that signs count
+def test_sparse_mixing_is_that_of_transformers(jitter: float, shift: float) -> None:
+    logits = normal(7, 200, 16) + np.float32(shift)
+    logits[3, 5] = logits[3, 9] = logits[3].max() + 1
+    weights, experts = sparsemixer(torch.from_numpy(logits), jitter, training=False)
+    found = [route(one, Routing(top_k=2, scores="sparsemixer", jitter=jitter)) for one in logits]
+    assert [picked.tolist() for picked, _ in found] == experts.tolist()
+    np.testing.assert_allclose(np.stack([weight for _, weight in found]), weights.numpy(), rtol=1e-5)
+
+
+def test_what_is_added_to_the_sum_of_weights_is_that_of_transformers() -> None:
+    """Sigmoids so small that it counts."""
+    config = transformers.Lfm2MoeConfig(num_experts=8, num_experts_per_tok=3, hidden_size=8, use_expert_bias=False)
+    router = Lfm2MoeTopKRouter(config)
+    with torch.no_grad():
+        router.weight.copy_(torch.eye(8))
+    logits = normal(5, 8) - np.float32(12)
+    _, weights, experts = router(torch.from_numpy(logits)[None])
+    routing = Routing(top_k=3, scores="sigmoid", renormalize=True, sum_offset=1e-6)
+    picked, found = route(logits, routing)
+    assert picked.tolist() == experts[0].tolist() and found.sum() < 0.99
+    np.testing.assert_allclose(found, weights[0].detach().numpy(), rtol=1e-5)
 
 
 def test_ties_go_to_the_lower_number_and_broken_logits_to_somebody() -> None:

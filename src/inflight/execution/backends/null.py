@@ -104,7 +104,7 @@ class NullBackend:
         size = table.shape[0], table.shape[1]
         return Nothing(*size, linear=Nothing(*size))
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Nothing:
+    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int, share: int = 0) -> Nothing:
         return Nothing(rows, columns)
 
     def bytes_per_block(self, shape: KVShape) -> int:

@@ -44,6 +44,8 @@ class FamilyTensors:
     def __init__(self, model: ModelSpec, source: TensorSource) -> None:
         self._model, self._source = model, source
         self._names = dict(model.names)
+        stored = list(self._names.values())
+        self._stacked = frozenset(part for part, name in self._names.items() if stored.count(name) > 1)
         self._root, self._beside = next((one for one in _ROOTS if one[0] + _TABLE in source), _ROOTS[0])
         self._stack: tuple[str, Matrix] | None = None  # whose rows were asked for last: decoding it takes long
 
@@ -77,9 +79,10 @@ class FamilyTensors:
         """The name in the checkpoint."""
         layer, _, part, suffix = _parts(name)
         named = self._rooted(layer + self._names.get(part, part) + suffix)
-        # What a family stacks head by head, another form of its checkpoints may hold apart.
+        # What a family stacks, another form of its checkpoints may hold apart.
         apart = self._rooted(layer + part + suffix)
-        return apart if part in _BY_HEAD and named not in self._source and apart in self._source else named
+        may_be = part in _BY_HEAD or part in self._stacked
+        return apart if may_be and named not in self._source and apart in self._source else named
 
     def _rooted(self, usual: str) -> str:
         return self._root + usual.removeprefix("model.") if usual.startswith("model.") else self._beside + usual
@@ -93,7 +96,8 @@ class FamilyTensors:
             if by_head is not None and self._stored(name) == self._rooted(prefix + by_head.tensor + suffix):
                 return _Place(self._stored(name), by_head.total, by_head.rows)
             stacked = [one for one, stored in self._names.items() if stored == self._names.get(part)]
-            if len(stacked) > 1 and by_head is None:
+            is_apart = part in self._stacked and self._stored(name) == self._rooted(prefix + part + suffix)
+            if len(stacked) > 1 and by_head is None and not is_apart:
                 rows = [_rows(layer, one) for one in stacked]
                 first, total = sum(rows[: stacked.index(part)]), sum(rows)
             order = _order(layer, part, count)

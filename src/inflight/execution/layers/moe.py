@@ -144,6 +144,8 @@ def _experts(packer: Packer, spec: MoE, at: str) -> Experts:
         top_k=spec.top_k,
         scores=router.scores,
         renormalize=router.renormalize,
+        sum_offset=router.sum_offset,
+        jitter=router.jitter,
         correction=packer.array(at + "gate.e_score_correction_bias", spec.experts) if router.correction else None,
         groups=router.groups,
         top_groups=router.top_groups,

@@ -37,7 +37,7 @@ class TokenInputTable:
         columns, hidden = len(model.layers) * spec.width, model.hidden_size
         return cls(
             width=spec.width,
-            table=packer.rows("model.embed_tokens_per_layer.weight", (spec.vocab_size, columns)),
+            table=packer.rows("model.embed_tokens_per_layer.weight", (spec.vocab_size, columns), spec.width),
             projection=packer.linear([("model.per_layer_model_projection.weight", (columns, hidden))]),
             norm=packer.norm("model.per_layer_projection_norm.weight", spec.width),
             # What is normed is the projection times E^-0.5; that is the projection's norm under an epsilon times E.

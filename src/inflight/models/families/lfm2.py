@@ -18,6 +18,7 @@ def with_experts(fields: Fields) -> list[LayerSpec]:
     router = Router(
         scores="sigmoid",
         renormalize=fields.flag("norm_topk_prob"),
+        sum_offset=1e-6,
         correction=fields.flag("use_expert_bias"),
         scale=fields.number("routed_scaling_factor"),
     )

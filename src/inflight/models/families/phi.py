@@ -1,12 +1,14 @@
 """Phi: 1 and 2 compute attention and a plain MLP side by side, with one layer norm and biases everywhere; 3 and 4 are
-Llama's layers with stacked projections and a partial rotation."""
+Llama's layers with stacked projections and a partial rotation; 3.5-MoE has layer norms, biases of attention, and
+experts that a sparse mixer picks."""
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense, rope
+from inflight.models.errors import ModelError
+from inflight.models.family import Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LayerSpec
+from inflight.models.spec import Attention, LayerSpec, Router
 
 
 def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
@@ -15,6 +17,17 @@ def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
     if isinstance(scaling, dict) and (scaling.get("rope_type") or scaling.get("type")) in ("su", "yarn"):
         fields = Fields({**fields.data, "rope_scaling": {**scaling, "rope_type": "longrope"}}, {})
     return rope(fields, mixer, partial=True)
+
+
+def phi_moe(fields: Fields) -> LayerSpec:
+    if fields.size("num_experts_per_tok") != 2:
+        raise ModelError(
+            f"num_experts_per_tok in config.json is {fields.size('num_experts_per_tok')}, but the sparse mixer of "
+            "Phi-3.5-MoE picks 2 experts; take the config.json that belongs to the model."
+        )
+    router = Router(scores="sparsemixer", jitter=fields.small("router_jitter_noise", 0.01))
+    mixer = attention(fields, window=fields.window, bias="attention_bias")
+    return LayerSpec(mixer, experts(fields, "num_local_experts", width="intermediate_size", router=router))
 
 
 PHI = Family(
@@ -28,7 +41,7 @@ PHI = Family(
     runs=True,
     norm="layer",
     eps="layer_norm_eps",
-    head_bias=True,
+    head_bias=lambda fields: True,
     rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True),
     names={
         "self_attn.o_proj": "self_attn.dense",
@@ -52,4 +65,22 @@ PHI3 = Family(
         "mlp.gate_proj": "mlp.gate_up_proj",
         "mlp.up_proj": "mlp.gate_up_proj",
     },
+)
+PHI_MOE = Family(
+    name="phimoe",
+    architectures=("PhimoeForCausalLM", "PhiMoEForCausalLM"),
+    model_types=("phimoe",),
+    layers=phi_moe,
+    understands=frozenset(("num_local_experts",)),
+    defaults={
+        "num_key_value_heads": 8,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 2,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 131_072,
+    },
+    runs=True,
+    norm="layer",
+    head_bias=lambda fields: fields.flag("lm_head_bias"),
 )

@@ -12,9 +12,10 @@ import re
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.gguf.architectures import ARCHITECTURES, SLIDING, by_kind
+from inflight.models.gguf.architectures import ARCHITECTURES
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.gguf.keys import Config, Keys
+from inflight.models.gguf.layer_kinds import SLIDING, by_kind
 from inflight.models.gguf.rope import rope_of
 
 # Tokens that end an answer, whatever the file calls its end token: llama.cpp looks for them by their spelling, too.
@@ -158,7 +159,7 @@ def _kv_heads(keys: Keys) -> int:
     if keys.architecture == "gemma4":
         return by_kind(keys, "attention.head_count_kv")[SLIDING]
     name = "attention.head_count_kv" if "attention.head_count_kv" in keys else "attention.head_count"
-    return max(keys.by_layer(name)) if keys.architecture == "lfm2" else keys.one(name)
+    return max(keys.by_layer(name)) if keys.architecture in ("lfm2", "lfm2moe") else keys.one(name)
 
 
 def _quantization(keys: Keys) -> Config | None:

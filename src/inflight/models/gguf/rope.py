@@ -18,7 +18,7 @@ def rope_of(keys: Keys) -> Config:
     theta = keys.number("rope.freq_base") or 10_000.0
     rotated = keys.find("rope.dimension_count")
     found: Config = {"rope_theta": theta}
-    if rotated is not None and rotated != keys.head_dim > 0:
+    if rotated is not None and keys.head_dim > 0:
         found["partial_rotary_factor"] = rotated / keys.head_dim
     scaling = _scaling(keys, theta, rotated or keys.head_dim)
     return found if scaling is None else {**found, "rope_scaling": scaling}

@@ -70,8 +70,10 @@ class NativeBackend(HostBackend[NativePass]):
             list(gate_up),
             list(down),
             top_k=routing.top_k,
-            sigmoid=routing.scores == "sigmoid",
+            scores=routing.scores,
             renormalize=routing.renormalize,
+            sum_offset=routing.sum_offset,
+            jitter=routing.jitter,
             correction=routing.correction,
             groups=routing.groups,
             top_groups=routing.top_groups,
@@ -88,8 +90,8 @@ class NativeBackend(HostBackend[NativePass]):
         (piece,) = pieces([in_order(table)], hold, group)
         return self._kernels.pack_table(piece)
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Any:
-        return self._kernels.pack_rows(iter(pieces), rows, columns)
+    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int, share: int = 0) -> Any:
+        return self._kernels.pack_rows(iter(pieces), rows, columns, share)
 
     def bytes_per_block(self, shape: KVShape) -> int:
         return int(self._kernels.bytes_per_block(*laid_out(shape)))

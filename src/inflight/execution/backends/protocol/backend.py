@@ -105,9 +105,10 @@ class WeightPacking(Protocol):
     def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> Table:
         """Embedding table that is the output projection, too, through `.linear`, and held once."""
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Table:
-        """Embedding table that only gives rows, in `dtype`. pieces: plain numbers, rows of it in their order, which are
-        let go one after the other. Raises ValueError where they are not the table's shape."""
+    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int, share: int = 0) -> Table:
+        """Embedding table that only gives rows, in `dtype`; or in int8, by the rule of `int8.py`, with a scale for each
+        `share` columns of a row. pieces: plain numbers, rows of it in their order, which are let go one after the
+        other. Raises ValueError where they are not the table's shape, and where shares do not divide a row."""
 
 
 @runtime_checkable

@@ -34,15 +34,22 @@ class Routing:
     """How a token's float32 logits of the X experts become the `top_k` that it passes, in order of rank, and their
     weights (`models.spec.Router` has the meanings).
 
-    Scores are the softmax or the sigmoid of the logits. Experts are picked by falling score + correction, on a tie (and
-    for NaN, which is never larger) the lower number first. With more than one group only experts of the `top_groups`
-    groups with the largest sums of their `group_best` best such values can be. Weights are the scores of the picked,
-    divided by their sum, but at least 10⁻²⁰, if they are to be renormalized, times scale, times the expert's own.
+    Scores are the softmax or the sigmoid of the logits, or `sparsemixer` (below). Experts are picked by falling score +
+    correction, on a tie (and for NaN, which is never larger) the lower number first. With more than one group only
+    experts of the `top_groups` groups with the largest sums of their `group_best` best such values can be. Weights are
+    the scores of the picked, divided by their sum + sum_offset, but at least 10⁻²⁰, if they are to be renormalized,
+    times scale, times the expert's own.
+
+    sparsemixer: experts are picked by falling logit m₁ ≥ m₂ ≥ …, on a tie the lower number first; the weight of the
+    r-th is 1 / Σ e^(x − mᵣ) over the logits x that are not picked before it and for which not
+    (mᵣ − x) / max(|x|, mᵣ) > 2 · jitter, times scale. Nothing else of what is above applies.
     """
 
     top_k: int
-    scores: Literal["softmax", "sigmoid"] = "softmax"
+    scores: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
     renormalize: bool = False
+    sum_offset: float = 0.0
+    jitter: float = 0.0
     correction: Array | None = None  # float32[X]
     groups: int = 1
     top_groups: int = 1

@@ -26,7 +26,9 @@ class RowOperations:
     def embed(self, table: ReferenceTable, out: ReferenceActivation) -> None:
         ids, weight = self._token_ids, table.weight
         if isinstance(weight, Int8Matrix):
-            out.write(weight.values[ids].astype(np.float32) * weight.scales[ids, None])
+            held = (ids[:, None] * table.shares + np.arange(table.shares)).ravel()
+            rows = weight.values[held].astype(np.float32) * weight.scales[held, None]
+            out.write(rows.reshape(len(ids), table.columns))
         elif isinstance(weight, HeldInt4):
             out.write(weight.rows(ids))
         else:

@@ -94,18 +94,20 @@ class ReferenceHeads:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTable:
-    """An embedding table [V, E]; tied, the same memory is the output projection."""
+    """An embedding table [V, E]; tied, the same memory is the output projection. shares: rows of `weight` that make up
+    one of the table, where parts of a row have scales of their own."""
 
     weight: Held
     linear: ReferenceLinear | None
+    shares: int = 1
 
     @property
     def rows(self) -> int:
-        return int(self.weight.shape[0])
+        return int(self.weight.shape[0]) // self.shares
 
     @property
     def columns(self) -> int:
-        return int(self.weight.shape[1])
+        return int(self.weight.shape[1]) * self.shares
 
     @property
     def nbytes(self) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import Array, Matrix, rows_of
 from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
-from inflight.execution.checkpoints.gguf.names import Place, place_of
+from inflight.execution.checkpoints.gguf.names import Place, learnt_number, place_of
 from inflight.execution.checkpoints.gguf.packing import packed
 from inflight.models.errors import ModelError
 from inflight.models.gguf.gguf_file import GGUFFile, TensorEntry
@@ -42,10 +42,13 @@ class GGUFCheckpoint:
             )
 
     def __contains__(self, name: str) -> bool:
-        return self._find(name) is not None
+        return self._learnt(name) is not None or self._find(name) is not None
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
         """[shape] of float32, float16 or uint16 (bf16). Raises ModelError where name or shape do not fit."""
+        learnt = self._learnt(name)
+        if learnt is not None:
+            return np.array(learnt, np.float32).reshape(tuple(shape))
         place, file, entry = self._place(name, tuple(shape))
         if place.undo == "apart":
             return self._joined(place, tuple(shape))
@@ -83,6 +86,12 @@ class GGUFCheckpoint:
     def _find(self, name: str) -> Place | None:
         place = place_of(name, self._architecture, self._model.tensors)
         return place if place is not None and place.name in self._model.tensors else None
+
+    def _learnt(self, name: str) -> float | None:
+        """A number of a layer that the metadata hold."""
+        key, layer = learnt_number(name) or ("", 0)
+        numbers = self._model.metadata.numbers(key) if key else ()
+        return numbers[layer] if layer < len(numbers) else None
 
     def _place(self, name: str, shape: tuple[int, ...]) -> tuple[Place, GGUFFile, TensorEntry]:
         place = self._find(name)

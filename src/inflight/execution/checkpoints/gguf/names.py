@@ -32,16 +32,21 @@ class Place:
     half: int | None = None
 
 
-_PAIRED = frozenset(("llama", "smollm3", "granite"))  # converted by Llama's class, with its queries and keys moved
-_ADDED_ONE = frozenset(("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe"))
+# Converted by Llama's class, with its queries and keys moved.
+_PAIRED = frozenset(("llama", "smollm3", "granite", "granitemoe", "arcee", "mistral3"))
+_ADDED_ONE = frozenset(("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe", "nemotron"))
 # Where the norm before the MLP bears the name of one after attention.
 _POST_ATTENTION = frozenset(
-    ("gemma2", "gemma3", "olmo2", "gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe", "gemma4")
+    (
+        *("gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe"),
+        *("exaone4", "seed_oss"),
+    )
 )
 _TOP = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "model.embedding_norm": "token_embd_norm",
+    "model.final_layernorm": "output_norm",
     "lm_head": "output",
     "model.embed_tokens_per_layer": "per_layer_token_embd",
     "model.per_layer_model_projection": "per_layer_model_proj",
@@ -52,6 +57,8 @@ _LEAVES = {
     "post_attention_layernorm": "ffn_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
+    "attention_layernorm": "attn_norm",
+    "feedforward_layernorm": "ffn_norm",
     "post_self_attn_layernorm": "post_attention_norm",
     "post_mlp_layernorm": "post_ffw_norm",
     "self_attn.q_proj": "attn_q",
@@ -61,6 +68,9 @@ _LEAVES = {
     "self_attn.qkv_proj": "attn_qkv",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
+    "self_attn.query_layernorm": "attn_q_norm",
+    "self_attn.key_layernorm": "attn_k_norm",
+    "self_attn.dense": "attn_output",
     "self_attn.q_a_proj": "attn_q_a",
     "self_attn.q_b_proj": "attn_q_b",
     "self_attn.q_a_layernorm": "attn_q_a_norm",
@@ -71,11 +81,23 @@ _LEAVES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
     "mlp.gate_up_proj": "ffn_up",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
+    "mlp.gate.wg": "ffn_gate_inp",
     "mlp.router": "ffn_gate_inp",
     "block_sparse_moe.gate": "ffn_gate_inp",
+    "block_sparse_moe.router.layer": "ffn_gate_inp",
+    "feed_forward.gate": "ffn_gate_inp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    **{f"mlp.shared_expert{s}.{part}_proj": f"ffn_{part}_shexp" for s in ("", "s") for part in ("gate", "up", "down")},
+    **{
+        f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp"
+        for shared in ("shared_expert", "shared_experts", "shared_mlp")
+        for part in ("gate", "up", "down")
+    },
+    "shared_mlp.output_linear": "ffn_down_shexp",
     "linear_attn.in_proj_qkv": "attn_qkv",
     "linear_attn.in_proj_z": "attn_gate",
     "linear_attn.in_proj_qkvz": "ssm_in",
@@ -108,6 +130,8 @@ _LEAVES = {
 _WHOLE = {
     "self_attn.sinks": "attn_sinks.weight",
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
+    "feed_forward.expert_bias": "exp_probs_b.bias",
     "linear_attn.A_log": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
     "layer_scalar": "layer_output_scale.weight",
@@ -118,7 +142,10 @@ _WHOLE = {
 }
 _EXPERT_PARTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 _LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<rest>.+)")
-_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(?P<expert>\d+)\.(?P<part>\w+)\.(?P<kind>weight|bias)")
+_EXPERT = re.compile(
+    r"(?:mlp|block_sparse_moe|feed_forward)\.experts\.(?P<expert>\d+)\.(?P<part>\w+)\.(?P<kind>weight|bias)"
+)
+_LEARNT = re.compile(r"model\.layers\.(?P<layer>\d+)\.mlp\.act_fn\.(?P<part>alpha_[pn])")
 _VALUE_ROWS = frozenset(("ssm_a", "ssm_dt.bias", "ssm_alpha", "ssm_beta", "attn_gate", "attn_qkv", "ssm_conv1d"))
 
 
@@ -130,7 +157,7 @@ def place_of(name: str, architecture: str, there: Container[str]) -> Place | Non
         if stem not in _TOP:
             return None
         found = _TOP[stem]
-        if found == "output_norm" and architecture == "lfm2":
+        if found == "output_norm" and architecture in ("lfm2", "lfm2moe"):
             found = "token_embd_norm"
         return _found(f"{found}.{kind}", found, architecture)
     prefix, rest = f"blk.{layer['layer']}.", layer["rest"]
@@ -150,6 +177,12 @@ def place_of(name: str, architecture: str, there: Container[str]) -> Place | Non
     return _found(f"{prefix}{leaf}.{kind}", leaf, architecture)
 
 
+def learnt_number(name: str) -> tuple[str, int] | None:
+    """What xIELU has learnt stands among the metadata, a list over all layers: its key, and the layer's number."""
+    found = _LEARNT.fullmatch(name)
+    return None if found is None else (f"xielu.{found['part']}", int(found["layer"]))
+
+
 def _expert(prefix: str, expert: re.Match[str], there: Container[str]) -> Place | None:
     part = _EXPERT_PARTS.get(expert["part"])
     if part is None:
@@ -166,7 +199,7 @@ def _expert(prefix: str, expert: re.Match[str], there: Container[str]) -> Place 
 def _found(name: str, leaf: str, architecture: str) -> Place:
     if leaf in ("attn_q", "attn_k") and architecture in _PAIRED:
         return Place(name, undo="rotated pairs")
-    if architecture in _ADDED_ONE and leaf.endswith("norm") and leaf != "ssm_norm":
+    if architecture in _ADDED_ONE and name.endswith("norm.weight") and leaf != "ssm_norm":
         return Place(name, undo="added one")
     if architecture in ("qwen35", "qwen35moe"):
         if leaf == "ssm_a":
