@@ -107,7 +107,7 @@ class Checkpoints:
         write_config(folder, self._shape)
         torch.manual_seed(0)
         config = AutoConfig.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         model.save_pretrained(folder, max_shard_size="100GB")
         (folder / "generation_config.json").unlink(missing_ok=True)
         vocab_size = self._shape["vocab_size"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -192,15 +193,18 @@ def test_experts_of_which_some_have_offsets_go_together(ops, reference, dtype):
     np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 1e-5) * np.abs(want).max())
 
 
+@cache
+def codes(seed: int, rows: int, columns: int) -> Int4Matrix:
+    """Searched for once: the search takes longer than all products with them."""
+    return int4.quantize(normal(seed, rows, columns), 32)
+
+
 def ordered(one: Any, inward: int, outward: int, width: int = 20) -> Any:
     """Of every `inward`-th expert the inputs of gate and up stand in an order of its own, of every `outward`-th those
     of down; of none with 0."""
 
     def turned(matrix: Int4Matrix, expert: int, every: int) -> Any:
         return out_of_order(matrix, expert) if every and expert % every == 0 else matrix
-
-    def codes(seed: int, rows: int, columns: int) -> Int4Matrix:
-        return int4.quantize(normal(seed, rows, columns), 32)
 
     gate_up = [
         one.pack_gate_up(
@@ -216,7 +220,9 @@ def ordered(one: Any, inward: int, outward: int, width: int = 20) -> Any:
 @pytest.mark.parametrize(("inward", "outward"), [(1, 1), (2, 0), (0, 3)])
 def test_experts_may_each_have_an_order_of_inputs(ops, reference, dtype, inward, outward, width):
     x, logits = held(dtype, normal(1, 40, HIDDEN)), normal(2, 40, 12)
-    got, want = (run(one, ordered(one, inward, outward, width), x, logits) for one in (ops, reference))
+    weight = ordered(ops, inward, outward, width)
+    got = run(ops, weight, x, logits)
+    want = run(reference, ordered(reference, inward, outward, width), x, logits)
     np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 2e-3) * np.abs(want).max())
-    alone = [run(ops, ordered(ops, inward, outward, width), x[at : at + 1], logits[at : at + 1]) for at in (0, 7, 39)]
+    alone = [run(ops, weight, x[at : at + 1], logits[at : at + 1]) for at in (0, 7, 39)]
     np.testing.assert_array_equal(np.concatenate(alone), got[[0, 7, 39]])

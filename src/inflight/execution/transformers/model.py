@@ -65,8 +65,8 @@ def load(
     """Raises ModelError for a folder that `transformers` cannot load, and for a model whose layers keep more than keys
     and values."""
     AttentionInterface.register(NAME, paged_attention)
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what is wrong, we say
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()  # what is wrong, we say
+    transformers.logging.disable_progress_bar()
     config = _config(folder)
     _check_memory(config, dtype)
     found = getattr(torch, "bfloat16" if dtype == "auto" else dtype)
