@@ -13,7 +13,7 @@ Rows, blocks, snapshots and their order, what can be found in them, counts and e
 out is what scheduling would have learnt of step times and of the lengths of answers under way. So this is only for
 schedulers that nobody asks for either (`simulation` sees to that): of requests of one foreground lane, first come,
 first served, at depth 1, with a budget for all rows, and an executor that fails no step and draws TOKEN whenever it
-draws. Snapshots tell of sequences as they became steady.
+draws. `snapshot` tells of sequences as they became steady.
 """
 
 from __future__ import annotations
