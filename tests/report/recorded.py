@@ -49,11 +49,13 @@ class Engine:
     depth: int = 1
     settings: dict[str, Any] = field(default_factory=dict)
     windows: tuple[int, ...] = (0,)
+    state_snapshots: int = 0
 
     @property
     def capacity(self) -> Capacity:
         host = (self.host_blocks, 0.001)
-        return Capacity(self.num_blocks, 16, self.max_rows, 2048, VOCABULARY, *host, windows=self.windows)
+        sizes = (self.num_blocks, 16, self.max_rows, 2048, VOCABULARY, *host)
+        return Capacity(*sizes, windows=self.windows, state_snapshots=self.state_snapshots)
 
     def record(self, path: Path, requests: Sequence[Request]) -> Path:
         """Each request is added at its arrival, and all are answered."""

@@ -21,7 +21,7 @@ from inflight.metrics.summary import Summary, summarize
 from inflight.report.columns import columns_of
 from inflight.report.diagnosis import Evidence, diagnose
 from inflight.report.diagnosis.diagnose import judge, mean_of
-from inflight.report.engine_figures import EngineFigures
+from inflight.report.engine_figures import EngineFigures, SnapshotFigures
 from inflight.report.figures import figures_of
 from inflight.report.run import Option, Report, Run, Setting
 
@@ -117,6 +117,11 @@ TRIGGERED = {
         Evidence(CALM, figures(prefix_share=0.1), {"prefix_caching": False}, repeated_prompts=0.7),
         "computed again",
         "--no-prefix-caching",
+    ),
+    "prefixes without snapshots": (
+        Evidence(CALM, figures(prefix_share=0.1, snapshots=SnapshotFigures(1.0, 50, 30, 5)), repeated_prompts=0.7),
+        "computed again",
+        "--state-memory",
     ),
     "outgrown": (Evidence(CALM, figures(outgrown=2)), "cut because memory", "--max-model-len"),
     "tenants": (

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +58,33 @@ def test_waiting_is_what_the_queue_was_charged_for(tmp_path: Path) -> None:
         )
     )
     assert figures.waiting_mean * figures.seconds == pytest.approx(waited, rel=0.02)
+
+
+def test_snapshots_are_counted_as_plans_tell_of_them(tmp_path: Path) -> None:
+    """Beginnings that prompts share are found again; and there are so few slots that snapshots push others out."""
+    requests = [*workload(20, gap=0.8, prefix=96), *workload(20, gap=0.8, seed=5, prompts=(160, 170), tenants=("b",))]
+    requests = [replace(one, request_id=str(index)) for index, one in enumerate(requests)]
+    run = Engine(state_snapshots=3).run(tmp_path, requests)
+    figures = engine_figures(engine_of(run)).snapshots
+    steps = [json.loads(line) for line in lines(tmp_path / "record.jsonl") if '"kind":"step"' in line]
+    taken = [(slot, chunk["sequence"]) for step in steps for chunk in step["chunks"] for _, slot in _taken(chunk)]
+    begun = [new["snapshot"] for step in steps for new in step["new_rows"] if "snapshot" in new]
+    assert figures is not None and figures.snapshot_usage == 1.0
+    assert figures.snapshots_taken == len(taken) and figures.snapshot_hits == len(begun) > 0
+    by_slot = [[one for slot, one in taken if slot == number] for number in range(3)]
+    assert figures.snapshots_evicted == sum(one != later for each in by_slot for one, later in pairwise(each)) > 0
+    keys = [one.key for one in figures_of(run).listed]
+    assert keys.index("kv_waste") < keys.index("snapshot_hits") < keys.index("prefix_share")
+
+
+def _taken(chunk: dict[str, Any]) -> list[list[int]]:
+    return chunk.get("snapshots", [])
+
+
+def test_a_model_without_recurrent_state_is_told_of_no_snapshots(tmp_path: Path) -> None:
+    run = Engine().run(tmp_path, workload(5))
+    assert engine_figures(engine_of(run)).snapshots is None
+    assert not [one for one in figures_of(run).listed if "snapshot" in one.key]
 
 
 def test_the_catalogue_has_each_key_once_and_knows_what_is_missing(tmp_path: Path) -> None:

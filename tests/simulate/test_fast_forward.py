@@ -11,10 +11,13 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.kv import manager
+from inflight.core.kv.snapshot_spacing import SnapshotSpacing
+from inflight.core.kv.state_slots import StateSlots
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.simulate import simulation
 from inflight.simulate.cluster import Link
-from inflight.simulate.fast_forward import FastForward
+from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.simulation import Setup, Simulation, simulate
 from inflight.workload.workload import Entry, Workload
 
@@ -53,16 +56,19 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
         "rows": (list(running._rows._free), list(running._rows._freed)),
         "served": [lane.service for lane in lanes.all()],
         "round": scheduler._round_began,
+        "snapshots": slots(memory.states.slots),
     }
 
 
-def test_plans_are_all_made_where_there_is_recurrent_state() -> None:
-    """What they take snapshots at is told in no other way."""
-    workload = Workload(tuple(Entry(0.0, 200, 100) for _ in range(2)), "two")
-    stepped, skipped = both(workload, Setup(pool(state_snapshots=8)))
-    assert skipped[2] == 0 and stepped[0].observations == skipped[0].observations
-    assert stepped[1] == skipped[1] and stepped[1][0]["snapshot"].used_state_snapshots > 0
-    assert next(both(workload, Setup(pool())))[2] == 0 < list(both(workload, Setup(pool())))[1][2]
+def slots(of: StateSlots) -> dict[str, Any]:
+    """Of recurrent state: where each copy is found, for whom it was taken, and which is given away next."""
+    kept = [list(shelf) for shelf in of._kept]
+    return {"free": of._free, "found": of._at, "kept": kept, "takers": of._takers, "held": of._holders}
+
+
+def spaced(least: int) -> Any:
+    """Snapshots no closer than that; marks twice as far apart."""
+    return mock.patch.object(manager, "SnapshotSpacing", lambda: SnapshotSpacing(2 * least, least))
 
 
 def assert_same(workload: Workload, setup: Setup) -> float:
@@ -92,6 +98,8 @@ def assert_same(workload: Workload, setup: Setup) -> float:
     budget=st.sampled_from([8, 24, 64]),
     router=st.sampled_from(["round-robin", "least-loaded"]),
     until=st.sampled_from([None, 1.0]),
+    state_snapshots=st.sampled_from([0, 1, 3, 40]),
+    least=st.sampled_from([16, 48]),
 )
 @settings(deadline=None)
 def test_skipping_is_stepping(
@@ -110,6 +118,8 @@ def test_skipping_is_stepping(
     budget: int,
     router: str,
     until: float | None,
+    state_snapshots: int,
+    least: int,
 ) -> None:
     entries = chat(15, rate, seed, shared=shared).entries
     if follow:
@@ -117,9 +127,10 @@ def test_skipping_is_stepping(
         entries = (*entries, *turns)
     workload = Workload(entries, "chat", concurrency, until=until)
     asked = SchedulingSettings.of(strategy=strategy, kv_allocation=allocation)
-    one = pool(asked, num_blocks=num_blocks, max_rows=max_rows, budget=budget, prefix_caching=prefix_caching)
-    one = replace(one, replicas=replicas, router=router)
-    assert_same(workload, Setup(one, one if moves else None, Link(bytes_per_token=5e5, gbps=1.0)))
+    sizes = {"num_blocks": num_blocks, "max_rows": max_rows, "budget": budget, "state_snapshots": state_snapshots}
+    one = pool(asked, prefix_caching=prefix_caching, **sizes, replicas=replicas, router=router)
+    with spaced(least):
+        assert_same(workload, Setup(one, one if moves else None, Link(bytes_per_token=5e5, gbps=1.0)))
 
 
 def test_most_tokens_of_a_quiet_engine_are_in_no_plan() -> None:
@@ -131,6 +142,23 @@ def test_those_of_a_busy_engine_too() -> None:
     busy = simulate(chat(100, 60.0), Setup(pool(max_rows=16)))
     assert max(one.ttft or 0.0 for one in busy.observations) > 0.3
     assert assert_same(chat(100, 60.0), Setup(pool(max_rows=16))) > 0.8
+
+
+def test_decodes_that_take_snapshots_are_in_no_plan_either() -> None:
+    """With slots enough, and with so few that what one takes was another's."""
+    workload = Workload(tuple(Entry(0.1 * index, 200, 300) for index in range(6)), "six")
+    for state_snapshots in (40, 2):
+        setup = Setup(pool(state_snapshots=state_snapshots))
+        assert assert_same(workload, setup) > 0.8
+        (_, (ended,), _), _ = both(workload, setup)
+        decoded = [place for place in ended["found"] if place[1] in ended["snapshots"]["found"]]
+        assert any(set(key[1:]) == {TOKEN} for key, _, _ in decoded)
+
+
+def test_a_slot_that_a_step_writes_is_nobody_elses_before_the_next() -> None:
+    """All come to the end of a block in the same step, and there is one slot."""
+    workload = Workload(tuple(Entry(0.0, 8, 300) for _ in range(4)), "four")
+    assert assert_same(workload, Setup(pool(state_snapshots=1))) > 0.8
 
 
 def test_nobody_is_steady_where_blocks_run_short() -> None:

@@ -36,6 +36,17 @@ PARTS: dict[str, Part] = {  # of a request's time; keys of its timings
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotFigures:
+    """Of recurrent state, where a model has any. snapshot_usage: slots that were ever written / all. snapshots_taken,
+    snapshots_evicted: all, and those whose slot another sequence's took. snapshot_hits: rows that began from one."""
+
+    snapshot_usage: float
+    snapshots_taken: int
+    snapshots_evicted: int
+    snapshot_hits: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFigures:
     """Seconds, tokens and blocks. busy: share of the time, from the first step to the last, with a step under way.
 
@@ -44,7 +55,8 @@ class EngineFigures:
     the busy time, and kv_peak at most. padding_waste, kv_waste: over all steps, each weighing as much as it computed or
     held. mixed_step: times of steps with prompt tokens beside decodes; decode_step: of those with decodes alone.
     prefix_share: of ended requests' prompt tokens, found cached. time_in: seconds of all ended requests, by PARTS.
-    queued_by: of the queue's seconds, what was waited for. service: prompt and output tokens by tenant.
+    queued_by: of the queue's seconds, what was waited for. service: prompt and output tokens by tenant. snapshots: None
+    where the model keeps no recurrent state.
     """
 
     steps: int
@@ -78,6 +90,7 @@ class EngineFigures:
     service: Mapping[str, int]
     fairness: float
     outgrown: int
+    snapshots: SnapshotFigures | None = None
 
 
 def engine_figures(run: EngineRun) -> EngineFigures:
@@ -129,7 +142,13 @@ def engine_figures(run: EngineRun) -> EngineFigures:
         service=service,
         fairness=jain(list(service.values())) if service else 1.0,
         outgrown=sum(one.outgrown for one in run.requests),
+        snapshots=_snapshots(run),
     )
+
+
+def _snapshots(run: EngineRun) -> SnapshotFigures | None:
+    slots, of = run.capacity.get("state_snapshots", 0), run.snapshots
+    return SnapshotFigures(share(of.used, slots), of.taken, of.evicted, of.hits) if slots else None
 
 
 def _service(run: EngineRun) -> dict[str, int]:

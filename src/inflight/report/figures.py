@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Summary
-from inflight.report.engine_figures import EngineFigures, engine_figures
+from inflight.report.engine_figures import EngineFigures, SnapshotFigures, engine_figures
 from inflight.report.run import Run
 
 Better = Literal["higher", "lower", ""]
@@ -79,6 +79,16 @@ _ENGINE: tuple[Row, ...] = (
     ("kv_usage", "KV blocks held", "share", "", "of all, mean while steps run"),
     ("kv_peak", "KV blocks held at most", "share", "", ""),
     ("kv_waste", "KV waste", "share", "lower", "(allocated − used) / allocated token slots"),
+    ("snapshot_usage", "state snapshot slots used", "share", "", "of all; each from its first snapshot on"),
+    ("snapshots_taken", "state snapshots taken", "", "", "copies of recurrent state, within prompts and answers"),
+    (
+        "snapshot_hits",
+        "hits ended at a snapshot",
+        "",
+        "higher",
+        "sequences that went on from a snapshot behind their cached tokens; without one nothing cached is of use",
+    ),
+    ("snapshots_evicted", "state snapshots evicted", "", "lower", "whose slot another sequence's snapshot took"),
     ("prefix_share", "prompt tokens cached", "share", "higher", "prompt tokens found in the prefix cache"),
     ("preemptions", "preemptions", "", "lower", ""),
     ("recomputed_tokens", "tokens recomputed", "tokens", "lower", ""),
@@ -141,7 +151,7 @@ def _listed(group: str, rows: Iterable[Row], values: Mapping[str, Any], samples:
             yield Figure(key, group, name, unit, values[key], better, rests_on, about=about)
 
 
-def _values(figures: Summary | EngineFigures) -> dict[str, Any]:
+def _values(figures: Summary | EngineFigures | SnapshotFigures) -> dict[str, Any]:
     return {item.name: getattr(figures, item.name) for item in fields(figures)}
 
 
@@ -178,6 +188,8 @@ def _engine(engine: EngineFigures) -> Iterator[Figure]:
         del values["moved_out"], values["moved_back"]
     if len(engine.service) < 2:
         del values["fairness"]
+    if engine.snapshots is not None:
+        values |= _values(engine.snapshots)
     steps = engine.step_seconds
     values |= {"step_p50": steps.p50, "step_p99": steps.p99, "step_tokens_mean": engine.step_tokens.mean}
     return _listed("Batch and memory", _ENGINE, values, engine.steps)

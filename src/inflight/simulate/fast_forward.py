@@ -1,18 +1,19 @@
 """Fast-forward: a scheduler that leaves out decodes of which nothing comes but their next tokens.
 
 A sequence that has its first token, and whose length is forced, is foreseen for a while: each step makes it one token
-longer, takes a block where its last one is full, and makes that one findable. While it is *steady*, no plan has a chunk
-for it and nothing of it is committed; its counters stand still, one token ahead, so that for the core its next token is
-being computed already. They are brought up to date (`_sync`) when a block is due, and for good before its last token,
-or before anybody might have to be preempted. What is left out of a plan is told in it by number (`CondensedPlan`), so
-that the step's cost is the same. Steps in which all sequences are steady, and nobody waits, are alike: `steady_decodes`
-says how many, and `fast_forward` takes them at once.
+longer, takes a block where its last one is full, and makes that one findable, with a snapshot of recurrent state behind
+it where the model keeps any and one is due. While it is *steady*, no plan has a chunk for it and nothing of it is
+committed; its counters stand still, one token ahead, so that for the core its next token is being computed already.
+They are brought up to date (`_sync`) when a block is due, and for good before its last token, or before anybody might
+have to be preempted. What is left out of a plan is told in it by number (`CondensedPlan`), so that the step's cost is
+the same. Steps in which all sequences are steady, and nobody waits, are alike: `steady_decodes` says how many, and
+`fast_forward` takes them at once.
 
-Rows, blocks and their order, what can be found in them, counts and ends are those of stepping. What is left out is what
-scheduling would have learnt of step times and of the lengths of answers under way. So this is only for schedulers that
-nobody asks for either (`simulation` sees to that): of requests of one foreground lane, first come, first served, at
-depth 1, with a budget for all rows, and an executor that fails no step and draws TOKEN whenever it draws. Snapshots
-tell of sequences as they became steady.
+Rows, blocks, snapshots and their order, what can be found in them, counts and ends are those of stepping. What is left
+out is what scheduling would have learnt of step times and of the lengths of answers under way. So this is only for
+schedulers that nobody asks for either (`simulation` sees to that): of requests of one foreground lane, first come,
+first served, at depth 1, with a budget for all rows, and an executor that fails no step and draws TOKEN whenever it
+draws. `snapshot` tells of sequences as they became steady.
 """
 
 from __future__ import annotations
@@ -107,10 +108,10 @@ class FastForward(Scheduler):
             lane.clock.charge(times[-2], OTHER, lane.settings.name)
             if lane.running:
                 lane.served(steps * lane.running)
-        while self._blocks and self._blocks[0][0] < self._next_step + steps:
-            due, _, _, sequence = heapq.heappop(self._blocks)
-            if sequence in self._first:
-                self._advance(sequence, due)
+        while self._blocks and (step := self._blocks[0][0]) < self._next_step + steps:
+            for _, _, sequence in self._drain_due(step):
+                self._advance(sequence, step)
+            self._memory.states.settle()  # what one step writes, the next may find or take
         self._pass(steps)
         self._next_step += steps
         self._round_began = times[-1]
@@ -183,11 +184,8 @@ class FastForward(Scheduler):
     def _advance_due(self) -> None:
         """Whoever needs or fills a block in the next step does so. Blocks go by rank: behind the first of the others
         that does, too, they have chunks like that one. Nobody is steady any more if one might lack a block."""
-        step, due = self._next_step, []
-        while self._blocks and self._blocks[0][0] <= step:
-            entry = heapq.heappop(self._blocks)
-            if entry[3] in self._first:
-                due.append(entry)
+        step = self._next_step
+        due = self._drain_due(step)
         if len(due) + len(self._running) - len(self._first) > self._memory.pool.available:
             self._leave_all()
             return
@@ -195,11 +193,20 @@ class FastForward(Scheduler):
             return
         others = (one for one in self._running.sequences if one not in self._first and self._moves_block(one))
         first = min(map(self._rank, others), default=None)
-        for _, arrival, number, sequence in due:
+        for arrival, number, sequence in due:
             if first is None or (arrival, number) < first:
                 self._advance(sequence, step)
             else:
                 self._leave(sequence)
+
+    def _drain_due(self, step: int) -> list[tuple[float, int, Sequence]]:
+        """Whoever needs or fills a block in this step, behind its rank, which they stand in the order of."""
+        due = []
+        while self._blocks and self._blocks[0][0] <= step:
+            _, arrival, number, sequence = heapq.heappop(self._blocks)
+            if sequence in self._first:
+                due.append((arrival, number, sequence))
+        return due
 
     def _moves_block(self, sequence: Sequence) -> bool:
         """Whether it decodes in the next step, and needs or fills a block with it."""
@@ -213,15 +220,18 @@ class FastForward(Scheduler):
         return sequence.request.arrival, sequence.number
 
     def _advance(self, sequence: Sequence, step: int) -> None:
-        """It takes its token of this step, and the blocks as a chunk would."""
-        self._sync(sequence, step + 1)
-        sequence.num_computed -= 1
-        computed, size = sequence.num_computed, self._memory.block_size
-        if computed > len(sequence.blocks) * size and self._memory.tables.grow(sequence, computed) is None:
+        """It takes its token of this step, and the block and the snapshot as a chunk would."""
+        self._sync(sequence, step)
+        end, size = sequence.num_computed, self._memory.block_size
+        if end > len(sequence.blocks) * size and self._memory.tables.grow(sequence, end) is None:
             raise RuntimeError(f"sequence {sequence.number} was steady until step {step}, and there is no block for it")
-        if not computed % size:
+        if not end % size:
+            if self._memory.has_state:
+                sequence.num_computed = end - 1
+                self._memory.states.take(sequence, end)
+                sequence.num_computed = end
             self._memory.sharing.publish(sequence)
-        sequence.num_computed += 1
+        self._sync(sequence, step + 1)
         self._await_block(sequence, step + 1)
 
     def _pass(self, steps: int) -> None:
@@ -255,7 +265,7 @@ class FastForward(Scheduler):
         sequence.checker.passed(tokens)
 
     def _await_block(self, sequence: Sequence, step: int) -> None:
-        """Note the next step that needs a block of its own, or that fills one."""
+        """Note the next step that needs a block of its own, or that fills one: snapshots are taken there, too."""
         size, computed = self._memory.block_size, sequence.num_computed - 1
         wait = min(len(sequence.blocks) * size - computed, -(computed + 1) % size)
         heapq.heappush(self._blocks, (step + wait, *self._rank(sequence), sequence))

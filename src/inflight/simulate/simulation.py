@@ -156,7 +156,6 @@ def _may_skip(pool: Pool, workload: Workload) -> bool:
         and asked.preemption == "recompute"
         and not asked.lanes
         and pool.capacity.windows == (0,)
-        and not pool.capacity.state_snapshots
         and pool.capacity.max_rows <= budget(pool.settings, asked)  # or decodes wait for their turn: not foreseen
         and all(entry.lane in ("", "interactive") for entry in workload.entries)
     )

@@ -77,6 +77,12 @@ def prefixes(evidence: Evidence, engine: EngineFigures) -> Finding | None:
         return None
     if evidence.settings.get("prefix_caching", True) is False:
         cause, change = "Prefix caching is off.", "Run without --no-prefix-caching."
+    elif engine.snapshots is not None and engine.snapshots.snapshots_evicted:
+        cause = (
+            f"{quantity(engine.snapshots.snapshots_evicted)} of {quantity(engine.snapshots.snapshots_taken)} snapshots "
+            "of recurrent state gave their slots to others: behind cached tokens without one nobody can go on."
+        )
+        change = "More --state-memory keeps more of them."
     else:
         cause = "Cached prefixes were pushed out before they were asked for again, or came at the same moment."
         change = "More --kv-memory keeps them longer; --policy prefix serves those together that share one."

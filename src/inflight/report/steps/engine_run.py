@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from inflight.records.schema import CapacityRecord, StepRecord, TimingsRecord
 from inflight.report.steps.rows import BlockHistory, RowHistory, SequenceHistory
 from inflight.report.steps.series import StepSeries
+from inflight.report.steps.snapshots import SnapshotHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class EngineRun:
     rows: RowHistory = field(default_factory=RowHistory)
     sequences: SequenceHistory = field(default_factory=SequenceHistory)
     requests: list[EndedRequest] = field(default_factory=list)
+    snapshots: SnapshotHistory = field(default_factory=SnapshotHistory)
     blocks: BlockHistory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +57,7 @@ class EngineRun:
         work = self.rows.step(record, began, before)
         self.blocks.step(record, began, before)
         self.sequences.step(record, began, before)
+        self.snapshots.step(record)
         steps.began.append(began)
         steps.ended.append(committed)
         steps.seconds.append(seconds)
