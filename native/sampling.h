@@ -1,5 +1,5 @@
 // From logits to tokens: penalties, filters, one draw per row, log-probabilities. The rules are those of SamplingBatch
-// in protocol.py, to the letter and the same for every instruction set.
+// in protocol/sampling.py, to the letter and the same for every instruction set.
 //
 // Knows that a vocabulary is long and what is kept of it short: nothing sorts a whole row. The largest of every 64
 // logits bounds what top-k needs to look at; what remains is dropped into buckets by its distance from the largest, and

@@ -1,7 +1,7 @@
 // What module.cpp hands to the kernels: plain structs over memory that others own, and the table of functions that
 // each instruction set fills. Knows no Python and no instruction set.
 //
-// Letters as in protocol.py: T tokens, C chunks, S sampled rows, H query heads, G key/value heads, D head dimension,
+// Letters as in protocol/: T tokens, C chunks, S sampled rows, H query heads, G key/value heads, D head dimension,
 // B block size. A "lane" is four bytes: one float32, or a pair of bf16 that stand next to each other along the
 // dimension that is summed over, or four int8. A "step" is one lane of that dimension: 2 values in bf16, 1 in
 // float32, 4 in int8.
@@ -67,7 +67,7 @@ struct Share {
 
 enum class ExpertScores { softmax, sigmoid, sparsemixer };  // of experts, from a router's logits
 
-// A mixture: of each expert the matrices of gate and up, and of down; how logits become experts (protocol.py: Routing).
+// A mixture: of each expert the matrices of gate and up, and of down; how logits become experts (protocol: Routing).
 struct Mixture {
   const Weights *const *gate_up, *const *down;  // [experts]
   std::int64_t experts, top_k, groups, top_groups, group_best;

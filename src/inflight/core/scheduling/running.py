@@ -1,8 +1,8 @@
-"""Running sequences: who holds a row, in which order they are served, and who gives way to whom.
+"""Running sequences: who holds a row, in which order they are served, and who gives way to whose next token.
 
-Knows rows, blocks and lanes' floors; takes rows and blocks back from those that leave, are pushed out by somebody who
-comes before them, or are in the way of the next token of somebody who does. What is computed for them, the step_builder
-says.
+Knows rows and blocks; takes them back from those that leave, are preempted, or are in the way of the next token of
+somebody who comes before them. Who gives way to those that wait, `admission_preemption` knows; what is computed for
+whoever runs, the step builder says.
 """
 
 from __future__ import annotations
@@ -40,14 +40,10 @@ class Running:
     def free_rows(self) -> int:
         return self._rows.free
 
-    @property
-    def spare(self) -> int:
-        """Blocks that a newcomer must leave available."""
-        return self._watermark if self.sequences else 0
-
-    def spare_for(self, lane: Lane) -> int:
-        """The same, with what newcomers of other lanes have before this one's."""
-        return self.spare + self._lanes.reserved(lane)[1]
+    def spare_for(self, lane: Lane, without: int = 0) -> int:
+        """Blocks that a newcomer of this lane must leave available, with what those of other lanes have before it, if
+        so many of those that run did not."""
+        return (self._watermark if len(self.sequences) > without else 0) + self._lanes.reserved(lane)[1]
 
     def join(self, sequence: Sequence) -> int:
         """A sequence that has its blocks takes a row."""
@@ -108,9 +104,10 @@ class Running:
             self._sorted += 1
         return True
 
-    def has_row(self, lane: Lane, shape: StepShape) -> bool:
-        promised = self._lanes.reserved(lane)[0]
-        return len(self.sequences) + promised < shape.row_limit and self._lanes.rows_for(lane, self._rows.free) > 0
+    def has_row(self, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
+        """Whether there is a row for a newcomer of this lane, if these did not run."""
+        running = len(self.sequences) - len(without) + self._lanes.reserved(lane)[0]
+        return running < shape.row_limit and self._lanes.rows_for(lane, self._rows.free, without) > 0
 
     def leave(self, sequence: Sequence) -> None:
         """An ended sequence gives up what it holds."""
@@ -183,85 +180,6 @@ class Running:
                     victims = rest if self._memory.tables.gain(rest) >= blocks else victims
                 return victims
         return []
-
-    def preempt_background(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
-        """Preempt background sequences until the head could join; nobody, if even all of them would not help."""
-        if self._could_admit(head, lane, shape):
-            return True
-        victims = self._preemptible_for(head, lane, now, own_lane=False)
-        return self._preempt_all(self._fewest(victims, head, lane, shape), now)
-
-    def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, tokens: int) -> None:
-        """The same with those of its own lane that it may push out, where background ones are not enough. tokens: that
-        the lane's prompts may have in this step; those that go on are served before the head."""
-        if self._could_admit(head, lane, shape):
-            return
-        victims = self._fewest(self._preemptible_for(head, lane, now, own_lane=True), head, lane, shape)
-        if any(self._lanes.of(victim) is lane for victim in victims):
-            own = (one for one in self.sequences if self._lanes.of(one) is lane and one not in victims)
-            if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
-                self._preempt_all(victims, now)
-
-    def preempt_foreground_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
-        """The same for a background sequence that was owed its place for long: foreground work gives way, lowest ranks
-        first, beyond what its lanes keep."""
-        if self._could_admit(head, lane, shape):
-            return True
-        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
-        victims: list[Sequence] = []
-        for one in self.sequences:
-            if one.finish is None and not self._lanes.of(one).settings.background:
-                kept[one.request.lane] -= 1
-                if kept[one.request.lane] < 0:
-                    victims.append(one)
-        return self._preempt_all(self._fewest(victims[::-1], head, lane, shape), now)
-
-    def _fewest(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape) -> list[Sequence]:
-        """The first of these, as many as must give way for the head to join; none, if even all would not help, or while
-        blocks are being stored that may be enough."""
-        if not victims or self._memory.swap.storing or not self._could_admit(head, lane, shape, victims):
-            return []
-        fewest = range(1, len(victims) + 1)
-        return victims[: next(count for count in fewest if self._could_admit(head, lane, shape, victims[:count]))]
-
-    def _preempt_all(self, victims: list[Sequence], now: float) -> bool:
-        """All at once: whoever is in flight computes nothing more, and can be preempted in the next plan; nobody goes
-        before, since until then the head may have its place without."""
-        if any(victim.in_flight for victim in victims):
-            for victim in victims:
-                victim.preempt_pending = True
-            return False
-        for victim in victims:
-            self.preempt(victim, now)
-        return bool(victims)
-
-    def _could_admit(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
-        """Whether there are a row and blocks for it; at best, if some of those that run did not."""
-        running = len(self.sequences) - len(without)
-        rows, blocks = self._lanes.reserved(lane)
-        if running + rows >= shape.row_limit or self._lanes.rows_for(lane, self._rows.free, without) <= 0:
-            return False
-        return self._memory.fits(head, blocks + (self._watermark if running else 0), without)
-
-    def _preemptible_for(self, head: Sequence, lane: Lane, now: float, own_lane: bool) -> list[Sequence]:
-        """Lowest ranks first: background sequences beyond those that their lane keeps, then those of the own lane that
-        the policy puts clearly behind (and that would not be the first to come back)."""
-        victims: list[Sequence] = []
-        rank = lane.queue.rank(head, now)
-        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
-        for victim in self.sequences:
-            other = self._lanes.of(victim)
-            if victim.finish is not None or victim.protected:
-                continue
-            if other is lane and own_lane:
-                may = lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
-                if may and rank < lane.queue.rank(victim, now):
-                    victims.append(victim)
-            elif other is not lane and other.settings.background:
-                kept[other.settings.name] -= 1
-                if kept[other.settings.name] < 0:
-                    victims.append(victim)
-        return victims[::-1]
 
     def _is_kept(self, victim: Sequence) -> bool:
         """Whether the victim's blocks are to be kept on the host: as far as it can go on behind them."""

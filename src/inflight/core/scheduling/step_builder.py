@@ -19,6 +19,7 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.floor import CHUNK
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import OTHER
+from inflight.core.scheduling.admission_preemption import AdmissionPreemption
 from inflight.core.scheduling.draft_planner import DraftPlanner
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_draft import StepDraft
@@ -34,6 +35,7 @@ class StepBuilder:
         self.recomputed_tokens = self.prefix_queries = self.prefix_hits = 0  # tokens, since the engine began
         self._memory, self._has_windows, self._has_state = memory, memory.has_windows, memory.has_state
         self._lanes = lanes
+        self._admission_preemption = AdmissionPreemption(memory, lanes, running)
         self._drafts = None if drafter is None else DraftPlanner(drafter, memory, lanes, running)
 
     def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
@@ -137,7 +139,7 @@ class StepBuilder:
             if (one.num_uncomputed == 1 and self._lanes.of(one).settings.background) or self._lanes.of(one) is lane
         )
         if lane.owed.is_overdue and before < self._lanes.floor.most(shape.token_budget):
-            self.running.preempt_foreground_for(head, lane, shape, now)
+            self._admission_preemption.preempt_foreground_for(head, lane, shape, now)
         return True
 
     def _make_way(self, shape: StepShape, now: float) -> None:
@@ -146,7 +148,7 @@ class StepBuilder:
         for lane in self._lanes.in_turn(background=False):
             head = next(lane.queue.in_order(now), None) if lane.queue.preempts else None
             if head is not None and (tokens := self._prompt_tokens(lane, shape)) > 0:
-                self.running.preempt_for(head, lane, shape, now, tokens)
+                self._admission_preemption.preempt_for(head, lane, shape, now, tokens)
 
     def _prompt_tokens(self, lane: Lane, shape: StepShape) -> int:
         """What decodes, and what other lanes keep, leave of the step."""
@@ -299,7 +301,7 @@ class StepBuilder:
     def _oust(self, sequence: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
         """Background work makes room for a foreground newcomer; it is planned after foreground work, so that it has no
         chunk in this step yet."""
-        return self._can_oust(lane) and self.running.preempt_background(sequence, lane, shape, now)
+        return self._can_oust(lane) and self._admission_preemption.preempt_background(sequence, lane, shape, now)
 
     def _can_oust(self, lane: Lane) -> bool:
         """Whether there is any background work that would make room for this lane's."""

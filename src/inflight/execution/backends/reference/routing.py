@@ -1,6 +1,6 @@
 """Routing in numpy, the definition: one token's logits → its experts and their weights.
 
-Knows `Routing` (`protocol.py`) and nothing of what an expert is.
+Knows `Routing` (`protocol.parameters`) and nothing of what an expert is.
 """
 
 from __future__ import annotations

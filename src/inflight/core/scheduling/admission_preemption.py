@@ -1,0 +1,98 @@
+"""Preemption for those that wait: who gives way so that the first in a queue can join.
+
+Knows lanes' floors, ranks and policies, and asks whether it would help: nobody is preempted in vain, and no more than
+it takes. Who gives way to the next token of somebody that runs, `running` knows; what becomes of a victim's blocks,
+`preemption`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sequences
+
+from inflight.core.kv.manager import KVCacheManager
+from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.scheduling.running import Running
+from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.strategies import StepShape
+
+
+class AdmissionPreemption:
+    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running):
+        self._memory, self._lanes, self._running = memory, lanes, running
+
+    def preempt_background(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+        """Preempt background sequences until the head could join; nobody, if even all of them would not help."""
+        if self._could_admit(head, lane, shape):
+            return True
+        victims = self._preemptible_for(head, lane, now, own_lane=False)
+        return self._preempt_all(self._fewest(victims, head, lane, shape), now)
+
+    def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float, tokens: int) -> None:
+        """The same with those of its own lane that it may push out, where background ones are not enough. tokens: that
+        the lane's prompts may have in this step; those that go on are served before the head."""
+        if self._could_admit(head, lane, shape):
+            return
+        victims = self._fewest(self._preemptible_for(head, lane, now, own_lane=True), head, lane, shape)
+        if any(self._lanes.of(victim) is lane for victim in victims):
+            own = (one for one in self._running.sequences if self._lanes.of(one) is lane and one not in victims)
+            if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
+                self._preempt_all(victims, now)
+
+    def preempt_foreground_for(self, head: Sequence, lane: Lane, shape: StepShape, now: float) -> bool:
+        """The same for a background sequence that was owed its place for long: foreground work gives way, lowest ranks
+        first, beyond what its lanes keep."""
+        if self._could_admit(head, lane, shape):
+            return True
+        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
+        victims: list[Sequence] = []
+        for one in self._running.sequences:
+            if one.finish is None and not self._lanes.of(one).settings.background:
+                kept[one.request.lane] -= 1
+                if kept[one.request.lane] < 0:
+                    victims.append(one)
+        return self._preempt_all(self._fewest(victims[::-1], head, lane, shape), now)
+
+    def _fewest(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape) -> list[Sequence]:
+        """The first of these, as many as must give way for the head to join; none, if even all would not help, or while
+        blocks are being stored that may be enough."""
+        if not victims or self._memory.swap.storing or not self._could_admit(head, lane, shape, victims):
+            return []
+        fewest = range(1, len(victims) + 1)
+        return victims[: next(count for count in fewest if self._could_admit(head, lane, shape, victims[:count]))]
+
+    def _preempt_all(self, victims: list[Sequence], now: float) -> bool:
+        """All at once: whoever is in flight computes nothing more, and can be preempted in the next plan; nobody goes
+        before, since until then the head may have its place without."""
+        if any(victim.in_flight for victim in victims):
+            for victim in victims:
+                victim.preempt_pending = True
+            return False
+        for victim in victims:
+            self._running.preempt(victim, now)
+        return bool(victims)
+
+    def _could_admit(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
+        """Whether there are a row and blocks for it; at best, if some of those that run did not."""
+        if not self._running.has_row(lane, shape, without):
+            return False
+        return self._memory.fits(head, self._running.spare_for(lane, len(without)), without)
+
+    def _preemptible_for(self, head: Sequence, lane: Lane, now: float, own_lane: bool) -> list[Sequence]:
+        """Lowest ranks first: background sequences beyond those that their lane keeps, then those of the own lane that
+        the policy puts clearly behind (and that would not be the first to come back)."""
+        victims: list[Sequence] = []
+        rank = lane.queue.rank(head, now)
+        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
+        for victim in self._running.sequences:
+            other = self._lanes.of(victim)
+            if victim.finish is not None or victim.protected:
+                continue
+            if other is lane and own_lane:
+                may = lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
+                if may and rank < lane.queue.rank(victim, now):
+                    victims.append(victim)
+            elif other is not lane and other.settings.background:
+                kept[other.settings.name] -= 1
+                if kept[other.settings.name] < 0:
+                    victims.append(victim)
+        return victims[::-1]
