@@ -22,7 +22,7 @@ from inflight.execution.sizes import weight_bytes
 from inflight.execution.weights import load_weights
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
-from inflight.models.registry import read_folder
+from inflight.models.registry import read_folder, read_spec
 from inflight.models.spec import WeightFormat
 
 from .conftest import OracleOf
@@ -175,6 +175,45 @@ def test_experts_take_what_is_counted(oracle_of: OracleOf, variant: str, quantiz
     )
     routers = [layer.mlp.router for layer in got.layers if isinstance(layer.mlp, MoEWeights)]
     assert routers and {router.parts[0].itemsize for router in routers} == {4}
+
+
+# Widths that fill whole groups, so that bytes are those that are counted.
+LATENT = {
+    **{"model_type": "deepseek_v3", "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96},
+    **{"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64, "first_k_dense_replace": 1},
+    **{"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    **{"q_lora_rank": 32, "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32},
+}
+TOLD = {
+    **{"model_type": "gemma4_text", "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16},
+    **{"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "max_position_embeddings": 64},
+    **{"layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "global_head_dim": 16},
+    **{"hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 100, "tie_word_embeddings": True},
+}
+
+
+UNCOUNTED = 256  # bytes: corrections of routers, norms whose weight is 1
+
+
+@pytest.mark.parametrize("came", [None, "fp8"])
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4", "int4-all"])
+def test_keys_of_latent_attention_take_what_is_counted(quantization: Quantization, came: str | None) -> None:
+    """They are held turned; where they come quantized, as plain numbers."""
+    spec = replace(read_spec(LATENT, to_run=True), weight_format=FORMATS[came] if came else None)
+    got = load_weights(spec, DummyWeights("float32", 0, spec.weight_format), REFERENCE, 16, quantization=quantization)
+    held = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())
+    assert abs(held - weight_bytes(spec, "float32", quantization)) < UNCOUNTED
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4", "int4-all"])
+def test_the_table_of_token_inputs_takes_what_is_counted(quantization: Quantization) -> None:
+    """In int8, a scale for each layer's share of a row, as soon as matrices are quantized."""
+    spec = read_spec(TOLD, to_run=True)
+    got = load_weights(spec, DummyWeights("float32", 0, None), REFERENCE, 16, quantization=quantization)
+    held = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())
+    assert abs(held - weight_bytes(spec, "float32", quantization)) < UNCOUNTED
+    assert got.token_inputs is not None
+    assert got.token_inputs.table.nbytes == 100 * (3 * 32 * 4 if quantization == "none" else 3 * 32 + 3 * 4)
 
 
 FORMATS = {

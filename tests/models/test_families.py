@@ -161,6 +161,17 @@ def test_names_mean_one_family_each() -> None:
     assert [family.name for family in FAMILIES if family.runs] == runs.split()
 
 
+def test_what_mixtures_do_not_compute_is_refused() -> None:
+    phi = {**CONFIG, "model_type": "phimoe", "num_experts_per_tok": 3}
+    with pytest.raises(ModelError, match=r"is 3, but the sparse mixer of Phi-3\.5-MoE picks 2 experts"):
+        read_spec(phi)
+    hunyuan = {**CONFIG, "model_type": "hunyuan_v1_moe", "num_experts": 6, "moe_topk": [1, 2]}
+    with pytest.raises(ModelError, match=r"moe_topk in config.json differs from layer to layer \(\[1, 2\]\)"):
+        read_spec(hunyuan)
+    with pytest.raises(ModelError, match="moe_topk is 2, but there is 1 expert"):
+        read_spec({**hunyuan, "num_experts": 1, "moe_topk": 2})
+
+
 # -- what the files say ------------------------------------------------------------------------------------------------
 CONFIG = {key: SIZES[key] for key in SIZES if key.endswith(("size", "layers", "heads"))}
 

@@ -18,16 +18,20 @@ import pytest
 import torch
 import transformers
 from execution.driver import Driver, backends
+from gguf import GGMLQuantizationType as Type
 from gguf_files import add, convert, finish, put
 from msgspec.structs import replace
 from safetensors.numpy import load_file
 
+from inflight.execution.backends import int8, open_backend
 from inflight.execution.checkpoints.checkpoint import open_checkpoint
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
+from inflight.execution.weights import load_weights
 from inflight.models.errors import ModelError
+from inflight.models.gguf.architectures import ARCHITECTURES
 from inflight.models.gguf.config import config_of, generation_of
 from inflight.models.gguf.gguf_model import GGUFModel
-from inflight.models.registry import read_folder
+from inflight.models.registry import families_naming, read_folder
 from inflight.models.spec import ModelSpec
 
 SIZES: dict[str, Any] = {
@@ -465,6 +469,15 @@ def test_logits_are_those_of_the_folder(
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+def test_every_family_that_runs_is_read_from_files() -> None:
+    """Mistral's files are Llama's; Ministral's windows no converter writes."""
+    classes = {f"{name.removesuffix('Text')}ForCausalLM" for name in IDS}
+    families = [family for family in families_naming("") if family.runs]
+    unread = {family.name for family in families if not classes & set(family.architectures)}
+    assert unread == {"mistral", "ministral"}
+    assert {architecture for _, _, architecture, _ in CASES} == set(ARCHITECTURES)
+
+
 @pytest.mark.parametrize("number", [n for n, name in enumerate(IDS) if name.startswith("Deepseek")])
 def test_latent_attention_says_the_folders_tokens(
     made: Callable[[int], tuple[Path, Path]], number: int, monkeypatch: pytest.MonkeyPatch
@@ -473,6 +486,31 @@ def test_latent_attention_says_the_folders_tokens(
     prompt = np.random.default_rng(2).integers(0, SIZES["vocab_size"], 30)
     told = [Driver.of(one, "float32", backends()[-1]).greedy(prompt, 48) for one in made(number)]
     assert told[0] == told[1] and len(set(told[0])) > 3
+
+
+@pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q5_1, Type.F16])
+def test_a_table_of_token_inputs_is_held_in_bytes_beside_quantized_matrices(
+    made: Callable[[int], tuple[Path, Path]], tmp_path: Path, kind: Type
+) -> None:
+    """Whatever type it has in the file, and read in pieces; the rest of the model is in Q8_0."""
+    number = next(n for n, (_, settings, *_) in enumerate(CASES) if settings.get("hidden_size_per_layer_input"))
+    folder, _ = made(number)
+    more = gemma4(json.loads((folder / "config.json").read_text()))
+
+    def types(name: str, values: np.ndarray) -> Type:
+        return kind if name.startswith("per_layer_token") else Type.F32 if values.shape[-1] % 32 else Type.Q8_0
+
+    file = convert(folder, tmp_path / "model.gguf", "gemma4", types, **more)
+    backend = open_backend("float32", 1, "reference")
+    found = load_weights(read_folder(file, to_run=True), GGUFCheckpoint(file), backend, 16).token_inputs
+    assert found is not None
+    name = "model.embed_tokens_per_layer.weight"
+    values = load_file(folder / "model.safetensors")[name]
+    rows, columns = values.shape
+    assert found.table.nbytes == rows * columns + rows * 4 * 4  # a scale for each of four layers
+    from_file = GGUFCheckpoint(file).tensor(name, values.shape).astype(np.float32)
+    expected, scales = int8.quantize(from_file.reshape(rows * 4, -1))
+    assert np.array_equal(found.table.weight.values, expected) and np.array_equal(found.table.weight.scales, scales)
 
 
 def of_each_expert(name: str, stack: np.ndarray) -> list[tuple[str, np.ndarray]]:
@@ -566,6 +604,7 @@ def test_how_the_authors_sample_is_read(tmp_path: Path) -> None:
             {"architecture": "mamba"},
             "of the architecture 'mamba', which is not read from GGUF; read are apertus, arcee, cohere2",
         ),
+        ({"architecture": "granitehybrid"}, "of the architecture 'granitehybrid', which is not read from GGUF"),
         ({"block_count": 2**31}, "block_count in .* makes 2,147,483,648 layers"),
         ({"block_count": 0}, "makes 0 layers"),
         ({"embedding_length": "wide"}, "llama.embedding_length must be a whole number, not 'wide'"),

@@ -11,6 +11,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from inflight.counted import counted
+
 _SHOWN = 120  # characters of something unexpected that an error quotes
 _MOST_TOKENS = 10_000_000  # of one answer; a server that tells of more does not count
 
@@ -96,7 +98,7 @@ class Answer:
         return ""
 
     def _so_far(self) -> str:
-        return f"{self.tokens} token{'' if self.tokens == 1 else 's'}"
+        return counted(self.tokens, "token")
 
     def _take(self, data: bytes, now: float) -> None:
         try:

@@ -23,6 +23,7 @@ from aiohttp.connector import Connection
 from inflight.bench.answer import Answer, message, shown
 from inflight.bench.client_types import Target
 from inflight.bench.sse import EventStream
+from inflight.counted import counted
 from inflight.metrics.observation import Outcome
 
 
@@ -161,12 +162,12 @@ class CompletionClient:
         if isinstance(problem, aiohttp.ConnectionTimeoutError):
             return f"No connection within {self._target.connect_timeout_s:g} s."
         if isinstance(problem, TimeoutError):
-            return f"No end within {self._target.timeout_s:g} s, after {answer.tokens} tokens."
+            return f"No end within {self._target.timeout_s:g} s, after {counted(answer.tokens, 'token')}."
         if isinstance(problem, aiohttp.ClientConnectorError):
             return f"No connection: {refusal(problem)}."
         if isinstance(problem, aiohttp.ClientResponseError):
             return f"What came back is not HTTP: {problem.message}"
-        when = f"after {answer.tokens} tokens" if answer.tokens else "before the first token"
+        when = f"after {counted(answer.tokens, 'token')}" if answer.tokens else "before the first token"
         return f"The connection broke off {when}: {_plain(problem)}."
 
 

@@ -10,6 +10,7 @@ from inflight.bench.offering import Load
 from inflight.bench.run import Measured, Point
 from inflight.cli.progress import duration
 from inflight.cli.summary import milliseconds
+from inflight.counted import counted
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Targets
 from inflight.metrics.summary import Summary
@@ -102,7 +103,7 @@ def _in_words(targets: Targets) -> str:
 def _ends(summary: Summary) -> str:
     others = (("rejected", summary.rejected), ("failed", summary.failed), ("unfinished", summary.unfinished))
     more = "".join(f", {count:,} {name}" for name, count in others if count)
-    return f"{summary.offered:,} requests offered, {summary.requests:,} completed{more}"
+    return f"{counted(summary.offered, 'request')} offered, {summary.requests:,} completed{more}"
 
 
 def _print_faults(measured: Measured) -> None:

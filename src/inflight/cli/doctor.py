@@ -15,6 +15,7 @@ import click
 
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.counted import counted
 
 BATCHES = (1, 8, 32)
 PROMPTS = (512, 2048)
@@ -136,7 +137,7 @@ def _print(report: dict[str, Any]) -> None:
     peaks, model = report["flops_per_s"], report["model"]
     free = report["memory_available_bytes"]
     isas = report["instruction_sets"]
-    print(f"CPU             {report['cpu']}, {report['threads']} threads")
+    print(f"CPU             {report['cpu']}, {counted(report['threads'], 'thread')}")
     print(f"kernels         {isas[0]} (also here: {', '.join(isas[1:]) or 'none'})")
     print(f"memory          {gib(free)} free of {gib(report['memory_total_bytes'])}")
     print(f"read bandwidth  {report['read_bytes_per_s'] / 1e9:,.1f} GB/s")

@@ -16,6 +16,7 @@ import click
 
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings, resolve_threads
+from inflight.counted import counted
 
 if TYPE_CHECKING:
     from inflight.execution.model_card import ModelCard
@@ -63,8 +64,8 @@ def _place(model: str) -> tuple[str, Path]:
     cached = dict(_cached())
     if model not in cached:
         raise ModelError(
-            f"{model} is neither a folder or file here nor in the hub's cache, which holds {len(cached)} models; "
-            f"`inflight run --model {model}` fetches it."
+            f"{model} is neither a folder or file here nor in the hub's cache, which holds "
+            f"{counted(len(cached), 'model')}; `inflight run --model {model}` fetches it."
         )
     return model, cached[model]
 

@@ -12,6 +12,7 @@ from inflight.cli.files import check_writable
 from inflight.cli.machines import longest_of, machine_options, machines_of, refuse, tell
 from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
+from inflight.counted import counted
 from inflight.metrics.slo import parse_slos
 from inflight.planning.data import as_data
 from inflight.planning.engine_config import configuration
@@ -57,6 +58,6 @@ def command(**values: Any) -> int:
     answer = plan(question, strategies=values["compare_strategies"], progress=tell)
     print(json_text(as_data(answer)) if values["as_json"] else as_text(answer))
     if isinstance(answer, Plan) and values["write_config"] is not None:
-        about = (f"{answer.replicas:,} replicas of {answer.chosen.machine.name}, by `inflight plan`.",)
+        about = (f"{counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}, by `inflight plan`.",)
         values["write_config"].write_text(configuration(answer.config.options(), about), encoding="utf-8")
     return 0 if isinstance(answer, Plan) else 1

@@ -11,6 +11,7 @@ import click
 
 from inflight.cli.verb import Verb
 from inflight.config.setting import SettingsError
+from inflight.counted import counted
 from inflight.records.json_text import json_text
 from inflight.records.schema import RecordError, of_kind, read_records
 from inflight.simulate.modelled import Comparison, compare
@@ -63,7 +64,8 @@ def _report(outcome: Outcome) -> None:
         )
         return
     print(
-        f"identical    {outcome.steps:,} plans, {outcome.requests:,} requests, {outcome.preemptions:,} preemptions, "
+        f"identical    {counted(outcome.steps, 'plan')}, {counted(outcome.requests, 'request')}, "
+        f"{counted(outcome.preemptions, 'preemption')}, "
         f"{outcome.prefix_hits:,} cached prompt tokens, {outcome.moved_blocks:,} moved blocks",
         file=sys.stderr,
     )

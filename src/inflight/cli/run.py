@@ -22,6 +22,7 @@ from inflight.cli.options import (
 from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
+from inflight.counted import counted
 from inflight.records.json_text import json_text
 from inflight.text import Conversation
 
@@ -166,5 +167,5 @@ def _tell_end(output: Any, interrupted: bool) -> int:
     if sys.stderr.isatty() and timings is not None and timings.ttft_ms is not None:
         tokens = sum(len(one.token_ids) for one in output.outputs)
         rate = f", then {timings.output_tokens_per_s:,.0f} tokens/s" if timings.output_tokens_per_s else ""
-        print(f"({tokens} tokens, the first after {timings.ttft_ms:,.0f} ms{rate})", file=sys.stderr)
+        print(f"({counted(tokens, 'token')}, the first after {timings.ttft_ms:,.0f} ms{rate})", file=sys.stderr)
     return 0

@@ -20,6 +20,7 @@ from inflight.cli.resume import Earlier, earlier_answers
 from inflight.cli.summary import print_predictions, print_summary
 from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import SamplingParams
+from inflight.counted import counted
 from inflight.frontend.offline import Delta, Offline
 from inflight.frontend.outputs import OutputCollector
 from inflight.metrics.observation import Observation
@@ -42,7 +43,7 @@ def run_lines(
             assert target is not None
             earlier = earlier_answers(source, target, engine.prompts)
             kept = len(earlier.answers)
-            print(f"{kept:,} answer{'' if kept == 1 else 's'} kept from an earlier run.", file=sys.stderr)
+            print(f"{counted(kept, 'answer')} kept from an earlier run.", file=sys.stderr)
         file = 0 if str(source) == "-" else stack.enter_context(source.open("rb", buffering=0)).fileno()
         out = stack.enter_context(_opened(target, earlier)) if target is not None else sys.stdout
         interrupt = stack.enter_context(Interrupt())

@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict
 
 from inflight.core.estimation.accuracy import PredictionError
+from inflight.counted import counted
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Summary
 
@@ -14,7 +15,7 @@ def print_summary(summary: Summary, preemptions: int) -> None:
     """Throughput and latency side by side, on standard error."""
     failed = f", {summary.failed} failed" if summary.failed else ""
     preempted = f", {preemptions} preemptions" if preemptions else ""
-    answered = f"{summary.requests:,} request{'' if summary.requests == 1 else 's'}"
+    answered = counted(summary.requests, "request")
     print(
         f"{answered} answered{failed} in {summary.wall_seconds:.2f} s{preempted}\n"
         f"throughput   {summary.requests_per_s:,.2f} requests/s   {summary.output_tokens_per_s:,.1f} output tokens/s   "
@@ -34,7 +35,7 @@ def print_summary(summary: Summary, preemptions: int) -> None:
     rows = (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e))
     print(f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms", file=sys.stderr)
     for name, figures in rows:
-        print(f"  {name:<10} {milliseconds(figures)}  over {figures.samples:,} requests", file=sys.stderr)
+        print(f"  {name:<10} {milliseconds(figures)}  over {counted(figures.samples, 'request')}", file=sys.stderr)
 
 
 def print_predictions(predictor: str, error: PredictionError) -> None:

@@ -15,6 +15,7 @@ from inflight.cli.machines import longest_of, machine_options, machines_of, tell
 from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
 from inflight.config.setting import SettingsError, option
+from inflight.counted import counted
 from inflight.metrics.slo import Slo, parse_slos, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.demand import Demand, with_targets
@@ -26,7 +27,6 @@ from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.tuning import Check, EvaluatedConfig, Run, Tuning, describe, tune
-from inflight.planning.wording import count
 from inflight.records.json_text import json_text
 
 VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
@@ -129,7 +129,7 @@ def _about(tuning: Tuning, machine: Machine, demand: Demand) -> list[str]:
     if decision is not None:
         runs = len(best.measured)
         about.append(
-            f"On the real engine: goodput {best.goodput:.3g}/s, the median of {count(runs, 'run')}; the "
+            f"On the real engine: goodput {best.goodput:.3g}/s, the median of {counted(runs, 'run')}; the "
             f"simulator's choice is {decision.loss:.1%} below the best of {len(decision.judged):,} measured settings."
         )
     if not machine.calibrated:

@@ -15,6 +15,7 @@ from inflight.models.errors import ModelError
 from inflight.models.runnable import ComputedMixer
 from inflight.models.spec import (
     Dense,
+    LatentAttention,
     LayerSpec,
     ModelSpec,
     MoE,
@@ -104,7 +105,8 @@ def _code_bytes(format: WeightFormat) -> float:
 
 def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
     """Bytes of all weights held in `dtype`, or some of them quantized, but for what a backend adds in padding."""
-    return round(arithmetic.weight_bytes(model, packing(model, dtype, quantization, group_size)))
+    packed = packing(model, dtype, quantization, group_size)
+    return round(arithmetic.weight_bytes(model, packed) + _turned_keys(model, packed))
 
 
 def step_weight_bytes(
@@ -116,7 +118,25 @@ def step_weight_bytes(
 ) -> int:
     """Bytes of weights that a step of so many tokens reads at least once: all but the input table, of which it reads
     rows, and of mixtures only the experts that the tokens touch (None: all)."""
-    return round(arithmetic.step_weight_bytes(model, packing(model, dtype, quantization, group_size), tokens))
+    packed = packing(model, dtype, quantization, group_size)
+    return round(arithmetic.step_weight_bytes(model, packed, tokens) + _turned_keys(model, packed))
+
+
+def _turned_keys(model: ModelSpec, packed: Packing) -> float:
+    """Bytes that the keys' part of latent attention's matrix for keys and values takes beyond what is counted of it:
+    it is held turned, so that it has other outputs, and as a table where it comes quantized (`Packer.heads`)."""
+    found = 0.0
+    for layer, count in arithmetic.kinds_of_layers(model):
+        mixer = layer.mixer
+        if not isinstance(mixer, LatentAttention) or not packed.matrix_scale:
+            continue
+        outputs, turned = mixer.heads * mixer.qk_nope_head_dim, mixer.heads * mixer.kv_lora_rank
+        if model.weight_format is None:
+            found += count * (turned - outputs) * packed.matrix_scale
+        else:
+            elements = outputs * mixer.kv_lora_rank
+            found += count * (elements * (packed.table - packed.matrix) - outputs * packed.matrix_scale)
+    return found
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:

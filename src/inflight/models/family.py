@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from inflight.counted import there_are
 from inflight.models.errors import ModelError
 from inflight.models.fields import Fields
 from inflight.models.rope import RopeSettings
@@ -143,7 +144,7 @@ def experts(
     ModelError where more experts are picked than there are, or can be, and for groups that they do not fill."""
     number, picked = fields.size(count), fields.size(top_k)
     if picked > number:
-        raise ModelError(f"{top_k} is {picked}, but there are {number} experts.")
+        raise ModelError(f"{top_k} is {picked}, but {there_are(number, 'expert')}.")
     groups, taken = router.groups, router.top_groups
     unequal = groups > 1 and (number % groups or number // groups < router.group_best)
     if unequal or taken > groups:

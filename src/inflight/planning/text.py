@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 
+from inflight.counted import counted
 from inflight.metrics.slo import METRICS, Slo
 from inflight.planning.outlook import Change
 from inflight.planning.plan import Infeasible, Plan
 from inflight.planning.sizing import Candidate, Question
 from inflight.planning.traffic import Traffic
-from inflight.planning.wording import NOT_CALIBRATED, count, how_broken, milliseconds, what_it_needs
+from inflight.planning.wording import NOT_CALIBRATED, how_broken, milliseconds, what_it_needs
 
 WIDTH = 14
 NEARLY = 0.95  # of the planned rate: then the mean one is not told apart
@@ -47,7 +48,7 @@ def _head(plan: Plan) -> list[str]:
     machine, demand = plan.chosen.machine, plan.question.demand
     promised = " and ".join(str(slo) for slo in plan.question.slos) or "no promise on latency"
     lines = [
-        f"{count(plan.replicas, 'replica')} of {machine.name}{_nodes(plan)}",
+        f"{counted(plan.replicas, 'replica')} of {machine.name}{_nodes(plan)}",
         f"for {demand.rate:,.4g} requests/s whose gaps have a CV of {math.sqrt(plan.traffic.gap_variation):.2g}, "
         f"{_lengths(plan.traffic)}; {promised}",
         *_interval(plan),
@@ -60,8 +61,8 @@ def _nodes(plan: Plan) -> str:
     if gpu is None or plan.nodes is None:
         return ""
     if plan.nodes == 1:
-        return f": {count(plan.gpus, 'GPU')}, on one node of {gpu.node_gpus}"
-    return f": {plan.nodes:,} nodes of {gpu.node_gpus} GPUs, {count(plan.replicas_per_node, 'replica')} on each"
+        return f": {counted(plan.gpus, 'GPU')}, on one node of {gpu.node_gpus}"
+    return f": {plan.nodes:,} nodes of {gpu.node_gpus} GPUs, {counted(plan.replicas_per_node, 'replica')} on each"
 
 
 def _interval(plan: Plan) -> list[str]:
@@ -71,7 +72,7 @@ def _interval(plan: Plan) -> list[str]:
     what = "the error on held-out steps" if plan.chosen.machine.calibrated else "all that is uncertain of step times"
     few, many = plan.replicas_low, plan.replicas_high
     if many is None:
-        return [f"at least {few:,} replicas: with {what} at its slow end no number of them keeps the promises"]
+        return [f"at least {counted(few, 'replica')}: with {what} at its slow end no number of them keeps the promises"]
     return [f"interval: {few:,} to {many:,} replicas, with {what} at its fast and at its slow end, both simulated"]
 
 
@@ -173,7 +174,7 @@ def _other(other: Candidate, plan: Plan) -> str:
     if other.rate:
         return (
             f"{other.machine.name}: {other.rate:.3g} requests/s per replica, so that it would take "
-            f"{other.gpus(plan.question.demand):,} GPUs."
+            f"{counted(other.gpus(plan.question.demand), 'GPU')}."
         )
     broken = other.capacity.broken
     if broken is None:

@@ -1,18 +1,15 @@
-"""Words that several answers of planning share: counts, milliseconds, and how an SLO was broken."""
+"""Words that several answers of planning share: milliseconds, and how an SLO was broken."""
 
 from __future__ import annotations
 
 import math
 
+from inflight.counted import counted
 from inflight.planning.demand import Demand
 from inflight.planning.outlook import Strategies
 from inflight.planning.simulation import Trial
 
 NOT_CALIBRATED = "not calibrated on your hardware: step times come from data sheets and published efficiencies"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def milliseconds(seconds: float) -> str:
@@ -42,4 +39,4 @@ def what_it_needs(one: Strategies, demand: Demand) -> str:
         p99 = {name: capacity.held.percentiles[name][2] for name in ("ttft", "itl")}
         known = [f"{name.upper()} p99 {milliseconds(value)}" for name, value in p99.items() if math.isfinite(value)]
         parts += [f"there {', '.join(known)}"] if known else []
-    return f"{count(one.candidate.replicas(demand), 'replica')} ({'; '.join(parts)})"
+    return f"{counted(one.candidate.replicas(demand), 'replica')} ({'; '.join(parts)})"

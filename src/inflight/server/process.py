@@ -22,6 +22,7 @@ from typing import NoReturn, cast
 import uvicorn
 from fastapi import FastAPI
 
+from inflight.counted import counted
 from inflight.server.heap import give_back, settled
 from inflight.server.ingress.addresses import Networks
 from inflight.server.ingress.connection import Connection
@@ -219,9 +220,10 @@ class Process:
     async def _drain(self, name: str) -> None:
         left = self._service.under_way
         if self._hears_signals:
-            log.info(f"{name}: taking no new work; {left} calls are under way." if left else f"{name}: stopping.")
+            calls = counted(left, "call is", "calls are")
+            log.info(f"{name}: taking no new work; {calls} under way." if left else f"{name}: stopping.")
         if ended := await self._service.drain():
-            log.info(f"{ended} calls were not done within the drain timeout, and were ended.")
+            log.info(f"{counted(ended, 'call was', 'calls were')} not done within the drain timeout, and ended.")
         self._stop()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from inflight.counted import counted
 from inflight.engine.client import EngineClient
 from inflight.server.answer_memory import AnswerMemory
 from inflight.server.call_counts import CallCounts
@@ -240,9 +241,10 @@ class Service:
     def _check_counts(self, tenant: Tenant) -> None:
         most, others, mine = self.settings.max_streams, self.counts.everywhere - 1, self.counts.of(tenant.name) - 1
         if others >= most:
-            raise _too_many(f"{others} calls are under way, and the server takes {most} at once")
+            raise _too_many(f"{counted(others, 'call is', 'calls are')} under way, and the server takes {most} at once")
         if tenant.max_concurrent is not None and mine >= tenant.max_concurrent:
-            raise _too_many(f"{mine} calls of {tenant.name!r} are under way, and it may have {tenant.max_concurrent}")
+            of_tenant = counted(mine, f"call of {tenant.name!r} is", f"calls of {tenant.name!r} are")
+            raise _too_many(f"{of_tenant} under way, and it may have {tenant.max_concurrent}")
 
     def _leave(self, tenant: Tenant) -> None:
         self.counts.leave(tenant.name)

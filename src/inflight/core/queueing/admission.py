@@ -23,6 +23,7 @@ from inflight.core.tenants.backlog import Backlog
 from inflight.core.tenants.shares import Held, Shares
 from inflight.core.types.features import Features
 from inflight.core.types.request import Request, RequestRefused, waiting_requests
+from inflight.counted import counted
 
 FORGETTING = 0.99  # a round counts half after about 70 more
 NEAR = 0.5  # of a target: below it a prediction decides nothing, and what came of it teaches nothing
@@ -146,8 +147,8 @@ class Admission:
         if held is None or not held.may_take_tokens(prompt_tokens, most):
             mine = f" ({held.tokens} of them are this tenant's, whose share is {int(held.part * most)})" if held else ""
             raise RequestRefused(
-                f"{queued} tokens wait already{mine}, and with this prompt's {prompt_tokens} it would be more than the "
-                f"{most} that may; try again later.",
+                f"{counted(queued, 'token waits', 'tokens wait')} already{mine}, and with this prompt's "
+                f"{prompt_tokens} it would be more than the {most} that may; try again later.",
                 retry_after=self.seconds_to_first_token(0, load()),
             )
 
@@ -166,9 +167,9 @@ class Admission:
         expected = plain * self._margin.value
         if expected > target:
             raise RequestRefused(
-                f"The first token would come after about {expected:.2f} s ({load.ahead} requests and "
-                f"{load.prompt_tokens} prompt tokens are before it), later than the target of {target:.2f} s; "
-                f"try again in {expected - target:.1f} s.",
+                f"The first token would come after about {expected:.2f} s ({counted(load.ahead, 'request')} and "
+                f"{counted(load.prompt_tokens, 'prompt token')} are before it), later than the target of "
+                f"{target:.2f} s; try again in {expected - target:.1f} s.",
                 retry_after=expected - target,
             )
         if expected > NEAR * target:

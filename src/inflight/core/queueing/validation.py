@@ -12,6 +12,7 @@ from inflight.core.queueing.lanes import Lanes
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request, RequestRefused, waiting_requests
 from inflight.core.types.sampling import NO_SAMPLING
+from inflight.counted import counted, there_are
 
 
 class RequestValidator:
@@ -117,8 +118,9 @@ class RequestValidator:
         needed = self._most_blocks(tokens)
         if needed > self._capacity.num_blocks:
             raise RequestRefused(
-                f"The prompt needs {needed} KV blocks of {self._capacity.block_size} tokens, but there are "
-                f"{self._capacity.num_blocks} in all; shorten the prompt or raise --kv-memory (or --num-blocks).",
+                f"The prompt needs {counted(needed, 'KV block')} of {self._capacity.block_size} tokens, but "
+                f"{there_are(self._capacity.num_blocks)} in all; shorten the prompt or raise "
+                "--kv-memory (or --num-blocks).",
                 field="prompt",
                 code="context_length_exceeded",
             )

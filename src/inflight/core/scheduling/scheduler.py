@@ -44,6 +44,7 @@ from inflight.core.types.plan import (
     WaitUntil,
 )
 from inflight.core.types.request import Request, RequestRefused
+from inflight.counted import counted, there_are
 
 
 class Scheduler:
@@ -372,8 +373,8 @@ class Scheduler:
         needed = self._memory.layout.most_blocks(sequence.num_tokens)
         return Finish(
             "length",
-            detail=f"After {len(sequence.output)} output tokens the sequence needs {needed} KV blocks of "
-            f"{self._capacity.block_size} tokens, but there are {self._capacity.num_blocks} in all; "
+            detail=f"After {counted(len(sequence.output), 'output token')} the sequence needs {needed} KV blocks of "
+            f"{self._capacity.block_size} tokens, but {there_are(self._capacity.num_blocks)} in all; "
             "raise --kv-memory (or --num-blocks).",
         )
 

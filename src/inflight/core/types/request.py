@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inflight.core.types.sampling import PoolingParams, SamplingParams
+from inflight.counted import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Request:
 
 def waiting_requests(count: int) -> str:
     """For sentences: 1 request waits, 2 requests wait."""
-    return f"{count} request waits" if count == 1 else f"{count} requests wait"
+    return counted(count, "request waits", "requests wait")
 
 
 class RequestRefused(ValueError):

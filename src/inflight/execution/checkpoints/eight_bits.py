@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from inflight.counted import counted
 from inflight.execution.backends.matrices import Array
 from inflight.execution.checkpoints.codes import WHOLE_8, Codes, zeros_or_none
 from inflight.execution.checkpoints.grouping import group_count, listed
@@ -50,7 +51,8 @@ def eight_bits(tensors: Tensors, module: str, shape: tuple[int, int], format: We
         raise ModelError(f"tensor {zero!r} gives zero points to floats of 8 bits, which have none; download it again.")
     broken = sum(int(np.count_nonzero(row & 127 == 127)) for row in codes)
     if broken:
-        raise ModelError(f"tensor {weight!r} holds {broken:,} weights that are no numbers; download it again.")
+        what = counted(broken, "weight that is no number", "weights that are no numbers")
+        raise ModelError(f"tensor {weight!r} holds {what}; download it again.")
     return Codes(codes, E4M3, scales, None, groups, span)
 
 

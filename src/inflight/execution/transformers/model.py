@@ -16,6 +16,7 @@ import torch
 import transformers
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+from inflight.counted import counted
 from inflight.execution.backends.protocol import Device, DType
 from inflight.execution.memory import gib, machine_memory
 from inflight.execution.packer import Progress
@@ -84,7 +85,7 @@ def load(
                 output_loading_info=True,
             )
             if missing := sorted(told["missing_keys"]):
-                raise KeyError(f"its files lack {len(missing)} tensors, {missing[0]} among them")
+                raise KeyError(f"its files lack {counted(len(missing), 'tensor')}, {missing[0]} among them")
     except Exception as error:  # whatever the library and the model's own code raise
         if isinstance(error, KeyError) and NAME in str(error):
             raise _refused(config.get_text_config(), "it does not use the library's attention interface") from None

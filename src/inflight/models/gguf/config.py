@@ -169,7 +169,8 @@ def _quantization(keys: Keys) -> Config | None:
     taken = 0.0
     for name, (_, entry) in keys.model.tensors.items():
         if name.startswith("blk.") and len(entry.shape) > 1:
-            elements, held = math.prod(entry.shape), entry.type.held_bytes
+            # Values of latent attention that lie apart from its keys are held as plain numbers.
+            elements, held = math.prod(entry.shape), 2 if ".attn_v_b." in name else entry.type.held_bytes
             count[4 if held < 1 else 8 if held == 1 else 16] += elements
             taken += elements * held
     if not count[4] and not count[8]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from inflight.counted import counted
 from inflight.report.charts.palette import PATTERNS
 from inflight.report.charts.quantity import quantity
 from inflight.report.charts.svg import Drawing
@@ -87,7 +88,7 @@ def _which_run(column: Column) -> str:
 
 
 def _number(findings: Sequence[Finding]) -> str:
-    return "nothing stands out" if not findings else f"{len(findings)} finding{'s' if len(findings) > 1 else ''}"
+    return "nothing stands out" if not findings else counted(len(findings), "finding")
 
 
 def _diagnosis(diagnosis: Diagnosis) -> str:

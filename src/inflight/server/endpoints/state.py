@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from inflight.counted import counted
 from inflight.server import answers
 from inflight.server.json import JsonResponse, documented
 from inflight.server.rendering import Rendering
@@ -30,7 +31,7 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> APIRouter:
         if stopped is not None:
             return JsonResponse({"status": "failed", "detail": stopped}, 503)
         calls = service.counts.everywhere
-        detail = {"ready": f"{calls} calls under way", "draining": f"{calls} calls left"}
+        detail = {"ready": f"{counted(calls, 'call')} under way", "draining": f"{counted(calls, 'call')} left"}
         body = {"status": service.state, "detail": detail.get(service.state, service.doing)}
         return JsonResponse(body, 200 if service.state == "ready" else 503)
 

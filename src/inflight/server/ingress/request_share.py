@@ -10,6 +10,7 @@ from collections import Counter
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from inflight.counted import counted
 from inflight.server.errors import ApiError
 from inflight.server.ingress.addresses import address_key
 from inflight.server.ingress.answering import refuse
@@ -36,9 +37,10 @@ class RequestShare:
                 del self._under_way[key]
 
     def _too_many(self) -> ApiError:
+        under_way = counted(self._most, "request of your address is", "requests of your address are")
         return ApiError(
             429,
-            f"{self._most} requests of your address are under way, the most that it may have; try again in 1 s.",
+            f"{under_way} under way, the most that it may have; try again in 1 s.",
             type="rate_limit_error",
             code="too_many_requests",
             retry_after=1.0,

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import uvloop
 
+from inflight.counted import counted
 from inflight.server.call_counts import SharedCallCounts, shared_table
 from inflight.server.heap import give_back, settled
 from inflight.server.loading import LoadedEngine
@@ -267,7 +268,8 @@ class Supervisor:
         self._signals += 1
         if self._signals == 1 and not self._is_ending:
             name, left = signal.Signals(number).name, self._counts.everywhere
-            log.info(f"{name}: taking no new work; {left} calls are under way." if left else f"{name}: stopping.")
+            calls = counted(left, "call is", "calls are")
+            log.info(f"{name}: taking no new work; {calls} under way." if left else f"{name}: stopping.")
         self._end(number, self._settings.drain_timeout if self._engine is not None else 0.0)
 
     def _fail(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inflight.counted import counted
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import Array, Matrix, rows_of
 from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
@@ -110,7 +111,7 @@ class GGUFCheckpoint:
             held = (held[0] // 2, *held[1:])
         if place.expert is not None and place.expert >= entry.shape[0]:
             raise ModelError(
-                f"{place.name} in {file.path} stacks {entry.shape[0]} experts, and not {place.expert + 1}."
+                f"{place.name} in {file.path} stacks {counted(entry.shape[0], 'expert')}, and not {place.expert + 1}."
             )
         if _essential(held) != _essential(shape):
             raise ModelError(
