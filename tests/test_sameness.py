@@ -29,6 +29,8 @@ from inflight.frontend.outputs import RequestOutput
 from inflight.models.spec import ModelSpec
 
 NATIVE = [isa for isa in backends() if isa != "reference"]
+# On the best set, on one of half the width and on the plainest; on those between, in ./check --all.
+ISAS = [pytest.param(isa, marks=() if isa in (*NATIVE[:1], "avx2", "portable") else pytest.mark.wide) for isa in NATIVE]
 SHAPES: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "one at a time": {"max_num_seqs": 1, "max_num_batched_tokens": 24},
@@ -168,7 +170,7 @@ def check(folder: Path, cases: list[Case], expected: list[Answer], **shape: Any)
     return snapshot.preemptions, sum(output.num_cached_tokens or 0 for output in outputs if len(output.outputs) == 1)
 
 
-@pytest.mark.parametrize("isa", NATIVE)
+@pytest.mark.parametrize("isa", ISAS)
 def test_any_batch_says_what_each_said_alone(
     isa: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +205,7 @@ def test_every_family_and_type(family: str, dtype: str, folders: dict[str, Path]
         check(folders[family], cases, expected, dtype=dtype, **shape)
 
 
-@pytest.mark.parametrize("isa", NATIVE)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("quantization", ["int8", "int8-all", "int4", "int4-all"])
 def test_quantized_weights_too(
     isa: str, quantization: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
@@ -218,7 +220,7 @@ def test_quantized_weights_too(
         assert (preemptions > 0) == ("little memory" in name), name
 
 
-@pytest.mark.parametrize("isa", NATIVE)
+@pytest.mark.parametrize("isa", ISAS)
 def test_int8_keys_and_values_too(isa: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads a key reads its bytes and its scale: in the step that wrote it, later, from the prefix cache, or
     after they were swapped out and back."""

@@ -18,7 +18,7 @@ case "$*" in
     echo "  [1/3] Building CXX object CMakeFiles/avx2_bf16.dir/bf16.cpp.o"
     echo "  [3/3] Linking CXX shared module _native.so"
     echo "Successfully installed inflight-0.1.0" ;;
-  *"install -r "*)
+  *"install --"*"compile -r "*)
     echo "Collecting numpy>=1.26 (from -r requirements.txt)"
     echo "Installing collected packages: numpy, click"
     [ -z "$BROKEN" ] || { echo "ERROR: No matching distribution found for numpy"; exit 1; }

@@ -136,7 +136,8 @@ def test_greedy_tokens_agree_over_64_steps(oracle_of: OracleOf, variant: str, is
 def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa: str, dtype: str) -> None:
     oracle = oracle_of(variant)
     driver = Driver.of(oracle.folder, dtype, isa)
-    prompt = oracle.prompt[:100]
+    # Of a hundred tokens, each of which numpy takes a step for, sixty go beyond every window and several blocks too.
+    prompt = oracle.prompt[: 60 if isa == "reference" else 100]
     alone = driver.prefill(driver.start(prompt), len(prompt))
     for chunk in (1, 7, BLOCK, 33):
         sequence = driver.start(prompt)

@@ -16,10 +16,10 @@ from inflight.execution.passes import joined
 
 from .conftest import OracleOf
 from .driver import backends
-from .test_decoder import DISTINCT
+from .test_decoder import BACKENDS, DISTINCT
 from .test_runner import Rig
 
-BACKENDS = backends()
+NAMES = backends()
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -51,7 +51,7 @@ def test_scores_are_the_oracles(oracle_of: OracleOf, variant: str, isa: str) -> 
     compare(oracle.prompt, output.prompt_token_logprobs, log_softmax(oracle.logits), 5, 2e-3)
 
 
-@pytest.fixture(params=BACKENDS[:2])
+@pytest.fixture(params=NAMES[:2])
 def rigs(request: pytest.FixtureRequest, tiny: Path) -> Iterator[tuple[Rig, Rig]]:
     """Logits three rows at a time, and sixty-four."""
     yield Rig(tiny, request.param, logit_rows=3), Rig(tiny, request.param, logit_rows=64)
@@ -85,7 +85,7 @@ def test_a_chunk_of_several_passes_yields_one_entry(tiny: Path) -> None:
     """The decoder takes 128 tokens at a time; the whole prompt is one chunk."""
     prompt = tuple(np.random.default_rng(2).integers(0, 384, 190).tolist())
     chunk = Chunk(7, 0, 0, 190, tuple(range(12)), True, score=range(189))
-    rig = Rig(tiny, BACKENDS[-1])
+    rig = Rig(tiny, NAMES[-1])
     result = rig.runner.submit(BatchPlan(0, (chunk,), (new(0, prompt, prompt_logprobs=1),))).result()
     assert result.error is None
     (one,) = result.scored
@@ -94,6 +94,6 @@ def test_a_chunk_of_several_passes_yields_one_entry(tiny: Path) -> None:
 
 
 def test_nothing_scored_is_nothing_told(tiny: Path) -> None:
-    rig = Rig(tiny, BACKENDS[-1])
+    rig = Rig(tiny, NAMES[-1])
     result = rig.runner.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0,), True),), (new(0, (1, 2, 3)),))).result()
     assert result.scored == () == joined([])

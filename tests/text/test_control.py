@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken as Added
 from tokenizers import Tokenizer as Backend
@@ -148,7 +149,7 @@ texts = st.lists(
 ).map("".join)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(15)  # of each kind and template
 @given(first=texts, second=texts)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["llama3", "qwen", "tiny", "reasoning", "either", "changing"])

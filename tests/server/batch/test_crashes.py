@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.server.batch.lines import line_id
@@ -94,7 +95,7 @@ def whole(folder: Path, job: Job) -> list[dict[str, Any]]:
     return lines
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15)
 @given(
     crashes=st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=4),
     cancel=st.booleans(),
