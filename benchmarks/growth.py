@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.kernel_bodies import BLOCK
+from benchmarks.rates import Probe, timed
 from benchmarks.results import RESULTS, table, write_section
-from benchmarks.roofline import MOST_KV, Probe, Step, decode_seconds, prefill_seconds, timed
+from benchmarks.roofline import MOST_KV, Step, decode_seconds, prefill_seconds
 from benchmarks.shapes import SHAPES, write_config
 from inflight.config.engine import EngineSettings, resolve_threads
 from inflight.execution.backends.native import NativeBackend

@@ -27,13 +27,15 @@ BYTES: dict[Hold, float] = {"act": 2, "int8": 1, "int4": 0.5 + 2 / 32}  # of a w
 
 @dataclass(frozen=True)
 class Body:
-    """Something to time. `rate` names the instruction whose peak bounds its operations: "bfloat16" or "int8"."""
+    """Something to time. `rate` names the instruction whose peak bounds its operations: "bfloat16", "int8" or
+    "float32". calls: that are timed together, each over memory of its own where no cache shall hold it."""
 
     name: str
     run: Callable[[], object]
     bytes: float
     operations: float
     rate: str = "bfloat16"
+    calls: int = 1
 
 
 def matrix(rows: int, columns: int) -> Array:

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.kernel_bodies import BLOCK
+from benchmarks.rates import timed
 from benchmarks.results import table, write_section
-from benchmarks.roofline import Step, timed
+from benchmarks.roofline import Step
 from benchmarks.shapes import SHAPES, write_config
 from inflight.execution.backends.native import NativeBackend
 from inflight.models.registry import read_folder

@@ -25,6 +25,9 @@ _ORDER: Mapping[str, Sequence[str]] = {
         (
             "peers",
             "roofline",
+            "recurrence",
+            "latent",
+            "int4",
             "growth",
             "quantization_accuracy",
             "family_error",

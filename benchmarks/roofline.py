@@ -1,9 +1,6 @@
 """How close to the machine's limits a model of random weights comes: each kernel, whole steps, and steps as served.
 
-The limits are the machine's, not the program's own best: the rate at which all threads read memory that no cache holds,
-and that of a loop of the dot-product instruction over registers. They are probed between the repetitions, because a
-shared machine moves. A share is the ceiling, max(bytes / bandwidth, operations / peak), over the time: of the best
-probes and the best time, and in brackets the median over the repetitions, each against the probes right before it.
+Limits and shares are those of `rates`.
 
 Three parts. `kernels` times single calls. `steps` times a forward pass, logits and sampling of rows that each have a
 given context, whose keys and values are whatever memory holds, and of one prompt. `served` is what a user gets: from
@@ -16,15 +13,14 @@ import argparse
 import itertools
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.kernel_bodies import BLOCK, Body, Head, Layers, attention, others
+from benchmarks.rates import Probe, Timing, in_turns, timed
 from benchmarks.results import table, write_section
 from benchmarks.shapes import SHAPES, write_config
 from inflight.api import LLM, SamplingParams
@@ -57,63 +53,7 @@ PROMPT, OUTPUT = 64, 48  # tokens of a served request
 SLAB = 32  # rows of logits at a time, as the engine takes them
 
 
-class Probe:
-    """The machine's rates now, and the best seen."""
-
-    def __init__(self, backend: NativeBackend) -> None:
-        self._backend = backend
-        self._seen: list[Machine] = []
-
-    def now(self) -> Machine:
-        peaks = {"bfloat16": self._backend.peak_flops("bf16", 0.01), "int8": self._backend.peak_flops("int8", 0.01)}
-        self._seen.append(Machine(self._backend.read_bandwidth_bytes_per_s(0.25, 1), peaks))
-        return self._seen[-1]
-
-    @property
-    def best(self) -> Machine:
-        rates = {name: max(one.flops_per_s[name] for one in self._seen) for name in ("bfloat16", "int8")}
-        return Machine(max(one.read_bytes_per_s for one in self._seen), rates)
-
-    def told(self) -> str:
-        best, middle = self.best, statistics.median(one.read_bytes_per_s for one in self._seen)
-        return (
-            f"Best of {len(self._seen)} probes: {best.read_bytes_per_s / 1e9:.1f} GB/s read "
-            f"(median {middle / 1e9:.1f}), {best.flops_per_s['bfloat16'] / 1e9:.0f} GFLOP/s in bf16, "
-            f"{best.flops_per_s['int8'] / 1e9:.0f} GOP/s in int8."
-        )
-
-
-@dataclass
-class Timing:
-    """Repetitions of one thing: its seconds, and the ceiling on the machine that was probed right before."""
-
-    ceiling: Callable[[Machine], float]
-    seconds: list[float] = field(default_factory=list)
-    shares: list[float] = field(default_factory=list)
-
-    def add(self, seconds: float, machine: Machine) -> None:
-        self.seconds.append(seconds)
-        self.shares.append(self.ceiling(machine) / seconds)
-
-    def cells(self, machine: Machine) -> list[str]:
-        best = min(self.seconds)
-        share = self.ceiling(machine) / best
-        return [f"{best * 1e3:.2f}", f"{share:.2f} ({statistics.median(self.shares):.2f})"]
-
-
-def timed(body: Callable[[], object], count: int = 1) -> float:
-    """Seconds of one call, over `count` of them."""
-    start = time.perf_counter()
-    for _ in range(count):
-        body()
-    return (time.perf_counter() - start) / count
-
-
 # -- kernels --------------------------------------------------------------------------------------------------------
-def body_ceiling(body: Body) -> Callable[[Machine], float]:
-    return lambda m: max(body.bytes / m.read_bytes_per_s, body.operations / m.flops_per_s[body.rate])
-
-
 def kernel_bodies(
     config: ModelSpec, backend: NativeBackend, batches: Sequence[int], contexts: Sequence[int]
 ) -> Iterator[list[Body]]:
@@ -138,22 +78,14 @@ def kernels(
     contexts: Sequence[int],
     repeats: int,
 ) -> str:
-    bodies = kernel_bodies(config, backend, batches, contexts)
-    rows = [[(body, Timing(body_ceiling(body))) for body in row] for row in bodies]
-    for _ in range(repeats):
-        for row in rows:
-            machine = probe.now()
-            for body, timing in row:
-                if body.bytes < 2**26:  # what fits a cache comes from it, as between the layers of a step
-                    body.run()
-                timing.add(timed(body.run), machine)
+    bodies = list(kernel_bodies(config, backend, batches, contexts))
     cells: list[list[object]] = []
-    for row in rows:
-        told = [timing.cells(probe.best) for _, timing in row]
-        best = [min(timing.seconds) for _, timing in row]
+    for row, timings in zip(bodies, in_turns(bodies, probe, repeats), strict=True):
+        told = [timing.cells(probe.best) for timing in timings]
+        best = [min(timing.seconds) for timing in timings]
         ratios = [f"{before / after:.2f}" for before, after in itertools.pairwise(best)]
         none = [""] * (len(HOLDS) - len(row))
-        cells.append([row[0][0].name, *itertools.chain(*told), *none, *none, *ratios, *none])
+        cells.append([row[0].name, *itertools.chain(*told), *none, *none, *ratios, *none])
     small = [[body.name, f"{min(timed(body.run, 20) for _ in range(5)) * 1e6:.1f}"] for body in others(config, backend)]
     head = ["kernel", "bf16, ms", "share", "int8, ms", "share", "int4, ms", "share", "bf16 / int8", "int8 / int4"]
     return f"{table(head, cells)}\n\n{table(['beside them', 'best, µs'], small)}"
@@ -221,11 +153,11 @@ def steps(
     for batch, context in sizes:
         bodies = {held: model.of(batch, context) for held, model in models.items()}
         ceilings = {held: partial(decode_seconds, config, batch, context, held) for held in models}
-        rows.append((f"{batch} rows at {context:,} tokens", in_turns(bodies, ceilings, probe, repeats)))
+        rows.append((f"{batch} rows at {context:,} tokens", steps_in_turns(bodies, ceilings, probe, repeats)))
     for tokens in PROMPTS:
         bodies = {held: model.prompt(tokens) for held, model in models.items()}
         of_prompt = {held: partial(prefill_seconds, config, tokens, held) for held in models}
-        rows.append((f"a prompt of {tokens:,} tokens", in_turns(bodies, of_prompt, probe, repeats)))
+        rows.append((f"a prompt of {tokens:,} tokens", steps_in_turns(bodies, of_prompt, probe, repeats)))
     cells = [[name, *itertools.chain(*(timing.cells(probe.best) for timing in timings))] for name, timings in rows]
     return table(["step", *itertools.chain(*([f"{name}, ms", "share"] for name in HELD.values()))], cells)
 
@@ -238,7 +170,7 @@ def prefill_seconds(config: ModelSpec, tokens: int, held: Quantization, machine:
     return prefill_ceiling(config, "bfloat16", machine, tokens, held).seconds
 
 
-def in_turns(
+def steps_in_turns(
     bodies: Mapping[Quantization, Callable[[], None]],
     ceilings: Mapping[Quantization, Callable[[Machine], float]],
     probe: Probe,

@@ -1,11 +1,12 @@
 """How many requests a second the simulator gets through on one core, and how long a plan takes.
 
     python -m benchmarks.simulator [--requests N] [--profile SCENE] [--write]
+    python -m benchmarks.simulator --plan [--write]
 
 Chat-like traffic (prompts lognormal with median 250, about 200 output tokens) on virtual engines from nearly idle to
 busy. Requests, arrivals and step times are the same in every run; counted is CPU time of the whole simulation: making
 prompts, scheduling, observing and summarising. The plan is that of docs/planning.md for 70 billion parameters, from the
-command to its answer.
+command to its answer; it has a section of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
+import resource
 import shlex
 import statistics
 import subprocess
@@ -37,8 +39,8 @@ from inflight.workload.workload import Workload
 ASKED = {False: 150, True: 2000}  # requests per second: stepping, and with fast-forward
 PLAN_ASKED = 60  # seconds
 PLAN = (
-    *("plan", "--model", "llama-3-70b", "--hardware", "a100-80", "--rate", "500", "--slo", "ttft=1000(p99)"),
-    *("--input-tokens", "lognormal:1020:4142", "--output-tokens", "lognormal:129:601"),
+    *("plan", "--model", "llama-3-70b", "--hardware", "a100-80", "--rate", "500"),
+    *("--input-tokens", "lognormal:1020:4142", "--output-tokens", "lognormal:129:601", "--slo", "ttft=1000(p99)"),
 )
 GPU = FittedModel(0.008, (2e-5,), decode_context=1e-8, prefill_context=1e-9)
 
@@ -107,12 +109,25 @@ def _row(scene: Scene, requests: int, stepped: tuple[Simulation, float, float], 
     ]
 
 
-def planned() -> tuple[float, str]:
-    """Wall seconds of the command, and the first line of its answer."""
+def planned() -> tuple[float, float, str]:
+    """CPU and wall seconds of the command, and the first line of its answer."""
     command = Path(sys.executable).parent / "inflight"
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([command, *PLAN], capture_output=True, text=True, check=True)
-    return time.monotonic() - began, done.stdout.partition("\n")[0]
+    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu, wall, done.stdout.partition("\n")[0]
+
+
+def plan(write: bool) -> None:
+    cpu, wall, answer = planned()
+    body = (
+        f"`inflight {shlex.join(PLAN)}` takes {cpu:.0f} s of CPU time (asked: under {PLAN_ASKED}), {wall:.0f} s on a "
+        f"clock, which counts what else the machine did. It answers: {answer}."
+    )
+    print(body)
+    if write:
+        write_section("simulator plan", "How long a plan takes", "python -m benchmarks.simulator --plan", body)
 
 
 def main() -> None:
@@ -121,6 +136,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=6, help="the quickest of so many counts (default 6)")
     parser.add_argument("--fast", action="store_true", help="profile with fast-forward")
     parser.add_argument("--profile", metavar="SCENE", help="profile one scene (its name, or the beginning of it)")
+    parser.add_argument("--plan", action="store_true", help="time the plan instead")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     arguments = parser.parse_args()
     if arguments.profile is not None:
@@ -129,6 +145,9 @@ def main() -> None:
         profiler.runcall(run, scene, arguments.requests, arguments.fast)
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(30)
         return
+    if arguments.plan:
+        plan(arguments.write)
+        return
     head = ["", "running, mean", "output tokens", "steps per request", "µs per step", "requests/s", "with fast-forward"]
     rows = measure(arguments.requests, arguments.repeats)
     body = (
@@ -136,8 +155,6 @@ def main() -> None:
         f"stepping through every plan (asked: {ASKED[False]}), and with foreseen decodes left out (asked: "
         f"{ASKED[True]:,}), which gives the same observations.\n\n"
     ) + table(head, rows)
-    seconds, answer = planned()
-    body += f"\n\n`inflight {shlex.join(PLAN)}` answers in {seconds:.0f} s (asked: under {PLAN_ASKED}): {answer}."
     print(body)
     if arguments.write:
         command = f"python -m benchmarks.simulator --requests {arguments.requests} --repeats {arguments.repeats}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,14 @@ def test_the_page_of_this_checkout_is_in_that_form() -> None:
     sections = {found["name"]: found["body"] for found in results._SECTION.finditer(text)}
     assert len(sections) > 20
     assert results._page(sections) == text
+
+
+def test_the_plan_that_is_timed_is_the_one_that_the_page_on_planning_shows() -> None:
+    text = results.RESULTS.read_text(encoding="utf-8")
+    found = re.search(r"`inflight (?P<asked>plan [^`]*)` takes .* It answers: (?P<answer>.*)\.", text)
+    assert found is not None, "no section tells of the plan; run python -m benchmarks.simulator --plan --write"
+    planning = results.RESULTS.with_name("planning.md").read_text(encoding="utf-8")
+    shown = re.search(r"\n```\ninflight (?P<asked>plan --model llama-3-70b[^`]*)```\n\n```\n(?P<answer>.*)\n", planning)
+    assert shown is not None
+    assert shlex.split(found["asked"]) == shlex.split(shown["asked"].replace("\\\n", " "))
+    assert found["answer"] == shown["answer"]

@@ -18,6 +18,7 @@ from inflight.simulate.fitted import FittedModel, Provenance
 from inflight.simulate.fitting import settled
 from inflight.simulate.steps import Step
 
+HYBRID = Path(__file__).parents[1] / "models/published/qwen3.5-27b.json"
 CAPACITY = {"num_blocks": 200, "block_size": 16, "max_rows": 8, "max_model_len": 512, "vocab_size": 1000}
 
 
@@ -188,6 +189,20 @@ def test_pools_of_different_gpus(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("published", "sentence"),
+    [("deepseek-v3", "in fp8, 8 bits,"), ("gpt-oss-20b", "in mxfp4, 4 bits,"), ("qwen3-8b", "")],
+)
+def test_weights_that_are_published_narrower_than_reckoned_are_told(
+    capsys: pytest.CaptureFixture[str], published: str, sentence: str
+) -> None:
+    asked = ("simulate", "--model", str(HYBRID.with_stem(published)), "--hardware", "b200", "--tensor-parallel", "8")
+    for weights in ("bf16", "int4"):
+        call([*asked, *LITTLE, "--weights", weights])
+        err = capsys.readouterr().err
+        assert ("reckoned in bf16 all the same" in err and sentence in err) == (weights == "bf16" and bool(sentence))
+
+
+@pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (("--hardware", "h100"), "Missing option '--model'"),
@@ -195,6 +210,11 @@ def test_pools_of_different_gpus(capsys: pytest.CaptureFixture[str]) -> None:
         (("--model", "llama-3-8b", "--hardware", "h1000"), "The GPU 'h1000' is not known; known are"),
         (("--model", "llama-9", "--hardware", "h100"), "The shape of the model 'llama-9' is not known"),
         (("--model", "llama-3-70b", "--hardware", "a100-80"), "takes 141 GB"),
+        (
+            ("--model", str(HYBRID), "--hardware", "l40s", "--tensor-parallel", "2"),
+            "recurrent states of 256 sequences 20 GB, and activations and reserves 7 GB, which leaves no KV block; "
+            "lower --max-num-seqs",
+        ),
         ((*LLAMA[1:-1], "3"), "64 query heads, which 3 GPUs cannot share"),
         ((*LLAMA[1:-1], "0"), "64 query heads, which 0 GPUs cannot share"),
         ((*LLAMA[1:], "--decode-tensor-parallel", "16"), "--decode-tensor-parallel is 16, but a node has 8"),

@@ -13,7 +13,8 @@ from inflight.models.errors import ModelError
 from inflight.models.known import known_model, read_model
 from inflight.models.spec import ModelSpec
 from inflight.planning import estimate_kv_cache, max_concurrent_sequences
-from inflight.simulate.hardware import GPUS, HardwareError, packing
+from inflight.planning.machine import Hardware
+from inflight.simulate.hardware import GPUS, HardwareError, find_gpu, packing
 from inflight.simulate.split import SplitError
 
 PUBLISHED = Path(__file__).parents[1] / "models/published"
@@ -129,6 +130,14 @@ def test_recurrent_states_are_set_aside_for_every_row() -> None:
     logits = 120 * 4 * model.vocab_size
     assert few.kv_bytes - many.kv_bytes == pytest.approx(3 * 120 * state_bytes(model) + logits)
     assert estimate_kv_cache(model, 16).bytes == 16 * 16 * 1024 + state_bytes(model)
+
+
+def test_a_machine_of_fewer_rows_has_more_blocks_beside_their_states() -> None:
+    hardware = Hardware(model=published("qwen3.5-27b"), gpu=find_gpu("l40s"))
+    few, many = (hardware.machine(2, 1000, rows=rows) for rows in (16, 256))
+    assert (few.state_rows, many.state_rows) == (16, 256)
+    assert few.blocks > many.blocks == 0
+    assert Hardware(model=published("gpt-oss-20b"), gpu=find_gpu("l40s")).machine(2, 1000).state_rows == 0
 
 
 def test_latent_vectors_are_on_every_gpu() -> None:

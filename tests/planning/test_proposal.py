@@ -26,6 +26,12 @@ def test_memory_bounds_the_rows(traffic: Traffic) -> None:
     assert "KV memory holds" in found.config.reasons["max-num-seqs"]
 
 
+def test_no_more_run_than_have_recurrent_states_set_aside(traffic: Traffic) -> None:
+    found = propose(machine(state_rows=6), traffic, (), Overrides())
+    assert found.config.max_num_seqs == 6 < found.kv_rows
+    assert f"states; keys and values would do for {found.kv_rows:,}" in found.config.reasons["max-num-seqs"]
+
+
 def test_a_promise_between_tokens_bounds_the_step(traffic: Traffic) -> None:
     loose = propose(machine(), traffic, (), Overrides()).config
     tight = propose(machine(), traffic, parse_slos(["itl=200(p99)"]), Overrides()).config

@@ -21,7 +21,7 @@ from inflight.config.setting import SettingsError, option
 from inflight.models.arithmetic import paged_kv_bytes_per_token
 from inflight.models.known import read_model
 from inflight.models.registry import family_at
-from inflight.models.spec import ModelSpec
+from inflight.models.spec import ModelSpec, WeightFormat
 from inflight.planning.demand import Demand
 from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Hardware, Machine, calibrated_machine
 from inflight.planning.sizing import traffic_of
@@ -82,7 +82,9 @@ def machines_of(values: dict[str, Any], demand: Demand) -> list[Machine]:
     hardware = replace(hardware, price_per_hour=hardware.gpu.price_per_hour if price is None else price)
     degree = values["tensor_parallel"]
     context = traffic_of(demand).mean_context
-    return [hardware.machine(one, context) for one in (hardware.degrees() if degree is None else (degree,))]
+    rows = values["max_num_seqs"] or MOST_ROWS
+    degrees = hardware.degrees() if degree is None else (degree,)
+    return [hardware.machine(one, context, rows=rows) for one in degrees]
 
 
 def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
@@ -99,7 +101,18 @@ def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
             "between nodes every layer would wait for the network; give at most that, or say node-gpus in a "
             "--hardware-file."
         )
-    return Hardware(model=_model(values), gpu=gpu, weights=values["weights"], kv=values["kv"])
+    model = _model(values)
+    if values["weights"] == "bf16" and model.weight_format is not None and not pool:
+        tell(_wider_than_published(model.weight_format))
+    return Hardware(model=model, gpu=gpu, weights=values["weights"], kv=values["kv"])
+
+
+def _wider_than_published(published: WeightFormat) -> str:
+    method, bits = published.method, published.bits
+    in_four = bits == 4 or (published.element_bytes or 1.0) < 0.75
+    narrow = "int4" if in_four else "fp8" if "fp8" in method else "int8"
+    held = method if bits is None else f"{method}, {bits} bits"
+    return f"Weights: they are published in {held}, and reckoned in bf16 all the same; --weights {narrow} is nearer."
 
 
 def _model(values: dict[str, Any]) -> ModelSpec:
@@ -238,13 +251,14 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
     block_size = (
         BLOCK_SIZE if values["block_size"] is None else EngineSettings(block_size=values["block_size"]).block_size
     )
-    machine = hardware.machine(degree, 1.0, block_size)
+    rows = values["max_num_seqs"] or MOST_ROWS
+    machine = hardware.machine(degree, 1.0, block_size, rows)
     if not machine.blocks:
-        raise SettingsError(_no_room(machine))
+        raise SettingsError(_no_room(machine, rows))
     known = Size(
         num_blocks=machine.blocks,
         block_size=machine.block_size,
-        max_rows=MOST_ROWS,
+        max_rows=rows,
         max_model_len=machine.max_model_len,
         bytes_per_token=paged_kv_bytes_per_token(hardware.model, ITEM_BYTES[hardware.kv]),
         copy_seconds=machine.copy_seconds,
@@ -261,13 +275,16 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
     )
 
 
-def _no_room(machine: Machine) -> str:
+def _no_room(machine: Machine, rows: int) -> str:
     memory = machine.memory
     assert memory is not None
-    reserved = memory.activation_bytes + memory.reserve_bytes + memory.state_bytes
+    reserved, states = memory.activation_bytes + memory.reserve_bytes, memory.state_bytes
+    of_states, fewer = "", ""
+    if states:
+        of_states = f", recurrent states of {rows:,} sequences {states / 1e9:,.0f} GB"
+        fewer = " lower --max-num-seqs,"
     return (
         f"A GPU of {machine.name} has {memory.memory_bytes / 1e9:,.0f} GB, but its part of the weights takes "
-        f"{memory.weight_bytes / 1e9:,.0f} GB, and activations and reserves "
-        f"{reserved / 1e9:,.0f} GB, which leaves no KV block; raise "
-        "--tensor-parallel, take fewer bytes for --weights, or GPUs with more memory."
+        f"{memory.weight_bytes / 1e9:,.0f} GB{of_states}, and activations and reserves {reserved / 1e9:,.0f} GB, which "
+        f"leaves no KV block;{fewer} raise --tensor-parallel, take fewer bytes for --weights, or GPUs with more memory."
     )

@@ -133,7 +133,7 @@ def _row(card: ModelCard) -> tuple[str, ...]:
         f"{_millions(card.parameters)}{active}",
         gib(card.file_bytes),
         gib(card.weight_bytes),
-        *([f"{speed:,.0f}" for speed in card.tokens_per_s.values()] or ["–", "–"]),
+        *([f"{speed:,.{0 if speed >= 10 else 1}f}" for speed in card.tokens_per_s.values()] or ["–", "–"]),
     )
 
 

@@ -38,7 +38,8 @@ class Machine:
     empty where nothing is known of it. host_blocks: that could be swapped to, 0 where that is not known; block_bytes:
     of one over all GPUs; copy_seconds: to copy one either way. windows: of the engine's KV groups; where blocks come of
     a data sheet, what windows save is in block_bytes instead. state_snapshots: slots for copies of recurrent state
-    of which the engine said how many, or as many as it would take by itself; 0: the model has none.
+    of which the engine said how many, or as many as it would take by itself; 0: the model has none. state_rows:
+    sequences whose states are set aside, no more of which can run at once; 0: the model has none.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Machine:
     copy_seconds: float = 0.0
     windows: tuple[int, ...] = (0,)
     state_snapshots: int = 0
+    state_rows: int = 0
 
     @property
     def swap_gib(self) -> float:
@@ -97,7 +99,9 @@ class Hardware:
     kv: Precision = "bf16"
     price_per_hour: float | None = None
 
-    def memory(self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE) -> MemoryBudget:
+    def memory(
+        self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = MOST_ROWS
+    ) -> MemoryBudget:
         return max_concurrent_sequences(
             self.model,
             self.gpu,
@@ -106,13 +110,15 @@ class Hardware:
             weights=self.weights,
             kv=self.kv,
             max_num_batched_tokens=WIDEST_STEP,
-            max_num_seqs=MOST_ROWS,
+            max_num_seqs=rows,
             block_size=block_size,
         )
 
-    def machine(self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE) -> Machine:
-        """Raises SplitError where the model cannot be split so."""
-        memory = self.memory(tensor_parallel, mean_context, block_size)
+    def machine(
+        self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = MOST_ROWS
+    ) -> Machine:
+        """rows: that memory is reckoned with. Raises SplitError where the model cannot be split so."""
+        memory = self.memory(tensor_parallel, mean_context, block_size, rows)
         name = self.gpu.name if tensor_parallel == 1 else f"{tensor_parallel} × {self.gpu.name}"
         return Machine(
             name=name,
@@ -124,6 +130,7 @@ class Hardware:
             price_per_hour=None if self.price_per_hour is None else self.price_per_hour * tensor_parallel,
             memory=memory,
             state_snapshots=memory.state_snapshots,
+            state_rows=rows if memory.state_bytes else 0,
             cases=(self._model(tensor_parallel, "low", block_size), self._model(tensor_parallel, "high", block_size)),
             host_blocks=memory.blocks,  # as much again: hosts of GPUs have more memory than the GPUs
             block_bytes=memory.kv_bytes_per_token * block_size * tensor_parallel,

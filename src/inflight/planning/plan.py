@@ -246,10 +246,10 @@ def _nothing_fits(question: Question, traffic: Traffic) -> str:
         if memory is None:
             parts.append(f"{machine.name} holds {machine.tokens:,} tokens")
         else:
+            states = f" and recurrent states {memory.state_bytes / 1e9:,.1f}" if memory.state_bytes else ""
             parts.append(
-                f"{machine.name}: weights take {memory.weight_bytes / 1e9:,.1f} of "
-                f"{memory.memory_bytes / 1e9:,.0f} GB per "
-                f"GPU, leaving KV memory for {machine.tokens:,} tokens"
+                f"{machine.name}: weights take {memory.weight_bytes / 1e9:,.1f}{states} of "
+                f"{memory.memory_bytes / 1e9:,.0f} GB per GPU, leaving KV memory for {machine.tokens:,} tokens"
             )
     return (
         f"The model and its longest request ({traffic.longest:,} tokens) fit on none of: {'; '.join(parts)}. Take GPUs "

@@ -62,7 +62,8 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
     """Settings for a machine, with reasons."""
     kv_rows = max(1, int(KV_SHARE * machine.sequences(traffic.mean_context)))
     limit = step_limit(slos)
-    rows_limit = min(kv_rows, MOST_ROWS, _rows_within(machine, traffic, mean_limit(slos)))
+    most = min(MOST_ROWS, machine.state_rows or MOST_ROWS)
+    rows_limit = min(kv_rows, most, _rows_within(machine, traffic, mean_limit(slos)))
     budget = max(_budget(machine, traffic, rows_limit, limit, overrides), overrides.max_num_seqs or 1)
     steady = steady_state(machine.model, traffic, overrides.max_num_seqs or rows_limit, budget)
     spare = max(8, math.ceil(SPARE * steady.rows / 8) * 8)
@@ -144,6 +145,10 @@ def _reasons(
         why_rows = "as set"
     elif rows == rows_limit == kv_rows:
         why_rows = f"as many as KV memory holds at {traffic.mean_context:,.0f} tokens each, with a tenth to spare"
+    elif rows == rows_limit == machine.state_rows:
+        why_rows = (
+            f"as many as have memory set aside for their recurrent states; keys and values would do for {kv_rows:,}"
+        )
     elif rows == rows_limit and rows < MOST_ROWS:
         why_rows = "more would make a step of decodes alone longer than the promised pace"
     else:

@@ -279,7 +279,7 @@ def _budgets(config: EngineConfig) -> Iterator[EngineConfig]:
 
 
 def _rows(config: EngineConfig, machine: Machine) -> Iterator[EngineConfig]:
-    most = min(MOST_ROWS, machine.tokens, config.max_num_batched_tokens or MOST_ROWS)
+    most = min(MOST_ROWS, machine.state_rows or MOST_ROWS, machine.tokens, config.max_num_batched_tokens or MOST_ROWS)
     for other in (config.max_num_seqs // 4, config.max_num_seqs // 2, config.max_num_seqs * 2):
         if 1 <= other <= most:
             yield replace(config, max_num_seqs=other)

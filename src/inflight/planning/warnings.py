@@ -72,7 +72,7 @@ def _of_wide_steps(question: Question, traffic: Traffic, candidate: Candidate) -
         weights=model.weights,
         kv=model.kv,
         max_num_batched_tokens=budget,
-        max_num_seqs=MOST_ROWS,
+        max_num_seqs=question.overrides.max_num_seqs or MOST_ROWS,
         block_size=candidate.machine.block_size,
     )
     return [
