@@ -19,10 +19,12 @@ from inflight.execution.backends import int4
 from inflight.execution.backends.host import HostBackend, HostPass
 from inflight.execution.backends.matrices import (
     LINEAR_CODES,
+    BlockMatrix,
     Int4Matrix,
     Int8Matrix,
     Matrix,
     ReorderedMatrix,
+    Rows,
     alike,
     in_order,
 )
@@ -112,8 +114,9 @@ class NativeBackend(HostBackend):
         (piece,) = _pieces([in_order(table)], hold, group)
         return self._kernels.pack_table(piece)
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Any:
-        return self._kernels.pack_rows(iter(pieces), rows, columns)
+    def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int) -> Any:
+        laid = (_blocks(piece) if isinstance(piece, BlockMatrix) else piece for piece in pieces)
+        return self._kernels.pack_rows(laid, rows, columns)
 
     def bytes_per_block(self, shape: KVShape) -> int:
         return int(self._kernels.bytes_per_block(*_laid_out(shape)))
@@ -237,6 +240,10 @@ def _pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, 
 
 
 def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
+    if isinstance(matrix, BlockMatrix):
+        if matrix.is_int8:
+            return _Layout("int8"), _blocks(matrix)
+        return _Layout("int4", 32, matrix.has_offsets, matrix.meanings.tobytes()), _blocks(matrix)
     if isinstance(matrix, Int8Matrix):
         return _Layout("int8"), (np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.scales))
     if isinstance(matrix, ReorderedMatrix):
@@ -248,6 +255,10 @@ def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
         offsets = None if held.offsets is None else np.ascontiguousarray(held.offsets)
         return layout, (np.ascontiguousarray(held.codes), np.ascontiguousarray(held.scales), offsets, held.factors)
     return (_Layout("int4", group, False, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
+
+
+def _blocks(matrix: BlockMatrix) -> tuple[str, Array, int]:
+    return matrix.kind, np.ascontiguousarray(matrix.rows), matrix.columns
 
 
 def read_bandwidth_bytes_per_s(threads: int, isa: str = "auto") -> float:

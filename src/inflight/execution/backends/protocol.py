@@ -33,7 +33,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
-from inflight.execution.backends.matrices import Matrix
+from inflight.execution.backends.matrices import Matrix, Rows
 
 Array = np.ndarray[Any, Any]
 DType = Literal["bfloat16", "float32"]
@@ -552,9 +552,9 @@ class Backend(Device, Protocol):
     def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> Table:
         """Embedding table that is the output projection, too, through `.linear`, and held once."""
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> Table:
-        """Embedding table that only gives rows, in `dtype`. pieces: plain numbers, rows of it in their order, which are
-        let go one after the other. Raises ValueError where they are not the table's shape."""
+    def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int) -> Table:
+        """Embedding table that only gives rows, in `dtype`. pieces: plain numbers or blocks that stand for them, rows
+        of it in their order, which are let go one after the other. Raises ValueError where they are not the table's shape."""
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         """Of one state of all layers; None: a layer without."""

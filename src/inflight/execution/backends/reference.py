@@ -26,6 +26,7 @@ from inflight.execution.backends.bf16 import from_bf16, to_bf16
 from inflight.execution.backends.host import HostBackend, HostPass
 from inflight.execution.backends.int4 import HeldInt4
 from inflight.execution.backends.matrices import (
+    BlockMatrix,
     Int4Matrix,
     Int8Matrix,
     Matrix,
@@ -33,6 +34,7 @@ from inflight.execution.backends.matrices import (
     alike,
     dequantized,
     in_order,
+    Rows,
 )
 from inflight.execution.backends.protocol import (
     Array,
@@ -305,13 +307,16 @@ class ReferenceBackend(HostBackend):
         linear = self.pack_linear([in_order(table)], hold=hold, group=group)
         return ReferenceTable(linear.parts[0], linear)
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int) -> ReferenceTable:
-        held = np.concatenate([self._convert(piece) for piece in pieces])
+    def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int) -> ReferenceTable:
+        plain = (piece.numbers() if isinstance(piece, BlockMatrix) else piece for piece in pieces)
+        held = np.concatenate([self._convert(piece) for piece in plain])
         if held.shape != (rows, columns):
             raise ValueError(f"the pieces of a table have shape {list(held.shape)} together, not {[rows, columns]}")
         return ReferenceTable(held, None)
 
     def _held(self, matrix: Matrix, hold: Hold, group: int) -> Held:
+        if isinstance(matrix, BlockMatrix):
+            return self._held(matrix.unpacked(), hold, group)
         if isinstance(matrix, Int8Matrix):
             return Int8Matrix(matrix.values.copy(), matrix.scales.copy())
         if isinstance(matrix, ReorderedMatrix):
