@@ -135,8 +135,8 @@ def _computed(files: Path | GGUFModel, settings: EngineSettings) -> ComputedMode
         return KernelModel(spec, files, settings.load_format, settings.quantization, group, settings.seed)
     if isinstance(files, GGUFModel):
         raise SettingsError(
-            f"--backend transformers reads folders, and {files.path.name} is a GGUF file, which our own kernels compute; "
-            "leave --backend out."
+            f"--backend transformers reads folders, and {files.path.name} is a GGUF file, which our own kernels "
+            "compute; leave --backend out."
         )
     try:
         from inflight.execution.transformers.model import load

@@ -117,7 +117,9 @@ def test_products_have_the_bits_of_their_twin(ops, reference, dtype, kind):
     np.testing.assert_array_equal(*outs)
 
 
-@given(st.sampled_from(sorted(TYPES)), st.integers(1, 70), st.integers(1, 12), st.integers(0, 2**32), st.sampled_from(ISAS))
+@given(
+    st.sampled_from(sorted(TYPES)), st.integers(1, 70), st.integers(1, 12), st.integers(0, 2**32), st.sampled_from(ISAS)
+)
 @settings(deadline=None, max_examples=60)
 def test_of_any_size(kind, rows, many, seed, isa):
     backend = NativeBackend("bfloat16", 2, isa)
@@ -130,7 +132,9 @@ def test_of_any_size(kind, rows, many, seed, isa):
 def test_what_fits_nowhere_is_refused_with_a_sentence(backend):
     kernels, rows = backend._kernels, np.zeros((4, 18), np.uint8)
 
-    def piece(kind: object, given: np.ndarray, columns: int, hold: str = "int4", group: int = 32, offsets: bool = False):
+    def piece(
+        kind: object, given: np.ndarray, columns: int, hold: str = "int4", group: int = 32, offsets: bool = False
+    ):
         return ([(kind, given, columns)], hold, group, offsets, np.arange(16, dtype=np.int8), None)
 
     kernels.pack_linear([piece("Q4_0", rows, 32)], None)
@@ -148,5 +152,3 @@ def test_what_fits_nowhere_is_refused_with_a_sentence(backend):
             kernels.pack_linear([wrong], None)
     with pytest.raises(ValueError, match="do not make 5 rows of 32"):
         kernels.pack_rows(iter([("Q4_0", np.zeros((6, 18), np.uint8), 32)]), 5, 32)
-
-

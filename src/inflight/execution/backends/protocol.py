@@ -554,7 +554,8 @@ class Backend(Device, Protocol):
 
     def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int) -> Table:
         """Embedding table that only gives rows, in `dtype`. pieces: plain numbers or blocks that stand for them, rows
-        of it in their order, which are let go one after the other. Raises ValueError where they are not the table's shape."""
+        of it in their order, which are let go one after the other. Raises ValueError where they are not the table's
+        shape."""
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         """Of one state of all layers; None: a layer without."""

@@ -31,10 +31,10 @@ from inflight.execution.backends.matrices import (
     Int8Matrix,
     Matrix,
     ReorderedMatrix,
+    Rows,
     alike,
     dequantized,
     in_order,
-    Rows,
 )
 from inflight.execution.backends.protocol import (
     Array,

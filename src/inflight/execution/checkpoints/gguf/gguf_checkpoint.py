@@ -38,8 +38,8 @@ class GGUFCheckpoint:
         unread = {entry.type.name for _, entry in self._model.tensors.values()} - set(readable())
         if unread:
             raise ModelError(
-                f"{self._model.path} holds tensors of the types {', '.join(sorted(unread))}, which are not read; read are "
-                f"{', '.join(readable())}. Take a file of one of these."
+                f"{self._model.path} holds tensors of the types {', '.join(sorted(unread))}, which are not read; read "
+                f"are {', '.join(readable())}. Take a file of one of these."
             )
 
     def __contains__(self, name: str) -> bool:

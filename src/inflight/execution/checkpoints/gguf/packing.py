@@ -7,8 +7,8 @@ out in float32), and what is done to the others, whose codes are longer, or whos
 - Q8_0, Q5_0, Q5_1, Q5_K, Q6_K → 8 bits with a scale for each output, rounded anew;
 - Q2_K, Q3_K → codes of 4 bits for each two groups of 16, with a scale and an offset fitted to their values.
 
-All but the last are handed on as they lie (`GGUFBlocks`), since a backend may pack them without what is made here; what
-that must come to, `packed` says. What rounding costs is measured by `benchmarks.gguf_accuracy` and stands in docs/models.md.
+All but the last are handed on as they lie (`GGUFBlocks`): a backend may read them itself, and `packed` says what that
+must come to. What rounding costs is measured by `benchmarks.gguf_accuracy` and stands in docs/models.md.
 """
 
 from __future__ import annotations
