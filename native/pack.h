@@ -252,7 +252,7 @@ inline void pack_lanes(const Place* places, const Weights& w, std::uint32_t* fir
   }
 }
 
-// The same in int4: plain matrices are quantized, codes are taken as they are.
+// The same in int4: plain matrices are quantized, codes are taken as they are, and so are blocks of such.
 inline void pack_spans(Pool& pool, const SourceMatrix* parts, const Weights& w) {
   pool.reserve(w.steps * group_lanes * sizeof(float));
   parallel_for(pool, w.groups, [&](std::int64_t group, int worker) {
