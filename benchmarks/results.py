@@ -34,6 +34,7 @@ _ORDER: Mapping[str, Sequence[str]] = {
             "neighbour",
             "scheduler_cost",
             "light",
+            "start",
             "versions",
         )
     ),

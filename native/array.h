@@ -87,7 +87,7 @@ class Array {
   SourceMatrix matrix() const {
     const Kind kind = kind_of(view_);
     const Source source = kind == Kind::f32 ? Source::f32 : kind == Kind::f16 ? Source::f16 : Source::bf16;
-    return {view_.buf, size(0), source, nullptr, nullptr, nullptr};
+    return {view_.buf, size(0), source, nullptr, nullptr, nullptr, {}};
   }
 
  private:

@@ -30,7 +30,8 @@ NB_MODULE(_native, m) {
   nb::class_<Linear>(m, "Linear")
       .def_ro("rows", &Linear::rows)
       .def_ro("columns", &Linear::columns)
-      .def_prop_ro("nbytes", &Linear::nbytes);
+      .def_prop_ro("nbytes", &Linear::nbytes)
+      .def("contents", &contents);
   nb::class_<Experts>(m, "Experts").def_prop_ro("count", [](const Experts& e) { return e.mixture.experts; });
   nb::class_<Heads>(m, "Heads")
       .def_prop_ro("count", [](const Heads& heads) { return heads.held.size(); })

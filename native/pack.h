@@ -3,6 +3,7 @@
 // Knows the layout in types.h from the writing side (gemm.h reads it). A matrix is read where it lies, a group of 32
 // outputs at a time, so that packing takes no memory beside the result.
 #pragma once
+#include "blocks.h"
 #include "parallel.h"
 #include "quantize.h"
 #include "quantize4.h"
@@ -17,9 +18,25 @@ INLINE float read(const SourceMatrix& m, std::int64_t at) {
   return m.kind == Source::bf16 ? from_bf16(half) : from_f16(half);
 }
 
+// Whole blocks from `at` on → the held format.
+template <class Value>
+void convert_blocks(const SourceMatrix& m, std::int64_t at, std::int64_t count, Value* to) {
+  if constexpr (sizeof(Value) == 4) {
+    numbers(m, at, count, to);
+  } else {
+    alignas(64) float values[most_block];
+    for (std::int64_t done = 0; done < count; done += most_block) {
+      const std::int64_t many = count - done < most_block ? count - done : most_block;
+      numbers(m, at + done, many, values);
+      for (std::int64_t i = 0; i < many; i += lanes) store_bf16(to + done + i, load<vf>(values + i));
+    }
+  }
+}
+
 // `count` values from `at` on → the held format.
 template <class Value>
 void convert(const SourceMatrix& m, std::int64_t at, std::int64_t count, Value* to) {
+  if (m.kind == Source::blocks) return convert_blocks(m, at, count, to);
   const auto* halves = static_cast<const std::uint16_t*>(m.data) + at;
   if constexpr (sizeof(Value) == 2) {
     if (m.kind == Source::bf16) {
@@ -167,51 +184,90 @@ struct SpanCodes {
   }
 };
 
-// The same in int4: plain matrices are quantized, codes are taken as they are.
-inline void pack_spans(Pool& pool, const SourceMatrix* parts, const Weights& w) {
-  const std::int64_t inputs = w.spans.inputs, spans = w.steps;
-  pool.reserve(spans * group_lanes * sizeof(float));
-  parallel_for(pool, w.groups, [&](std::int64_t group, int worker) {
-    float* scales = static_cast<float*>(pool.own(worker));  // [spans][32]
-    Place places[group_lanes];
-    vi plain[group_lanes / lanes]{};
-    bool any_plain = false;
-    for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
-      places[lane] = place_of(parts, w, group, lane);
-      if (!places[lane].part || places[lane].part->kind == Source::codes) continue;
-      plain[lane / lanes][lane % lanes] = -1;
-      any_plain = true;
-    }
-    SpanCodes span;
-    std::uint32_t* first = w.data + group * spans * w.step_lanes;
-    for (std::int64_t s = 0; s < spans; ++s) {
-      const std::int64_t k = s * inputs, width = w.columns - k < inputs ? w.columns - k : inputs;
-      std::uint32_t* out = first + s * w.step_lanes;
-      auto* held = reinterpret_cast<std::uint16_t*>(out);
-      span.clear();
-      for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
-        const auto [part, row] = places[lane];
-        if (!part) continue;
-        if (part->kind != Source::codes) {
-          span.take(*part, row * w.columns + k, width, lane);
-          continue;
-        }
-        span.take(static_cast<const std::uint8_t*>(part->data) + row * w.columns + k, width, lane);
-        held[lane] = part->span_scales[row * spans + s];
-        if (part->span_offsets) held[group_lanes + lane] = part->span_offsets[row * spans + s];
+// A row of blocks with codes of 4 bits → its lane of a group, and the factor of its scales. scales: [2][spans], to work in.
+inline float pack_lane(const SourceMatrix& m, std::int64_t row, const Weights& w, std::int64_t lane,
+                       std::uint32_t* first, float* scales) {
+  const std::int64_t spans = w.steps, groups = m.blocks.values / code_group;
+  const auto* block = static_cast<const std::uint8_t*>(m.data) + row * (spans / groups) * m.blocks.nbytes;
+  float* offsets = scales + spans;
+  with_type(m.blocks.type, [&](auto known) {
+    constexpr BlockType type = decltype(known)::value;
+    if constexpr (has_codes(type)) {
+      std::uint32_t* out = first + w.spans.first_codes() + lane;
+      for (std::int64_t s = 0; s < spans; s += groups, block += m.blocks.nbytes) {
+        group_scales<type>(block, scales + s, offsets + s);
+        for (std::int64_t g = 0; g < groups; ++g, out += w.step_lanes)
+          for (std::int64_t line = 0; line < 4; ++line) out[line * group_lanes] = code_line<type>(block, g, line);
       }
-      if (any_plain) span.quantize(inputs, plain, scales + s * group_lanes);
-      span.write(inputs, out + w.spans.first_codes());
     }
+  });
+  const Units units(largest_bits(scales, w.spans.offsets ? 2 * spans : spans));
+  auto* held = reinterpret_cast<std::uint16_t*>(first) + lane;
+  for (std::int64_t s = 0; s < spans; ++s, held += 2 * w.step_lanes) {
+    held[0] = units.held(scales[s]);
+    if (w.spans.offsets) held[group_lanes] = units.held(offsets[s]);
+  }
+  return units.factor;
+}
+
+// The lanes of a group that are plain, which are quantized, and those that come as codes; scales: [spans][32], to work in.
+inline void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, float* factors, float* scales) {
+  const std::int64_t inputs = w.spans.inputs, spans = w.steps;
+  vi plain[group_lanes / lanes]{};
+  bool any_plain = false;
+  for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+    if (!places[lane].part || places[lane].part->kind == Source::codes || places[lane].part->kind == Source::blocks)
+      continue;
+    plain[lane / lanes][lane % lanes] = -1;
+    any_plain = true;
+  }
+  SpanCodes span;
+  for (std::int64_t s = 0; s < spans; ++s) {
+    const std::int64_t k = s * inputs, width = w.columns - k < inputs ? w.columns - k : inputs;
+    std::uint32_t* out = first + s * w.step_lanes;
+    auto* held = reinterpret_cast<std::uint16_t*>(out);
+    span.clear();
     for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
       const auto [part, row] = places[lane];
-      float& factor = w.scales[group * group_lanes + lane];
-      if (part && part->kind == Source::codes) {
-        factor = part->scales[row];
-      } else if (part) {
-        factor = hold_scales(scales + lane, spans, group_lanes, reinterpret_cast<std::uint16_t*>(first) + lane,
-                             2 * w.step_lanes);
+      if (!part || part->kind == Source::blocks) continue;
+      if (part->kind != Source::codes) {
+        span.take(*part, row * w.columns + k, width, lane);
+        continue;
       }
+      span.take(static_cast<const std::uint8_t*>(part->data) + row * w.columns + k, width, lane);
+      held[lane] = part->span_scales[row * spans + s];
+      if (part->span_offsets) held[group_lanes + lane] = part->span_offsets[row * spans + s];
+    }
+    if (any_plain) span.quantize(inputs, plain, scales + s * group_lanes);
+    span.write(inputs, out + w.spans.first_codes());
+  }
+  for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+    const auto [part, row] = places[lane];
+    if (part && part->kind == Source::codes) {
+      factors[lane] = part->scales[row];
+    } else if (part && part->kind != Source::blocks) {
+      factors[lane] = hold_scales(scales + lane, spans, group_lanes, reinterpret_cast<std::uint16_t*>(first) + lane,
+                                  2 * w.step_lanes);
+    }
+  }
+}
+
+// The same in int4: plain matrices are quantized, codes are taken as they are, and so are blocks of such.
+inline void pack_spans(Pool& pool, const SourceMatrix* parts, const Weights& w) {
+  pool.reserve(w.steps * group_lanes * sizeof(float));
+  parallel_for(pool, w.groups, [&](std::int64_t group, int worker) {
+    Place places[group_lanes];
+    bool all_blocks = true;
+    for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+      places[lane] = place_of(parts, w, group, lane);
+      all_blocks &= places[lane].part && places[lane].part->kind == Source::blocks;
+    }
+    std::uint32_t* first = w.data + group * w.steps * w.step_lanes;
+    float *factors = w.scales + group * group_lanes, *scales = static_cast<float*>(pool.own(worker));
+    if (!all_blocks) pack_lanes(places, w, first, factors, scales);
+    for (std::int64_t lane = 0; lane < group_lanes; ++lane) {
+      const auto [part, row] = places[lane];
+      if (part && part->kind == Source::blocks) factors[lane] = pack_lane(*part, row, w, lane, first, scales);
     }
   });
 }

@@ -35,20 +35,51 @@ inline Layout layout_of(nb::handle hold, nb::handle span, nb::handle offsets, nb
   return layout;
 }
 
-// A matrix of a checkpoint: plain numbers, or (values, scales) of int8, or (codes, scales, offsets or None, factors).
+// The type of blocks that GGUF calls so.
+inline SourceMatrix::Blocks blocks_of(const std::string& name) {
+  constexpr std::pair<const char*, SourceMatrix::Blocks> types[] = {
+      {"Q4_0", {BlockType::q4_0, 32, 18}},       {"Q4_1", {BlockType::q4_1, 32, 20}},
+      {"Q4_K", {BlockType::q4_k, 256, 144}},     {"IQ4_NL", {BlockType::iq4_nl, 32, 18}},
+      {"IQ4_XS", {BlockType::iq4_xs, 256, 136}}, {"MXFP4", {BlockType::mxfp4, 32, 17}},
+      {"Q5_0", {BlockType::q5_0, 32, 22}},       {"Q5_1", {BlockType::q5_1, 32, 24}},
+      {"Q8_0", {BlockType::q8_0, 32, 34}},       {"Q5_K", {BlockType::q5_k, 256, 176}},
+      {"Q6_K", {BlockType::q6_k, 256, 210}}};
+  for (const auto& [known, blocks] : types)
+    if (name == known) return blocks;
+  refuse("there are no blocks of the type " + name);
+}
+
+// A matrix of a checkpoint: plain numbers, or (values, scales) of int8, or (codes, scales, offsets or None, factors), or
+// (name of the type, rows of blocks, columns).
 struct PartSource {
   std::vector<Array> arrays;
   SourceMatrix matrix{};
   std::int64_t columns = 0;
 
+  // Without a layout: rows that are only copied.
+  explicit PartSource(nb::handle given) {
+    if (nb::isinstance<nb::tuple>(given)) {
+      take_blocks(nb::cast<nb::tuple>(given));
+    } else {
+      take_plain(given);
+    }
+  }
+
   PartSource(nb::handle given, const Layout& layout) {
     if (!nb::isinstance<nb::tuple>(given)) {
-      arrays.emplace_back(given, "a weight matrix");
-      matrix = arrays[0].matrix();
-      columns = arrays[0].size(1);
+      take_plain(given);
       return;
     }
     const auto parts = nb::cast<nb::tuple>(given);
+    if (nb::len(parts) == 3) {
+      take_blocks(parts);
+      const BlockType type = matrix.blocks.type;
+      const bool offsets = type == BlockType::q4_1 || type == BlockType::q4_k;
+      if (layout.hold == Hold::act || (layout.hold == Hold::int4 && (type > BlockType::mxfp4 || layout.spans.inputs != 32 ||
+                                                                     layout.spans.offsets != offsets)))
+        refuse("blocks go with their own layout");
+      return;
+    }
     const bool bytes = layout.hold == Hold::int8;
     if (nb::len(parts) != (bytes ? 2 : 4) || layout.hold == Hold::act)
       refuse("a quantized matrix goes with its own layout");
@@ -56,7 +87,7 @@ struct PartSource {
                         std::initializer_list<std::int64_t>{any, any});
     const std::int64_t rows = arrays[0].size(0);
     columns = arrays[0].size(1);
-    matrix = {arrays[0].data(), rows, bytes ? Source::i8 : Source::codes, nullptr, nullptr, nullptr};
+    matrix = {arrays[0].data(), rows, bytes ? Source::i8 : Source::codes, nullptr, nullptr, nullptr, {}};
     arrays.emplace_back(parts[bytes ? 1 : 3], "scales of outputs", Kind::f32,
                         std::initializer_list<std::int64_t>{rows});
     matrix.scales = arrays[1].data<float>();
@@ -68,6 +99,24 @@ struct PartSource {
     if (!layout.spans.offsets) return;
     arrays.emplace_back(parts[2], "offsets of groups", Kind::f16, std::initializer_list<std::int64_t>{rows, spans});
     matrix.span_offsets = arrays[3].data<std::uint16_t>();
+  }
+
+ private:
+  void take_plain(nb::handle given) {
+    arrays.emplace_back(given, "a weight matrix");
+    matrix = arrays[0].matrix();
+    columns = arrays[0].size(1);
+  }
+
+  void take_blocks(const nb::tuple& parts) {
+    if (nb::len(parts) != 3) refuse("a matrix of blocks is the name of their type, their rows and its columns");
+    const SourceMatrix::Blocks blocks = blocks_of(nb::cast<std::string>(parts[0]));
+    columns = nb::cast<std::int64_t>(parts[2]);
+    if (columns < 1 || columns % blocks.values != 0)
+      refuse("rows of " + std::to_string(columns) + " values are no blocks of " + std::to_string(blocks.values));
+    arrays.emplace_back(parts[1], "rows of blocks", Kind::u8,
+                        std::initializer_list<std::int64_t>{any, columns / blocks.values * blocks.nbytes});
+    matrix = {arrays[0].data(), arrays[0].size(0), Source::blocks, nullptr, nullptr, nullptr, blocks};
   }
 };
 
@@ -159,6 +208,16 @@ inline std::shared_ptr<Linear> pack_gate_up(Backend& backend, nb::tuple piece, n
     w.bias = linear->bias.data();
   }
   return linear;
+}
+
+// Of each piece its packed weights and its scales, as bytes: what one may compare.
+inline nb::list contents(const Linear& linear) {
+  nb::list found;
+  for (const Piece& piece : linear.pieces) {
+    found.append(nb::bytes(static_cast<const char*>(piece.memory.data()), piece.memory.bytes()));
+    found.append(nb::bytes(reinterpret_cast<const char*>(piece.scales.data()), piece.scales.size() * sizeof(float)));
+  }
+  return found;
 }
 
 // Experts' matrices and orders, two matrices each that fit together and are packed as the first one's.
@@ -255,8 +314,8 @@ inline std::shared_ptr<Table> pack_table(Backend& backend, nb::object table) {
   return packed;
 }
 
-// An untied one is a plain matrix, of pieces that follow one another along its rows. share: columns of a row that get
-// one scale, where they are held as bytes; 0 where rows are held as they are.
+// An untied one is held plain, of pieces that follow one another along its rows, plain ones or blocks. share: columns of
+// a row that get one scale, where they are held as bytes; 0 where rows are held as they are.
 inline std::shared_ptr<Table> pack_rows(Backend& backend, nb::iterable pieces, std::int64_t table_rows,
                                         std::int64_t columns, std::int64_t share) {
   if (table_rows < 1 || columns < 1) refuse("a table has rows and columns");
@@ -269,10 +328,12 @@ inline std::shared_ptr<Table> pack_rows(Backend& backend, nb::iterable pieces, s
   packed->scales.resize(static_cast<std::size_t>(table_rows * shares));
   std::int64_t filled = 0;
   for (nb::handle piece : pieces) {
-    const Array source(piece, "rows of a table");
-    const SourceMatrix matrix = source.matrix();
-    if (source.size(1) != columns || matrix.rows > table_rows - filled)
+    const PartSource source(piece);
+    const SourceMatrix& matrix = source.matrix;
+    if (source.columns != columns || matrix.rows > table_rows - filled)
       refuse("the pieces of a table do not make " + std::to_string(table_rows) + " rows of " + std::to_string(columns));
+    if (share && matrix.kind == Source::blocks && share % matrix.blocks.values != 0)
+      refuse("a share of " + std::to_string(share) + " columns is no blocks of " + std::to_string(matrix.blocks.values));
     auto* to = static_cast<char*>(packed->memory.data()) + filled * columns * item;
     backend.run([&](Pool& pool, const RowKernels& kernels) {
       if (share) {

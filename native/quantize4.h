@@ -58,6 +58,21 @@ INLINE SpanSearch search(const float* values, std::int64_t inputs) {
   return found;
 }
 
+// The units of an output: a power of two, by the bits of the largest of what is held in them.
+struct Units {
+  float factor, inverse;  // inverse 0: there is nothing to hold, and the factor is 0 or NaN
+
+  INLINE explicit Units(std::uint32_t most) : factor(0.0f), inverse(0.0f) {
+    if (most >= infinite_bits) {
+      factor = __builtin_nanf("");
+    } else if (of_bits(most) >= least_quantized) {
+      const std::uint32_t exponent = most >> 23;  // the factor is 2^(exponent − 141): the largest will be in [2¹⁴, 2¹⁵)
+      factor = of_bits((exponent - 14) << 23), inverse = of_bits((268 - exponent) << 23);
+    }
+  }
+  INLINE std::uint16_t held(float scale) const { return inverse != 0.0f ? to_f16(scale * inverse) : std::uint16_t{0}; }
+};
+
 // Scales of an output's spans, `stride` apart → float16 in units of a power of two, which is returned.
 INLINE float hold_scales(const float* scales, std::int64_t spans, std::int64_t stride, std::uint16_t* to,
                          std::int64_t to_stride) {
@@ -68,11 +83,9 @@ INLINE float hold_scales(const float* scales, std::int64_t spans, std::int64_t s
     bits &= 0x7fffffffu;
     most = bits > most ? bits : most;
   }
-  const bool used = most < infinite_bits && of_bits(most) >= least_quantized;
-  const std::uint32_t exponent = most >> 23;  // the factor is 2^(exponent − 141): the largest will be in [2¹⁴, 2¹⁵)
-  for (std::int64_t s = 0; s < spans; ++s)
-    to[s * to_stride] = used ? to_f16(scales[s * stride] * of_bits((268 - exponent) << 23)) : 0;
-  return used ? of_bits((exponent - 14) << 23) : most < infinite_bits ? 0.0f : __builtin_nanf("");
+  const Units units(most);
+  for (std::int64_t s = 0; s < spans; ++s) to[s * to_stride] = units.held(scales[s * stride]);
+  return units.factor;
 }
 
 }  // namespace inflight::INFLIGHT_ISA

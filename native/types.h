@@ -14,7 +14,10 @@ namespace inflight {
 
 enum class Format : std::int32_t { bf16, f32 };                // how weights, keys, values and activations are held
 enum class Hold : std::int32_t { act, int8, int4 };            // how weights are packed; act: in the format
-enum class Source : std::int32_t { bf16, f16, f32, i8, codes };  // how a checkpoint holds its weights
+// How a checkpoint holds its weights. blocks: as GGUF does.
+enum class Source : std::int32_t { bf16, f16, f32, i8, codes, blocks };
+// Types of such blocks (blocks.h). Up to mxfp4 they are codes of 4 bits in groups of 32 inputs.
+enum class BlockType : std::int32_t { q4_0, q4_1, q4_k, iq4_nl, iq4_xs, mxfp4, q5_0, q5_1, q8_0, q5_k, q6_k };
 // What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_clamped: as
 // gpt-oss has it (gemm.h).
 enum class Epilogue : std::int32_t { store, residual, gate_up, gate_up_gelu, gate_up_clamped };
@@ -52,11 +55,15 @@ struct Weights {
 };
 
 struct SourceMatrix {
-  const void* data;            // [rows, columns], row-major; codes: a byte each
+  const void* data;            // [rows, columns], row-major; codes: a byte each; blocks: [rows][blocks of a row]
   std::int64_t rows;
   Source kind;
   const float* scales;         // i8: [rows]; codes: the factors
   const std::uint16_t *span_scales, *span_offsets;  // codes: [rows, spans] as they are held; offsets or null
+  struct Blocks {
+    BlockType type;
+    std::int64_t values, nbytes;  // of one
+  } blocks;
 };
 
 // Rows [first, first + rows) of x, and of what comes out, go with one matrix.

@@ -42,7 +42,7 @@ from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.states import states_of
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
-from inflight.models.gguf.gguf_model import is_gguf
+from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.models.registry import family_at, read_folder, read_generation
 from inflight.models.spec import ModelSpec
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
@@ -120,22 +120,23 @@ def _build(
     wrap: Callable[[Executor], Executor],
 ) -> Engine:
     folder = model_folder(settings)
-    computed = _computed(folder, settings)
+    files = gguf_at(folder) or folder  # opened once for all who read it
+    computed = _computed(files, settings)
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
-        text = aside.submit(_text, folder, settings)
-        return _assemble(folder, computed, text, settings, scheduling, record, progress, wrap)
+        text = aside.submit(_text, files, settings)
+        return _assemble(files, computed, text, settings, scheduling, record, progress, wrap)
 
 
-def _computed(folder: Path, settings: EngineSettings) -> ComputedModel:
+def _computed(files: Path | GGUFModel, settings: EngineSettings) -> ComputedModel:
     if settings.backend == "auto":
         family = None if settings.family is None else family_at(settings.family)
-        spec = read_folder(folder, to_run=True, family=family)
+        spec = read_folder(files, to_run=True, family=family)
         group = settings.quantization_group_size
-        return KernelModel(spec, folder, settings.load_format, settings.quantization, group, settings.seed)
-    if is_gguf(folder):
+        return KernelModel(spec, files, settings.load_format, settings.quantization, group, settings.seed)
+    if isinstance(files, GGUFModel):
         raise SettingsError(
-            f"--backend transformers reads folders, and {folder.name} is a GGUF file, which our own kernels compute; "
-            "leave --backend out."
+            f"--backend transformers reads folders, and {files.path.name} is a GGUF file, which our own kernels "
+            "compute; leave --backend out."
         )
     try:
         from inflight.execution.transformers.model import load
@@ -144,11 +145,11 @@ def _computed(folder: Path, settings: EngineSettings) -> ComputedModel:
             f"--backend transformers needs torch and transformers ({error}); install them: "
             "pip install 'inflight[transformers]'."
         ) from None
-    return load(folder, settings.dtype, settings.load_format, settings.seed)
+    return load(files, settings.dtype, settings.load_format, settings.seed)
 
 
 def _assemble(
-    folder: Path,
+    files: Path | GGUFModel,
     computed: ComputedModel,
     text: Future[tuple[Tokenizer | None, ChatTemplate | None]],
     settings: EngineSettings,
@@ -204,7 +205,7 @@ def _assemble(
         model=model,
         capacity=executor.capacity,
         settings=in_force,
-        defaults=sampling_defaults(read_generation(folder)),
+        defaults=sampling_defaults(read_generation(files)),
         kv_bytes_per_token=len(groups.windows) * backend.bytes_per_block(shape) / shape.block_size,
     )
 
@@ -311,12 +312,13 @@ def _in_force(
     }
 
 
-def _text(folder: Path, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:
+def _text(files: Path | GGUFModel, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:
     """Dummy weights may come without a tokenizer: then prompts are token ids."""
     try:
-        return Tokenizer.load(folder), ChatTemplate.load(folder)
+        return Tokenizer.load(files), ChatTemplate.load(files)
     except TokenizerError:
-        if settings.load_format == "dummy" and not (folder / "tokenizer.json").exists():
+        path = files.path if isinstance(files, GGUFModel) else files
+        if settings.load_format == "dummy" and not (path / "tokenizer.json").exists():
             return None, None
         raise
 

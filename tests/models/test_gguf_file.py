@@ -64,6 +64,10 @@ FAULTS = [
         header(keys=1) + key("a", 9, struct.pack("<IQ", 8, 2) + text("") + struct.pack("<Q", 9)),
         "'a' would pass its end",
     ),
+    (
+        header(keys=1) + key("a", 9, struct.pack("<IQ", 8, 2) + struct.pack("<Q", 2**64 - 1) + bytes(8)),
+        "'a' would pass its end",
+    ),
     (header(keys=1) + key("a", 9, struct.pack("<IQ", 10, 2**62)), "'a' would pass its end"),
     (header(keys=2) + key("a", 0, b"1") * 2, "it has the key 'a' twice"),
     (header(keys=1) + key(ALIGNMENT, 4, struct.pack("<I", 24)), "general.alignment is 24, which must be a power of 2"),
@@ -121,6 +125,7 @@ def test_every_kind_of_value_is_read(tmp_path: Path) -> None:
     assert {kind: metadata.integer(kind) for kind in scalars} == scalars
     assert (metadata.number("f32"), metadata.number("f64"), metadata.flag("flag")) == (0.5, 0.1, True)
     assert (metadata.text("text"), metadata.texts("texts")) == ("naïve ▁", ["", "ü", "three"])
+    assert [metadata.text_of("texts", at) for at in range(3)] == ["", "ü", "three"]
     assert (metadata.numbers("numbers"), metadata.numbers("flags")) == ([1, -2, 3], [True, False])
     assert (metadata.integer("absent"), metadata.texts("absent"), metadata.length("texts")) == (None, [], 3)
     assert found.tensors["t"].shape == (3, 4)
@@ -132,6 +137,7 @@ def test_every_kind_of_value_is_read(tmp_path: Path) -> None:
         (lambda: metadata.text("int8"), "int8 must be a text, not -3"),
         (lambda: metadata.texts("int8"), "int8 must be a list, not one value"),
         (lambda: metadata.texts("numbers"), "numbers must be a list of texts"),
+        (lambda: metadata.text_of("numbers", 0), "numbers must be a list of texts"),
         (lambda: metadata.numbers("texts"), "texts must be a list of numbers"),
     ]:
         with pytest.raises(ModelError, match=wanted):

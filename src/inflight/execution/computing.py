@@ -20,6 +20,7 @@ from inflight.execution.packer import Progress
 from inflight.execution.runner import PassDecoder
 from inflight.execution.weights import load_weights
 from inflight.models.arithmetic import parameters
+from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.spec import ModelSpec
 
 LoadFormat = Literal["auto", "dummy"]
@@ -47,7 +48,7 @@ class KernelModel:
     """By a backend's kernels."""
 
     spec: ModelSpec
-    folder: Path
+    files: Path | GGUFModel  # a folder or a GGUF file
     load_format: LoadFormat
     quantization: Quantization
     group_size: int  # inputs that share a scale where plain matrices become int4
@@ -66,7 +67,7 @@ class KernelModel:
         assert isinstance(backend, Backend)
         dummy = self.load_format == "dummy"
         source = (
-            DummyWeights(backend.dtype, self.seed, self.spec.weight_format) if dummy else open_checkpoint(self.folder)
+            DummyWeights(backend.dtype, self.seed, self.spec.weight_format) if dummy else open_checkpoint(self.files)
         )
         weights = load_weights(self.spec, source, backend, max_positions, progress, self.quantization, self.group_size)
         return Decoder(self.spec, weights, backend, max_tokens, max_logit_rows)

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import Matrix, dequantized, in_order, rows_of
+from inflight.execution.backends.matrices import Matrix, Rows, dequantized, in_order, rows_of
 from inflight.execution.backends.protocol import (
     Array,
     Backend,
@@ -49,9 +49,9 @@ class TensorSource(Protocol):
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """A matrix of this shape as it is held, plain or quantized. Raises ModelError."""
 
-    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
-        """The rows of `tensor`, some at a time, so that what is made of a file is never whole in memory. Errors as
-        there."""
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Rows]:
+        """The rows of `tensor`, some at a time, or the blocks that stand for them, so that what is made of a file is
+        never whole in memory. Errors as there."""
 
     def release(self, name: str) -> None:
         """The tensor has been packed; its memory may go."""

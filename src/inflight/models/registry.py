@@ -21,7 +21,7 @@ from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.fields import Fields
 from inflight.models.gguf.config import config_of, generation_of, refuse_more_weights, told_of_file
-from inflight.models.gguf.gguf_model import GGUFModel, is_gguf, model_name
+from inflight.models.gguf.gguf_model import GGUFModel, gguf_at, model_name
 from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
 from inflight.models.weight_format import weight_format
@@ -106,20 +106,21 @@ def read_spec(
     return spec
 
 
-def read_folder(folder: str | Path, *, to_run: bool = False, family: Family | None = None) -> ModelSpec:
+def read_folder(folder: str | Path | GGUFModel, *, to_run: bool = False, family: Family | None = None) -> ModelSpec:
     """Reads config.json and, where there is one, generation_config.json; or what a GGUF file says of the same. Errors
     as in `read_spec`."""
-    folder = Path(folder)
-    if is_gguf(folder):
-        gguf = GGUFModel(folder)
+    folder = Path(folder) if isinstance(folder, str) else folder
+    gguf = gguf_at(folder)
+    if gguf is not None:
         config = config_of(gguf)
         try:
-            spec = read_spec(config, name=model_name(folder), to_run=to_run, family=family)
+            spec = read_spec(config, name=model_name(gguf.path), to_run=to_run, family=family)
         except ModelError as error:
             raise told_of_file(error, gguf) from None
         if to_run:
             refuse_more_weights(gguf, parameters(spec))
         return spec
+    assert isinstance(folder, Path)
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(
@@ -129,10 +130,12 @@ def read_folder(folder: str | Path, *, to_run: bool = False, family: Family | No
     return read_spec(read_json(path), read_generation(folder), name=folder.name, to_run=to_run, family=family)
 
 
-def read_generation(folder: Path) -> Mapping[str, Any] | None:
+def read_generation(folder: Path | GGUFModel) -> Mapping[str, Any] | None:
     """How the model's authors would have it sampled; None where they do not say. Raises ModelError."""
-    if is_gguf(folder):
-        return generation_of(GGUFModel(folder))
+    gguf = gguf_at(folder)
+    if gguf is not None:
+        return generation_of(gguf)
+    assert isinstance(folder, Path)
     path = folder / "generation_config.json"
     return read_json(path) if path.is_file() else None
 

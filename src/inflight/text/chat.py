@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
+from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.text.budget import RenderLimits
 from inflight.text.errors import ChatTemplateError, TemplateVariableError
 from inflight.text.tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
@@ -90,7 +91,7 @@ class ChatTemplate:
         self._compiled: dict[str, _Compiled] = {}
 
     @classmethod
-    def load(cls, folder: Path) -> ChatTemplate:
+    def load(cls, folder: Path | GGUFModel) -> ChatTemplate:
         """Read a model folder's templates: from `*.jinja` files, else from tokenizer_config.json.
 
         A folder without one gives a template whose `render` says so.
@@ -100,7 +101,9 @@ class ChatTemplate:
             ChatTemplateError: a template file cannot be read, or the setting has an unknown shape.
         """
         config = read_tokenizer_config(folder)
-        return cls(_template_files(folder) or _templates_in(config, folder), special_tokens(config))
+        if isinstance(folder, GGUFModel):
+            return cls(_templates_in(config, folder.path), special_tokens(config))
+        return cls(_template_files(folder) or _templates_in(config, folder / FILE_NAME), special_tokens(config))
 
     @property
     def is_available(self) -> bool:
@@ -242,7 +245,7 @@ def _template_files(folder: Path) -> dict[str, str]:
     return sources
 
 
-def _templates_in(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
+def _templates_in(config: Mapping[str, Any], path: Path) -> dict[str, str]:
     """The `chat_template` setting: one template, or a list of `{"name", "template"}`, or nothing."""
     setting = config.get("chat_template")
     if setting is None:
@@ -253,7 +256,7 @@ def _templates_in(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
         return {str(entry["name"]): str(entry["template"]) for entry in setting}
     except (TypeError, KeyError) as error:
         raise ChatTemplateError(
-            f"chat_template in {folder / FILE_NAME} is neither a string nor a list of objects with name and template; "
+            f"chat_template in {path} is neither a string nor a list of objects with name and template; "
             "correct it there, or put the template into chat_template.jinja beside it."
         ) from error
 

@@ -16,8 +16,6 @@ from .errors import TokenizerError, is_fault
 from .gguf_splits import BEGIN_BY_DEFAULT, IGNORE_MERGES, pre_tokenizer_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import tokenizers
 
 _KEY = "tokenizer.ggml."
@@ -28,16 +26,14 @@ _SENTENCEPIECE = ("llama", "gemma4")
 _AGAIN = "convert the model again, or take another file."
 
 
-def read_gguf_tokenizer_config(path: Path) -> dict[str, Any]:
+def read_gguf_tokenizer_config(model: GGUFModel) -> dict[str, Any]:
     """What tokenizer_config.json would say: named tokens, whether they surround a text, chat templates."""
-    model = GGUFModel(path)
     metadata = model.metadata
-    tokens = metadata.texts(_KEY + "tokens")
     config: dict[str, Any] = {}
     for key, name in _NAMED.items():
         number = metadata.integer(f"{_KEY}{key}_token_id")
-        if number is not None and 0 <= number < len(tokens):
-            config[f"{name}_token"] = tokens[number]
+        if number is not None and 0 <= number < metadata.length(_KEY + "tokens"):
+            config[f"{name}_token"] = metadata.text_of(_KEY + "tokens", number)
     begins = metadata.flag(_KEY + "add_bos_token")
     kind, pre = metadata.text(_KEY + "model"), metadata.text(_KEY + "pre") or ""
     config["add_bos_token"] = (kind == "llama" or pre in BEGIN_BY_DEFAULT) if begins is None else begins
@@ -50,27 +46,26 @@ def read_gguf_tokenizer_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def gguf_backend(path: Path) -> tokenizers.Tokenizer:
+def gguf_backend(model: GGUFModel) -> tokenizers.Tokenizer:
     """Raises TokenizerError for a kind of vocabulary that is not read, and for one that does not fit together."""
-    model = GGUFModel(path)
     metadata = model.metadata
     kind = metadata.text(_KEY + "model")
     if kind not in ("gpt2", *_SENTENCEPIECE):
         raise TokenizerError(
-            f"{path} has a vocabulary of the kind {shown(kind)}; read are gpt2 (byte-level BPE) and llama "
+            f"{model.path} has a vocabulary of the kind {shown(kind)}; read are gpt2 (byte-level BPE) and llama "
             "(sentencepiece BPE). Take another file, or a folder with a tokenizer.json."
         )
     tokens = metadata.texts(_KEY + "tokens")
-    types = [int(one) for one in metadata.numbers(_KEY + "token_type")] or [1] * len(tokens)
+    types = list(map(int, metadata.numbers(_KEY + "token_type"))) or [1] * len(tokens)
     if not tokens or len(types) != len(tokens):
-        raise TokenizerError(f"{path} has {len(tokens):,} tokens, but types of {len(types):,}; {_AGAIN}")
+        raise TokenizerError(f"{model.path} has {len(tokens):,} tokens, but types of {len(types):,}; {_AGAIN}")
     try:
         backend = _byte_level(model, tokens, types) if kind == "gpt2" else _sentencepiece(model, tokens, types)
         _add_tokens(backend, tokens, types)
     except BaseException as error:
         if isinstance(error, TokenizerError) or not is_fault(error) or isinstance(error, MemoryError):
             raise
-        raise TokenizerError(f"The vocabulary in {path} makes no tokenizer: {error}; {_AGAIN}") from error
+        raise TokenizerError(f"The vocabulary in {model.path} makes no tokenizer: {error}; {_AGAIN}") from error
     return backend
 
 
@@ -123,22 +118,22 @@ def _sentencepiece(model: GGUFModel, tokens: list[str], types: list[int]) -> tok
 
 def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:
     """Without those that only fill the table up, so that nobody reads `[PAD151646]`. Of equal ones the first counts."""
-    found: dict[str, int] = {}
-    for number, (token, kind) in enumerate(zip(tokens, types, strict=True)):
-        if kind != _UNUSED or not token.startswith("[PAD"):
-            found.setdefault(token, number)
+    numbers = [at for at, kind in enumerate(types) if kind != _UNUSED or not tokens[at].startswith("[PAD")]
+    kept = [tokens[at] for at in numbers]
+    found = dict(zip(kept, numbers, strict=True))
+    if len(found) < len(kept):  # of equal ones the last has been taken
+        found.update(zip(reversed(kept), reversed(numbers), strict=True))
     return found
 
 
 def _written_merges(model: GGUFModel) -> list[tuple[str, str]]:
     """As pairs; the space that divides one is the first after its first character."""
-    pairs = []
-    for merge in model.metadata.texts(_KEY + "merges"):
-        at = merge.find(" ", 1)
-        if at < 0:
-            raise TokenizerError(f"{model.path} has the merge {shown(merge)}, which are no two tokens; {_AGAIN}")
-        pairs.append((merge[:at], merge[at + 1 :]))
-    return pairs
+    merges = model.metadata.texts(_KEY + "merges")
+    spaces = [merge.find(" ", 1) for merge in merges]
+    if -1 in spaces:
+        wrong = merges[spaces.index(-1)]
+        raise TokenizerError(f"{model.path} has the merge {shown(wrong)}, which are no two tokens; {_AGAIN}")
+    return [(merge[:at], merge[at + 1 :]) for merge, at in zip(merges, spaces, strict=True)]
 
 
 def _ranks(model: GGUFModel, tokens: list[str]) -> list[float]:
@@ -169,10 +164,11 @@ def _add_tokens(backend: tokenizers.Tokenizer, tokens: list[str], types: list[in
     from tokenizers import AddedToken
 
     def of(kinds: tuple[int, ...], special: bool) -> list[AddedToken]:
+        named = (tokens[at] for at, kind in enumerate(types) if kind in kinds)
         return [
             AddedToken(token, normalized=False, special=special)
-            for token, kind in zip(tokens, types, strict=True)
-            if kind in kinds and token and backend.token_to_id(token) is not None
+            for token in named
+            if token and backend.token_to_id(token) is not None
         ]
 
     backend.add_special_tokens(of((_UNKNOWN, _CONTROL), special=True))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from inflight.models.gguf.gguf_model import is_gguf
+from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.text.apart import ApartEncoder
 from inflight.text.control import AddedToken
 from inflight.text.errors import LibraryFaults, TokenizerError, is_fault
@@ -52,17 +52,19 @@ class Tokenizer:
         self._before, self._after = self._surrounding_ids(config)
 
     @classmethod
-    def load(cls, folder: Path) -> Tokenizer:
+    def load(cls, folder: Path | GGUFModel) -> Tokenizer:
         """Load `tokenizer.json` and, where there is one, `tokenizer_config.json` from a model's folder, or what a GGUF
         file has of them.
 
         Raises:
             TokenizerError: there is no tokenizer.json, or one of the two files cannot be used.
         """
-        if is_gguf(folder):
+        gguf = gguf_at(folder)
+        if gguf is not None:
             from .gguf_tokenizer import gguf_backend
 
-            return cls(gguf_backend(folder), read_tokenizer_config(folder))
+            return cls(gguf_backend(gguf), read_tokenizer_config(gguf))
+        assert not isinstance(folder, GGUFModel)
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise TokenizerError(_missing(folder))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from inflight.json_file import JsonFileError, read_json_object
-from inflight.models.gguf.gguf_model import is_gguf
+from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.text.errors import TokenizerError
 
 if TYPE_CHECKING:
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 FILE_NAME = "tokenizer_config.json"
 
 
-def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+def read_tokenizer_config(folder: Path | GGUFModel) -> dict[str, Any]:
     """Read `tokenizer_config.json`; a model folder without one has no settings, which is no error. Of a GGUF file,
     what its metadata say of the same.
 
     Raises:
         TokenizerError: the file cannot be read, is not JSON, or is not a JSON object (see `json_file`).
     """
-    if is_gguf(folder):
+    gguf = gguf_at(folder)
+    if gguf is not None:
         from .gguf_tokenizer import read_gguf_tokenizer_config
 
-        return read_gguf_tokenizer_config(folder)
+        return read_gguf_tokenizer_config(gguf)
+    assert not isinstance(folder, GGUFModel)
     path = folder / FILE_NAME
     try:
         return read_json_object(path)

@@ -15,12 +15,13 @@ from safetensors.numpy import load_file, save_file
 from inflight import LLM, SamplingParams
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix
+from inflight.execution.backends.matrices import BlockMatrix, Int4Matrix, Int8Matrix
 from inflight.execution.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from inflight.execution.checkpoints.gguf.gguf_checkpoint import GGUFCheckpoint
 from inflight.execution.sizes import packing, weight_bytes
 from inflight.execution.weights import load_weights
 from inflight.models.errors import ModelError
+from inflight.models.gguf.gguf_file import GGUFFile
 from inflight.models.registry import read_folder
 from inflight.models.spec import ModelSpec
 
@@ -109,10 +110,10 @@ def test_tensors_come_as_the_file_has_them(mixed: tuple[Path, Path]) -> None:
 def test_matrices_keep_their_blocks_and_rows_come_in_order(mixed: tuple[Path, Path]) -> None:
     found = GGUFCheckpoint(mixed[1])
     queries = found.matrix(QUERIES, (64, 64))
-    assert isinstance(queries, Int4Matrix)
+    assert isinstance(queries, BlockMatrix) and isinstance(queries.unpacked(), Int4Matrix)
     assert np.array_equal(queries.dequantized(), found.tensor(QUERIES, (64, 64)))
     keys = found.matrix(QUERIES.replace("q_proj", "k_proj"), (32, 64))
-    assert isinstance(keys, Int8Matrix)
+    assert isinstance(keys, BlockMatrix) and isinstance(keys.unpacked(), Int8Matrix)
     assert np.allclose(keys.dequantized(), found.tensor(QUERIES.replace("q_proj", "k_proj"), (32, 64)), atol=0.01)
     assert found.matrix(UP, (96, 64)).dtype == np.uint16  # type: ignore[union-attr]
 
@@ -144,7 +145,7 @@ def layer_bytes(spec: ModelSpec) -> float:
 
 
 @pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q4_1, Type.F16])
-def test_a_table_comes_in_pieces_of_its_rows(kind: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_comes_as_its_blocks_or_plain(kind: Type, tmp_path: Path) -> None:
     """Damaged blocks, too, whose scales may be no numbers."""
     folder = write_model(tmp_path / "qwen2", "qwen2")
     path = convert(folder, tmp_path / "model.gguf", "qwen2", lambda name, values: kind)
@@ -154,12 +155,40 @@ def test_a_table_comes_in_pieces_of_its_rows(kind: Type, tmp_path: Path, monkeyp
         content[place] = random.integers(256)
     path.write_bytes(content)
     source, table = GGUFCheckpoint(path), ("model.embed_tokens.weight", (384, 64))
-    monkeypatch.setattr("inflight.execution.checkpoints.gguf.gguf_checkpoint._PIECE", 5 * 64)
-    pieces = list(source.pieces(*table))
-    assert len(pieces) == (1 if kind == Type.F16 else 77)
-    np.testing.assert_array_equal(np.concatenate(pieces), source.tensor(*table))
+    (rows,) = source.pieces(*table)
+    assert isinstance(rows, BlockMatrix) == (kind != Type.F16)
+    numbers = rows.numbers() if isinstance(rows, BlockMatrix) else rows
+    np.testing.assert_array_equal(numbers, source.tensor(*table))
     with pytest.raises(ModelError, match="has shape"):
         list(source.pieces(table[0], (383, 64)))
+
+
+def test_a_table_of_merged_groups_comes_in_pieces_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "qwen2")
+    blocks = np.random.default_rng(2).integers(0, 256, (384, 2 * 84), np.uint8)
+    writer.add_tensor("token_embd.weight", blocks, raw_dtype=Type.Q2_K)
+    source, table = GGUFCheckpoint(finish(writer, tmp_path / "model.gguf")), ("model.embed_tokens.weight", (384, 512))
+    monkeypatch.setattr("inflight.execution.checkpoints.gguf.gguf_checkpoint._PIECE", 5 * 512)
+    pieces = list(source.pieces(*table))
+    assert len(pieces) == 77
+    np.testing.assert_array_equal(np.concatenate(pieces), source.tensor(*table))
+
+
+def test_a_file_is_opened_once_for_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its header has hundreds of thousands of texts to walk through."""
+    file, opened, real = (
+        convert(write_model(tmp_path / "llama"), tmp_path / "model.gguf", "llama"),
+        [],
+        GGUFFile.__init__,
+    )
+
+    def noted(self: GGUFFile, path: Path) -> None:
+        opened.append(path)
+        real(self, path)
+
+    monkeypatch.setattr(GGUFFile, "__init__", noted)
+    answers(file)
+    assert opened == [file]
 
 
 def test_a_stack_of_experts_is_asked_for_one_by_one(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 Knows numbers with scales, and nothing of files (`execution.checkpoints`) or of how a backend lays them out. A matrix of
 a checkpoint is one of three: plain numbers (float32, float16, or uint16 halves of bf16), whole numbers of 8 bits with a
 scale for each output, or codes of 4 bits in groups along the inputs. Every format there is becomes one of them; of the
-last the inputs may stand in another order, by which a product takes x's columns.
+last the inputs may stand in another order, by which a product takes x's columns. Blocks of a GGUF file may come as they
+lie, so that a backend that reads them itself need not wait for what they stand for.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,7 +92,55 @@ class ReorderedMatrix:
         return found
 
 
-Matrix = Array | Int8Matrix | Int4Matrix | ReorderedMatrix
+@dataclass(frozen=True, slots=True)
+class BlockMatrix(ABC):
+    """Blocks of a GGUF type as they lie in the file. A backend that reads them itself packs what it would pack of
+    `unpacked`, bit for bit."""
+
+    kind: str  # the type's name
+    rows: Array  # uint8[N, bytes of a row's blocks]
+    columns: int
+    block_values: int  # weights of a block
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.shape[0], self.columns
+
+    @property
+    @abstractmethod
+    def is_int8(self) -> bool:
+        """Whether it is held as an Int8Matrix, else as an Int4Matrix of groups of 32."""
+
+    @property
+    @abstractmethod
+    def has_offsets(self) -> bool:
+        """Of an Int4Matrix: whether groups have offsets."""
+
+    @property
+    @abstractmethod
+    def meanings(self) -> Array:
+        """Of an Int4Matrix: int8[16]."""
+
+    @abstractmethod
+    def unpacked(self) -> Int4Matrix | Int8Matrix:
+        """The matrix that is held."""
+
+    @abstractmethod
+    def numbers(self) -> Array:
+        """float32[N, K]: what the blocks say, which a matrix of int8 rounds once more."""
+
+    def dequantized(self) -> Array:
+        """float32[N, K], of the matrix that is held."""
+        return self.unpacked().dequantized()
+
+
+Matrix = Array | Int8Matrix | Int4Matrix | ReorderedMatrix | BlockMatrix
+Rows = Array | BlockMatrix  # of a table that is held plain
+
+
+def taken_apart(matrix: Matrix) -> Array | Int8Matrix | Int4Matrix | ReorderedMatrix:
+    """Blocks as what they stand for; what is none, as it is."""
+    return matrix.unpacked() if isinstance(matrix, BlockMatrix) else matrix
 
 
 def rows_of(matrix: Matrix, chosen: slice | Array) -> Matrix:
@@ -101,6 +151,8 @@ def rows_of(matrix: Matrix, chosen: slice | Array) -> Matrix:
         inner = rows_of(matrix.matrix, chosen)
         assert isinstance(inner, Int4Matrix)
         return replace(matrix, matrix=inner)
+    if isinstance(matrix, BlockMatrix):
+        return replace(matrix, rows=matrix.rows[chosen])
     if isinstance(matrix, Int8Matrix):
         return Int8Matrix(matrix.values[chosen], matrix.scales[chosen])
     offsets = None if matrix.offsets is None else matrix.offsets[chosen]
@@ -132,7 +184,9 @@ def alike(gate: Matrix, up: Matrix, hold: str) -> tuple[Matrix, Matrix]:
         codes = alike(gate.matrix, up.matrix, hold)
         if isinstance(codes[0], Int4Matrix) and isinstance(codes[1], Int4Matrix):
             return ReorderedMatrix(codes[0], gate.order), ReorderedMatrix(codes[1], gate.order)
-    gate, up = in_order(gate), in_order(up)
+    if isinstance(gate, BlockMatrix) and isinstance(up, BlockMatrix) and gate.kind == up.kind:
+        return gate, up
+    gate, up = in_order(taken_apart(gate)), in_order(taken_apart(up))
     quantized = [not isinstance(one, np.ndarray) for one in (gate, up)]
     if not any(quantized):
         return gate, up

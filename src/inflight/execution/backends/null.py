@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from inflight.core.types.logprobs import TokenLogprob
 from inflight.core.types.plan import Capacity, Chunk, NewRow, Pooled, Sampled, Scored
-from inflight.execution.backends.matrices import Matrix
+from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol import (
     Array,
     DType,
@@ -104,7 +104,7 @@ class NullBackend:
         size = table.shape[0], table.shape[1]
         return Nothing(*size, linear=Nothing(*size))
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int, share: int = 0) -> Nothing:
+    def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> Nothing:
         return Nothing(rows, columns)
 
     def bytes_per_block(self, shape: KVShape) -> int:

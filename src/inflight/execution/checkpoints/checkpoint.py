@@ -21,7 +21,7 @@ from inflight.execution.checkpoints.tensors import Tensors
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.gguf.choosing import model_in, models_among, named, several
-from inflight.models.gguf.gguf_model import is_gguf
+from inflight.models.gguf.gguf_model import GGUFModel, is_gguf
 from inflight.models.registry import read_json
 from inflight.models.spec import WeightFormat
 from inflight.models.weight_format import refuse_unreadable, weight_format
@@ -145,9 +145,11 @@ def _why_no_weights(folder: Path) -> str:
     )
 
 
-def open_checkpoint(path: Path) -> Checkpoint | GGUFCheckpoint:
-    """Of a folder or a GGUF file. Raises ModelError."""
-    return GGUFCheckpoint(path) if is_gguf(path) else Checkpoint(path)
+def open_checkpoint(model: Path | GGUFModel) -> Checkpoint | GGUFCheckpoint:
+    """Of a folder or a GGUF file, which may be open. Raises ModelError."""
+    if isinstance(model, GGUFModel) or is_gguf(model):
+        return GGUFCheckpoint(model)
+    return Checkpoint(model)
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from inflight.execution.backends.matrices import Matrix
+from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol import Array
 from inflight.models.spec import ModelSpec, MoE
 
@@ -63,7 +63,7 @@ class ExpertNames:
             return self._source.tensor(name, shape)
         return place.cut(self._source.tensor(place.name, place.shape))
 
-    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Rows]:
         """As of the source, of what is no expert's."""
         return self._source.pieces(name, shape)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from inflight.execution.backends.matrices import Matrix, rows_of
+from inflight.execution.backends.matrices import Matrix, Rows, rows_of
 from inflight.execution.backends.protocol import Array
 from inflight.models.spec import Attention, Dense, LatentAttention, LayerSpec, LinearAttention, ModelSpec, MoE
 
@@ -57,7 +57,7 @@ class FamilyTensors:
         part: Array = self._source.tensor(place.name, (place.total, *shape[1:]))[place.rows]
         return part
 
-    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Rows]:
         """As of the source, of what is whole and in order there."""
         return self._source.pieces(self._stored(name), shape)
 

@@ -18,6 +18,7 @@ from inflight.models.gguf.keys import Config, Keys
 from inflight.models.gguf.layer_kinds import SLIDING, by_kind
 from inflight.models.gguf.rope import rope_of
 
+_TOKENS = "tokenizer.ggml.tokens"
 # Tokens that end an answer, whatever the file calls its end token: llama.cpp looks for them by their spelling, too.
 _ENDS = frozenset(
     (
@@ -188,8 +189,8 @@ def _quantization(keys: Keys) -> Config | None:
 def _end_tokens(keys: Keys) -> list[int]:
     metadata = keys.model.metadata
     named = [metadata.integer(f"tokenizer.ggml.{one}_token_id") for one in ("eos", "eot", "eom")]
-    tokens, types = metadata.texts("tokenizer.ggml.tokens"), metadata.numbers("tokenizer.ggml.token_type")
-    spelled = {token: at for at, (token, kind) in enumerate(zip(tokens, types, strict=False)) if kind in (3, 4)}
+    types = metadata.numbers("tokenizer.ggml.token_type")[: metadata.length(_TOKENS)]
+    spelled = {metadata.text_of(_TOKENS, at): at for at, kind in enumerate(types) if kind in (3, 4)}
     ends = {token: at for token, at in spelled.items() if token in _ENDS}
     if keys.architecture in ("glm4", "glm4moe") and "<|user|>" in spelled:  # which begins what others say
         ends["<|user|>"] = spelled["<|user|>"]

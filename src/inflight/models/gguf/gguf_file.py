@@ -15,6 +15,7 @@ import math
 import mmap
 import os
 import struct
+from array import array
 from pathlib import Path
 
 from msgspec import Struct
@@ -134,26 +135,31 @@ class _Reader:
                 raise self._damaged(f"{shown(key)} is a list of lists, which no key of a model is")
         begin = self._at
         if kind == STRING:
-            self._skip_strings(key, 1 if count is None else count)
-        elif kind in _ITEM_BYTES:
+            ends = self._skip_strings(key, 1 if count is None else count)
+            return Value(kind, begin, count, () if count is None else ends)
+        if kind in _ITEM_BYTES:
             self._skip(key, _ITEM_BYTES[kind] * (1 if count is None else count))
         else:
             raise self._damaged(f"{shown(key)} has the unknown value type {kind}")
         return Value(kind, begin, count)
 
-    def _skip_strings(self, key: str, count: int) -> None:
+    def _skip_strings(self, key: str, count: int) -> array[int]:
+        """Where each of them ends."""
         self._strings += count
         if self._strings > _MOST_STRINGS or self._at + 8 * count > self._size:
             raise self._damaged(f"{shown(key)} claims {count:,} texts in a file of {self._size:,} bytes")
-        data, at, last = self._data, self._at, self._size - 8
-        read = _U64.unpack_from
-        for _ in range(count):
-            if at > last:
-                raise self._truncated(key)
-            at += 8 + read(data, at)[0]
+        data, at, ends = self._data, self._at, array("Q")
+        read, note = _U64.unpack_from, ends.append
+        try:
+            for _ in range(count):
+                at += 8 + read(data, at)[0]
+                note(at)
+        except (struct.error, OverflowError):  # behind the file's end, or beyond 64 bits
+            raise self._truncated(key) from None
         if at > self._size:
             raise self._truncated(key)
         self._at = at
+        return ends
 
     # -- tensors ----------------------------------------------------------------------------------------------------
     def _tensor_info(self) -> tuple[str, int, tuple[int, ...], int]:

@@ -102,5 +102,13 @@ def model_name(path: Path) -> str:
     return path.stem if match is None else match["stem"]
 
 
+def gguf_at(model: Path | GGUFModel) -> GGUFModel | None:
+    """What was opened before, so that its header is read once, or is a GGUF file and opened now; None of anything else.
+    Raises ModelError."""
+    if isinstance(model, GGUFModel):
+        return model
+    return GGUFModel(model) if is_gguf(model) else None
+
+
 def is_gguf(path: Path) -> bool:
     return path.suffix.lower() == SUFFIX and not path.is_dir()

@@ -7,7 +7,8 @@ of thousands of strings, which only the tokenizer wants: until then they are byt
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from mmap import mmap
 from pathlib import Path
 
@@ -26,11 +27,13 @@ Scalar = bool | int | float | str
 
 
 class Value(Struct, frozen=True):
-    """Where a value lies. kind: its type, of an array that of its items. count: None where it is no array."""
+    """Where a value lies. kind: its type, of an array that of its items. count: None where it is no array. ends: of an
+    array of strings, where each of them ends."""
 
     kind: int
     begin: int
     count: int | None
+    ends: Sequence[int] = ()
 
 
 class Metadata:
@@ -83,15 +86,15 @@ class Metadata:
         """An array of strings; bytes that are no UTF-8 become the replacement character."""
         if key not in self:
             return []
-        value = self._array(key)
-        if value.kind != STRING:
-            raise self._other_kind(key, "a list of texts", f"a list of type {value.kind}")
-        found, at, data = [], value.begin, self._data
-        for _ in range(value.count or 0):
-            end = at + 8 + _LENGTH.unpack_from(data, at)[0]
-            found.append(data[at + 8 : end].decode("utf-8", "replace"))
-            at = end
-        return found
+        value, data = self._texts(key), self._data
+        begins = chain((value.begin,), value.ends)
+        return [str(data[begin + 8 : end], "utf-8", "replace") for begin, end in zip(begins, value.ends, strict=False)]
+
+    def text_of(self, key: str, index: int) -> str:
+        """One string of such an array."""
+        ends = self._texts(key).ends
+        begin = ends[index - 1] if index else self._values[key].begin
+        return str(self._data[begin + 8 : ends[index]], "utf-8", "replace")
 
     def numbers(self, key: str) -> list[int] | list[float] | list[bool]:
         """An array of numbers or of flags, as Python has them."""
@@ -116,6 +119,12 @@ class Metadata:
         if size > _LONGEST_TEXT:
             raise self._other_kind(key, f"a text of at most {_LONGEST_TEXT:,} bytes", f"one of {size:,}")
         return self._data[value.begin + 8 : value.begin + 8 + size].decode("utf-8", "replace")
+
+    def _texts(self, key: str) -> Value:
+        value = self._array(key)
+        if value.kind != STRING:
+            raise self._other_kind(key, "a list of texts", f"a list of type {value.kind}")
+        return value
 
     def _array(self, key: str) -> Value:
         value = self._values[key]

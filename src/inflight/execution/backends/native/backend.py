@@ -12,11 +12,11 @@ import numpy as np
 
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.host import HostBackend
-from inflight.execution.backends.matrices import Matrix, alike, in_order
+from inflight.execution.backends.matrices import Matrix, Rows, alike, in_order
 from inflight.execution.backends.native.forward_pass import NativePass
 from inflight.execution.backends.native.memory import NativeStates, laid_out, state_sizes
 from inflight.execution.backends.native.module import module
-from inflight.execution.backends.native.packing import pieces
+from inflight.execution.backends.native.packing import pieces, taken_rows
 from inflight.execution.backends.protocol import (
     Array,
     DType,
@@ -90,8 +90,8 @@ class NativeBackend(HostBackend[NativePass]):
         (piece,) = pieces([in_order(table)], hold, group)
         return self._kernels.pack_table(piece)
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int, share: int = 0) -> Any:
-        return self._kernels.pack_rows(iter(pieces), rows, columns, share)
+    def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> Any:
+        return self._kernels.pack_rows((taken_rows(piece, share) for piece in pieces), rows, columns, share)
 
     def bytes_per_block(self, shape: KVShape) -> int:
         return int(self._kernels.bytes_per_block(*laid_out(shape)))

@@ -13,8 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inflight.execution.backends import int4
-from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix, ReorderedMatrix
-from inflight.execution.backends.protocol import Hold
+from inflight.execution.backends.matrices import (
+    LINEAR_CODES,
+    BlockMatrix,
+    Int4Matrix,
+    Int8Matrix,
+    Matrix,
+    ReorderedMatrix,
+    Rows,
+)
+from inflight.execution.backends.protocol import Array, Hold
 
 
 class _Layout(NamedTuple):
@@ -42,7 +50,19 @@ def pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, .
     ]
 
 
+def taken_rows(rows: Rows, share: int) -> Any:
+    """Of a table, as the module takes them. share: columns that get one scale, 0 where rows are held as they are; what
+    begins within a block is read here."""
+    if not isinstance(rows, BlockMatrix):
+        return rows
+    return rows.numbers() if share % rows.block_values else _blocks(rows)
+
+
 def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
+    if isinstance(matrix, BlockMatrix):
+        if matrix.is_int8:
+            return _Layout("int8"), _blocks(matrix)
+        return _Layout("int4", 32, matrix.has_offsets, matrix.meanings.tobytes()), _blocks(matrix)
     if isinstance(matrix, Int8Matrix):
         return _Layout("int8"), (np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.scales))
     if isinstance(matrix, ReorderedMatrix):
@@ -54,3 +74,7 @@ def _laid(matrix: Matrix, hold: Hold, group: int) -> tuple[_Layout, Any]:
         offsets = None if held.offsets is None else np.ascontiguousarray(held.offsets)
         return layout, (np.ascontiguousarray(held.codes), np.ascontiguousarray(held.scales), offsets, held.factors)
     return (_Layout("int4", group, False, LINEAR_CODES.tobytes()) if hold == "int4" else _Layout(hold)), matrix
+
+
+def _blocks(matrix: BlockMatrix) -> tuple[str, Array, int]:
+    return matrix.kind, np.ascontiguousarray(matrix.rows), matrix.columns

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from inflight.core.types.plan import Capacity, Chunk, NewRow
-from inflight.execution.backends.matrices import Matrix
+from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass
 from inflight.execution.backends.protocol.handles import (
     Activation,
@@ -105,10 +105,11 @@ class WeightPacking(Protocol):
     def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> Table:
         """Embedding table that is the output projection, too, through `.linear`, and held once."""
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int, share: int = 0) -> Table:
+    def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> Table:
         """Embedding table that only gives rows, in `dtype`; or in int8, by the rule of `int8.py`, with a scale for each
-        `share` columns of a row. pieces: plain numbers, rows of it in their order, which are let go one after the
-        other. Raises ValueError where they are not the table's shape, and where shares do not divide a row."""
+        `share` columns of a row. pieces: plain numbers or blocks that stand for them, rows of it in their order, which
+        are let go one after the other. Raises ValueError where they are not the table's shape, and where shares do not
+        divide a row."""
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ import numpy as np
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends import int8
 from inflight.execution.backends.host import HostBackend
-from inflight.execution.backends.matrices import Int8Matrix, Matrix, alike, dequantized, in_order
+from inflight.execution.backends.matrices import BlockMatrix, Int8Matrix, Matrix, Rows, alike, dequantized, in_order
 from inflight.execution.backends.protocol import (
     Array,
     DType,
@@ -93,10 +93,11 @@ class ReferenceBackend(HostBackend[ReferencePass]):
         linear = self.pack_linear([in_order(table)], hold=hold, group=group)
         return ReferenceTable(linear.parts[0], linear)
 
-    def pack_rows(self, pieces: Iterable[Array], rows: int, columns: int, share: int = 0) -> ReferenceTable:
+    def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> ReferenceTable:
         if share and columns % share:
             raise ValueError(f"rows of {columns} columns have no equal shares of {share}")
-        packed = np.concatenate([dequantized(piece) if share else converted(piece, self._act) for piece in pieces])
+        plain = (piece.numbers() if isinstance(piece, BlockMatrix) else piece for piece in pieces)
+        packed = np.concatenate([dequantized(piece) if share else converted(piece, self._act) for piece in plain])
         if packed.shape != (rows, columns):
             raise ValueError(f"the pieces of a table have shape {list(packed.shape)} together, not {[rows, columns]}")
         if share:

@@ -15,10 +15,10 @@ import numpy as np
 
 from inflight.counted import counted
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.matrices import Array, Matrix, rows_of
+from inflight.execution.backends.matrices import Array, Matrix, Rows, rows_of
 from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
 from inflight.execution.checkpoints.gguf.names import Place, learnt_number, place_of
-from inflight.execution.checkpoints.gguf.packing import packed
+from inflight.execution.checkpoints.gguf.packing import MERGED, as_they_lie, matrix_of
 from inflight.models.errors import ModelError
 from inflight.models.gguf.gguf_file import GGUFFile, TensorEntry
 from inflight.models.gguf.gguf_model import GGUFModel
@@ -31,15 +31,16 @@ _PLAIN = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 class GGUFCheckpoint:
     """Views are read-only; what is not plain in the file is made when it is asked for."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens every part and checks its header. Raises ModelError, also for types of tensors that are not read."""
-        self._model = GGUFModel(path)
+    def __init__(self, model: Path | GGUFModel) -> None:
+        """model: a file, of which every part is opened and its header checked, or what that gave before. Raises
+        ModelError, also for types of tensors that are not read."""
+        self._model = model if isinstance(model, GGUFModel) else GGUFModel(model)
         self._architecture = self._model.architecture
         unread = {entry.type.name for _, entry in self._model.tensors.values()} - set(readable())
         if unread:
             raise ModelError(
-                f"{path} holds tensors of the types {', '.join(sorted(unread))}, which are not read; read are "
-                f"{', '.join(readable())}. Take a file of one of these."
+                f"{self._model.path} holds tensors of the types {', '.join(sorted(unread))}, which are not read; read "
+                f"are {', '.join(readable())}. Take a file of one of these."
             )
 
     def __contains__(self, name: str) -> bool:
@@ -55,13 +56,16 @@ class GGUFCheckpoint:
             return self._joined(place, tuple(shape))
         return self._undone(place, self._values(place, file, entry).reshape(tuple(shape)))
 
-    def pieces(self, name: str, shape: tuple[int, int]) -> Iterator[Array]:
-        """The rows of `tensor`, some at a time."""
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterator[Rows]:
+        """The rows of `tensor`, some at a time, or the blocks that stand for them."""
         place, file, entry = self._place(name, shape)
         if entry.type.is_plain or place.undo != "none":
             yield self.tensor(name, shape)
             return
         raw, row_blocks = self._raw(place, file, entry), shape[1] // entry.type.values
+        if entry.type.name not in MERGED:
+            yield as_they_lie(entry.type.name, raw, shape, entry.type.values)
+            return
         step = max(1, _PIECE // shape[1]) * row_blocks
         for start in range(0, len(raw), step):
             piece = dequantize(entry.type.name, raw[start : start + step], entry.type.values)
@@ -72,7 +76,7 @@ class GGUFCheckpoint:
         place, file, entry = self._place(name, shape)
         if entry.type.is_plain or place.undo not in ("none", "rotated pairs", "value heads"):
             return self.tensor(name, shape)
-        held = packed(entry.type.name, self._raw(place, file, entry), shape, entry.type.values)
+        held = matrix_of(entry.type.name, self._raw(place, file, entry), shape, entry.type.values)
         order = self._row_order(place, shape[0])
         return held if order is None else rows_of(held, order)
 

@@ -7,15 +7,18 @@ out in float32), and what is done to the others, whose codes are longer, or whos
 - Q8_0, Q5_0, Q5_1, Q5_K, Q6_K → 8 bits with a scale for each output, rounded anew;
 - Q2_K, Q3_K → codes of 4 bits for each two groups of 16, with a scale and an offset fitted to their values.
 
-What rounding costs is measured by `benchmarks.gguf_accuracy` and stands in docs/models.md.
+All but the last are handed on as they lie (`GGUFBlocks`): a backend may read them itself, and `packed` says what that
+must come to. What rounding costs is measured by `benchmarks.gguf_accuracy` and stands in docs/models.md.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from inflight.execution.backends.int8 import quantize
-from inflight.execution.backends.matrices import Array, Int4Matrix, Int8Matrix
+from inflight.execution.backends.matrices import Array, BlockMatrix, Int4Matrix, Int8Matrix
 from inflight.execution.checkpoints.gguf.dequantize import UNSIGNED_MEANINGS, codes, dequantize
 
 EXACT = ("Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "MXFP4")
@@ -23,6 +26,46 @@ MERGED = ("Q2_K", "Q3_K")
 GROUP = 32
 _PIECE = 2**20  # values at a time, as in `dequantize`
 _FITS = 2  # times that scale and offset are fitted to the codes; a third changes the error by less than a hundredth
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFBlocks(BlockMatrix):
+    @property
+    def is_int8(self) -> bool:
+        return self.kind not in EXACT
+
+    @property
+    def has_offsets(self) -> bool:
+        return codes(self.kind, self._blocks()[:1]).offsets is not None
+
+    @property
+    def meanings(self) -> Array:
+        found = codes(self.kind, self._blocks()[:1]).meanings
+        assert found is not None
+        return found
+
+    def unpacked(self) -> Int4Matrix | Int8Matrix:
+        return packed(self.kind, self._blocks(), self.shape, self.block_values)
+
+    def numbers(self) -> Array:
+        return dequantize(self.kind, self._blocks(), self.block_values).reshape(self.shape)
+
+    def _blocks(self) -> Array:
+        return self.rows.reshape(-1, self.rows.shape[1] * self.block_values // self.columns)
+
+
+def matrix_of(
+    kind: str, blocks: Array, shape: tuple[int, int], block_values: int
+) -> GGUFBlocks | Int4Matrix | Int8Matrix:
+    """As `packed`, or the blocks themselves where backends may read them as they lie."""
+    if kind in MERGED:
+        return packed(kind, blocks, shape, block_values)
+    return as_they_lie(kind, blocks, shape, block_values)
+
+
+def as_they_lie(kind: str, blocks: Array, shape: tuple[int, int], block_values: int) -> GGUFBlocks:
+    """Arguments as of `packed`; of any type but those that are merged."""
+    return GGUFBlocks(kind, blocks.reshape(shape[0], -1), shape[1], block_values)
 
 
 def packed(kind: str, blocks: Array, shape: tuple[int, int], block_values: int) -> Int4Matrix | Int8Matrix:

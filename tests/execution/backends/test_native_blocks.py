@@ -1,0 +1,154 @@
+"""Blocks of GGUF's types as the kernels pack them themselves: the bytes that packing what the blocks stand for gives.
+
+Any bytes are blocks, so that all scales there are come by: subnormal ones, infinities and NaNs.
+"""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.execution.backends.matrices import BlockMatrix, rows_of
+from inflight.execution.backends.native import NativeBackend
+from inflight.execution.checkpoints.gguf.dequantize import readable
+from inflight.execution.checkpoints.gguf.packing import MERGED, as_they_lie
+
+from .conftest import ISAS
+from .material import held, normal
+
+TYPES = {kind: gguf.GGML_QUANT_SIZES[Type[kind]] for kind in readable() if kind not in ("F32", "F16", "BF16", *MERGED)}
+SIZES = [(1, 256), (31, 512), (33, 768), (96, 1024), (130, 4864)]
+
+
+def blocks(kind: str, rows: int, columns: int, seed: int = 0, likely: bool = False) -> BlockMatrix:
+    """Any bytes; likely: the scales of weights as models have them, so that no output is none."""
+    values, nbytes = TYPES[kind]
+    found = np.random.default_rng(seed).integers(0, 256, (rows * columns // values, nbytes), np.uint8)
+    if likely:
+        for at in {"Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}.get(kind, (0,)):
+            found[:, at + 1] = 0x14 | (found[:, at + 1] & 0x03)
+        if kind == "MXFP4":
+            found[:, 0] = 112 + found[:, 0] % 8
+    return as_they_lie(kind, found, (rows, columns), values)
+
+
+@pytest.fixture
+def backend(dtype: str, isa: str) -> NativeBackend:
+    return NativeBackend(dtype, 2, isa)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("likely", [False, True])
+@pytest.mark.parametrize("kind", TYPES)
+def test_packed_bytes_are_those_of_what_the_blocks_stand_for(backend, kind, likely):
+    for rows, columns in SIZES:
+        matrix = blocks(kind, rows, columns - columns % TYPES[kind][0], rows, likely)
+        with np.errstate(all="ignore"):
+            unpacked = matrix.unpacked()
+        found, expected = backend.pack_linear([matrix]), backend.pack_linear([unpacked])
+        assert found.contents() == expected.contents(), (rows, columns)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_gate_and_up_and_stacked_parts_of_one_type(backend, kind):
+    gate, up = blocks(kind, 40, 512, 1, True), blocks(kind, 40, 512, 2, True)
+    found = backend.pack_gate_up(gate, up).contents()
+    assert found == backend.pack_gate_up(gate.unpacked(), up.unpacked()).contents()
+    few = blocks(kind, 5, 512, 3, True)
+    found = backend.pack_linear([few, gate, few]).contents()
+    assert found == backend.pack_linear([few.unpacked(), gate.unpacked(), few.unpacked()]).contents()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_beside_plain_numbers_and_codes_in_one_group_of_outputs(backend, kind):
+    """Lanes of one group of 32 outputs that come in three ways."""
+    matrix, plain = blocks(kind, 7, 256, 4, True), normal(5, 9, 256)
+    hold = "int4" if kind == "Q4_0" else "int8"
+    parts = [matrix, plain, blocks(kind, 3, 256, 6, True).unpacked(), matrix]
+    expected = [one.unpacked() if isinstance(one, BlockMatrix) else one for one in parts]
+    assert backend.pack_linear(parts, hold=hold).contents() == backend.pack_linear(expected, hold=hold).contents()
+
+
+@pytest.mark.parametrize(("gate", "up"), [("Q4_0", "Q8_0"), ("Q4_0", "Q4_1"), ("Q4_K", "Q4_1"), ("Q6_K", "Q8_0")])
+def test_gate_and_up_of_two_types(backend, gate, up):
+    parts = blocks(gate, 33, 256, 7, True), blocks(up, 33, 256, 8, True)
+    found = backend.pack_gate_up(*parts).contents()
+    assert found == backend.pack_gate_up(*(one.unpacked() for one in parts)).contents()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_table_has_the_numbers_of_its_blocks(ops, reference, dtype, kind):
+    """Plain: of 8 bits without the rounding that a matrix has. Tied: as the matrix is held."""
+    table = blocks(kind, 70, 512, 9, True)
+    ids = np.array([0, 69, 31, 32, 5], np.int32)
+    rows = []
+    for one in (ops, reference):
+        plain, tied = one.pack_rows([table], 70, 512), one.pack_table(table)
+        found = np.empty((2, len(ids), 512), np.float32)
+        one.embed(plain, ids, found[0])
+        one.embed(tied, ids, found[1])
+        rows.append(found)
+    np.testing.assert_array_equal(rows[0], rows[1])
+    expected = ops.pack_rows([table.numbers()], 70, 512)
+    again = np.empty((len(ids), 512), np.float32)
+    ops.embed(expected, ids, again)
+    np.testing.assert_array_equal(rows[0][0], again)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K"])
+def test_some_of_the_rows_in_another_order(backend, kind):
+    matrix, order = blocks(kind, 40, 512, 10, True), np.arange(40)[::-3]
+    for chosen in (order, slice(3, 37)):
+        found = backend.pack_linear([rows_of(matrix, chosen)]).contents()
+        assert found == backend.pack_linear([rows_of(matrix.unpacked(), chosen)]).contents()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_products_have_the_bits_of_their_twin(ops, reference, dtype, kind):
+    matrix, x = blocks(kind, 40, 512, 11, True), held(dtype, normal(12, 5, 512))
+    outs = []
+    for one in (ops, reference):
+        out = np.full((5, 40), np.nan, np.float32)
+        one.linear(x, one.pack_linear([matrix]), out)
+        outs.append(out)
+    np.testing.assert_array_equal(*outs)
+
+
+@given(
+    st.sampled_from(sorted(TYPES)), st.integers(1, 70), st.integers(1, 12), st.integers(0, 2**32), st.sampled_from(ISAS)
+)
+@settings(deadline=None, max_examples=60)
+def test_of_any_size(kind, rows, many, seed, isa):
+    backend = NativeBackend("bfloat16", 2, isa)
+    matrix = blocks(kind, rows, many * TYPES[kind][0], seed)
+    with np.errstate(all="ignore"):
+        unpacked = matrix.unpacked()
+    assert backend.pack_linear([matrix]).contents() == backend.pack_linear([unpacked]).contents()
+
+
+def test_what_fits_nowhere_is_refused_with_a_sentence(backend):
+    kernels, rows = backend._kernels, np.zeros((4, 18), np.uint8)
+
+    def piece(
+        kind: object, given: np.ndarray, columns: int, hold: str = "int4", group: int = 32, offsets: bool = False
+    ):
+        return ([(kind, given, columns)], hold, group, offsets, np.arange(16, dtype=np.int8), None)
+
+    kernels.pack_linear([piece("Q4_0", rows, 32)], None)
+    for wrong, said in (
+        (piece("Q9_9", rows, 32), "no blocks of the type Q9_9"),
+        (piece("Q4_0", rows, 33), "rows of 33 values are no blocks of 32"),
+        (piece("Q4_0", rows, 64), r"rows of blocks must have shape \[any, 36\]"),
+        (piece("Q4_0", rows.astype(np.int8), 32), "uint8"),
+        (piece("Q4_0", rows, 32, "act"), "their own layout"),
+        (piece("Q4_0", rows, 32, group=64), "their own layout"),
+        (piece("Q4_0", rows, 32, offsets=True), "their own layout"),
+        (piece("Q8_0", np.zeros((4, 34), np.uint8), 32), "their own layout"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            kernels.pack_linear([wrong], None)
+    with pytest.raises(ValueError, match="do not make 5 rows of 32"):
+        kernels.pack_rows(iter([("Q4_0", np.zeros((6, 18), np.uint8), 32)]), 5, 32)
