@@ -295,7 +295,7 @@ def broken_off(scheduler: Scheduler, where: str, at: int) -> Iterator[None]:
         "plan": (scheduler._running, "drain_freed_rows"),
         "admit": (scheduler._running, "join"),
         "grow": (scheduler._memory.pool, "allocate"),
-        "commit": (scheduler._memory, "publish"),
+        "commit": (scheduler._memory.sharing, "publish"),
         "publish": (scheduler._memory.prefix, "publish"),
     }
     if where not in places:
