@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from long_files import LONG
 from models import write_model
 
 # What a busy machine takes long for is no failure; what hangs, pytest's own limit ends.
@@ -14,37 +15,6 @@ _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("usual", _PATIENT)
 settings.register_profile("wide", _PATIENT, max_examples=1000)  # `./check --all`
 settings.load_profile("usual")
-
-# The files that take longest, longest first: one that came last would keep one core while the others have nothing left.
-LONG = (
-    "server/test_processes.py",
-    "execution/test_decoder.py",
-    "attack/test_attacks.py",
-    "cli/test_bench.py",
-    "test_recurrent_sameness.py",
-    "test_sameness.py",
-    "planning/test_plan.py",
-    "cli/test_plan.py",
-    "bench/test_http_client.py",
-    "server/test_openapi.py",
-    "core/queueing/test_floor.py",
-    "execution/checkpoints/test_hostile_files.py",
-    "core/test_state_machine.py",
-    "text/test_control.py",
-    "execution/backends/test_native_attention.py",
-    "simulate/test_replay.py",
-    "server/batch/test_crashes.py",
-    "execution/test_depth.py",
-    "models/test_families.py",
-    "execution/transformers/test_transformers.py",
-    "cli/test_simulate.py",
-    "execution/backends/test_native_experts.py",
-    "execution/test_scoring.py",
-    "text/test_detokenizer.py",
-    "execution/backends/test_native_latent.py",
-    "text/test_sandbox.py",
-    "models/test_gguf_families.py",
-)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
