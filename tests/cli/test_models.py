@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from models import write_model
 
+from inflight.cli import models
+from inflight.execution.model_card import ModelCard
 from inflight.models.registry import families_naming
 
 from .terminal import Caller
@@ -34,6 +36,11 @@ def test_a_folder_is_described(inflight: Caller, tmp_path: Path) -> None:
         "models"
     ]
     assert smaller["weight_bytes"] < card["weight_bytes"]
+
+
+def test_a_speed_below_ten_tokens_a_second_is_not_told_as_none() -> None:
+    card = ModelCard("big", "llama", "bfloat16", 10**10, 10**10, 4096, 0, 2 * 10**10, 4096, {1: 0.42, 8: 23.4}, None)
+    assert models._row(card)[-2:] == ("0.4", "23")
 
 
 def test_what_does_not_run_is_described_with_the_reason(inflight: Caller, tmp_path: Path) -> None:
