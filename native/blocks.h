@@ -30,7 +30,13 @@ constexpr bool has_offsets(BlockType type) { return type == BlockType::q4_1 || t
 
 // Where the first code stands; of how many bytes the lower halves come first, then the upper ones.
 constexpr std::int64_t first_code(BlockType type) {
-  return type == BlockType::q4_k ? 16 : type == BlockType::iq4_xs ? 8 : type == BlockType::q4_1 ? 4 : type == BlockType::mxfp4 ? 1 : 2;
+  switch (type) {
+    case BlockType::q4_k: return 16;
+    case BlockType::iq4_xs: return 8;
+    case BlockType::q4_1: return 4;
+    case BlockType::mxfp4: return 1;
+    default: return 2;
+  }
 }
 constexpr std::int64_t code_run(BlockType type) { return type == BlockType::q4_k ? 32 : 16; }
 

@@ -184,7 +184,8 @@ struct SpanCodes {
   }
 };
 
-// A row of blocks with codes of 4 bits → its lane of a group, and the factor of its scales. scales: [2][spans], to work in.
+// A row of blocks with codes of 4 bits → its lane of a group; returns the factor of its scales. scales: [2][spans], to
+// work in.
 inline float pack_lane(const SourceMatrix& m, std::int64_t row, const Weights& w, std::int64_t lane,
                        std::uint32_t* first, float* scales) {
   const std::int64_t spans = w.steps, groups = m.blocks.values / code_group;
@@ -210,7 +211,8 @@ inline float pack_lane(const SourceMatrix& m, std::int64_t row, const Weights& w
   return units.factor;
 }
 
-// The lanes of a group that are plain, which are quantized, and those that come as codes; scales: [spans][32], to work in.
+// The lanes of a group that are plain, which are quantized, and those that come as codes. scales: [spans][32], to work
+// in.
 inline void pack_lanes(const Place* places, const Weights& w, std::uint32_t* first, float* factors, float* scales) {
   const std::int64_t inputs = w.spans.inputs, spans = w.steps;
   vi plain[group_lanes / lanes]{};
