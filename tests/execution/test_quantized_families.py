@@ -7,7 +7,8 @@ activations are rounded by comes on top of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from inflight.execution.backends.int4 import HeldInt4
-from inflight.execution.backends.matrices import Int8Matrix, Matrix, dequantized
+from inflight.execution.backends.matrices import Matrix, dequantized
 from inflight.execution.backends.protocol import Hold, Quantization
 from inflight.execution.backends.reference import ReferenceBackend
+from inflight.execution.backends.reference.act import Act
+from inflight.execution.backends.reference.packing import held
+from inflight.execution.backends.reference.weights import Held, ReferenceLinear
 from inflight.models.registry import read_folder
 from inflight.models.spec import LatentAttention, ModelSpec, MoE
 
@@ -35,21 +39,24 @@ CHUNK = 32
 class Taken(ReferenceBackend):
     """Quantizes as the other does, and computes with the plain numbers of it, so that activations are not rounded."""
 
-    def _held(self, matrix: Matrix, hold: Hold, group: int) -> np.ndarray:
-        return plain(super()._held(matrix, hold, group))
+    def pack_linear(
+        self, parts: Sequence[Matrix], bias: np.ndarray | None = None, hold: Hold = "act", group: int = 32
+    ) -> ReferenceLinear:
+        packed = super().pack_linear(parts, bias, hold, group)
+        return replace(packed, parts=tuple(plain(part) for part in packed.parts))
 
 
-def plain(held: np.ndarray | Int8Matrix | HeldInt4) -> np.ndarray:
-    return held.rows(np.arange(len(held.codes))) if isinstance(held, HeldInt4) else dequantized(held)
+def plain(part: Held) -> np.ndarray:
+    return part.rows(np.arange(len(part.codes))) if isinstance(part, HeldInt4) else dequantized(part)
 
 
 def rounded_folder(folder: Path, target: Path, hold: Hold) -> Path:
     """The checkpoint, with every matrix that is quantized rounded."""
-    spec, backend = read_folder(folder), ReferenceBackend("float32")
+    spec, act = read_folder(folder), Act("float32")
 
     def by_rows(values: np.ndarray, hold: Hold = hold) -> np.ndarray:
         rows = values.reshape(-1, values.shape[-1])
-        return plain(backend._held(rows, hold, 32)).reshape(values.shape)
+        return plain(held(rows, act, hold, 32)).reshape(values.shape)
 
     tensors = load_file(folder / "model.safetensors")
     for name, values in tensors.items():
