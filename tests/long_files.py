@@ -26,6 +26,7 @@ LONG = (
     "server/ingress/test_connections.py",
     "text/test_control.py",
     "execution/backends/test_native_attention.py",
+    "execution/backends/test_native_blocks.py",
     "simulate/test_replay.py",
     "execution/test_depth.py",
     "server/batch/test_crashes.py",

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from inflight.core.kv.prefix_cache import CachedChain
 from inflight.core.kv.prefix_sharing import Lookup
-from inflight.core.queueing.lanes import Lane
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
@@ -56,10 +55,6 @@ def held_back(scheduler: Scheduler) -> set[int]:
 def batches_together(scheduler: Scheduler) -> bool:
     """Whether what runs is one batch that starts and ends as one."""
     return bool(running(scheduler)) and scheduler._step_builder.run_to_completion
-
-
-def lane_of(scheduler: Scheduler, sequence: Sequence) -> Lane:
-    return scheduler._lanes.of(sequence)
 
 
 def kept(scheduler: Scheduler) -> set[int]:
