@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from inflight.counted import counted
 
 if TYPE_CHECKING:
     from inflight.execution.model_card import ModelCard
+    from inflight.execution.roofline import Machine
 
 _COLUMNS = ("model", "family", "format", "parameters", "on disk", "in memory", "tokens/s at 1", "at 8")
 
@@ -88,26 +90,29 @@ def _cards(
     places: Sequence[tuple[str, Path]], settings: EngineSettings, must: bool
 ) -> tuple[list[ModelCard], dict[str, str]]:
     """must: a model that cannot be described is an error, and not one among others."""
-    from inflight.execution.backends import native
     from inflight.execution.model_card import model_card
-    from inflight.execution.roofline import Machine
     from inflight.models.errors import ModelError
 
-    if not places:
-        return [], {}
-    threads = int(resolve_threads(settings).value)
-    print("Measuring this machine for a second ...", file=sys.stderr)
-    peaks = {"bfloat16": native.peak_flops("bf16", threads), "int8": native.peak_flops("int8", threads)}
-    machine = Machine(native.read_bandwidth_bytes_per_s(threads), peaks)
+    measured = cache(lambda: _measured(settings))
     cards, refused = [], {}
     for name, path in places:
         try:
-            cards.append(model_card(path, name, machine, settings.quantization))
+            cards.append(model_card(path, name, measured, settings.quantization))
         except ModelError as error:
             if must:
                 raise
             refused[name] = str(error)
     return cards, refused
+
+
+def _measured(settings: EngineSettings) -> Machine:
+    from inflight.execution.backends import native
+    from inflight.execution.roofline import Machine
+
+    threads = int(resolve_threads(settings).value)
+    print("Measuring this machine for a second ...", file=sys.stderr)
+    peaks = {"bfloat16": native.peak_flops("bf16", threads), "int8": native.peak_flops("int8", threads)}
+    return Machine(native.read_bandwidth_bytes_per_s(threads), peaks)
 
 
 def _print(cards: Sequence[ModelCard]) -> None:

@@ -6,6 +6,7 @@ as it is understood, with the reason.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,16 +45,18 @@ class ModelCard:
     refusal: str | None
 
 
-def model_card(path: Path, name: str, machine: Machine | None, quantization: Quantization = "none") -> ModelCard:
-    """Of a folder or a .gguf file. machine: without it there are no figures of speed. Raises ModelError for what is no
-    model, or one of which nothing is understood."""
+def model_card(
+    path: Path, name: str, measured: Callable[[], Machine], quantization: Quantization = "none"
+) -> ModelCard:
+    """Of a folder or a .gguf file. measured: this machine, asked for only when the model is known to run. Raises
+    ModelError for what is no model, or one of which nothing is understood."""
     file = path if is_gguf(path) else model_in(path)
     refusal: str | None = None
     try:
         spec = read_folder(file or path, to_run=True)
     except ModelError as error:
         refusal, spec = str(error), read_model(str(file or path))
-    speeds = {} if machine is None or refusal is not None else _speeds(spec, machine, quantization)
+    speeds = {} if refusal is not None else _speeds(spec, measured(), quantization)
     return ModelCard(
         name=name,
         family=spec.family,
