@@ -25,9 +25,6 @@ INLINE std::uint32_t word_at(const std::uint8_t* at) {
 }
 
 // -- codes of 4 bits ---------------------------------------------------------------------------------------------------
-constexpr bool has_codes(BlockType type) { return type <= BlockType::mxfp4; }
-constexpr bool has_offsets(BlockType type) { return type == BlockType::q4_1 || type == BlockType::q4_k; }
-
 // Where the first code stands; of how many bytes the lower halves come first, then the upper ones.
 constexpr std::int64_t first_code(BlockType type) {
   switch (type) {

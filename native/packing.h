@@ -74,8 +74,8 @@ struct PartSource {
     if (nb::len(parts) == 3) {
       take_blocks(parts);
       const BlockType type = matrix.blocks.type;
-      const bool offsets = type == BlockType::q4_1 || type == BlockType::q4_k;
-      const bool in_int4 = type <= BlockType::mxfp4 && layout.spans.inputs == 32 && layout.spans.offsets == offsets;
+      const bool in_int4 =
+          has_codes(type) && layout.spans.inputs == 32 && layout.spans.offsets == has_offsets(type);
       if (layout.hold == Hold::act || (layout.hold == Hold::int4 && !in_int4))
         refuse("blocks go with their own layout");
       return;

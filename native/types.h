@@ -16,8 +16,10 @@ enum class Format : std::int32_t { bf16, f32 };                // how weights, k
 enum class Hold : std::int32_t { act, int8, int4 };            // how weights are packed; act: in the format
 // How a checkpoint holds its weights. blocks: as GGUF does.
 enum class Source : std::int32_t { bf16, f16, f32, i8, codes, blocks };
-// Types of such blocks (blocks.h). Up to mxfp4 they are codes of 4 bits in groups of 32 inputs.
+// Types of such blocks (blocks.h): first those of codes of 4 bits in groups of 32 inputs, some with offsets of groups.
 enum class BlockType : std::int32_t { q4_0, q4_1, q4_k, iq4_nl, iq4_xs, mxfp4, q5_0, q5_1, q8_0, q5_k, q6_k };
+constexpr bool has_codes(BlockType type) { return type <= BlockType::mxfp4; }
+constexpr bool has_offsets(BlockType type) { return type == BlockType::q4_1 || type == BlockType::q4_k; }
 // What becomes of a sum of products. gate_up: silu(gate) · up; gate_up_gelu: gelu(gate) · up, by tanh; gate_up_clamped: as
 // gpt-oss has it (gemm.h).
 enum class Epilogue : std::int32_t { store, residual, gate_up, gate_up_gelu, gate_up_clamped };
