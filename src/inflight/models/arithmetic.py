@@ -286,7 +286,7 @@ def kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2) -> float:
     This is the published formula, 2·K·h·b summed over layers of attention (of latent attention: rank and rotated key).
     What layers with a window keep is bounded (`kept_bytes`), and what recurrent layers keep is fixed (`state_bytes`).
     """
-    return sum(count * cached_elements(mixer) for mixer, count in _mixers(spec) if not _window(mixer)) * item_bytes
+    return sum(count * cached_elements(mixer) for mixer, count in mixers(spec) if not _window(mixer)) * item_bytes
 
 
 def paged_kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2, scale_bytes: float = 0) -> float:
@@ -296,16 +296,16 @@ def paged_kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2, scale_bytes
     scale_bytes: beside each head's keys and each head's values (of latent attention, beside the vector), where they are
     quantized.
     """
-    return sum(count * _cached_bytes(mixer, item_bytes, scale_bytes) for mixer, count in _mixers(spec))
+    return sum(count * _cached_bytes(mixer, item_bytes, scale_bytes) for mixer, count in mixers(spec))
 
 
 def read_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_bytes: float = 0) -> float:
     """Bytes of keys and values that attention reads for one token that sees `tokens` tokens: those of each layer, its
     own or another's."""
-    own = [replace(mixer, kv_layer=None) if isinstance(mixer, Attention) else mixer for mixer, _ in _mixers(spec)]
+    own = [replace(mixer, kv_layer=None) if isinstance(mixer, Attention) else mixer for mixer, _ in mixers(spec)]
     return sum(
         count * _cached_bytes(mixer, item_bytes, scale_bytes) * min(tokens, _window(mixer) or tokens)
-        for mixer, (_, count) in zip(own, _mixers(spec), strict=True)
+        for mixer, (_, count) in zip(own, mixers(spec), strict=True)
     )
 
 
@@ -313,7 +313,7 @@ def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_byte
     """Bytes of keys and values that a sequence of `tokens` tokens needs: of a layer with a window its window's."""
     return sum(
         count * _cached_bytes(mixer, item_bytes, scale_bytes) * min(tokens, _window(mixer) or tokens)
-        for mixer, count in _mixers(spec)
+        for mixer, count in mixers(spec)
     )
 
 
@@ -330,7 +330,7 @@ def state_bytes(spec: ModelSpec) -> int:
     """Bytes of a sequence's recurrent state over all layers, however long it is: the state in float32, and the inputs
     that short convolutions look back on in bf16."""
     found = 0
-    for mixer, count in _mixers(spec):
+    for mixer, count in mixers(spec):
         state, convolved = _state(mixer, spec.hidden_size)
         found += count * (state * _STATE_BYTES + convolved * _CONVOLUTION_BYTES)
     return found
@@ -348,7 +348,8 @@ def _state(mixer: Mixer, hidden: int) -> tuple[int, int]:
     return 0, hidden * (mixer.kernel - 1)
 
 
-def _mixers(spec: ModelSpec) -> Iterator[tuple[Mixer, int]]:
+def mixers(spec: ModelSpec) -> Iterator[tuple[Mixer, int]]:
+    """Each kind of mixer, and how many layers have it."""
     return ((layer.mixer, count) for layer, count in kinds_of_layers(spec))
 
 
@@ -375,8 +376,7 @@ def attention_flops_per_token(spec: ModelSpec, context: float, compressed: bool 
     """Operations of attention over all layers for one token that sees `context` tokens. compressed: as in
     `pair_flops`."""
     return sum(
-        count * pair_flops(mixer, compressed) * min(context, _window(mixer) or context)
-        for mixer, count in _mixers(spec)
+        count * pair_flops(mixer, compressed) * min(context, _window(mixer) or context) for mixer, count in mixers(spec)
     )
 
 

@@ -243,7 +243,7 @@ def _ignore(number: int) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process: uvicorn would close the door at once, and nobody would hear why."""
+    """Leaves signals to the process: uvicorn would stop listening at once, and nobody would hear why."""
 
     def __init__(
         self,

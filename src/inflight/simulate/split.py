@@ -5,11 +5,10 @@ Knows heads and how they are dealt out; no time and no memory's size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from inflight.models.arithmetic import cached_elements, kinds_of_layers, pair_flops
-from inflight.models.spec import Attention, LatentAttention, LinearAttention, Mixer, ModelSpec
+from inflight.models.arithmetic import cached_elements, mixers, pair_flops
+from inflight.models.spec import Attention, LatentAttention, LinearAttention, ModelSpec
 
 
 class SplitError(ValueError):
@@ -37,7 +36,7 @@ def caches(spec: ModelSpec, tensor_parallel: int) -> tuple[Caches, ...]:
     """Where there are more GPUs than KV heads, each GPU holds a copy of one; latent attention's vectors are of all
     heads at once, so that each GPU holds them all."""
     by_window: dict[int, Caches] = {}
-    for mixer, count in _mixers(spec):
+    for mixer, count in mixers(spec):
         if not isinstance(mixer, Attention | LatentAttention):
             continue
         window, elements, is_kept = 0, cached_elements(mixer), True
@@ -59,7 +58,7 @@ def fewest_kv_heads(spec: ModelSpec) -> int | None:
     """Of any layer; latent attention counts as one. None where no layer caches keys and values."""
     found = [
         mixer.kv_heads if isinstance(mixer, Attention) else 1
-        for mixer, _ in _mixers(spec)
+        for mixer, _ in mixers(spec)
         if isinstance(mixer, Attention | LatentAttention)
     ]
     return min(found, default=None)
@@ -67,7 +66,7 @@ def fewest_kv_heads(spec: ModelSpec) -> int | None:
 
 def check_split(spec: ModelSpec, tensor_parallel: int) -> None:
     """Raises SplitError where heads cannot be dealt out evenly."""
-    for mixer, _ in _mixers(spec):
+    for mixer, _ in mixers(spec):
         if isinstance(mixer, Attention | LatentAttention):
             _check(spec, "query heads", mixer.heads, tensor_parallel)
         elif isinstance(mixer, LinearAttention):
@@ -85,7 +84,3 @@ def _check(spec: ModelSpec, kind: str, heads: int, tensor_parallel: int) -> None
             f"{spec.name} has {heads} {kind}, which {tensor_parallel} GPUs cannot share evenly; give a "
             "tensor-parallel degree that divides them."
         )
-
-
-def _mixers(spec: ModelSpec) -> Iterator[tuple[Mixer, int]]:
-    return ((layer.mixer, count) for layer, count in kinds_of_layers(spec))

@@ -99,7 +99,7 @@ class Supervisor:
         self._version = version
         self._log_format: Format = log_format
         self._log_level = log_level
-        self._doors = [bound]  # that are open while processes may be started
+        self._listeners = [bound]  # that are open while processes may be started
         self._jobs: socket.socket | None = None
         self._table = shared_table()
         self._counts = SharedCallCounts(self._table, tenants.names, settings.api_processes)
@@ -127,7 +127,7 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._on_signal, number)
         if self._settings.data_dir is not None:
             self._jobs = socket.socket(socket.AF_UNIX)
-            self._doors.append(self._jobs)
+            self._listeners.append(self._jobs)
             self._jobs.bind(str(self._folder / JOBS))
             self._jobs.listen(BACKLOG)
         for place in range(self._settings.api_processes):
@@ -280,8 +280,8 @@ class Supervisor:
         """seconds: for calls that are under way."""
         if not self._is_ending:
             self._start(self._kill_late(seconds + ENDING_SECONDS))
-            for door in self._doors:  # the last process that ends closes them
-                door.close()
+            for listener in self._listeners:  # the last process that ends closes them
+                listener.close()
         self._is_ending = True
         for child in self._children.values():
             child.tell(Signal(number))
