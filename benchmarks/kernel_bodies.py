@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from inflight.core.types.plan import Capacity
+from inflight.counted import counted
 from inflight.execution.backends import arrays
 from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import Array, AttentionMetadata, Hold, KVShape, RopeTable, SamplingBatch
@@ -88,7 +89,7 @@ class Layers:
                 batch.linear_residual(wide, down, residual)
 
         return Body(
-            f"products of the layers, {tokens} tokens",
+            f"products of the layers, {counted(tokens, 'token')}",
             run,
             self._values * BYTES[self._hold],
             2.0 * self._values * tokens,
@@ -109,7 +110,7 @@ class Head:
         out = self._backend.activation_of(arrays.empty((rows, config.vocab_size), np.float32))
         values = config.vocab_size * config.hidden_size
         return Body(
-            f"output projection, {rows} rows",
+            f"output projection, {counted(rows, 'row')}",
             partial(plain(self._backend).linear, x, self._weight, out),
             values * BYTES[self._hold],
             2.0 * values * rows,
@@ -165,7 +166,7 @@ def attention(config: ModelSpec, backend: NativeBackend, quantized: bool, rows: 
     q = backend.activation_of(np.ascontiguousarray(queries.array[: rows * length]))
     out, batch = backend.activation_of(np.empty_like(q.array)), over(backend, metadata(start, length), kv_cache)
     seen = rows * sum(range(start + 1, context + 1))
-    what = f"{rows} rows at {context} tokens" if length == 1 else f"a prompt of {length} tokens"
+    what = f"{counted(rows, 'row')} at {context} tokens" if length == 1 else f"a prompt of {length} tokens"
     return Body(
         f"attention of a layer, {what}",
         lambda: batch.attention(q, 0, dim**-0.5, 0, out),
@@ -192,7 +193,7 @@ def others(config: ModelSpec, backend: NativeBackend) -> list[Body]:
     for tokens in (1, 32, 512):
         x = backend.activation_of(np.ones((tokens, width), np.float32))
         out = backend.activation_of(np.empty((tokens, width), np.uint16))
-        bodies.append(Body(f"norm of {tokens} tokens", partial(batch.rms_norm, x, norm, 1e-6, out), 0, 0))
+        bodies.append(Body(f"norm of {counted(tokens, 'token')}", partial(batch.rms_norm, x, norm, 1e-6, out), 0, 0))
     small = backend.pack_linear([np.ones((16, 16), np.float32)])
     tiny, answer = backend.activation_of(ones(1, 16)), backend.activation_of(np.empty((1, 16), np.float32))
     bodies.append(Body("a call of next to nothing", partial(batch.linear, tiny, small, answer), 0, 0))

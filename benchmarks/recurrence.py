@@ -20,6 +20,7 @@ from benchmarks.kernel_bodies import BLOCK, BYTES, Body, matrix, ones
 from benchmarks.rates import CACHED, Probe, in_turns
 from benchmarks.results import table, write_section
 from inflight.core.types.plan import Capacity
+from inflight.counted import counted
 from inflight.execution.backends import arrays
 from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import AttentionMetadata, KVShape, LayerState, StateMetadata
@@ -127,7 +128,7 @@ def main() -> None:
         of_layer = [layers.products(), layers.convolution(), layers.rule()]
         (timings,) = in_turns([of_layer], probe, arguments.repeats, time.process_time)
         products, convolution, rule = timings
-        name = f"decode, {rows} row{'s' * (rows > 1)}" if length == 1 else f"a prompt of {length} tokens"
+        name = f"decode, {counted(rows, 'row')}" if length == 1 else f"a prompt of {length} tokens"
         times = [*products.cells(probe.best), convolution.cells(probe.best)[0], *rule.cells(probe.best)]
         cells.append([name, *times, rule.over(products)])
     head = ["", "products, ms", "share", "convolution, ms", "delta rule, ms", "share", "rule / products"]

@@ -26,6 +26,7 @@ from benchmarks.shapes import SHAPES, write_config
 from inflight.api import LLM, SamplingParams
 from inflight.config.engine import EngineSettings, resolve_threads
 from inflight.core.types.plan import Capacity, Chunk
+from inflight.counted import counted
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import AttentionMetadata, Hold, Quantization
 from inflight.execution.backends.slots import PassInputs
@@ -153,7 +154,9 @@ def steps(
     for batch, context in sizes:
         bodies = {held: model.of(batch, context) for held, model in models.items()}
         ceilings = {held: partial(decode_seconds, config, batch, context, held) for held in models}
-        rows.append((f"{batch} rows at {context:,} tokens", steps_in_turns(bodies, ceilings, probe, repeats)))
+        rows.append(
+            (f"{counted(batch, 'row')} at {context:,} tokens", steps_in_turns(bodies, ceilings, probe, repeats))
+        )
     for tokens in PROMPTS:
         bodies = {held: model.prompt(tokens) for held, model in models.items()}
         of_prompt = {held: partial(prefill_seconds, config, tokens, held) for held in models}
