@@ -11,18 +11,19 @@ and blocks above the watermark. Knows nothing of requests' ends (`scheduler`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from inflight.core.estimation.drafter import Drafter
 from inflight.core.kv.manager import KVCacheManager
-from inflight.core.queueing.floor import CHUNK
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.admission_preemption import AdmissionPreemption
+from inflight.core.scheduling.background_claims import BackgroundClaims
 from inflight.core.scheduling.draft_planner import DraftPlanner
 from inflight.core.scheduling.running import Running
 from inflight.core.scheduling.step_draft import StepDraft
+from inflight.core.scheduling.wait_reasons import WaitReasons
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
 from inflight.core.strategies import UNLIMITED, StepShape
 from inflight.core.types.plan import BatchPlan, Chunk, NewRow
@@ -36,6 +37,8 @@ class StepBuilder:
         self._memory, self._has_windows, self._has_state = memory, memory.has_windows, memory.has_state
         self._lanes = lanes
         self._admission_preemption = AdmissionPreemption(memory, lanes, running)
+        self._background_claims = BackgroundClaims(memory, lanes, running, self._admission_preemption)
+        self._wait_reasons = WaitReasons(lanes, running)
         self._drafts = None if drafter is None else DraftPlanner(drafter, memory, lanes, running)
 
     def compose(self, step: int, shape: StepShape, now: float) -> BatchPlan | None:
@@ -50,7 +53,7 @@ class StepBuilder:
             self._slide(draft, now)
         draft.owed = {lane.settings.name for lane in self._lanes.held_up() if lane.owed.is_due}
         if shape.admit is None:
-            self._reserve(draft, now)
+            self._background_claims.reserve(shape, now)
             self._make_way(shape, now)
             self._serve_lanes(draft, now)
         else:
@@ -107,40 +110,6 @@ class StepBuilder:
         elif all(one.finish is not None and not one.in_flight for one in self.running.sequences):
             for one in tuple(self.running.sequences):
                 self.running.leave(one)
-
-    def _reserve(self, draft: StepDraft, now: float) -> None:
-        """What background lanes are owed of this step is theirs before anybody else is served."""
-        for lane in self._lanes.in_turn(background=True):
-            lane.owed.reserve()
-        for lane in self._lanes.held_up():
-            own = [one for one in self.running.sequences if one.finish is None and self._lanes.of(one) is lane]
-            claims = False
-            if lane.owed.is_due:
-                fresh = next((one for one in own if not one.protected), None)
-                if fresh is not None:
-                    fresh.protected = True
-                else:
-                    claims = self._claim(lane, draft.shape, now)
-            decodes = sum(one.protected and one.num_uncomputed == 1 for one in own)
-            if claims or any(one.protected and one.num_uncomputed > 1 for one in own):
-                decodes += max(CHUNK, int(lane.owed.credit))
-            lane.owed.tokens = min(decodes, self._lanes.floor.most(draft.shape.token_budget))
-
-    def _claim(self, lane: Lane, shape: StepShape, now: float) -> bool:
-        """The first in the lane's queue has the next row and blocks; those of foreground work, if it was owed them for
-        long, and those that are served before it leave it a token."""
-        head = next(lane.queue.in_order(now), None)
-        if head is None or not self._lanes.may_grow(lane):
-            return False
-        lane.owed.rows, lane.owed.blocks = 1, self._memory.needs(head)
-        before = sum(
-            one.num_uncomputed
-            for one in self.running.sequences
-            if (one.num_uncomputed == 1 and self._lanes.of(one).settings.background) or self._lanes.of(one) is lane
-        )
-        if lane.owed.is_overdue and before < self._lanes.floor.most(shape.token_budget):
-            self._admission_preemption.preempt_foreground_for(head, lane, shape, now)
-        return True
 
     def _make_way(self, shape: StepShape, now: float) -> None:
         """The first of a foreground lane pushes out others of its lane where the policy allows it, before those have
@@ -208,9 +177,7 @@ class StepBuilder:
                 not draft.chunks
             ):  # what was kept lacked blocks, and the last of the foreground has just given up its own
                 self._serve_decodes(draft, background, now)
-        for lane in self._lanes.all():
-            reason = draft.lacks.get(lane.settings.name, OTHER) if len(lane.queue) else OTHER
-            lane.clock.charge(now, reason, self._behind(lane, reason, draft.used))
+        self._wait_reasons.charge(now, draft.lacks, draft.used)
 
     def _serve_background(
         self, draft: StepDraft, lanes: list[Lane], kept: dict[str, int], short: bool, tokens: int, now: float
@@ -326,27 +293,7 @@ class StepBuilder:
 
     def stand_still(self, now: float, reason: str = "window") -> None:
         """Whoever waits from now on waits for this."""
-        for lane in self._lanes.all():
-            lane.clock.charge(now, reason, self._behind(lane, reason, {}))
-
-    def _behind(self, lane: Lane, reason: str, prompt_tokens: Mapping[str, int]) -> str:
-        """The lane that has most of what this one lacks: itself, where that is what it may have or none has more.
-
-        prompt_tokens: of this step, by lane; where decodes fill it, who has most rows has most of it."""
-        own, settings = lane.settings.name, lane.settings
-        if reason == OTHER:
-            return own  # it waits for nobody
-        amounts: Mapping[str, int]
-        if reason == "blocks":
-            amounts = self.running.blocks_by_lane()
-        elif reason in ("budget", "share") and any(prompt_tokens.values()):
-            amounts = prompt_tokens
-        else:
-            amounts = {one.settings.name: one.running for one in self._lanes.all()}
-        most = {"rows": settings.max_rows, "share": settings.max_tokens}.get(reason)
-        if most is not None and amounts.get(own, 0) >= most:
-            return own
-        return max(self._lanes.names, key=lambda name: (amounts.get(name, 0), name == own))
+        self._wait_reasons.charge_all(now, reason)
 
     def _joining(self, shape: StepShape) -> Iterator[Sequence]:
         for sequence in self._lanes.select(shape.admit or ()):
