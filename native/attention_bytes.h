@@ -27,8 +27,12 @@ static_assert(most_head_dim * 127 * 128 < 1 << 24);
 INLINE vf joined(vi high, vi low) {
   return fma(__builtin_convertvector(high, vf), all(256.0f), __builtin_convertvector(low, vf));
 }
+// Behind the last position the sums are whatever lay there, so they may wrap; nobody sees what becomes of them.
 INLINE vf joined(const Split& split, const float* high, const float* low) {
-  return joined(load<vi>(high) - split.excess[0], load<vi>(low) - split.excess[1]);
+  const auto without = [](const float* sums, std::int32_t excess) {
+    return (vi)(load<vu>(sums) - static_cast<std::uint32_t>(excess));
+  };
+  return joined(without(high, split.excess[0]), without(low, split.excess[1]));
 }
 
 // One query's values → rows `high` and `low` of signed bytes as the product reads them, filled up with zeros to whole

@@ -207,6 +207,9 @@ constexpr bool has_int8_dot = false;
 INLINE vi dot4(vi sums, vu, vu) { return sums; }
 #endif
 
+// Of sums that pass 32 bits on the way, as instructions for such sums do; what is taken off at the end brings them back.
+INLINE vi wrapping_sum(vi a, vi b) { return (vi)((vu)a + (vu)b); }
+
 // Σ of the two products of each lane's signed 16-bit halves: exact, where a product of bytes that is added up in 16
 // bits (maddubs) would saturate.
 INLINE vi dot2_of_halves(vu a, vu b) {

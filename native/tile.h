@@ -126,7 +126,7 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
     for (int m = 0; m < M; ++m) {
       const vu pair = all(static_cast<std::uint32_t>(x(m, 2 * i)));
 #pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) sums[m][n] += dot2_of_halves(half[n], pair);
+      for (int n = 0; n < N; ++n) sums[m][n] = wrapping_sum(sums[m][n], dot2_of_halves(half[n], pair));
     }
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) half[n] = odd(w[n]);
@@ -134,7 +134,7 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
     for (int m = 0; m < M; ++m) {
       const vu pair = all(static_cast<std::uint32_t>(x(m, 2 * i + 1)));
 #pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) sums[m][n] += dot2_of_halves(half[n], pair);
+      for (int n = 0; n < N; ++n) sums[m][n] = wrapping_sum(sums[m][n], dot2_of_halves(half[n], pair));
     }
   }
 };
