@@ -196,10 +196,6 @@ struct NibblesByPairs {
   using X = x_lane;
   using Sum = vf;
   static constexpr int x_per_step = 1, values_per_step = 4;
-  struct Dot {
-    static constexpr int x_per_step = 1;
-    INLINE static void lay(const std::int8_t* bytes, std::int64_t steps, X* to) { std::memcpy(to, bytes, 4 * steps); }
-  };
   static constexpr std::int64_t lines_that_fit = 4;
   INLINE static vi add_up(vs pairs) { return dot2_of_halves((vu)pairs, all(0x00010001u)); }
 
