@@ -81,7 +81,6 @@ Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const 
   X* to = static_cast<X*>(pool.scratch(0, tokens * (stride * sizeof(X) + 4)));
   float* scales = reinterpret_cast<float*>(to + tokens * stride);
   parallel_rows(pool, tokens, tokens * columns * 4, [&](std::int64_t first, std::int64_t last) {
-    std::int8_t bytes[most_span];
     for (std::int64_t t = first; t < last; ++t) {
       const auto* row = from + t * columns;
       const Scale scale = scale_of(largest_bits(row, columns));
@@ -89,11 +88,13 @@ Staged<F> stage_spans(Pool& pool, const Value* from, std::int64_t tokens, const 
       X* out = to + t * stride;
       for (std::int64_t k = 0; k < columns; k += inputs, out += span_lanes) {
         const std::int64_t width = columns - k < inputs ? columns - k : inputs;
+        // As of whole rows: bytes that are widened stand at the end of their place.
+        std::int8_t* bytes = reinterpret_cast<std::int8_t*>(out + span_lanes - 1) - inputs;
         const std::int32_t sum = quantize(row + k, width, scale, bytes), begin = F::first(sum, meanings);
         if (width < inputs) std::memset(bytes + width, 0, inputs - width);
+        if constexpr (F::x_per_step == 2) F::Dot::lay(bytes, inputs / 4, out + 1);
         const float together = static_cast<float>(sum);
         std::memcpy(out, &begin, 4);
-        for (std::int64_t i = 0; i < inputs; i += 16) F::Dot::lay(bytes + i, 4, out + 1 + i / 4 * F::x_per_step);
         std::memcpy(out + span_lanes - 1, &together, 4);
       }
     }

@@ -196,10 +196,6 @@ struct NibblesByPairs {
   using X = x_lane;
   using Sum = vf;
   static constexpr int x_per_step = 1, values_per_step = 4;
-  struct Dot {
-    static constexpr int x_per_step = 1;
-    INLINE static void lay(const std::int8_t* bytes, std::int64_t steps, X* to) { std::memcpy(to, bytes, 4 * steps); }
-  };
   static constexpr std::int64_t lines_that_fit = 4;
   INLINE static vi add_up(vs pairs) { return dot2_of_halves((vu)pairs, all(0x00010001u)); }
 
@@ -411,7 +407,7 @@ constexpr int most_rows = by_spans<F> && tile_tokens > 6 ? 6 : tile_tokens;
 
 // Rows up to which the machine's own prefetcher follows a single pass over a group: not where a step takes long.
 template <class F>
-constexpr int quick_rows = by_spans<F> ? 3 : F::x_per_step == 1 ? 8 : 3;
+constexpr int quick_rows = by_spans<F> || F::x_per_step == 2 ? 3 : F::values_per_step == 4 ? 6 : 8;
 
 // Whether gemm.h asks for a tile that fetches so many lines a step: two for a tile that is alone with its group, one for
 // tiles that share it, which have half of the most rows or more. A tile that it does not ask for is not compiled; if it
