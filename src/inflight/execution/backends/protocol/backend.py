@@ -73,8 +73,8 @@ class WeightPacking(Protocol):
     """Once, at load. Weights are given as a checkpoint has them (`matrices.py`), [N, K], and may be read-only memory
     maps. Plain numbers are packed as `hold` says: converted to `dtype`, or quantized to int8, or to int4 in groups of
     `group` inputs. What comes quantized is packed as it is. Packing copies, so that the source can be released at
-    once: blocks and small matrices may be read later, up to `finish_packing` or the first pass, so that they must stay as
-    they are; whoever reads blocks of a map then gives their pages back."""
+    once: blocks and small matrices may be read later, up to `finish_packing` or the first pass, so that they must stay
+    as they are; whoever reads blocks of a map then gives their pages back."""
 
     def pack_vector(self, values: Array) -> Vector:
         """values float32[N]."""
